@@ -1,5 +1,5 @@
-//! The artifacts of one tenant by owner: who has what, how old it is, what was not used for longest (REQUIREMENTS A-19..A-21). Pure;
-//! the contents are somebody else's.
+//! An index of one tenant's artifacts by owner: size, age and last use. It decides which artifacts
+//! expire and which make room for a new one; the store itself holds the contents.
 //!
 //! Pure.
 
@@ -10,34 +10,35 @@ use std::{
 
 use crate::{ids::ArtifactId, time::Timestamp};
 
-/// What is known of an artifact of an owner.
+/// The record of one artifact of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexedArtifact {
-    /// Its bytes.
+    /// Size of the content, in bytes.
     pub size_bytes: u64,
-    /// The call that stored it last.
+    /// The tool call that stored the artifact most recently.
     pub tool_call_id: String,
-    /// When that was.
+    /// When the artifact was last stored. Reading it does not change this time.
     pub created_at: Timestamp,
     /// When it was last stored or read.
     pub accessed_at: Timestamp,
 }
 
 impl IndexedArtifact {
-    /// Whether it is older than `max_age`; that age itself is not (REQUIREMENTS BUG-50).
+    /// Whether the artifact is older than `max_age`. An artifact of exactly that age is not
+    /// expired.
     pub fn is_expired(&self, max_age: Duration, now: Timestamp) -> bool {
         u128::from(now.ms_since(self.created_at)) > max_age.as_millis()
     }
 }
 
-/// One place: an owner and an artifact that it has.
+/// The key of the index: an owner and the id of an artifact that it stored.
 pub type IndexPlace<O> = (O, ArtifactId);
 
-/// The artifacts of a tenant. Cheap for many: every step costs the logarithm of their number.
+/// The artifacts of a tenant. Every single-artifact operation takes logarithmic time.
 #[derive(Debug, Clone)]
 pub struct ArtifactIndex<O> {
     kept: BTreeMap<IndexPlace<O>, (IndexedArtifact, u64)>,
-    /// In order of last use; the number tells apart what was used in the same millisecond.
+    /// Places by last use. The number orders artifacts that were used in the same millisecond.
     by_use: BTreeSet<(Timestamp, u64, IndexPlace<O>)>,
     uses: u64,
     bytes: u64,
@@ -50,32 +51,32 @@ impl<O> Default for ArtifactIndex<O> {
 }
 
 impl<O: Ord + Clone> ArtifactIndex<O> {
-    /// Bytes of all of them.
+    /// Total size of all artifacts, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many there are.
+    /// Number of artifacts.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether there are none.
+    /// Whether the index holds no artifact.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// What is known of one.
+    /// The record of one artifact.
     pub fn get(&self, place: &IndexPlace<O>) -> Option<&IndexedArtifact> {
         self.kept.get(place).map(|(shelved, _)| shelved)
     }
 
-    /// All of them, in order of owner and name.
+    /// All artifacts, ordered by owner, then by id.
     pub fn iter(&self) -> impl Iterator<Item = (&IndexPlace<O>, &IndexedArtifact)> {
         self.kept.iter().map(|(place, (shelved, _))| (place, shelved))
     }
 
-    /// Puts one there, in place of what is known of it.
+    /// Inserts a record, or replaces the one at this place.
     pub fn put(&mut self, place: IndexPlace<O>, shelved: IndexedArtifact) {
         self.remove(&place);
         self.uses += 1;
@@ -84,7 +85,7 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
         self.kept.insert(place, (shelved, self.uses));
     }
 
-    /// Notes that one was used.
+    /// Records a use at `now`. Returns `None` when the index has no such artifact.
     pub fn touch(&mut self, place: &IndexPlace<O>, now: Timestamp) -> Option<&IndexedArtifact> {
         let mut shelved = self.remove(place)?;
         shelved.accessed_at = now;
@@ -92,7 +93,7 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
         self.get(place)
     }
 
-    /// Takes one away.
+    /// Removes a record and returns it.
     pub fn remove(&mut self, place: &IndexPlace<O>) -> Option<IndexedArtifact> {
         let (shelved, used) = self.kept.remove(place)?;
         self.by_use.remove(&(shelved.accessed_at, used, place.clone()));
@@ -100,18 +101,19 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
         Some(shelved)
     }
 
-    /// The places of an owner.
+    /// The places of one owner.
     pub fn of(&self, owner: &O) -> Vec<IndexPlace<O>> {
         self.kept.keys().filter(|(of, _)| of == owner).cloned().collect()
     }
 
-    /// What is older than `max_age`.
+    /// The places of all artifacts older than `max_age`.
     pub fn expired(&self, max_age: Duration, now: Timestamp) -> Vec<IndexPlace<O>> {
         self.iter().filter(|(_, shelved)| shelved.is_expired(max_age, now)).map(|(place, _)| place.clone()).collect()
     }
 
-    /// What has to go so that `bytes` more fit into `bytes_max` and one more into `count_max`: what was not used for longest first.
-    /// `None`: not even the removal of all would help.
+    /// Which artifacts must be removed so that `bytes` more fit into `bytes_max`, and one more
+    /// artifact into `count_max`: least recently used first. `None` when removing all of them would
+    /// not be enough.
     pub fn room_for(&self, bytes: u64, bytes_max: u64, count_max: usize) -> Option<Vec<IndexPlace<O>>> {
         if bytes > bytes_max || count_max == 0 {
             return None;

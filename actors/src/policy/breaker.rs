@@ -1,4 +1,5 @@
-//! Stops calling what fails again and again; lets one probe through after a while (FAULTS F12).
+//! A circuit breaker: opens after repeated failures, then lets one probe through after a pause. The
+//! probe's result closes the breaker or opens it again.
 //!
 //! Pure.
 
@@ -7,9 +8,9 @@ use std::time::Duration;
 /// When to open and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open the breaker.
     pub failures: u32,
-    /// How long it stays open before a probe.
+    /// How long the breaker refuses calls before it allows a probe.
     pub open_for: Duration,
 }
 
@@ -19,7 +20,7 @@ impl Default for BreakerConfig {
     }
 }
 
-/// The state. Times are durations since any fixed instant.
+/// The state of a breaker. Times are durations since any fixed instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Breaker {
     failures: u32,
@@ -27,19 +28,19 @@ pub struct Breaker {
     probing: bool,
 }
 
-/// Whether a call may go.
+/// The answer to a call that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Go.
+    /// The call may start.
     Closed,
-    /// Go, alone: its result decides.
+    /// The call may start as the only one; its result closes the breaker or opens it again.
     Probe,
-    /// Wait this long.
+    /// The call is refused; the next probe is allowed after this duration.
     Open(Duration),
 }
 
 impl Breaker {
-    /// Asks for a call at `now`.
+    /// Asks whether a call may start at `now`.
     pub fn ask(&mut self, now: Duration) -> Pass {
         match self.open_until {
             None => Pass::Closed,
@@ -52,17 +53,17 @@ impl Breaker {
         }
     }
 
-    /// How long it refuses every call, if it does.
+    /// How long the breaker still refuses every call; `None` if it is closed or due for a probe.
     pub fn open_for(&self, now: Duration) -> Option<Duration> {
         self.open_until.and_then(|until| until.checked_sub(now)).filter(|left| !left.is_zero())
     }
 
-    /// Notes a success.
+    /// Records a success, which closes the breaker.
     pub fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes a failure at `now`.
+    /// Records a failure at `now`. A failed probe opens the breaker at once.
     pub fn failed(&mut self, config: &BreakerConfig, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         if self.probing || self.failures >= config.failures {
@@ -71,7 +72,8 @@ impl Breaker {
         }
     }
 
-    /// Notes that a call ended without telling anything of the other side (it was cancelled).
+    /// Records a call that ended without evidence about the other side, such as a cancelled one.
+    /// The next call may probe.
     pub fn abandoned(&mut self) {
         self.probing = false;
     }

@@ -1,8 +1,10 @@
-//! Budgets: tokens, money and time that may be spent, and counters along tenant → conversation → subagent that hold whoever spends
-//! to them (DESIGN §4.5, REQUIREMENTS L-05). No clock and no lock: a level is an atomic a figure, taken by one compare-and-swap.
+//! Budgets of tokens, money and time, counted along tenant → conversation → subagent. Spending at
+//! one level counts at every level above it. There is no clock and no lock: each figure is one
+//! atomic, changed by compare-and-swap.
 //!
-//! A [`Reservation`] is taken before the work and settled after it. What it really cost may be more than was reserved, so a budget is
-//! overspent by at most what the calls in flight then use beyond their reservations (FAULTS F21).
+//! A [`Reservation`] is taken before the work and settled after it. The work may cost more than was
+//! reserved, so a budget can be overspent, by at most what the calls in flight use beyond their
+//! reservations.
 //!
 //! Pure.
 
@@ -17,10 +19,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// What was spent, or is about to be.
+/// What was spent, or is reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Amount {
-    /// Tokens in and out.
+    /// Input and output tokens.
     pub tokens: u64,
     /// Money, in millionths of a US dollar.
     pub micro_usd: u64,
@@ -28,7 +30,7 @@ pub struct Amount {
     pub wall_ms: u64,
 }
 
-/// What may be spent; `None` is no bound. `Default` bounds nothing.
+/// What may be spent; `None` means no limit. `Default` limits nothing.
 ///
 /// ```
 /// use callboard_actors::policy::Budget;
@@ -38,24 +40,25 @@ pub struct Amount {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Budget {
-    /// Tokens in and out.
+    /// Input and output tokens.
     pub tokens: Option<u64>,
-    /// Money, in millionths of a US dollar; needs a price for the model.
+    /// Money, in millionths of a US dollar. Calls of a model without a price cannot be counted
+    /// against it.
     pub micro_usd: Option<u64>,
-    /// Time of all rounds, in milliseconds.
+    /// Time of all rounds together, in milliseconds.
     pub wall_ms: Option<u64>,
 }
 
-/// Whose budget it is.
+/// The level that a budget belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the words of DESIGN §4.5")]
+#[allow(missing_docs, reason = "the field names say it")]
 pub enum BudgetLevel {
     Tenant,
     Conversation,
     Subagent,
 }
 
-/// Which figure of it.
+/// One figure of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the figures of an amount")]
 pub enum BudgetKind {
@@ -64,25 +67,25 @@ pub enum BudgetKind {
     Time,
 }
 
-/// Why nothing was reserved: which budget would be passed.
+/// Why a reservation was refused: the budget that it would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exhausted {
-    /// Whose.
+    /// The level whose budget is exhausted.
     pub level: BudgetLevel,
-    /// Which figure.
+    /// The figure that is exhausted.
     pub kind: BudgetKind,
-    /// The bound, in the figure's unit.
+    /// The limit, in the unit of the figure.
     pub limit: u64,
-    /// What is spent or reserved already.
+    /// What is already spent or reserved.
     pub spent: u64,
-    /// What was asked for.
+    /// What the refused reservation asked for.
     pub wanted: u64,
 }
 
 const KINDS: [BudgetKind; 3] = [BudgetKind::Tokens, BudgetKind::Money, BudgetKind::Time];
 
 impl Amount {
-    /// One figure.
+    /// The value of one figure.
     pub fn of(&self, kind: BudgetKind) -> u64 {
         match kind {
             BudgetKind::Tokens => self.tokens,
@@ -91,7 +94,7 @@ impl Amount {
         }
     }
 
-    /// The sum; never overflows.
+    /// The sum of two amounts, saturating at `u64::MAX`.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -103,30 +106,30 @@ impl Amount {
 }
 
 impl Budget {
-    /// Bounds tokens.
+    /// Limits tokens.
     #[must_use]
     pub fn with_tokens(self, tokens: u64) -> Self {
         Self { tokens: Some(tokens), ..self }
     }
 
-    /// Bounds money, in US dollars. What is no amount of money (negative, not a number) bounds it to nothing.
+    /// Limits money, in US dollars. A negative number or NaN sets the limit to zero.
     #[must_use]
     pub fn with_usd(self, usd: f64) -> Self {
         Self { micro_usd: Some(micro_usd(usd).unwrap_or(0)), ..self }
     }
 
-    /// Bounds the time of all rounds together.
+    /// Limits the time of all rounds together.
     #[must_use]
     pub fn with_time(self, time: Duration) -> Self {
         Self { wall_ms: Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)), ..self }
     }
 
-    /// Whether it bounds nothing.
+    /// Whether no figure is limited.
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The bound of one figure.
+    /// The limit of one figure; `None` means no limit.
     pub fn of(&self, kind: BudgetKind) -> Option<u64> {
         match kind {
             BudgetKind::Tokens => self.tokens,
@@ -135,10 +138,10 @@ impl Budget {
         }
     }
 
-    /// Says whether `wanted` fits beside what is spent.
+    /// Checks whether `wanted` fits on top of `spent`.
     ///
     /// # Errors
-    /// [`Exhausted`] names the first figure that would be passed.
+    /// [`Exhausted`] names the first figure that would be exceeded.
     pub fn admit(&self, level: BudgetLevel, spent: &Amount, wanted: &Amount) -> Result<(), Exhausted> {
         for kind in KINDS {
             let (spent, wanted) = (spent.of(kind), wanted.of(kind));
@@ -151,14 +154,15 @@ impl Budget {
         Ok(())
     }
 
-    /// How much of the tightest figure is left, in whole percent, rounded up; `None` where nothing is bounded.
+    /// How much of the tightest figure is left, in whole percent, rounded up; `None` without a
+    /// limit.
     pub fn left_percent(&self, spent: &Amount) -> Option<u8> {
         let lefts = KINDS.iter().filter_map(|kind| Some(percent_left(spent.of(*kind), self.of(*kind)?)));
         lefts.min()
     }
 }
 
-/// An exhausted budget has no room, not even for nothing.
+/// Whether `wanted` fits. A budget without any room refuses even an amount of zero.
 fn fits(spent: u64, wanted: u64, limit: u64) -> bool {
     spent < limit && spent.checked_add(wanted).is_some_and(|sum| sum <= limit)
 }
@@ -169,7 +173,7 @@ fn percent_left(spent: u64, limit: u64) -> u8 {
     u8::try_from(percent).unwrap_or(100)
 }
 
-/// Millionths of a dollar; `None` for what is no amount of money.
+/// Converts dollars to millionths of a dollar; `None` for a negative number or NaN.
 pub(crate) fn micro_usd(usd: f64) -> Option<u64> {
     let micro = (usd * 1_000_000.0).round();
     (0.0..1e18).contains(&micro).then_some(micro as u64)
@@ -196,23 +200,23 @@ impl fmt::Display for Exhausted {
     }
 }
 
-/// Money as people read it: cents, and more digits where it is less than that.
+/// Money for display: two decimals, and six for fractions of a cent below one dollar.
 pub fn usd(micro: u64) -> String {
     let dollars = micro as f64 / 1_000_000.0;
     if micro >= 1_000_000 || micro.is_multiple_of(10_000) { format!("${dollars:.2}") } else { format!("${dollars:.6}") }
 }
 
-/// The counters of one level; its bounds may change while it is used.
+/// The counters of one level. Limits may change while reservations are open.
 #[derive(Debug)]
 pub struct BudgetCounter {
     level: BudgetLevel,
     above: Option<Arc<BudgetCounter>>,
-    /// `u64::MAX`: no bound.
+    /// `u64::MAX` means no limit. The order is that of [`KINDS`].
     limits: [AtomicU64; 3],
     spent: [AtomicU64; 3],
 }
 
-/// The right to spend an amount; given back on drop, unless it was settled.
+/// The right to spend an amount. Dropping it releases the amount, unless it was settled.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped is given back"]
 pub struct Reservation {
@@ -221,12 +225,12 @@ pub struct Reservation {
 }
 
 impl BudgetCounter {
-    /// A counter at the top.
+    /// A counter without a level above it.
     pub fn root(level: BudgetLevel, budget: Budget) -> Arc<Self> {
         Self::new(level, budget, None)
     }
 
-    /// A counter below this one: what it spends, this one spends too.
+    /// A counter below this one: what the new counter spends, this one spends too.
     pub fn below(self: &Arc<Self>, level: BudgetLevel, budget: Budget) -> Arc<Self> {
         Self::new(level, budget, Some(self.clone()))
     }
@@ -237,37 +241,38 @@ impl BudgetCounter {
         Arc::new(counter)
     }
 
-    /// Sets the bounds; what is spent stays spent.
+    /// Replaces the limits. Spent amounts stay counted.
     pub fn set(&self, budget: Budget) {
         for (kind, limit) in KINDS.into_iter().zip(&self.limits) {
             limit.store(budget.of(kind).unwrap_or(u64::MAX), Ordering::Release);
         }
     }
 
-    /// The bounds.
+    /// The current limits.
     pub fn budget(&self) -> Budget {
         let [tokens, micro_usd, wall_ms] = &self.limits;
         let bound = |limit: &AtomicU64| Some(limit.load(Ordering::Acquire)).filter(|limit| *limit != u64::MAX);
         Budget { tokens: bound(tokens), micro_usd: bound(micro_usd), wall_ms: bound(wall_ms) }
     }
 
-    /// What is spent or reserved.
+    /// What is spent or reserved at this level.
     pub fn spent(&self) -> Amount {
         let [tokens, micro_usd, wall_ms] = &self.spent;
         let load = |figure: &AtomicU64| figure.load(Ordering::Acquire);
         Amount { tokens: load(tokens), micro_usd: load(micro_usd), wall_ms: load(wall_ms) }
     }
 
-    /// How much of the tightest figure of this level is left, in percent; `None` where nothing is bounded.
+    /// How much of this level's tightest figure is left, in percent; `None` without a limit.
     pub fn left_percent(&self) -> Option<u8> {
         let budget = self.budget();
         if budget.is_unlimited() { None } else { budget.left_percent(&self.spent()) }
     }
 
-    /// Reserves an amount at this level and all above, the highest first. Nothing is waited for.
+    /// Reserves an amount at this level and all levels above, from the top down. Never waits.
     ///
     /// # Errors
-    /// [`Exhausted`] by the first level without room; what the levels above it gave is given back, the last first.
+    /// [`Exhausted`] by the first level without room; the reservations of the levels above it are
+    /// released.
     pub fn reserve(self: &Arc<Self>, amount: Amount) -> Result<Reservation, Exhausted> {
         let path: Vec<&Self> = self.path().collect();
         for (place, counter) in path.iter().enumerate().rev() {
@@ -279,26 +284,30 @@ impl BudgetCounter {
         Ok(Reservation { counter: self.clone(), amount })
     }
 
-    /// Whether this level, or one above, bounds money.
+    /// Whether this level or one above it limits money.
     pub fn bounds_money(&self) -> bool {
         self.path().any(|counter| counter.budget().micro_usd.is_some())
     }
 
-    /// Counts what was spent without a reservation, also beyond the bounds.
+    /// Counts spending that was not reserved, even beyond the limits.
     pub fn charge(&self, used: Amount) {
         self.path().for_each(|counter| counter.replace(&Amount::default(), &used));
     }
 
-    /// Counts at this level alone what the levels above know of already, or need not.
+    /// Counts an amount at this level only. Used when an activation restores a conversation's
+    /// spending from its journal: the levels above have counted it already, or do not count it.
     pub(crate) fn recall(&self, used: &Amount) {
         self.replace(&Amount::default(), used);
     }
 
-    /// This level and all above.
+    /// This level, then all levels above it.
     fn path(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |counter| counter.above.as_deref())
     }
 
+    // Takes the figures one after another, not as one transaction. When a later figure has no room,
+    // the earlier ones are released again, so a refusal leaves no trace. A concurrent reservation
+    // may be refused meanwhile; none is admitted beyond a limit.
     fn take(&self, amount: &Amount) -> Result<(), Exhausted> {
         let (mut taken, mut refusal) = (Amount::default(), None);
         for ((kind, limit), spent) in KINDS.into_iter().zip(&self.limits).zip(&self.spent) {
@@ -327,7 +336,7 @@ impl BudgetCounter {
         }
     }
 
-    /// Takes back what was reserved and counts what was used.
+    /// Replaces a reserved amount by the used one.
     fn replace(&self, reserved: &Amount, used: &Amount) {
         for (kind, spent) in KINDS.into_iter().zip(&self.spent) {
             let (reserved, used) = (reserved.of(kind), used.of(kind));
@@ -340,12 +349,12 @@ impl BudgetCounter {
 }
 
 impl Reservation {
-    /// What is reserved.
+    /// The reserved amount.
     pub fn amount(&self) -> Amount {
         self.amount
     }
 
-    /// Counts what was really used in its place: the rest is given back, more is taken.
+    /// Replaces the reservation by what was used: the rest is released, an excess is added.
     pub fn settle(mut self, used: Amount) {
         let reserved = std::mem::take(&mut self.amount);
         self.counter.path().for_each(|counter| counter.replace(&reserved, &used));

@@ -1,4 +1,5 @@
-//! What budgets promise: nobody is let in beyond a bound, a refusal leaves no trace, and what is given back is what was taken.
+//! Properties of budgets: no reservation exceeds a limit, a refusal leaves no trace, and a release
+//! returns exactly what was taken.
 
 use std::sync::Barrier;
 
@@ -137,7 +138,7 @@ fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
                 while let Ok(reservation) = conversation.reserve(tokens(RESERVED)) {
                     let cost = next(&mut seed) % (RESERVED + MORE);
                     if seed.is_multiple_of(7) {
-                        continue; // Given up: nothing was used.
+                        continue; // Released: nothing was used.
                     }
                     used.fetch_add(cost, Ordering::SeqCst);
                     reservation.settle(tokens(cost));

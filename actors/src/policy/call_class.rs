@@ -1,23 +1,24 @@
-//! Who waits for a model call: a person, a parent, or nobody (DESIGN §4.5).
+//! The urgency of a model call, by who waits for it: a person, a parent conversation, or no caller.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// How urgent a model call is beside others of the same tenant, and of tenants whose turn it is as well.
+/// How urgent a model call is, compared with other calls of the same tenant and with calls of
+/// tenants that are served in the same round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallClass {
-    /// Somebody waits for the answer.
+    /// A person waits for the answer.
     #[default]
     Interactive,
-    /// A conversation waits for it.
+    /// A parent conversation waits for the answer.
     Subagent,
-    /// Nobody waits: summaries and the like.
+    /// No caller waits for the answer, as for summaries.
     Background,
 }
 
 impl CallClass {
-    /// All of them, the most urgent first.
+    /// All classes, the most urgent first.
     pub const ALL: [Self; 3] = [Self::Interactive, Self::Subagent, Self::Background];
 }

@@ -1,14 +1,19 @@
-//! Who is next when many wait: deficit round robin over keys by weight and cost, three classes. Pure; holds waiters of any kind.
+//! A queue that is fair between keys: weighted deficit round robin with three classes of urgency.
+//! It holds waiters of any type.
 //!
-//! In each round every key that waits may use up a quantum times its weight, so that what is served, not how often, is shared. Within a round
-//! keys whose first waiter is more urgent come first, one waiter each in turn; the round ends only when all have had their part, so no class
-//! and no key starves. Within a key the more urgent come first, but one that was passed over [`PASSED_MAX`] times is next: a tenant's own
-//! flood of prompts delays its summaries and does not end them.
+//! In each round every waiting key may use up a quantum times its weight, so keys share the cost of
+//! what is served, not the number of waiters. Within a round, keys whose first waiter is more
+//! urgent come first, one waiter each in turn. A round ends only when every key has had its part,
+//! so no class and no key starves. Within a key the more urgent waiter comes first, but a waiter
+//! that was passed over [`PASSED_MAX`] times is next: a tenant's own flood of prompts delays its
+//! summaries and does not stop them.
 //!
-//! A key is served while it has something left of its part, and owes what its last waiter cost beyond that: who comes new is served at once,
-//! and nobody's share is off by more than a quantum and one waiter. A key that stops waiting keeps nothing beyond the round; what it owes it
-//! keeps until so many rounds have passed, or nobody waits any more. Costs are estimates; they are scaled by what a key's waiters turned out
-//! to cost before, and settled when it is known.
+//! A key is served while any of its part is left, and owes whatever its last waiter cost beyond
+//! that. So a new key is served at once, and the share of a key is off by at most one quantum and
+//! one waiter. A key that stops waiting loses the rest of its part at the end of the round. Its
+//! debt is paid by the rounds that pass, and is cancelled when the queue is empty. Costs are
+//! estimates: they are scaled by what earlier waiters of the key really cost, and settled when the
+//! real cost is known.
 //!
 //! Pure.
 
@@ -16,36 +21,39 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::CallClass;
 
-/// Times that a waiter of a lower class is passed over by others of its key before it is next.
+/// How often waiters of the same key may pass over one of a lower class before it is next.
 pub const PASSED_MAX: u32 = 8;
 
-/// The scale of an estimate that is right.
+/// The scale at which an estimate equals the real cost.
 const EVEN: u64 = 1024;
 
-/// How far estimates are thought to be too low at most; what they are beyond it is owed afterwards.
+/// Upper bound of the scale. Cost beyond it is settled as debt.
 const SCALE_MAX: u64 = 64 * EVEN;
 
-/// Keys that do not wait and are remembered beside those that do, before the ones that owe nothing are forgotten.
+/// How many idle keys are remembered, beyond as many as there are waiting ones, before idle keys
+/// without debt are removed.
 const IDLE_LANES_MAX: usize = 64;
 
-/// Waiters by key.
+/// Waiters by key, served in a fair order.
 #[derive(Debug)]
 pub struct FairQueue<K, T> {
-    /// What a weight of 1 gets in a round: about what one of those that were served used, so that rounds are short.
+    /// What a weight of 1 gets in a round. It follows the average cost of served waiters, so that
+    /// rounds stay short.
     quantum: u64,
     quantum_max: u64,
-    /// What was used of what was estimated, lately, in parts of [`EVEN`].
+    /// Moving average of real cost over estimated cost, in parts of [`EVEN`].
     scale: u64,
     lanes: BTreeMap<K, Lane<T>>,
-    /// Whose turn it is in this round, by the class of its first waiter. A turn whose ticket is not the lane's own is void.
+    /// Keys that may still be served in this round, by the class of their first waiter. An entry
+    /// whose ticket is not the lane's current one is void.
     turns: [VecDeque<Turn<K>>; 3],
-    /// Who has had its part of this round.
+    /// Keys that have used up their part of this round.
     later: VecDeque<Turn<K>>,
     round: u64,
     last_ticket: u64,
     last_id: u64,
     len: usize,
-    /// Of the keys that wait.
+    /// Total weight of the waiting keys.
     weight: u64,
 }
 
@@ -58,11 +66,11 @@ struct Turn<K> {
 #[derive(Debug)]
 struct Lane<T> {
     weight: u64,
-    /// As [`FairQueue::scale`], of this key.
+    /// As [`FairQueue::scale`], for this key only.
     scale: u64,
-    /// What it may still use in this round; below zero it owes.
+    /// What the key may still use in this round; negative while it owes.
     deficit: i64,
-    /// The round that the deficit is of.
+    /// The round that `deficit` belongs to.
     round: u64,
     place: Option<(Place, u64)>,
     waiters: [VecDeque<Waiter<T>>; 3],
@@ -82,18 +90,18 @@ struct Waiter<T> {
     item: T,
 }
 
-/// A waiter that is next.
+/// A waiter that was taken from the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken<K, T> {
-    /// Its key.
+    /// The key that it waited under.
     pub key: K,
-    /// What it is.
+    /// The item that was pushed.
     pub item: T,
-    /// What its key was charged; to be settled ([`FairQueue::settle`]).
+    /// What the key was charged for it; pass it to [`FairQueue::settle`].
     pub charged: u64,
 }
 
-/// One waiter of a queue, to find it again.
+/// Identifies a waiter in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaiterId(u64);
 
@@ -132,7 +140,7 @@ impl<T> Lane<T> {
         self.waiters.iter().map(VecDeque::len).sum()
     }
 
-    /// The class that is served next: the most urgent one, unless another was passed over too often.
+    /// The class that is served next: an overdue one, else the most urgent one.
     fn next_class(&self) -> Option<CallClass> {
         let waits = |class: &&CallClass| !self.of(**class).is_empty();
         let passed = |class: &&CallClass| self.passed.get(index(**class)).is_some_and(|passed| *passed >= PASSED_MAX);
@@ -159,7 +167,8 @@ impl<T> Lane<T> {
         signed(quantum.saturating_mul(self.weight))
     }
 
-    /// Brings a lane where nobody waited to `round`: nothing is left of earlier rounds, and debts are paid by the rounds that passed.
+    /// Brings an idle lane to `round`: unused parts of earlier rounds expire, and the rounds that
+    /// passed pay off its debt.
     fn catch_up(&mut self, round: u64, quantum: u64) {
         let passed = signed(round.saturating_sub(self.round));
         if passed > 0 {
@@ -171,7 +180,8 @@ impl<T> Lane<T> {
 }
 
 impl<K: Ord + Clone, T> FairQueue<K, T> {
-    /// An empty queue with this quantum, in the unit of costs, to begin with; it follows what is used, up to `quantum_max`.
+    /// An empty queue. `quantum` is the initial part of a key of weight 1, in the unit of costs; it
+    /// follows the real costs, up to `quantum_max`.
     pub fn new(quantum: u64, quantum_max: u64) -> Self {
         Self {
             quantum: quantum.clamp(1, quantum_max.max(1)),
@@ -188,17 +198,17 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         }
     }
 
-    /// Number of waiters.
+    /// Number of waiters, of all keys.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// Whether the queue has no waiter.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Waiters by key, in order of the keys.
+    /// Number of waiters by key, in key order; only keys with waiters.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, usize)> {
         self.lanes.iter().map(|(key, lane)| (key, lane.len())).filter(|(_, len)| *len > 0)
     }
@@ -227,7 +237,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         id
     }
 
-    /// Who is next, and its cost. Asking again gives the same, unless somebody more urgent came.
+    /// The next key and the estimated cost of its waiter. Repeated calls return the same key until
+    /// a more urgent waiter arrives.
     pub fn peek(&mut self) -> Option<(&K, u64)> {
         let (key, _) = self.choose()?;
         let (key, lane) = self.lanes.get_key_value(&key)?;
@@ -246,7 +257,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         Some(Taken { key, item: waiter.item, charged })
     }
 
-    /// Takes a waiter out that does not wait any more. It costs nothing.
+    /// Removes a waiter that gave up. Its key is charged nothing.
     pub fn remove(&mut self, key: &K, class: CallClass, id: WaiterId) -> Option<T> {
         let waiters = self.lanes.get_mut(key)?.of_mut(class);
         let at = waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()?;
@@ -256,8 +267,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         Some(waiter.item)
     }
 
-    /// Takes out the newest of the least urgent waiters of the key with the most of them for its weight, unless that is `comer`: somebody
-    /// must go so that another may come.
+    /// Makes room for `comer`: takes the newest of the least urgent waiters of the key with the
+    /// most waiters for its weight. `None` if `comer` is that key, or would itself have the most.
     pub fn shed(&mut self, comer: &K, weight: u32) -> Option<T> {
         let per_weight = |len: usize, weight: u64| len as u128 * 1_000_000 / u128::from(weight.max(1));
         let mine = self.lanes.get(comer).map_or(0, Lane::len) + 1;
@@ -274,7 +285,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         Some(waiter.item)
     }
 
-    /// Corrects what a key was `charged` for a waiter that was taken: it was `estimated` to cost, and did cost `actual`.
+    /// Corrects what a key was `charged` for a waiter with the cost `estimated`, now that it is
+    /// known to be `actual`.
     pub fn settle(&mut self, key: &K, estimated: u64, charged: u64, actual: u64) {
         let (round, quantum) = (self.round, self.quantum);
         let seen = (actual > 0).then(|| u128::from(actual) * u128::from(EVEN) / u128::from(estimated.max(1)));
@@ -288,13 +300,14 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         if lane.len() == 0 {
             lane.catch_up(round, quantum);
         }
-        // No more than two parts: what was given for a dear estimate and is given back must not become a long turn.
+        // Capped at two parts: a refund for an estimate that was too high must not become a long
+        // run of calls.
         let most = lane.quantum(quantum).saturating_mul(2).max(lane.deficit);
         lane.deficit = lane.deficit.saturating_add(signed(charged)).saturating_sub(signed(actual)).min(most);
         self.place(key, false);
     }
 
-    /// How many are served until this one is, itself included; about: as if all cost the same.
+    /// About how many waiters are served up to and including this one, assuming equal costs.
     pub fn position(&self, key: &K, class: CallClass, id: WaiterId) -> Option<usize> {
         let lane = self.lanes.get(key)?;
         let at = lane.of(class).binary_search_by_key(&id, |waiter| waiter.id).ok()?;
@@ -302,12 +315,12 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         Some(self.served_with(lane, before + 1))
     }
 
-    /// How many are served until the last waiter of a key is; about.
+    /// About how many waiters are served up to and including the last one of a key.
     pub fn last_position(&self, key: &K) -> Option<usize> {
         self.lanes.get(key).filter(|lane| lane.len() > 0).map(|lane| self.served_with(lane, lane.len()))
     }
 
-    /// So many of one lane, and what the others get meanwhile.
+    /// `own` waiters of one lane, plus what the other lanes are served meanwhile.
     fn served_with(&self, lane: &Lane<T>, own: usize) -> usize {
         let others = self.len - lane.len();
         let weight = self.weight.saturating_sub(lane.weight);
@@ -315,7 +328,9 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         own + usize::try_from(meanwhile).unwrap_or(others).min(others)
     }
 
-    /// The lane whose first waiter is next. Rounds begin here.
+    /// The lane that is served next. Begins a round when all lanes have had their part.
+    // Entries in `turns` are never removed when a lane moves; the lane gets another ticket, and the
+    // stale entry is dropped here, when it comes to the front.
     fn choose(&mut self) -> Option<(K, CallClass)> {
         loop {
             let mut front = None;
@@ -343,7 +358,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         }
     }
 
-    /// Gives every key that waits its part of a new round, or of as many as it takes until somebody's suffices. False if nobody waits.
+    /// Gives every waiting key its part of a new round, or of as many rounds as the least indebted
+    /// key needs until it may be served. Returns false if no key waits.
     fn begin_round(&mut self) -> bool {
         let turns = std::mem::take(&mut self.later);
         let mut keys: Vec<K> = Vec::with_capacity(turns.len());
@@ -366,7 +382,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
                 lane.deficit = lane.deficit.saturating_add(part.saturating_mul(rounds));
                 lane.round = self.round;
             }
-            self.place(key, true); // Its turn was taken out of the list.
+            self.place(key, true); // Its entry was taken out of `later`.
         }
         if self.lanes.len() > keys.len() * 2 + IDLE_LANES_MAX {
             let round = self.round;
@@ -380,7 +396,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         true
     }
 
-    /// A waiter left a lane.
+    /// Updates the counts after a waiter was removed from a lane.
     fn left(&mut self, key: &K) {
         self.len = self.len.saturating_sub(1);
         if let Some(lane) = self.lanes.get_mut(key)
@@ -391,12 +407,13 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
             lane.round = self.round;
         }
         if self.len == 0 {
-            // Nobody competes: all are even.
+            // No competition is left: all debts are cancelled.
             *self = Self { last_id: self.last_id, scale: self.scale, ..Self::new(self.quantum, self.quantum_max) };
         }
     }
 
-    /// Puts a lane where it belongs now; to the end of the turn if it just had one.
+    /// Queues a lane where it belongs now: at the end of its class if it was just `served`, or if
+    /// its place changed.
     fn place(&mut self, key: &K, served: bool) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         let Some(class) = lane.next_class() else { return };
@@ -422,7 +439,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 }
 
-/// Drops void turns once they are most: callers who come and leave while nobody is served must not cost memory.
+/// Removes void entries once they are the majority. Otherwise waiters that come and leave while
+/// none is served would use ever more memory.
 fn tidy<K: Ord, T>(turns: &mut VecDeque<Turn<K>>, lanes: &BTreeMap<K, Lane<T>>) {
     if turns.len() > lanes.len() * 2 + IDLE_LANES_MAX {
         let is = |turn: &Turn<K>| lanes.get(&turn.key).and_then(|lane| lane.place).is_some_and(|(_, ticket)| ticket == turn.ticket);

@@ -1,4 +1,4 @@
-//! The promises of the fair queue.
+//! Properties of the fair queue.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn a_key_that_comes_back_in_a_round_gets_no_second_part() {
     }
     let mut served = 0;
 
-    // It waits with one dear call at a time, and so is gone from the queue between two of them.
+    // It has one expensive call at a time, so it is absent from the queue between two calls.
     queue.push(&"comes and goes", 1, CallClass::Interactive, 1000, 1000);
     for _ in 0..44 {
         if queue.pop().is_some_and(|taken| taken.key == "comes and goes") {
@@ -182,8 +182,8 @@ fn room_is_made_at_the_cost_of_who_has_most_for_its_weight() {
     assert_eq!(queue.len(), 7);
 }
 
-/// Whatever sizes, weights, classes and departures: what backlogged keys were served for their weight differs by one quantum and one
-/// request at most.
+/// For any costs, weights, classes and departures: what backlogged keys were served, relative to
+/// their weights, differs by at most one quantum and one request.
 #[test]
 fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
     const COST_MAX: u64 = 5000;
@@ -213,7 +213,7 @@ fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
             served[usize::try_from(key).unwrap()] += cost;
             add(&mut queue, key, &mut draw);
             if draw(3) == 0 {
-                // Somebody comes and leaves again; its key keeps waiting.
+                // Waiters arrive and leave again; their key keeps waiting.
                 let (key, many) = (draw(keys.len() as u64), 1 + draw(3));
                 let come: Vec<_> = (0..many).map(|_| add(&mut queue, key, &mut draw)).collect();
                 come.into_iter().for_each(|(class, id)| assert!(queue.remove(&key, class, id).is_some()));

@@ -1,4 +1,5 @@
-//! Pure policies used by several rooms: no clock, no chance, no I/O; time comes in as an argument.
+//! Policies that several rooms share: no clock, no randomness, no I/O. Callers pass the time as an
+//! argument.
 //!
 //! Pure.
 

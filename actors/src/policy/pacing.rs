@@ -1,9 +1,10 @@
-//! Spreads the calls that one key begins beyond its share, so that they do not all end together: places that come free one by one are what a
-//! comer waits for, not the length of a call.
+//! Staggers calls that a key starts above its fair share, so that slots free up one at a time and a
+//! newcomer waits for one slot, not for a whole batch.
 //!
-//! Calls that begin in one instant and take equally long end in one instant, again and again: with all places taken by such a convoy,
-//! whoever comes in between waits for its end. So a key that has its share of the places begins further calls no faster than places come free
-//! when they are spread evenly, and never slower than all of them in [`RAMP_MAX`]. A key that is alone is not held up at all.
+//! Calls of equal length that start together also end together. When such a batch holds all slots,
+//! every newcomer waits until the batch ends. A key that already has its fair share therefore
+//! starts further calls about as fast as evenly spread slots would free up, and fills all slots
+//! within [`RAMP_MAX`] at the latest. A key without competitors is never delayed.
 //!
 //! Pure.
 
@@ -11,28 +12,30 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use crate::id_hash::IdHash;
 
-/// A key has all places after so long at the latest, if nobody else wants them. Longer calls drift apart by themselves.
+/// Longest time in which a key without waiting competitors fills all slots. Longer calls drift
+/// apart without pacing.
 pub const RAMP_MAX: Duration = Duration::from_millis(250);
 
-/// A key counts as one that shares for so long after its last call.
+/// How long after its last call a key still counts as a competitor.
 pub const SHARES_FOR: Duration = Duration::from_secs(10);
 
-/// How far behind its steps a key may be and catch up: timers are not finer.
+/// How far a key may fall behind its schedule and still catch up. Timers have about this
+/// resolution.
 const BEHIND_MAX: Duration = Duration::from_millis(4);
 
-/// How often keys that went away are looked for.
+/// How often keys that no longer compete are removed.
 const SUMMED_EVERY: Duration = Duration::from_millis(100);
 
-/// Calls by key, and when the next one beyond a share may begin.
+/// Running calls by key, and when the next call above a fair share may start.
 #[derive(Debug)]
 pub struct Pacing<K> {
     keys: HashMap<K, Key, IdHash>,
-    /// Of all keys that share.
+    /// Total weight of all competing keys.
     weight: u64,
     summed_at: Duration,
-    /// Mean length of a call.
+    /// Moving average of the length of a call; `None` before the first call has ended.
     mean: Option<Duration>,
-    /// When the next step is.
+    /// Earliest start of the next call above a fair share.
     next: Duration,
 }
 
@@ -50,7 +53,7 @@ impl<K> Default for Pacing<K> {
 }
 
 impl<K: Eq + Hash + Clone> Pacing<K> {
-    /// A key asks for a place. A weight of 0 counts as 1.
+    /// Records that a key asks for a slot. A weight of 0 counts as 1.
     pub fn asks(&mut self, key: &K, weight: u32, now: Duration) {
         let weight = u64::from(weight.max(1));
         match self.keys.get_mut(key) {
@@ -70,15 +73,16 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
         }
     }
 
-    /// Until when a key may not begin another call of `places` at once; `None` if it may.
+    /// When a key may start another call, out of `places` slots; `None` if it may start now.
     pub fn holds(&self, key: &K, places: usize, now: Duration) -> Option<Duration> {
         (self.next > now && self.is_beyond(key, places)).then_some(self.next)
     }
 
-    /// A key begins a call.
+    /// Records that a key starts a call.
     pub fn begins(&mut self, key: &K, places: usize, now: Duration) {
         if self.is_beyond(key, places) {
-            // A little faster than places come free: what is spread once stays so, and no place stays empty for it.
+            // Slightly faster than slots free up: calls that are spread stay spread, and no slot
+            // stays empty.
             let ramp = self.mean.map_or(RAMP_MAX, |mean| (mean / 8).saturating_mul(7).min(RAMP_MAX));
             let step = ramp / u32::try_from(places.max(1)).unwrap_or(u32::MAX);
             self.next = self.next.max(now.saturating_sub(BEHIND_MAX)) + step;
@@ -88,7 +92,7 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
         }
     }
 
-    /// A call of a key that took so long is over.
+    /// Records that a call of a key ended after `took`.
     pub fn ends(&mut self, key: &K, took: Duration, now: Duration) {
         self.mean = Some(self.mean.map_or(took, |mean| (mean * 15 + took) / 16));
         if let Some(key) = self.keys.get_mut(key) {
@@ -97,7 +101,7 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
         }
     }
 
-    /// Whether a key that is not alone has its share of the places.
+    /// Whether a key with competitors has its fair share of the slots.
     fn is_beyond(&self, key: &K, places: usize) -> bool {
         let Some(key) = self.keys.get(key).filter(|key| key.weight < self.weight) else { return false };
         key.running as u128 * u128::from(self.weight) >= places as u128 * u128::from(key.weight)
@@ -115,7 +119,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// When each of `calls` that all wait at once begins, if nothing else keeps them.
+    /// When each of `calls` that all wait at the start begins, if only pacing delays them.
     fn begun(pacing: &mut Pacing<&'static str>, key: &'static str, calls: usize) -> Vec<Duration> {
         let mut now = SHARES_FOR;
         let begin = |_| {

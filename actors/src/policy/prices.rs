@@ -1,40 +1,40 @@
-//! What models cost: prices by name, in configuration alone (REQUIREMENTS X-21), and the cost of a call in millionths of a dollar.
+//! Prices of models, from configuration only, and the cost of a call in millionths of a US dollar.
 //!
 //! Pure.
 
 use super::budget::micro_usd;
 use crate::chat::Usage;
 
-/// Tokens that a price is for.
+/// The number of tokens that a price is quoted for.
 const TOKENS: u128 = 1_000_000;
 
-/// The price of a model, each figure in millionths of a US dollar for a million tokens.
+/// The price of a model. Each figure is in millionths of a US dollar per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price {
-    /// Input that was neither read from nor written to a cache.
+    /// Input that was neither read from nor written to the provider's cache.
     pub input: u64,
     /// Input read from the provider's cache.
     pub cache_read: u64,
-    /// Input written to it.
+    /// Input written to the provider's cache.
     pub cache_write: u64,
-    /// Output.
+    /// Output tokens.
     pub output: u64,
 }
 
 impl Price {
-    /// A price in US dollars for a million tokens; input of the cache costs as other input until it is said otherwise. `None` for
-    /// what is no amount of money.
+    /// A price in US dollars per million tokens. Cached input costs the same as other input until
+    /// [`Price::with_cache`] sets it. `None` for a negative number or NaN.
     pub fn per_million(input_usd: f64, output_usd: f64) -> Option<Self> {
         let (input, output) = (micro_usd(input_usd)?, micro_usd(output_usd)?);
         Some(Self { input, cache_read: input, cache_write: input, output })
     }
 
-    /// Says what input of the cache costs, in US dollars for a million tokens.
+    /// Sets the price of cached input, in US dollars per million tokens.
     pub fn with_cache(self, read_usd: f64, write_usd: f64) -> Option<Self> {
         Some(Self { cache_read: micro_usd(read_usd)?, cache_write: micro_usd(write_usd)?, ..self })
     }
 
-    /// What a call cost, in millionths of a dollar, rounded up.
+    /// The cost of a call, in millionths of a US dollar, rounded up.
     pub fn cost(&self, usage: &Usage) -> u64 {
         let figures = [
             (usage.input_uncached, self.input),
@@ -48,7 +48,7 @@ impl Price {
     }
 }
 
-/// Prices by model. A name may hold `*` for any text; the longest name that fits is the one.
+/// Prices by model name. A name may contain `*` for any text; the longest matching name wins.
 ///
 /// ```
 /// use callboard_actors::policy::{Price, Prices};
@@ -71,34 +71,34 @@ impl Prices {
         self
     }
 
-    /// Names and prices, in the order in which they were added.
+    /// Names and prices, in insertion order.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &Price)> {
         self.0.iter().map(|(name, price)| (name.as_str(), price))
     }
 
-    /// The names, in the order in which they were added.
+    /// The names, in insertion order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The price of a model.
+    /// The price of a model: the exact name first, else the longest matching pattern.
     pub fn of(&self, model: &str) -> Option<&Price> {
         let fitting = self.0.iter().filter(|(name, _)| name == model || fits(name, model));
         fitting.max_by_key(|(name, _)| (name == model, name.len())).map(|(_, price)| price)
     }
 
-    /// The known name that is most like one that has no price.
+    /// The configured name most similar to `model`, for an error message about a missing price.
     pub fn nearest(&self, model: &str) -> Option<&str> {
         self.names().min_by_key(|name| distance(name, model))
     }
 }
 
-/// Whether one of these names is the model's; a name may hold `*` for any text.
+/// Whether one of these names matches the model; a name may contain `*` for any text.
 pub fn names_model<T: AsRef<str>>(names: &[T], model: &str) -> bool {
     names.iter().map(AsRef::as_ref).any(|name| name == model || fits(name, model))
 }
 
-/// Whether a name with `*` fits a model.
+/// Whether a pattern with `*` matches a model name.
 fn fits(pattern: &str, model: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(rest) = parts.next().and_then(|first| model.strip_prefix(first)) else { return false };
@@ -112,7 +112,7 @@ fn fits(pattern: &str, model: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// How many letters must change to make one word of another.
+/// The edit distance (Levenshtein) between two names.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

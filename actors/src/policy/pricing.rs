@@ -1,4 +1,4 @@
-//! What the calls of a conversation may cost, and how that is known.
+//! The budget and the prices of a conversation's model calls.
 //!
 //! Pure.
 
@@ -6,29 +6,30 @@ use std::sync::Arc;
 
 use super::{Budget, Price, Prices};
 
-/// What the calls of a conversation may cost, and how that is known.
+/// The budget of a conversation and the figures from which the cost of a call is estimated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pricing {
     /// What all rounds of the conversation together may use.
     pub budget: Budget,
     /// The conversation's own model.
     pub model: Arc<str>,
-    /// What its own model costs.
+    /// The price of the conversation's own model; `None` if no price is configured.
     pub price: Option<Price>,
-    /// What other models cost: one that a skill chose, one that a fallback answered with.
+    /// Prices of other models: one that a skill selected, or one that a fallback answered with.
     pub prices: Arc<Prices>,
-    /// Models that an active skill may choose in place of the conversation's own; a name may hold `*` for any text.
+    /// Models that an active skill may select instead of the conversation's own; a name may contain
+    /// `*` for any text.
     pub skill_models: Arc<[String]>,
-    /// Bytes of every request beside its messages: system prompt and tools.
+    /// Bytes of every request apart from its messages: the system prompt and the tools.
     pub fixed_bytes: u64,
     /// Longest answer, in tokens.
     pub max_tokens: u64,
-    /// The model's window, in tokens; 0 if nobody knows.
+    /// The model's context window, in tokens; 0 if it is unknown.
     pub window_tokens: u64,
 }
 
 impl Pricing {
-    /// What a model costs.
+    /// The price of a model; `None` if no price is configured.
     pub(crate) fn price_of(&self, model: &str) -> Option<Price> {
         if *model == *self.model { self.price } else { self.prices.of(model).copied() }
     }

@@ -1,4 +1,5 @@
-//! How often a crashed conversation may begin a new life: at most 3 times in 60 s, with a growing pause (RACTOR, Restarts).
+//! How often a crashed conversation is activated again: at most 3 times in 60 s, with a pause that
+//! doubles each time.
 //!
 //! Pure.
 
@@ -18,14 +19,14 @@ pub struct RestartHistory {
 /// What to do after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restart {
-    /// Begin a new life after this pause.
+    /// Start another activation after this pause.
     After(Duration),
-    /// Too often: fail it until the window has passed.
+    /// Too many crashes: fail the conversation for this duration.
     Fail(Duration),
 }
 
 impl RestartHistory {
-    /// Notes a crash at `now` and says what follows.
+    /// Records a crash at `now` and decides what follows.
     pub fn crashed(&mut self, now: Duration) -> Restart {
         self.crashes.retain(|at| now.saturating_sub(*at) < WINDOW);
         self.crashes.push(now);

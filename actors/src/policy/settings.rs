@@ -1,4 +1,4 @@
-//! What all settings types share (REQUIREMENTS F-01), and the settings of what is observed (F-09, X-11..X-16).
+//! The interface that all settings types share, and the settings of traces, metrics and logs.
 //!
 //! Pure.
 
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// The fields of a settings value as JSON.
 pub type Dict = serde_json::Map<String, serde_json::Value>;
 
-/// Why a settings value cannot be used: a sentence that names the fault.
+/// Why settings are invalid: one sentence that names the fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSettings(pub String);
 
-/// The interface that all settings types have in common (F-01). `from_dict(to_dict(x))` is `x`, and the argument is not touched
-/// (F-03): keys are the names of the fields, an unknown one is an error, a missing one has its default.
+/// The interface that all settings types share. `from_dict(to_dict(x))` equals `x`, and the
+/// argument is never modified. Keys are the field names; an unknown key is an error, a missing one
+/// takes its default.
 pub trait ConfigValue: Serialize + DeserializeOwned {
-    /// Says what is wrong, if anything.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`InvalidSettings`] with the exact text of the requirements.
+    /// [`InvalidSettings`] with a message that names the field.
     fn validate(&self) -> Result<(), InvalidSettings>;
 
     /// The fields by name.
@@ -34,13 +35,13 @@ pub trait ConfigValue: Serialize + DeserializeOwned {
     /// Reads fields by name. Does not validate.
     ///
     /// # Errors
-    /// [`InvalidSettings`] for a wrong key or a value of another kind.
+    /// [`InvalidSettings`] for an unknown key or a value of the wrong type.
     fn from_dict(dict: &Dict) -> Result<Self, InvalidSettings> {
         serde_json::from_value(serde_json::Value::Object(dict.clone())).map_err(|error| InvalidSettings(error.to_string()))
     }
 }
 
-/// How many traces are kept.
+/// What share of traces is kept; see [`TraceSampling::rate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the rates")]
@@ -54,7 +55,7 @@ pub enum TraceSampling {
 }
 
 impl TraceSampling {
-    /// The part of all traces that is kept.
+    /// The share of traces that is kept, from 0.0 to 1.0.
     pub fn rate(self) -> f64 {
         match self {
             Self::Always => 1.0,
@@ -65,8 +66,8 @@ impl TraceSampling {
         }
     }
 
-    /// Whether a trace is kept, by a draw from `0.0..1.0`: below the rate it is (BUG-41: a draw of 0.0 keeps nothing at rate 0).
-    /// Nobody draws where the rate leaves no choice.
+    /// Whether a trace is kept: whether a draw from `0.0..1.0` is below the rate. At `Always` and
+    /// `Never` no draw is made, so a draw of 0.0 keeps nothing at rate 0.
     pub fn samples(self, draw: impl FnOnce() -> f64) -> bool {
         match self {
             Self::Always => true,
@@ -76,10 +77,10 @@ impl TraceSampling {
     }
 }
 
-/// What is observed, and where it goes.
+/// What is observed, and where it is exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[allow(missing_docs, reason = "the names of X-12..X-16")]
+#[allow(missing_docs, reason = "the field names say it")]
 pub struct ObservabilityConfig {
     pub enable_tracing: bool,
     pub enable_metrics: bool,
@@ -87,7 +88,7 @@ pub struct ObservabilityConfig {
     pub trace_sampling: TraceSampling,
     pub trace_export_timeout_ms: u64,
     pub trace_batch_size: u64,
-    /// Signed, so that a wrong value is named and not merely unreadable.
+    /// Signed, so that a negative value gets a message that names it, not a parse error.
     pub metrics_export_interval_s: i64,
     pub metrics_export_timeout_ms: u64,
     pub log_level: String,
@@ -96,7 +97,7 @@ pub struct ObservabilityConfig {
     pub otlp_endpoint: Option<String>,
     pub otlp_headers: Option<BTreeMap<String, String>>,
     pub otlp_compression: String,
-    /// By the ruling on wording, `callboard`.
+    /// The default is `callboard`.
     pub service_name: String,
     pub environment: String,
     pub extra_tags: BTreeMap<String, String>,

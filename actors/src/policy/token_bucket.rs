@@ -1,39 +1,42 @@
-//! So many a minute: a bucket that fills steadily and is taken from. Pure; the time of a clock that only goes on is an argument.
+//! A token bucket: a limit of N units per minute. Callers pass a monotonic time.
 //!
-//! What is taken is an estimate; when the truth is known, the rest is given back or taken too, also below zero: a debt is paid by waiting.
+//! Callers take an estimate and settle it when the real figure is known. Settling may leave the
+//! level below zero; the debt is paid by waiting.
 //!
 //! Pure.
 
 use std::time::Duration;
 
-/// Parts of a unit that the level is kept in: the microseconds of a minute, so that filling is exact.
+/// Parts of a unit in which the level is kept: the microseconds of a minute, so that refilling is
+/// exact.
 const PARTS: i128 = 60_000_000;
 
-/// The part of a minute's units that a full bucket holds. A full minute's would let twice the rate through in the first minute, and
-/// leave those who come after a flood with nothing for long.
+/// A full bucket holds 1/6 of a minute's units, ten seconds' worth. A bucket of a whole minute
+/// would allow twice the rate in the first minute, and a caller that arrives after a burst would
+/// wait long.
 const BURST_PART: u64 = 6;
 
-/// A bucket.
+/// A bucket that refills steadily.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBucket {
     per_minute: u64,
     full: u64,
-    /// In [`PARTS`] of a unit.
+    /// The level, in [`PARTS`] of a unit. Negative while units are owed.
     level: i128,
-    /// When it was filled last.
+    /// When the level was last refilled.
     at: Duration,
 }
 
 impl TokenBucket {
-    /// A full bucket of `per_minute` units a minute, which holds those of ten seconds, or `burst_min` if that is more (but not more than a
-    /// minute's). A rate of 0 counts as 1.
+    /// A full bucket for `per_minute` units per minute. Its capacity is ten seconds' worth, or
+    /// `burst_min` if that is more, but at most a minute's worth. A rate of 0 counts as 1.
     pub fn new(per_minute: u64, burst_min: u64, now: Duration) -> Self {
         let per_minute = per_minute.max(1);
         let full = (per_minute / BURST_PART).max(burst_min.min(per_minute)).max(1);
         Self { per_minute, full, level: parts(full), at: now }
     }
 
-    /// Changes the rate; what is in the bucket or owed stays, as far as it holds it.
+    /// Changes the rate. The level and any debt are kept, up to the new capacity.
     pub fn set_rate(&mut self, per_minute: u64, burst_min: u64, now: Duration) {
         self.fill(now);
         let new = Self::new(per_minute, burst_min, self.at);
@@ -41,13 +44,14 @@ impl TokenBucket {
         *self = Self { level: (self.level + grown).min(new.level), ..new };
     }
 
-    /// Units in it, rounded down; below zero they are owed.
+    /// Units available, rounded down; negative while units are owed.
     pub fn left(&mut self, now: Duration) -> i64 {
         self.fill(now);
         i64::try_from(self.level.div_euclid(PARTS)).unwrap_or(i64::MIN)
     }
 
-    /// How long to wait until `units` may be taken; `None` if they may now. More than it holds are taken from a full bucket.
+    /// How long to wait until `units` are available; `None` if they are. A request above the
+    /// capacity waits for a full bucket.
     pub fn wait(&mut self, units: u64, now: Duration) -> Option<Duration> {
         self.fill(now);
         let missing = parts(units.min(self.full)) - self.level;
@@ -57,17 +61,17 @@ impl TokenBucket {
         })
     }
 
-    /// Takes units, whether they are there or not.
+    /// Takes units, even if the level goes below zero.
     pub fn take(&mut self, units: u64) {
         self.level = self.level.saturating_sub(parts(units));
     }
 
-    /// Gives units back.
+    /// Returns units, up to the capacity.
     pub fn give_back(&mut self, units: u64) {
         self.level = self.level.saturating_add(parts(units)).min(parts(self.full));
     }
 
-    /// Settles what was taken as `estimated` and turned out to be `used`.
+    /// Replaces an estimate that was taken by what was really used.
     pub fn settle(&mut self, estimated: u64, used: u64) {
         match used.checked_sub(estimated) {
             Some(more) => self.take(more),
@@ -75,13 +79,13 @@ impl TokenBucket {
         }
     }
 
-    /// Holds no more than `left` from now on: the other side knows better.
+    /// Lowers the level to `left`, as the provider reported it; never raises it.
     pub fn lower_to(&mut self, left: u64, now: Duration) {
         self.fill(now);
         self.level = self.level.min(parts(left));
     }
 
-    /// Fills it by the time that passed. Time that goes back, or did not pass, fills nothing.
+    /// Refills for the time since the last call. A time in the past refills nothing.
     fn fill(&mut self, now: Duration) {
         let Some(passed) = now.checked_sub(self.at) else { return };
         self.at = now;

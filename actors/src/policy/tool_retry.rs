@@ -1,5 +1,5 @@
-//! When a failed tool call is tried again, how long after and how long it may then take (REQUIREMENTS T-39..T-42).
-//! The effect class decides first: a `once` call is never started again, whatever this policy says.
+//! Decides whether a failed tool call is retried, after which delay, and with which timeout. The
+//! effect class decides first: a `once` call is never started again, whatever this policy says.
 //!
 //! Pure.
 
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crate::tool::ToolErrorType;
 
-/// The policy of one tool. Defaults are T-39's.
+/// The retry policy of one tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolRetryPolicy {
-    /// Retries after the first attempt (T-40: 3 retries, 4 executions).
+    /// Retries after the first attempt: with 3 retries a call is executed at most 4 times.
     pub max_retries: u32,
-    /// Classes that are tried again.
+    /// Error classes that are retried.
     pub retry_on: Vec<ToolErrorType>,
-    /// Growth of the delay.
+    /// Factor by which the delay grows with each retry.
     pub backoff_multiplier: f64,
     /// Delay before the first retry, in milliseconds.
     pub initial_delay_ms: u64,
     /// Longest delay, in milliseconds.
     pub max_delay_ms: u64,
-    /// Growth of the timeout.
+    /// Factor by which the timeout grows with each retry.
     pub timeout_multiplier: f64,
     /// Longest timeout, in milliseconds.
     pub max_timeout_ms: u64,
@@ -46,19 +46,21 @@ impl ToolRetryPolicy {
         Self { max_retries: 0, ..Self::default() }
     }
 
-    /// Whether to try again after `attempt` retries were already made (T-40). What was refused is never tried again, whatever
-    /// `retry_on` says (T-49).
+    /// Whether to retry after `attempt` earlier retries. A call that was denied permission is never
+    /// retried, even if `retry_on` lists that class.
     pub fn should_retry(&self, error: ToolErrorType, attempt: u32) -> bool {
         error != ToolErrorType::PermissionDenied && attempt < self.max_retries && self.retry_on.contains(&error)
     }
 
-    /// The delay before retry number `attempt`, from 0 (T-41: 1000, 1500, 2250, 3375, 5062, 7593, 10000, …).
+    /// The delay before retry number `attempt`, counted from 0. With the defaults: 1000, 1500,
+    /// 2250, 3375, 5062, 7593, 10000 ms, then always 10000 ms.
     pub fn delay(&self, attempt: u32) -> Duration {
         let ms = self.initial_delay_ms as f64 * self.backoff_multiplier.powf(f64::from(attempt));
         Duration::from_millis(if ms < self.max_delay_ms as f64 { ms as u64 } else { self.max_delay_ms })
     }
 
-    /// The timeout of retry number `n`, from 1; never less than the original (T-42).
+    /// The timeout of retry number `n`, counted from 1. It grows with each retry and is never below
+    /// the original timeout.
     pub fn timeout(&self, original: Duration, n: u32) -> Duration {
         let grown = original.as_millis() as f64 * self.timeout_multiplier.powf(f64::from(n));
         let capped = if grown < self.max_timeout_ms as f64 { grown as u64 } else { self.max_timeout_ms };

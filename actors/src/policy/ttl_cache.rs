@@ -1,5 +1,5 @@
-//! A cache whose entries have a time to live each, with hard bounds (REQUIREMENTS T-22..T-24). Pure: the time comes in, monotonic, as
-//! a duration since any fixed instant.
+//! A cache with a time to live for each entry and hard limits on entries and bytes. Callers pass a
+//! monotonic time, as a duration since any fixed instant.
 //!
 //! Pure.
 
@@ -9,26 +9,26 @@ use std::{
     time::Duration,
 };
 
-/// The bounds of a cache.
+/// The limits of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TtlCacheConfig {
-    /// How long an entry lives that names no time of its own.
+    /// Time to live of entries that are stored without one.
     pub ttl: Duration,
-    /// Entries kept.
+    /// Most entries that are kept.
     pub entries_max: usize,
-    /// Bytes kept, as the caller weighs them.
+    /// Most bytes that are kept, as weighed by the caller.
     pub bytes_max: usize,
 }
 
-/// T-22: 1000 entries. The seeds name no time for the generic cache; an hour is that of T-19.
+/// 1000 entries, 64 MiB, one hour.
 impl Default for TtlCacheConfig {
     fn default() -> Self {
         Self { ttl: Duration::from_secs(3600), entries_max: 1000, bytes_max: 64 * 1024 * 1024 }
     }
 }
 
-/// Keys and values with a time to live. Never above its bounds, not for a moment: what is expired goes first, then what was set
-/// longest ago.
+/// Keys and values with a time to live. The cache never exceeds its limits, not even during an
+/// insertion: expired entries are removed first, then those that were set longest ago.
 #[derive(Debug, Clone)]
 pub struct TtlCache<K, V> {
     config: TtlCacheConfig,
@@ -44,7 +44,7 @@ struct Slot<V> {
     value: V,
     bytes: usize,
     ends: Duration,
-    /// Which set it was; the smaller the older.
+    /// The number of the insertion; smaller is older.
     set: u64,
 }
 
@@ -54,7 +54,8 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         Self { config, entries: HashMap::new(), by_age: BTreeMap::new(), by_end: BTreeSet::new(), sets: 0, bytes: 0 }
     }
 
-    /// The value of a key, unless its time is over; then it is removed. An age of exactly the time to live is over.
+    /// The value of a key. An entry whose age has reached its time to live is removed and not
+    /// returned.
     pub fn get(&mut self, key: &K, now: Duration) -> Option<&V> {
         if self.entries.get(key)?.ends <= now {
             self.remove(key);
@@ -62,13 +63,14 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         self.entries.get(key).map(|slot| &slot.value)
     }
 
-    /// Whether [`TtlCache::get`] would find something.
+    /// Whether [`TtlCache::get`] would return a value.
     pub fn contains(&self, key: &K, now: Duration) -> bool {
         self.entries.get(key).is_some_and(|slot| now < slot.ends)
     }
 
-    /// Keeps a value that weighs `bytes`, for `ttl` or the usual time; its age begins anew. Returns whether it is kept: what is
-    /// heavier than the whole cache, or lives no time, is not, and what its key had before is gone.
+    /// Stores a value of `bytes` for `ttl`, or for the default time, in place of the key's earlier
+    /// value. Returns whether it was stored: a value heavier than the whole cache, or with a time
+    /// to live of zero, is not, and the key's earlier value is removed all the same.
     pub fn set(&mut self, key: K, value: V, bytes: usize, ttl: Option<Duration>, now: Duration) -> bool {
         self.remove(&key);
         let ttl = ttl.unwrap_or(self.config.ttl);
@@ -92,7 +94,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         true
     }
 
-    /// Takes a value out.
+    /// Removes a value and returns it.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let slot = self.entries.remove(key)?;
         self.by_age.remove(&slot.set);
@@ -101,7 +103,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         Some(slot.value)
     }
 
-    /// Removes what is expired; says how many that were.
+    /// Removes expired entries and returns their number.
     pub fn expire(&mut self, now: Duration) -> usize {
         let before = self.entries.len();
         while let Some((ends, set)) = self.by_end.first().copied()
@@ -115,23 +117,23 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         before - self.entries.len()
     }
 
-    /// Removes the values of the keys that are not to stay.
+    /// Keeps only the entries for whose key `stays` returns true.
     pub fn retain(&mut self, mut stays: impl FnMut(&K) -> bool) {
         let gone: Vec<K> = self.entries.keys().filter(|key| !stays(key)).cloned().collect();
         gone.iter().for_each(|key| drop(self.remove(key)));
     }
 
-    /// Removes everything.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Self::new(self.config.clone());
     }
 
-    /// Entries that are held, expired ones included.
+    /// Number of stored entries, including expired ones.
     pub fn size(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes that are held.
+    /// Bytes of stored entries, including expired ones.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -213,7 +215,7 @@ mod tests {
         let chance = crate::testing::SeededEntropy::new(seed);
         for _ in 0..50 {
             let mut cache = cache(5, 20);
-            // Oldest first: key, value, bytes, end.
+            // Ordered by insertion, oldest first: key, value, bytes, end.
             let mut model: Vec<(u32, u32, usize, Duration)> = Vec::new();
             let mut now = Duration::ZERO;
             for step in 0..200 {
