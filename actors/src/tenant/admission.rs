@@ -1,52 +1,54 @@
-//! Who is let in. Pure: no clock and no lock; the times are monotonic, in nanoseconds since any fixed instant.
+//! Rate limits and refusals of a tenant. The functions are pure: callers pass monotonic times, in
+//! nanoseconds since any fixed instant.
 //!
-//! A rate is a bucket that holds what a minute gives and refills steadily. It is kept as one number, the instant at which it is full
-//! again, so that taking from it is one compare-and-swap.
+//! A rate is a token bucket that holds one minute's worth and refills steadily. Its whole state is
+//! one number, the instant at which it is full again, so taking from it is one compare-and-swap.
 //!
 //! Pure.
 
 use std::time::Duration;
 
-/// Nanoseconds of the minute that rates are counted by.
+/// Nanoseconds in the minute that rates refer to.
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// When to ask again where nobody can tell: soon, since prompts end all the time.
+/// Retry delay where no exact one is known. It is short, because rounds end all the time.
 const SOON_MS: u64 = 1000;
 
-/// When to ask again where only a deletion helps.
+/// Retry delay where only a deletion frees room.
 const LATER_MS: u64 = 60_000;
 
-/// Why a tenant's prompt is not let in.
+/// Why a prompt of a tenant is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// All its seats are taken.
+    /// All seats of the tenant are taken.
     Prompts,
-    /// Its prompts of this minute are used up.
+    /// The tenant has used up its prompts per minute.
     Requests {
-        /// When there is one again.
+        /// Time until the next prompt is admitted.
         after: Duration,
     },
-    /// Its tokens of this minute are used up.
+    /// The tenant has used up its tokens per minute.
     Tokens {
-        /// When there are some again.
+        /// Time until tokens are available again.
         after: Duration,
     },
-    /// Its memory is used up.
+    /// The prompts under way take all the memory of the tenant.
     Memory,
-    /// The host's memory is used up.
+    /// The prompts under way take all the memory of the host.
     HostMemory,
-    /// It has as many conversations as it may have.
+    /// The tenant has stored its maximum number of conversations.
     Conversations,
-    /// It has as many bytes stored as it may have.
+    /// The tenant has stored its maximum number of bytes.
     StoredBytes,
-    /// It is paused.
+    /// The tenant is paused.
     Paused,
-    /// It is not served, or is being erased.
+    /// The tenant is out of service, or is being erased.
     Removed,
 }
 
 impl NotAdmitted {
-    /// Which bound was hit, and when to ask again in milliseconds; `None` for a closed tenant.
+    /// The limit that was hit, and when to retry, in milliseconds; `None` for a paused or removed
+    /// tenant.
     pub fn bound(&self) -> Option<(&'static str, u64)> {
         match self {
             Self::Prompts => Some(("prompts of this tenant", SOON_MS)),
@@ -61,34 +63,36 @@ impl NotAdmitted {
     }
 }
 
-/// Milliseconds, rounded up: who comes back then is let in.
+/// Milliseconds, rounded up, so that a retry after this time is admitted.
 fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// How long `cost` takes to come back.
+/// How long the bucket takes to refill `cost`.
 fn refill_ns(cost: u64, per_minute: u64) -> u64 {
     let ns = u128::from(cost) * u128::from(MINUTE_NS);
     ns.checked_div(u128::from(per_minute)).map_or(u64::MAX, |_| u64::try_from(ns.div_ceil(u128::from(per_minute))).unwrap_or(u64::MAX))
 }
 
-/// Takes `cost` of a bucket that is full again at `full_at`. Returns when it is full again after this.
+/// Takes `cost` from a bucket that is full again at `full_at`. Returns the new instant at which it
+/// is full.
 ///
 /// # Errors
-/// How long to wait until there is enough, when there is not; nothing is taken then.
+/// The time until enough is available; nothing is taken then.
 pub fn take(full_at: u64, now: u64, cost: u64, per_minute: u64) -> Result<u64, Duration> {
     let (after, empty) = (charge(full_at, now, cost, per_minute), now.saturating_add(MINUTE_NS));
-    // A bound of 0 never lets anybody in; it may be changed at any time, so it is worth a look a minute later.
+    // A limit of 0 admits nothing. It can be changed at any time, so a retry after a minute makes
+    // sense.
     let wait = if per_minute == 0 { MINUTE_NS } else { after.saturating_sub(empty) };
     if wait == 0 { Ok(after) } else { Err(Duration::from_nanos(wait)) }
 }
 
-/// Takes `cost`, also what is not there: the bucket owes it then. Returns when it is full again after this.
+/// Takes `cost` even if the bucket goes into debt. Returns the new instant at which it is full.
 pub fn charge(full_at: u64, now: u64, cost: u64, per_minute: u64) -> u64 {
     full_at.max(now).saturating_add(refill_ns(cost, per_minute))
 }
 
-/// The same bucket at another rate: what was taken of it stays taken.
+/// Converts a bucket to another rate. What was taken stays taken.
 pub fn resize(full_at: u64, now: u64, old: u64, new: u64) -> u64 {
     let missing = u128::from(full_at.saturating_sub(now)) * u128::from(old) / u128::from(MINUTE_NS);
     charge(0, now, u64::try_from(missing).unwrap_or(u64::MAX), new.max(1))

@@ -1,5 +1,6 @@
-//! What a conversation and its subagents spend together (DESIGN §4.5: tenant → conversation → subagent). Kept while one of them is awake;
-//! who wakes first of a family brings what it has spent along, by its journal.
+//! What a conversation and its subagents spend together: the middle level of tenant → conversation
+//! → subagent. A family is kept in memory while one of its members is active; each member adds its
+//! earlier spending from its journal when it is first activated.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,31 +12,32 @@ use crate::{
     policy::{Amount, Budget, BudgetCounter, BudgetLevel},
 };
 
-/// One family.
+/// A conversation and all its descendants, with one shared budget.
 #[derive(Debug)]
 pub(crate) struct Family {
     counter: Arc<BudgetCounter>,
-    /// Whose spending is in the counter.
+    /// Members whose earlier spending is already in the counter.
     known: Mutex<HashSet<ConversationId>>,
 }
 
 impl Family {
-    /// One that spends to this counter.
+    /// A family that spends from this counter.
     pub(crate) fn new(counter: Arc<BudgetCounter>) -> Self {
         Self { counter, known: Mutex::default() }
     }
 
-    /// What they spend to.
+    /// The counter of the family's shared budget.
     pub(crate) fn counter(&self) -> &Arc<BudgetCounter> {
         &self.counter
     }
 
-    /// Whether this member's spending is counted.
+    /// Whether this member's earlier spending is counted.
     pub(crate) fn knows(&self, member: &ConversationId) -> bool {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(member)
     }
 
-    /// Brings along what a member has spent before; once.
+    /// Adds what a member spent before this host counted it. Later calls for the same member do
+    /// nothing.
     pub(crate) fn enter(&self, member: &ConversationId, spent: Amount) {
         if self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(member.clone()) {
             self.counter.recall(&Amount { wall_ms: 0, ..spent });
@@ -43,12 +45,13 @@ impl Family {
     }
 }
 
-/// The families of a tenant that are awake.
+/// The active families of a tenant.
 #[derive(Debug, Default)]
 pub(super) struct Families(Mutex<HashMap<ConversationId, Weak<Family>>>);
 
 impl Families {
-    /// The family of a conversation, below `tenant`. Its bounds are those of `budget`, but for time: the parent's round has that.
+    /// The family of a conversation, created below `tenant` if it is not active. `budget` limits
+    /// it, except for time, which the parent's round already limits.
     pub(super) fn of(&self, conversation: &ConversationId, tenant: &Arc<BudgetCounter>, budget: Budget) -> Arc<Family> {
         let budget = Budget { wall_ms: None, ..budget };
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,14 @@
-//! What a tenant may use: seats for its prompts, permits for its turns, rates, memory, conversations. Counters behind atomics; a
-//! refusal costs no actor, and no conversation is linked to it (DESIGN §3, 4.5).
+//! What a tenant may use: seats for its prompts, permits for its rounds, rates, memory, stored
+//! conversations. All counters are atomics; a refusal starts no actor.
 //!
-//! A prompt is let in by [`Tenant::admit`], which takes a [`Seat`] that rides with it to the end of its round. Every bound may change
-//! at any time; a lower one takes hold as work ends, and nothing that runs is ended for it.
+//! [`Tenant::admit`] admits a prompt and returns a [`Seat`], which is held until the round ends.
+//! Every limit can change at any time. A lower limit takes effect as work ends; running work is
+//! never stopped for it.
 //!
-//! What counts as memory: the bytes of prompts, from admission to the end of their rounds, one KiB each for what is kept of them
-//! meanwhile, and to a tenant's own bound the events that are kept for watchers. Histories of conversations that are awake have a bound
-//! of their own ([`crate::limits`]) and do not count here.
+//! What counts as memory: the bytes of a prompt from admission to the end of its round, plus 1 KiB
+//! per prompt for its bookkeeping. A tenant's own limit also counts the events that are kept for
+//! its watchers. Histories of active conversations have a separate limit ([`crate::limits`]) and do
+//! not count.
 
 pub mod admission;
 mod families;
@@ -45,17 +47,17 @@ use crate::{
 use round_permits::RoundPermits;
 use usage::Sums;
 
-/// What a prompt under way takes beside its own bytes.
+/// Bookkeeping of a prompt under way, in addition to its own bytes.
 const PROMPT_KEPT_BYTES: u64 = 1024;
 
-/// A rate or an amount without a bound.
+/// The value of a rate or an amount without a limit.
 const UNBOUNDED: u64 = u64::MAX;
 
-/// A tenant's counters.
+/// The limits and counters of one tenant.
 pub struct Tenant {
     id: TenantId,
     quotas: RwLock<Quotas>,
-    /// What a quota that is `None` means.
+    /// The host's limits, which apply where a quota is `None`.
     usual: Usual,
     is_removed: AtomicBool,
     is_erased: AtomicBool,
@@ -75,7 +77,7 @@ pub struct Tenant {
     figures: Arc<TenantFigures>,
 }
 
-/// The host's bounds for a tenant that has none of its own.
+/// The host's limits for tenants without quotas.
 #[derive(Debug, Clone, Copy)]
 struct Usual {
     seats_max: usize,
@@ -83,7 +85,7 @@ struct Usual {
     stored_bytes_max: u64,
 }
 
-/// Bytes that are taken, and how many may be.
+/// Bytes in use, and their limit.
 #[derive(Debug)]
 struct Memory {
     bytes: AtomicU64,
@@ -95,7 +97,8 @@ impl Memory {
         Self { bytes: AtomicU64::new(0), max: AtomicU64::new(max) }
     }
 
-    /// Takes some bytes if there is room beside `others`. One prompt alone always has room: a bound below its size would lock its tenant out.
+    /// Takes bytes if they fit beside those in use and `others`. A single prompt always fits: a
+    /// limit below its size would otherwise refuse the tenant for ever.
     fn take(&self, bytes: u64, others: u64) -> bool {
         let max = self.max.load(Ordering::Acquire);
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| sum.saturating_add(others) <= max || (taken == 0 && max > 0));
@@ -107,7 +110,7 @@ impl Memory {
     }
 }
 
-/// A rate: see [`admission`].
+/// A rate limit; see [`admission`].
 #[derive(Debug)]
 struct Rate {
     per_minute: AtomicU64,
@@ -134,7 +137,7 @@ impl Rate {
         }
     }
 
-    /// Takes one, or says how long to wait.
+    /// Takes one unit. The error is the time until one is available.
     fn take(&self) -> Result<(), std::time::Duration> {
         let per_minute = self.per_minute.load(Ordering::Acquire);
         if per_minute == UNBOUNDED {
@@ -150,7 +153,7 @@ impl Rate {
         }
     }
 
-    /// Says how long to wait until there is something; takes nothing.
+    /// Checks whether a unit is available without taking it. The error is the time until one is.
     fn look(&self) -> Result<(), std::time::Duration> {
         let per_minute = self.per_minute.load(Ordering::Acquire);
         if per_minute == UNBOUNDED {
@@ -159,7 +162,7 @@ impl Rate {
         admission::take(self.full_at.load(Ordering::Acquire), self.now(), 1, per_minute).map(drop)
     }
 
-    /// Takes what was used, there or not.
+    /// Takes what was used, even if the bucket goes into debt.
     fn charge(&self, used: u64) {
         let per_minute = self.per_minute.load(Ordering::Acquire);
         if per_minute != UNBOUNDED {
@@ -176,7 +179,8 @@ impl std::fmt::Debug for Tenant {
     }
 }
 
-/// One prompt's place between admission and answer, with the bytes it takes; freed on drop, also when a mailbox is thrown away.
+/// The admission of one prompt, with the bytes that it takes. Dropping the seat frees both, also
+/// when the mailbox that holds it is dropped.
 #[derive(Debug)]
 pub struct Seat {
     tenant: Arc<Tenant>,
@@ -184,8 +188,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Takes the bytes of the prompt, and of what is kept of it meanwhile. `events` tells the bytes of the tenant's events; it is asked
-    /// where they count.
+    /// Takes the bytes of the prompt and of its bookkeeping. `events` returns the bytes of the
+    /// tenant's events; it is called only for a tenant with a memory limit.
     ///
     /// # Errors
     /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
@@ -215,19 +219,19 @@ impl Drop for Seat {
 }
 
 impl Tenant {
-    /// Which tenant.
+    /// The tenant's id.
     pub fn id(&self) -> &TenantId {
         &self.id
     }
 
-    /// What it may use.
+    /// The configured quotas.
     pub fn quotas(&self) -> Quotas {
         *self.quotas.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Configures it anew, and puts it in service.
+    /// Replaces quotas and budget, and puts the tenant in service.
     pub fn configure(&self, quotas: Quotas, budget: Budget) {
-        // Bounds change under the lock, so that those of two callers are not mixed.
+        // All limits change under this lock, so that two concurrent callers do not mix theirs.
         let mut configured = self.quotas.write().unwrap_or_else(PoisonError::into_inner);
         *configured = quotas;
         self.seats_max.store(quotas.prompts_max.unwrap_or(self.usual.seats_max), Ordering::Release);
@@ -241,66 +245,67 @@ impl Tenant {
         self.is_removed.store(false, Ordering::Release);
     }
 
-    /// What its tool calls share.
+    /// What the tool calls of all its conversations share.
     pub fn tools(&self) -> &Arc<TenantTools> {
         &self.tools
     }
 
-    /// What all its conversations together may spend, and have since this host began.
+    /// The budget of all its conversations together. Spending counts from the start of this host.
     pub fn budget(&self) -> &Arc<BudgetCounter> {
         &self.budget
     }
 
-    /// What a conversation and its subagents spend together: `budget` bounds it, `None` where that bounds neither tokens nor money.
+    /// The shared budget of a conversation and its subagents; `None` if `budget` limits neither
+    /// tokens nor money.
     pub(crate) fn family(&self, conversation: &ConversationId, budget: Budget) -> Option<Arc<Family>> {
         let is_bounded = budget.tokens.is_some() || budget.micro_usd.is_some();
         is_bounded.then(|| self.families.of(conversation, &self.budget, budget))
     }
 
-    /// Prompts between admission and answer.
+    /// Number of prompts between admission and the end of their rounds.
     pub fn seats_taken(&self) -> usize {
         self.seats.load(Ordering::Acquire)
     }
 
-    /// How many conversations it has.
+    /// The count of stored conversations.
     pub(crate) fn places(&self) -> &Arc<Places> {
         &self.places
     }
 
-    /// How many bytes it has stored.
+    /// The count of stored bytes.
     pub(crate) fn stored(&self) -> &Arc<Stored> {
         &self.stored
     }
 
-    /// Takes a place in the minute's prompts for a change that is none: a history set from outside, a message injected, a fork, a
-    /// compaction. They write as much as prompts do.
+    /// Admits a change that is not a prompt: an imported history, an injected message, a fork, a
+    /// compaction. Each counts as one prompt of the per-minute rate, since it writes as much.
     ///
     /// # Errors
-    /// [`NotAdmitted`] for a tenant that is out of service or has used up its minute.
+    /// [`NotAdmitted`] for a tenant that is out of service or has used up its prompts per minute.
     pub fn admit_change(&self) -> Result<(), NotAdmitted> {
         self.in_service()?;
         self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))
     }
 
-    /// Lets no round begin and no prompt in, or both again.
+    /// Pauses the tenant, or resumes it. While paused, no round starts and no prompt is admitted.
     pub fn pause(&self, paused: bool) {
         self.turns.pause(paused);
     }
 
-    /// Whether it is paused.
+    /// Whether the tenant is paused.
     pub fn is_paused(&self) -> bool {
         self.turns.is_paused()
     }
 
-    /// Takes it out of service; tells whether it was in.
+    /// Takes the tenant out of service. Returns whether it was in service.
     fn remove(&self) -> bool {
         !self.is_removed.swap(true, Ordering::AcqRel)
     }
 
-    /// Says whether the tenant is in service.
+    /// Checks that the tenant is in service.
     ///
     /// # Errors
-    /// [`NotAdmitted::Removed`]; [`NotAdmitted::Paused`] while it is being erased.
+    /// [`NotAdmitted::Removed`]; [`NotAdmitted::Paused`] while the tenant is being erased.
     pub fn in_service(&self) -> Result<(), NotAdmitted> {
         if self.is_removed.load(Ordering::Acquire) {
             self.refuse(NotAdmitted::Removed)
@@ -311,15 +316,16 @@ impl Tenant {
         }
     }
 
-    /// Lets nothing new begin, for good: another takes the place of this one when all is erased ([`Tenants::renew`]).
+    /// Stops all admissions of this value for good. When the data is erased, a new value replaces
+    /// it ([`Tenants::renew`]).
     pub(crate) fn begin_erasure(&self) {
         self.is_erased.store(true, Ordering::Release);
     }
 
-    /// Lets a prompt in: a few atomics, no wait.
+    /// Admits a prompt. Takes a few atomic operations and never waits.
     ///
     /// # Errors
-    /// [`NotAdmitted`] names the first bound that is hit; nothing is taken then.
+    /// [`NotAdmitted`] names the first limit that was hit; nothing is taken then.
     pub fn admit(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
         self.in_service()?;
         if self.is_paused() {
@@ -331,14 +337,15 @@ impl Tenant {
             return self.refuse(NotAdmitted::Prompts);
         }
         let seat = Seat { tenant: self.clone(), bytes: 0 };
-        // Last: who is refused for something else has not used up a request.
+        // Last, so that a prompt refused for another reason does not use up a request.
         self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
         self.sums.admitted.add(1);
         Ok(seat)
     }
 
-    /// Lets a subagent's prompt in. It came with the prompt of its parent, which was let in: no rate and no number of seats refuses it, and
-    /// a pause lets it wait for its permit (DESIGN §4.7: queue, never fail).
+    /// Admits a subagent's prompt. It belongs to its parent's prompt, which was admitted, so
+    /// neither rate nor number of seats refuses it. While the tenant is paused it waits for its
+    /// permit.
     ///
     /// # Errors
     /// [`NotAdmitted`] for a tenant that is out of service.
@@ -349,19 +356,19 @@ impl Tenant {
         Ok(Seat { tenant: self.clone(), bytes: 0 })
     }
 
-    /// Counts a refusal.
+    /// Counts a refusal and returns it.
     pub(crate) fn refuse<T>(&self, why: NotAdmitted) -> Result<T, NotAdmitted> {
         self.sums.refuse(&why);
         Err(why)
     }
 
-    /// Counts the tokens of a model call.
+    /// Counts the tokens of a model call, against the rate and in the totals.
     pub fn charge_tokens(&self, tokens: u64) {
         self.sums.tokens.add(tokens);
         self.tokens.charge(tokens);
     }
 
-    /// Waits for the right to run a turn; `None` once the host closed it.
+    /// Waits for the permit to run a round; `None` once the host has closed.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
@@ -369,12 +376,12 @@ impl Tenant {
         self.turns.clone().take().await
     }
 
-    /// What the host counts of its conversations.
+    /// Figures that conversations report, such as rounds and tool calls.
     pub fn figures(&self) -> &Arc<TenantFigures> {
         &self.figures
     }
 
-    /// Its figures.
+    /// The tenant's usage at this moment.
     pub fn usage(&self) -> TenantUsage {
         TenantUsage {
             paused: self.is_paused(),

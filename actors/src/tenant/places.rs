@@ -1,5 +1,6 @@
-//! How many conversations a tenant has stored, where that is bounded: counted once, then kept in step with what begins and ends. The
-//! store is the truth; what is in doubt is counted again.
+//! The number of stored conversations of a tenant with `conversations_max`. The store is counted
+//! once; afterwards the number follows what is created and deleted. When an outcome is unknown, the
+//! store is counted again.
 
 use std::{
     collections::HashMap,
@@ -15,16 +16,18 @@ use tokio::time::Instant;
 
 use crate::ids::ConversationId;
 
-/// `conversations_max` of a tenant without a bound.
+/// The value of `conversations_max` of a tenant without that limit.
 const UNBOUNDED: u64 = u64::MAX;
 
-/// Conversations that are remembered as stored, so that most prompts need no look at the store: 8 KiB a bounded tenant.
+/// Size of the table of conversations known to be stored, which saves most prompts a read of the
+/// store: 8 KiB for each tenant with a limit.
 const SEEN: usize = 1024;
 
-/// How long a count is believed when it says that there is no room: another process may have deleted some.
+/// How long a count is trusted that leaves no room. Another process may have deleted conversations
+/// meanwhile.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// A tenant's conversations as a number.
+/// The number of a tenant's conversations, and those that may be about to be created.
 #[derive(Debug)]
 pub(crate) struct Places {
     max: AtomicU64,
@@ -34,9 +37,11 @@ pub(crate) struct Places {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Stored ones, and those that have taken a place; `None` until they are counted.
+    /// The number of stored conversations plus reserved places, and when it was counted; `None`
+    /// until the store is counted.
     known: Option<(u64, Instant)>,
-    /// Conversations that may be about to begin, and how many mails say so.
+    /// Conversations that may be about to be created, each with the number of messages that may
+    /// create it.
     beginning: HashMap<ConversationId, Beginning>,
 }
 
@@ -47,21 +52,22 @@ struct Beginning {
     is_stored: bool,
 }
 
-/// What a mail that may begin a conversation holds. Dropped without [`Place::keep`], nobody knows whether it did.
+/// Held by a message that may create a conversation. Dropping it without [`Place::keep`] leaves the
+/// outcome unknown, so the store is counted again.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
     conversation: ConversationId,
 }
 
-/// What [`Place::take`] found.
+/// The result of [`Place::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// There is room.
+    /// The conversation has a place.
     Yes,
-    /// There is none.
+    /// The tenant has its maximum number of conversations.
     No,
-    /// The conversations must be counted first.
+    /// The caller must count the store, then try again.
     CountFirst,
 }
 
@@ -78,23 +84,23 @@ impl Places {
         self.max.store(max.unwrap_or(UNBOUNDED), Ordering::Release);
     }
 
-    /// Whether anybody counts.
+    /// Whether the number of conversations is limited.
     pub(crate) fn is_bounded(&self) -> bool {
         self.max.load(Ordering::Acquire) != UNBOUNDED
     }
 
-    /// Stored conversations, as far as they were counted.
+    /// The number of stored conversations, if it was counted.
     pub(super) fn count(&self) -> Option<u64> {
         self.lock().known.map(|(count, _)| count)
     }
 
-    /// Whether this conversation is known to be stored. May say no of one that is.
+    /// Whether this conversation is known to be stored. May return false for a stored one.
     pub(crate) fn has_seen(&self, conversation: &ConversationId) -> bool {
         let (place, mark) = mark(conversation);
         self.seen.get().and_then(|seen| seen.get(place)).is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
     }
 
-    /// Notes that a conversation is stored.
+    /// Records that a conversation is stored.
     pub(crate) fn note_stored(&self, conversation: &ConversationId) {
         let (place, mark) = mark(conversation);
         let seen = self.seen.get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(SEEN).collect());
@@ -103,7 +109,7 @@ impl Places {
         }
     }
 
-    /// Notes that a stored conversation was deleted.
+    /// Records that a stored conversation was deleted.
     pub(crate) fn note_deleted(&self, conversation: &ConversationId) {
         let (place, mark) = mark(conversation);
         if let Some(seen) = self.seen.get().and_then(|seen| seen.get(place)) {
@@ -113,14 +119,15 @@ impl Places {
         state.known = state.known.map(|(count, at)| (count.saturating_sub(1), at));
     }
 
-    /// Notes how many the store has.
+    /// Records a count of the store.
     pub(crate) fn counted(&self, count: u64) {
         let mut state = self.lock();
         let about_to_be = state.beginning.values().filter(|beginning| beginning.has_place && !beginning.is_stored).count() as u64;
         state.known = Some((count.saturating_add(about_to_be), Instant::now()));
     }
 
-    /// A mail that may begin this conversation is on its way. To be called before the store is asked whether it is there.
+    /// Announces a message that may create this conversation. Must be called before the store is
+    /// asked whether the conversation exists, so that a count in between is corrected.
     pub(crate) fn enter(self: &Arc<Self>, conversation: ConversationId) -> Place {
         self.lock().beginning.entry(conversation.clone()).or_default().mails += 1;
         Place { places: self.clone(), conversation }
@@ -128,7 +135,8 @@ impl Places {
 }
 
 impl Place {
-    /// Takes a place for the conversation, which is not stored, unless another mail took one for it.
+    /// Takes a place for the conversation, which is not stored yet, unless another message has
+    /// taken one for it.
     pub(crate) fn take(&self) -> Taken {
         let max = self.places.max.load(Ordering::Acquire);
         let mut state = self.places.lock();
@@ -148,7 +156,7 @@ impl Place {
         }
     }
 
-    /// The conversation is stored.
+    /// Records that the conversation is stored.
     pub(crate) fn keep(self) {
         self.places.note_stored(&self.conversation);
         if let Some(beginning) = self.places.lock().beginning.get_mut(&self.conversation) {
@@ -166,7 +174,7 @@ impl Drop for Place {
             let in_doubt = beginning.has_place && !beginning.is_stored;
             state.beginning.remove(&self.conversation);
             if in_doubt {
-                state.known = None; // Counted again when it matters.
+                state.known = None; // Counted again when next needed.
             }
             if state.beginning.is_empty() {
                 state.beginning.shrink_to_fit();
@@ -175,7 +183,7 @@ impl Drop for Place {
     }
 }
 
-/// Where a conversation is remembered, and as what; never 0.
+/// The table index of a conversation and the mark stored there; the mark is never 0.
 fn mark(conversation: &ConversationId) -> (usize, u64) {
     let mut hasher = DefaultHasher::new();
     conversation.hash(&mut hasher);

@@ -1,34 +1,39 @@
-//! What a tenant may use at once and in a minute.
+//! The configurable limits of a tenant.
 
 use serde::{Deserialize, Serialize};
 
-/// A tenant's bounds and its weight. `None` is no bound of its own: the host's hold (`[limits]`).
+/// The limits of a tenant and its weight. `None` applies the host's limit (`[limits]`), where there
+/// is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
-    /// Its share beside others when many wait for a model: a tenant of weight 2 gets twice the tokens of one of weight 1.
+    /// Share when several tenants wait for a model: a tenant of weight 2 gets twice the tokens of a
+    /// tenant of weight 1.
     pub weight: u32,
-    /// Conversations that it may have stored.
+    /// Most stored conversations.
     pub conversations_max: Option<u64>,
-    /// Turns that run at once; more wait.
+    /// Most rounds that run at once; further ones wait.
     pub turns_max: Option<usize>,
-    /// Prompts between admission and answer; more are refused.
+    /// Most prompts between admission and the end of their rounds; further ones are refused.
     pub prompts_max: Option<usize>,
-    /// Prompts that are admitted in a minute; more are refused.
+    /// Prompts admitted per minute; further ones are refused.
     pub requests_per_minute: Option<u32>,
-    /// Tokens of model calls, input and output, in a minute; when they are used up, prompts are refused.
+    /// Input and output tokens of model calls per minute. While they are used up, prompts are
+    /// refused.
     pub tokens_per_minute: Option<u64>,
-    /// Bytes of its artifacts; the least recently used go first.
+    /// Bytes of artifacts; the least recently used artifacts are removed first.
     pub artifact_bytes_max: Option<u64>,
-    /// Bytes of entries and snapshots that its conversations may have stored; beyond it prompts and whatever else is stored are refused,
-    /// and running rounds end before their next model call.
+    /// Bytes of entries and snapshots. Beyond it, prompts and all other writes are refused, and
+    /// running rounds end before their next model call.
     pub stored_bytes_max: Option<u64>,
-    /// Files and folders in its workspace, whoever made them. The tools over that workspace hold it, not the kernel: `callboard serve`
-    /// gives it to them, and a program that builds its own tools gives it to the folder that they work in.
+    /// Files and folders in the workspace, whatever created them. The tools that work in the
+    /// workspace enforce it, not the kernel: `callboard serve` passes it to them, and a program
+    /// with custom tools must do the same.
     pub workspace_files_max: Option<u64>,
-    /// Bytes on the disk of the files in its workspace; held like `workspace_files_max`.
+    /// Bytes on disk of the files in the workspace; enforced like `workspace_files_max`.
     pub workspace_bytes_max: Option<u64>,
-    /// Bytes of the memory that its prompts under way and its conversations' events may take; more prompts are refused.
+    /// Bytes of memory for prompts under way and for the events of the tenant's conversations;
+    /// beyond it prompts are refused.
     pub memory_bytes_max: Option<u64>,
 }
 

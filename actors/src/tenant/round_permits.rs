@@ -1,4 +1,5 @@
-//! The right to run a turn: first come, first served, as many at once as the bound of the moment says. A pause lets nobody begin.
+//! Round permits: a FIFO semaphore whose capacity can change at run time. While the tenant is
+//! paused, no permit is granted.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -7,13 +8,13 @@ use std::sync::{
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// What a tenant's turns share.
+/// The permits of one tenant.
 #[derive(Debug)]
 pub(super) struct RoundPermits {
     permits: Arc<Semaphore>,
-    /// The bound; changed by one at a time.
+    /// The capacity. The lock serializes changes.
     size: Mutex<usize>,
-    /// Permits that are out and must not come back, because the bound is lower now.
+    /// Permits in use that must not return to the semaphore, because the capacity was lowered.
     surplus: AtomicUsize,
     running: AtomicUsize,
     waiting: AtomicUsize,
@@ -21,12 +22,12 @@ pub(super) struct RoundPermits {
     go_on: Notify,
 }
 
-/// The right to have one turn running.
+/// The permit to run one round; returned on drop.
 #[derive(Debug)]
 pub struct RoundPermit {
     turns: Arc<RoundPermits>,
     permit: Option<OwnedSemaphorePermit>,
-    /// False while it waits for the end of a pause.
+    /// False while the permit waits for the end of a pause.
     runs: bool,
 }
 
@@ -43,7 +44,7 @@ impl Drop for RoundPermit {
     }
 }
 
-/// Counts one who waits, for as long as he does.
+/// Counts a waiter for as long as it waits.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
@@ -73,19 +74,20 @@ impl RoundPermits {
         })
     }
 
-    /// Changes the bound. A lower one takes hold as turns end.
+    /// Changes the capacity. A lower one takes effect as rounds end.
     pub(super) fn resize(&self, size: usize) {
         let size = size.min(Semaphore::MAX_PERMITS);
         let mut current = self.size.lock().unwrap_or_else(PoisonError::into_inner);
         let (grown, shrunk) = (size.saturating_sub(*current), current.saturating_sub(size));
         *current = size;
-        let mut kept = 0; // Of a growth: permits that are out and shall come back after all.
+        let mut kept = 0; // Permits in use that a growth legalizes again; they need not be added.
         let _ = self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, |surplus| {
             kept = surplus.min(grown);
             Some(surplus - kept)
         });
         self.permits.add_permits(grown - kept);
-        // Noted before what is free is taken, so that a permit that comes back meanwhile is not missed.
+        // Recorded before free permits are taken, so that a permit that is returned meanwhile is
+        // not missed.
         self.surplus.fetch_add(shrunk, Ordering::AcqRel);
         while self.surplus.load(Ordering::Acquire) > 0
             && let Ok(free) = self.permits.clone().try_acquire_owned()
@@ -97,7 +99,7 @@ impl RoundPermits {
         }
     }
 
-    /// Lets nobody begin, or all that wait.
+    /// Pauses, or resumes all waiters.
     pub(super) fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Release);
         if !paused {
@@ -109,17 +111,17 @@ impl RoundPermits {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Turns that have their permit.
+    /// Rounds that hold a permit and run.
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Turns that wait for a permit, or for the end of a pause.
+    /// Rounds that wait for a permit, or for the end of a pause.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Waits for a permit; `None` when there will be none.
+    /// Waits for a permit; `None` once the host has closed.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
@@ -133,7 +135,9 @@ impl RoundPermits {
                 }
             };
             let mut permit = RoundPermit { turns: self.clone(), permit: Some(permit), runs: false };
-            // With the permit in hand: who came first begins first, unless the bound is lower when the pause ends.
+            // Waits for the end of a pause with the permit in hand, which keeps the order of
+            // arrival. If the capacity was lowered meanwhile, the permit is dropped and the loop
+            // asks for another.
             if !self.is_paused() || self.pause_over().await {
                 self.running.fetch_add(1, Ordering::AcqRel);
                 permit.runs = true;
@@ -142,7 +146,8 @@ impl RoundPermits {
         }
     }
 
-    /// Waits until nothing is paused; tells whether all permits that are out may be.
+    /// Waits until the tenant is not paused. Returns whether all permits in use still fit the
+    /// capacity.
     async fn pause_over(&self) -> bool {
         let _waits = Waits::begin(&self.waiting);
         loop {

@@ -1,5 +1,5 @@
-//! Bytes that a tenant has stored, against its quota. The store counts; here are its last answer, what grew since, and what is on its
-//! way to it.
+//! The stored bytes of a tenant, compared with its quota. The store counts; this module keeps the
+//! last count, the growth since then, and the bytes that are admitted but not stored yet.
 
 use std::sync::{
     Arc,
@@ -8,7 +8,7 @@ use std::sync::{
 
 use super::UNBOUNDED;
 
-/// A tenant's stored bytes.
+/// The stored bytes of one tenant.
 #[derive(Debug)]
 pub(crate) struct Stored {
     max: AtomicU64,
@@ -16,7 +16,8 @@ pub(crate) struct Stored {
     coming: AtomicU64,
 }
 
-/// Bytes that were admitted and may not be stored yet; given back on drop, when the store counts them or never will.
+/// Bytes that were admitted and may not be stored yet. Dropped once the store counts them, or never
+/// will.
 #[derive(Debug)]
 pub(crate) struct Coming {
     stored: Arc<Stored>,
@@ -37,17 +38,17 @@ impl Stored {
         self.max.load(Ordering::Acquire) != UNBOUNDED
     }
 
-    /// Takes the store's answer.
+    /// Records a count of the store.
     pub(crate) fn note(&self, bytes: u64) {
         self.known.store(bytes, Ordering::Release);
     }
 
-    /// Notes bytes that a running round appends, until the store is asked again.
+    /// Adds bytes that a running round appends, until the next count.
     pub(crate) fn grew(&self, bytes: u64) {
         self.known.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// What is stored, as far as it is known.
+    /// Stored bytes: the last count plus the growth since.
     pub(super) fn known(&self) -> u64 {
         self.known.load(Ordering::Acquire)
     }
@@ -57,7 +58,8 @@ impl Stored {
         self.known() >= self.max.load(Ordering::Acquire)
     }
 
-    /// Admits bytes if they fit beside what is stored and on its way; at least one byte must be free.
+    /// Admits bytes if they fit beside the stored and the admitted ones. At least one byte must be
+    /// free, even for zero bytes.
     pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<Coming> {
         let (known, max) = (self.known(), self.max.load(Ordering::Acquire));
         let fits = |coming: u64| coming.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);

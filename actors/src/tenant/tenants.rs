@@ -25,7 +25,7 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// No tenants yet; each gets the bounds of `limits`.
+    /// An empty table; each tenant gets the limits of `limits`.
     pub fn new(limits: &Limits) -> Self {
         Self {
             tenants: DashMap::default(),
@@ -39,13 +39,13 @@ impl Tenants {
         }
     }
 
-    /// Bounds what each tenant may spend, until it gets a budget of its own.
+    /// Sets the budget of each tenant that has none configured.
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
     }
 
-    /// The tenant with this id, made when it is first named.
+    /// The tenant with this id; created on first use.
     pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
         if let Some(found) = self.tenants.get(id) {
             return found.clone();
@@ -53,12 +53,12 @@ impl Tenants {
         self.tenants.entry(id.clone()).or_insert_with(|| Arc::new(self.make(id.clone()))).clone()
     }
 
-    /// All that are known, in no order.
+    /// All known tenants, in no particular order.
     pub fn all(&self) -> Vec<Arc<Tenant>> {
         self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
     }
 
-    /// Those in service, in order.
+    /// The ids of all tenants in service, sorted.
     pub fn ids(&self) -> Vec<TenantId> {
         let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(Ordering::Acquire));
         let mut ids: Vec<TenantId> = in_service.map(|tenant| tenant.id.clone()).collect();
@@ -66,12 +66,12 @@ impl Tenants {
         ids
     }
 
-    /// Takes a tenant out of service; tells whether it was in.
+    /// Takes a tenant out of service. Returns whether it was in service.
     pub fn remove(&self, id: &TenantId) -> bool {
         self.tenants.get(id).is_some_and(|tenant| tenant.remove())
     }
 
-    /// Puts a new tenant in the place of one whose data was erased: configured alike, its counters at 0.
+    /// Replaces a tenant whose data was erased by a new one: same configuration, counters at 0.
     pub(crate) fn renew(&self, old: &Arc<Tenant>) {
         let new = self.make(old.id.clone());
         new.configure(old.quotas(), old.budget.budget());

@@ -1,4 +1,4 @@
-//! The walls of a tenant, under races and changes.
+//! The limits of a tenant, under races and under changes of configuration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -157,7 +157,7 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
         for _ in 0..200 {
             let n = random() % 12;
             match random() % 4 {
-                // A mail for a conversation that may be new.
+                // A message to a conversation that may be new.
                 0 | 1 => {
                     if places.has_seen(&id(n)) {
                         assert!(stored.contains(&n), "seed {seed}: {n} is not stored");
@@ -178,7 +178,8 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                     let others = stored.union(&beginning).filter(|other| **other != n).count();
                     match taken {
                         Taken::Yes => assert!(others < 5 || beginning.contains(&n), "seed {seed}: {others} others"),
-                        // One that is stored and not yet known to be is counted twice until it is.
+                        // A stored conversation that is not yet known to be stored counts twice
+                        // until it is.
                         Taken::No | Taken::CountFirst => {
                             let twice = stored.intersection(&beginning).count();
                             assert!(others + twice >= 5, "seed {seed}: {others} others, {twice} of them twice");
@@ -188,7 +189,7 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                         under_way.push((n, place, true));
                     }
                 }
-                // One is answered: well, or not, and then nobody knows.
+                // One message is answered, with success or with an unknown outcome.
                 2 if !under_way.is_empty() => {
                     let (n, place, _) = under_way.swap_remove(random() % under_way.len());
                     if random().is_multiple_of(3) {
@@ -201,14 +202,14 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                         place.keep();
                     }
                 }
-                // One that nothing is under way for is deleted.
+                // A conversation without messages under way is deleted.
                 _ => {
                     if under_way.iter().all(|(other, ..)| *other != n) && stored.remove(&n) {
                         places.note_deleted(&id(n));
                     }
                 }
             }
-            tokio::time::advance(Duration::from_secs(2)).await; // What was counted is not believed for ever.
+            tokio::time::advance(Duration::from_secs(2)).await; // Past the time for which a count is trusted.
             assert!(stored.len() <= 5, "seed {seed}");
         }
     }
@@ -233,7 +234,7 @@ async fn a_place_that_was_taken_and_not_used_is_counted_again_at_once() {
     let first = places.enter(id(1));
     assert_eq!(first.take(), Taken::Yes);
 
-    drop(first); // Nobody knows whether it is stored.
+    drop(first); // Whether it is stored is unknown now.
 
     assert_eq!(places.enter(id(2)).take(), Taken::CountFirst);
 }

@@ -1,4 +1,4 @@
-//! What a tenant uses, and what it was refused: its figures.
+//! The usage figures of a tenant: what it uses now, and what it was refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,61 +7,62 @@ use serde::Serialize;
 use super::admission::NotAdmitted;
 use crate::policy::Amount;
 
-/// A tenant's figures at one moment. Sums count since this host began.
+/// A tenant's figures at one moment. Totals count from the start of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TenantUsage {
-    /// Whether it is paused.
+    /// Whether the tenant is paused.
     pub paused: bool,
-    /// Conversations that are stored, as far as they were counted: only a bound has them counted.
+    /// Stored conversations; `None` until they are counted, which only happens under a limit.
     pub conversations: Option<u64>,
-    /// Bytes of entries and snapshots that are stored, as far as it is known: counted at the first prompt where they are bounded.
+    /// Bytes of stored entries and snapshots. 0 until they are counted, at the first prompt under a
+    /// quota.
     pub stored_bytes: u64,
     /// Prompts between admission and the end of their rounds.
     pub prompts: usize,
-    /// Turns that have the right to run.
+    /// Rounds that hold a permit.
     pub turns_running: usize,
-    /// Turns that wait for the right to run.
+    /// Rounds that wait for a permit.
     pub turns_waiting: usize,
-    /// Bytes that its prompts under way take.
+    /// Bytes that the prompts under way take.
     pub memory_bytes: u64,
-    /// Prompts that were admitted.
+    /// Prompts admitted so far.
     pub prompts_admitted: u64,
-    /// Tokens of its conversations' model calls, input and output.
+    /// Input and output tokens of all model calls.
     pub tokens: u64,
-    /// What was spent or reserved, as far as budgets were counted.
+    /// What was spent or reserved, as far as budgets count it.
     pub spent: Amount,
-    /// What was refused before it reached a conversation, by reason.
+    /// Refusals before a conversation was reached, by reason.
     pub refused: Refused,
 }
 
-/// What was refused before it reached a conversation, by reason.
+/// Refusals before a conversation was reached, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Refused {
-    /// Too many prompts between admission and answer.
+    /// Too many prompts between admission and the end of their rounds.
     pub prompts: u64,
-    /// Too many prompts in a minute.
+    /// Too many prompts per minute.
     pub requests: u64,
-    /// Too many tokens in a minute.
+    /// Too many tokens per minute.
     pub tokens: u64,
-    /// Too many bytes under way, of the tenant or of the host.
+    /// Too many bytes of prompts under way, of the tenant or of the host.
     pub memory: u64,
-    /// A conversation more than may be stored.
+    /// Too many stored conversations.
     pub conversations: u64,
-    /// More bytes than may be stored.
+    /// Too many stored bytes.
     pub stored: u64,
-    /// Paused, removed or being erased.
+    /// The tenant was paused, removed or being erased.
     pub closed: u64,
 }
 
 impl Refused {
-    /// All of them.
+    /// The sum of all reasons.
     pub fn total(&self) -> u64 {
         let Self { prompts, requests, tokens, memory, conversations, stored, closed } = self;
         prompts + requests + tokens + memory + conversations + stored + closed
     }
 }
 
-/// A sum that only grows.
+/// A total that only grows.
 #[derive(Debug, Default)]
 pub(super) struct Sum(AtomicU64);
 
@@ -75,7 +76,7 @@ impl Sum {
     }
 }
 
-/// The sums behind [`TenantUsage`].
+/// The totals behind [`TenantUsage`].
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     pub(super) admitted: Sum,
@@ -84,7 +85,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Counts a refusal.
+    /// Counts a refusal by its reason.
     pub(super) fn refuse(&self, why: &NotAdmitted) {
         let [prompts, requests, tokens, memory, conversations, stored, closed] = &self.refused;
         match why {
