@@ -1,7 +1,8 @@
-//! Subagents: conversations that a tool call begins (DESIGN §4.7). Here is the tool `create_subagent` and what it asks of its host
-//! (REQUIREMENTS U-01, N-01); who runs the conversations is the host's directory, as for any other.
+//! Subagents: conversations that a tool call starts. This module holds the tool `create_subagent`
+//! and the trait through which the tool reaches its host. The host's directory runs subagents like
+//! any other conversation.
 //!
-//! **Bound:** one level. A subagent has no such tool, so it begins none.
+//! **Bound:** one level. Subagents are not offered this tool, so they cannot start subagents.
 
 mod tool;
 
@@ -25,63 +26,67 @@ use crate::{
 
 pub use crate::journal::CREATE_SUBAGENT;
 
-/// Code of the refusal of a subagent beyond the bounds.
+/// Error code of a call that was refused because too many subagents exist.
 pub const SUBAGENT_LIMIT: &str = "SUBAGENT_LIMIT";
 
-/// Code of a call whose subagent ended without an answer.
+/// Error code of a call whose subagent ended without an answer.
 pub const SUBAGENT_FAILED: &str = "SUBAGENT_FAILED";
 
 /// A task for a subagent.
 pub(crate) struct Task {
-    /// The call that gives it.
+    /// The tool call that starts the subagent; names it for good.
     pub(crate) key: CallKey,
-    /// What is to be done.
+    /// The prompt of the subagent.
     pub(crate) text: String,
-    /// Ends the subagent.
+    /// Cancelling it ends the subagent.
     pub(crate) cancel: CancellationToken,
-    /// Told how far it is, once a second at most.
+    /// Receives the subagent's progress, at most once per second.
     pub(crate) progress: Progress,
 }
 
-/// With how many others of its batch a subagent shares what its parent is shown (DESIGN §4.7, context credit). Their number is known when
-/// the batch begins, so a share does not depend on who ends first.
+/// The number of `create_subagent` calls in a batch. They share the bytes of answers that the
+/// parent reads. The number is known when the batch starts, so a share does not depend on which
+/// subagent ends first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Siblings(usize);
 
 impl Siblings {
-    /// Those of the open batch.
+    /// Counts the `create_subagent` calls of the open batch; 1 without a batch.
     pub(crate) fn of(batch: Option<&Batch>) -> Self {
         let is_child = |name: &str| name == CREATE_SUBAGENT;
         Self(batch.map_or(1, |batch| batch.calls.iter().filter(|call| is_child(&call.tool_use.name)).count()))
     }
 
-    /// Bytes of an answer that the parent is shown.
+    /// The most bytes of an answer that the parent reads inline.
     pub(crate) fn share(self) -> usize {
         (SUBAGENT_BATCH_BYTES / self.0.max(1)).clamp(SUBAGENT_RESULT_BYTES_MIN, SUBAGENT_RESULT_BYTES_MAX)
     }
 }
 
-/// What runs subagents for tools.
+/// The host's side of `create_subagent`.
 pub(crate) trait Children: Send + Sync {
-    /// Gives a task to the subagent of its call, or finds it at work on it or done with it, and waits for its end.
+    /// Sends the task as the first prompt of the subagent of this call, and waits for the end of
+    /// its round. If the subagent exists already, waits for its running round or returns its
+    /// finished one.
     ///
     /// # Errors
-    /// For the model that asked.
+    /// A [`ToolError`] that the parent's model reads.
     fn run(&self, task: Task) -> BoxFuture<'_, Result<RoundEnd, ToolError>>;
 
-    /// Asks a subagent to end now.
+    /// Requests the end of a subagent's round.
     fn interrupt(&self, child: &Scope);
 
-    /// Wakes a subagent, which then does what its host's recovery says.
+    /// Activates a subagent; recovery then continues its round or ends it, as the host is
+    /// configured.
     fn wake(&self, child: &Scope);
 }
 
-/// What the tool does and when to use it, for the model.
+/// The tool's description for the model: what it does and when to use it.
 pub const DESCRIPTION: &str = "Gives a task to a second agent that starts with an empty history and has the same tools except this one, \
 and returns its answer. Use it for work that stands on its own, such as a search through many files, and make several calls at once for \
 tasks that do not depend on each other.";
 
-/// Arguments of `create_subagent`.
+/// The arguments of `create_subagent`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSubagentArgs {
@@ -89,7 +94,7 @@ pub struct CreateSubagentArgs {
     pub task: String,
 }
 
-// By hand: the macro behind `derive(JsonSchema)` would be two crates of the kernel's eighty for this one type.
+// Written by hand: `derive(JsonSchema)` would add two crates to the kernel for this one type.
 impl JsonSchema for CreateSubagentArgs {
     fn schema_name() -> Cow<'static, str> {
         "CreateSubagentArgs".into()
@@ -112,7 +117,7 @@ impl JsonSchema for CreateSubagentArgs {
     }
 }
 
-/// The tool as model APIs are told of it.
+/// The tool definition as model APIs receive it.
 pub fn definition() -> ToolDefinition {
     let input_schema = RawJson::of(&schemars::schema_for!(CreateSubagentArgs)).unwrap_or_else(|_| RawJson::empty_object());
     ToolDefinition { name: CREATE_SUBAGENT.to_owned(), description: DESCRIPTION.to_owned(), input_schema }

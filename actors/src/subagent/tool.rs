@@ -1,4 +1,4 @@
-//! The tool `create_subagent`: a call that is a conversation of its own.
+//! The tool `create_subagent`: each call runs as a separate conversation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
     tool::{EffectClass, ToolError, ToolErrorType},
 };
 
-/// Never opens.
+/// A circuit breaker that never opens.
 const NO_BREAKER: BreakerConfig = BreakerConfig { failures: u32::MAX, open_for: Duration::ZERO };
 
-/// The tool. `idempotent`: whoever makes the call again finds what it began.
+/// The tool. It is `idempotent`: a repeated call finds the subagent that the first one started.
 pub(crate) struct CreateSubagent {
     children: Arc<dyn Children>,
 }
@@ -35,7 +35,8 @@ impl TypedTool for CreateSubagent {
     const DESCRIPTION: &'static str = DESCRIPTION;
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        // One that fails says nothing of the next (N-08). What is tried again is one that found no room to begin.
+        // A failed subagent says nothing about the next one, hence no breaker. Only a call that
+        // found no room to start is retried.
         let spec = spec.effect(EffectClass::Idempotent).approval(Approval::Never).timeout(SUBAGENT_TIME_MAX).reach(Reach::Nothing);
         let retry = ToolRetryPolicy { retry_on: vec![ToolErrorType::ResourceError], ..ToolRetryPolicy::default() };
         spec.retry(retry).breaker(NO_BREAKER).source(ToolSource::BuiltIn)
@@ -66,7 +67,7 @@ impl TypedTool for CreateSubagent {
     }
 }
 
-/// What a subagent said in all, or why that is no answer.
+/// The text of a finished subagent, or the error that the parent's model reads instead.
 fn answer(end: &RoundEnd, shown_max: usize) -> Result<String, ToolError> {
     if end.stop_reason.is_done() {
         return Ok(end.full_text.clone());
@@ -77,7 +78,7 @@ fn answer(end: &RoundEnd, shown_max: usize) -> Result<String, ToolError> {
     Err(ToolError::failed(format!("the subagent did not come to an end: {why}.{said}")).code(SUBAGENT_FAILED))
 }
 
-/// At most so many bytes, whole lines where there are any.
+/// The first `bytes` bytes at most, cut after a whole line if there is one.
 fn head(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     let cut = text.get(..end).unwrap_or_default();
