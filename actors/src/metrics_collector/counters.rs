@@ -1,10 +1,10 @@
-//! Counters that many threads add to without waiting for one another.
+//! Counters that many threads increment without contention.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::shards::{SHARDS, shard};
 
-/// One number, spread over cache lines.
+/// One number, spread over several cache lines.
 #[derive(Debug, Default)]
 pub struct Counter([Shard; SHARDS]);
 
@@ -13,14 +13,14 @@ pub struct Counter([Shard; SHARDS]);
 struct Shard(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         if let Some(shard) = self.0.get(shard()) {
             shard.0.fetch_add(n, Ordering::Relaxed);
         }
     }
 
-    /// The sum.
+    /// The sum over all cache lines.
     pub fn get(&self) -> u64 {
         self.0.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum()
     }
@@ -36,19 +36,19 @@ macro_rules! counters {
             pub latencies: super::Latencies,
         }
 
-        /// What the counters said at one moment.
+        /// The values of all counters at one moment.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Reading { $($(#[$doc])* pub $name: u64),* }
 
         impl Counters {
-            /// Reads all of them.
+            /// Reads all counters.
             pub fn read(&self) -> Reading {
                 Reading { $($name: self.$name.get()),* }
             }
         }
 
         impl Reading {
-            /// What came since `earlier`.
+            /// The increase since `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(earlier.$name)),* }
@@ -58,15 +58,15 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Prompts accepted.
+    /// Prompts that were accepted.
     prompts,
-    /// Prompts and other mail refused.
+    /// Prompts and other messages that were refused.
     refusals,
-    /// Rounds finished.
+    /// Rounds that ended, for whatever reason.
     rounds,
     /// Rounds that ended in an error.
     rounds_failed,
-    /// Model calls ordered.
+    /// Model calls that conversations requested, without retries.
     model_calls,
     /// Attempts of model calls after the first.
     model_retries,
@@ -76,51 +76,54 @@ counters! {
     cache_read_tokens,
     /// Output tokens.
     output_tokens,
-    /// What model calls cost, in millionths of a US dollar, where their model has a price.
+    /// Cost of model calls, in millionths of a US dollar; calls of models without a price are not
+    /// included.
     cost_micro_usd,
-    /// Tool calls finished.
+    /// Tool calls that ended, successfully or not.
     tool_calls,
     /// Tool calls that failed.
     tool_calls_failed,
     /// Attempts of tool calls after the first.
     tool_retries,
-    /// Tool calls that an earlier result answered.
+    /// Tool calls answered from the result of an earlier call.
     tool_cache_hits,
-    /// Tool calls that joined the run of an identical one.
+    /// Tool calls that joined the run of an identical call.
     tool_runs_shared,
     /// Attempts that a tool's open breaker refused.
     tool_breaker_refusals,
     /// Skills activated.
     skill_activations,
-    /// Times a conversation's actor or an executor was woken by mail.
+    /// Messages that woke the actor of a conversation or of a tool executor.
     wake_ups,
-    /// Conversations that began a life.
+    /// Activations of conversations.
     lives,
-    /// Lives that ended in a crash.
+    /// Activations that ended in a crash.
     crashes,
-    /// Conversations that went to sleep.
+    /// Activations that ended with the conversation asleep.
     hibernations,
-    /// Pauses for a store that was away.
+    /// Times that a conversation waited for an unavailable store.
     store_pauses,
-    /// Compactions applied.
+    /// Compactions that were applied.
     compactions,
-    /// Compactions that came too late for what they were made of.
+    /// Compactions that were discarded, because the history had changed meanwhile.
     compactions_dropped,
-    /// Background summaries made.
+    /// Background summaries that succeeded.
     summaries,
-    /// Background summaries that failed, were refused or too dear.
+    /// Background summaries that failed, were refused or were too expensive.
     summaries_failed,
-    /// Model calls whose prefix was not that of the call before: compacted.
+    /// Model calls that missed the provider's prompt cache because the history was compacted.
     prefix_breaks_compaction,
-    /// The same: a skill began or ended.
+    /// Model calls that missed the provider's prompt cache because a skill was activated or ended.
     prefix_breaks_skill,
-    /// The same: history was imported, cut back, withdrawn or reset.
+    /// Model calls that missed the provider's prompt cache because the history was imported,
+    /// rewound, withdrawn or reset.
     prefix_breaks_edit,
-    /// The same: another system prompt, other tools, another model.
+    /// Model calls that missed the provider's prompt cache because the system prompt, the tools or
+    /// the model changed.
     prefix_breaks_configuration,
-    /// The same, and nobody announced it.
+    /// Model calls that missed the provider's prompt cache for an unknown reason.
     prefix_breaks_unknown,
-    /// Input tokens that those breaks made a provider's cache miss, estimated.
+    /// Input tokens billed again because of those cache misses, estimated.
     rebilled_tokens,
 }
 

@@ -1,4 +1,5 @@
-//! How long things take: fixed buckets on sharded atomics, so that a measurement is two additions and no lock.
+//! Latency histograms: fixed buckets on sharded atomics. Recording a measurement is two additions
+//! without a lock.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,7 +8,8 @@ use std::{
 
 use super::shards::{SHARDS, shard};
 
-/// Upper bounds of the buckets, in microseconds; a last bucket has none. Four a decade from 1 ms to 10 minutes.
+/// Upper bounds of the buckets, in microseconds, from 1 ms to 10 minutes. One more bucket, without
+/// a bound, follows the last.
 pub const BOUNDS_US: [u64; 23] = [
     1_000,
     2_000,
@@ -36,7 +38,7 @@ pub const BOUNDS_US: [u64; 23] = [
 
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
-/// Measurements of one kind.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram([Shard; SHARDS]);
 
@@ -47,17 +49,17 @@ struct Shard {
     sum_us: AtomicU64,
 }
 
-/// What a histogram held at one moment.
+/// The values of a histogram at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Distribution {
-    /// Measurements in each bucket, not added up; the last is beyond all bounds.
+    /// Measurements in each bucket, not cumulative; the last bucket holds those beyond all bounds.
     pub buckets: [u64; BUCKETS],
-    /// Their sum, in microseconds.
+    /// Sum of all measurements, in microseconds.
     pub sum_us: u64,
 }
 
 impl Histogram {
-    /// Adds a measurement.
+    /// Records a measurement.
     pub fn record(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
@@ -69,7 +71,7 @@ impl Histogram {
         }
     }
 
-    /// Reads it.
+    /// Reads the histogram.
     pub fn read(&self) -> Distribution {
         self.0.iter().fold(Distribution::default(), |mut sum, shard| {
             for (total, bucket) in sum.buckets.iter_mut().zip(&shard.buckets) {
@@ -82,13 +84,13 @@ impl Histogram {
 }
 
 impl Distribution {
-    /// How many measurements.
+    /// Number of measurements.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The time that a part `q` (0 to 1) of the measurements stayed below, by the bounds of its bucket and evenly within; `None`
-    /// without measurements. Beyond the last bound it is that bound.
+    /// The quantile `q` (0 to 1), interpolated evenly within its bucket; `None` without
+    /// measurements. Beyond the last bound, that bound is returned.
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -111,35 +113,35 @@ impl Distribution {
 /// The histograms of a host.
 #[derive(Debug, Default)]
 pub struct Latencies {
-    /// Rounds, from their start to their end.
+    /// Duration of rounds, from start to end.
     pub round: Histogram,
-    /// Model calls, waits and retries included.
+    /// Duration of model calls, including waits and retries.
     pub model_call: Histogram,
-    /// From a model call's start to its first content.
+    /// From the start of a model call to its first content.
     pub first_chunk: Histogram,
-    /// Waits for the right to run a turn, and for a permit of a gateway.
+    /// Waits for a round permit, and for a permit of a gateway.
     pub queue_wait: Histogram,
-    /// Tool calls, all attempts together.
+    /// Duration of tool calls, over all attempts.
     pub tool_call: Histogram,
 }
 
-/// What they held at one moment.
+/// The histograms at one moment; see [`Latencies`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LatencyReading {
-    /// Rounds.
+    /// Duration of rounds.
     pub round: Distribution,
-    /// Model calls.
+    /// Duration of model calls.
     pub model_call: Distribution,
-    /// First content of model calls.
+    /// Time to the first content of model calls.
     pub first_chunk: Distribution,
-    /// Waits.
+    /// Waits for permits.
     pub queue_wait: Distribution,
-    /// Tool calls.
+    /// Duration of tool calls.
     pub tool_call: Distribution,
 }
 
 impl Latencies {
-    /// Reads all of them.
+    /// Reads all histograms.
     pub fn read(&self) -> LatencyReading {
         LatencyReading {
             round: self.round.read(),

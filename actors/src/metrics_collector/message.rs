@@ -1,17 +1,17 @@
-//! The collector's mail.
+//! The messages of the metrics collector.
 
 use tokio::sync::oneshot;
 
 use super::Report;
 
-/// What the collector can be told.
+/// A message to the metrics collector.
 #[derive(Debug)]
 pub enum MetricsCollectorMsg {
     /// From its own ticker: read the counters.
     Tick,
-    /// From anyone: tell the figures.
+    /// From `MetricsCollectorRef::report`: return the figures.
     Report {
-        /// Who asks.
+        /// Receives the figures.
         reply: oneshot::Sender<Report>,
     },
 }

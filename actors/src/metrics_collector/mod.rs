@@ -1,7 +1,8 @@
-//! Counts what the host does. Counters are sharded atomics that anyone may add to; the actor reads them on a tick and when
-//! asked, never one message an event (DESIGN §3).
+//! Counts what the host does. Counters are sharded atomics that any task may increment. The actor
+//! reads them on a tick and on request; events never send it messages.
 //!
-//! State: the last two readings. Supervised by the HostSupervisor; rebuilt from the counters at any time.
+//! State: the last two readings. Supervised by the HostSupervisor; a restart loses nothing but the
+//! last tick, since the counters live outside of the actor.
 
 mod counters;
 mod latency;
@@ -19,35 +20,36 @@ pub use latency::{BOUNDS_US, Distribution, Histogram, Latencies, LatencyReading}
 pub use message::MetricsCollectorMsg;
 pub use tenant::{REFUSALS, TenantFigures, TenantReading};
 
-/// Target of the spans of turns, model calls and tool calls (level info).
+/// Tracing target of the spans of rounds, model calls and tool calls (level info).
 pub const SPANS: &str = "callboard::spans";
 
-/// Target of the events that carry the figures of each turn and call, sampled or not (level debug).
+/// Tracing target of the events with the figures of each round and call, whether sampled or not
+/// (level debug).
 pub const FIGURES: &str = "callboard::figures";
 
 /// How often the counters are read.
 const TICK: Duration = Duration::from_secs(10);
 
-/// A handle to the collector.
+/// A handle to the metrics collector.
 #[derive(Clone)]
 pub struct MetricsCollectorRef(ActorRef<MetricsCollectorMsg>);
 
-/// What the collector knows (REQUIREMENTS X-10, `get_global_stats`).
+/// The figures that the collector reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Totals since the host began.
+    /// Totals since the host started.
     pub total: Reading,
-    /// What came in the last tick.
+    /// The increase during the last complete tick.
     pub last_tick: Reading,
 }
 
 impl MetricsCollectorRef {
-    /// Wraps the actor.
+    /// Wraps the actor's reference.
     pub(crate) fn new(actor: ActorRef<MetricsCollectorMsg>) -> Self {
         Self(actor)
     }
 
-    /// Reads the figures; `None` when the host is gone.
+    /// Requests the figures; `None` once the host has stopped.
     pub async fn report(&self) -> Option<Report> {
         let (reply, answer) = oneshot::channel();
         self.0.cast(MetricsCollectorMsg::Report { reply }).ok()?;
@@ -55,7 +57,7 @@ impl MetricsCollectorRef {
     }
 }
 
-/// The actor.
+/// The actor that reads the counters.
 pub(crate) struct MetricsCollector;
 
 pub(crate) struct State {

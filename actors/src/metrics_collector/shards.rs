@@ -1,11 +1,12 @@
-//! Which cache line of a sharded number a thread adds to.
+//! Chooses the cache line of a sharded number that a thread increments.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Cache lines that one number is spread over.
+/// Number of cache lines that one number is spread over.
 pub(super) const SHARDS: usize = 8;
 
-/// Spreads threads over the shards, so that adding is mostly one uncontended atomic.
+/// The shard of this thread. Threads are spread by a hash of their id, so most increments are one
+/// uncontended atomic.
 pub(super) fn shard() -> usize {
     thread_local!(static MINE: usize = {
         let mut hasher = DefaultHasher::new();

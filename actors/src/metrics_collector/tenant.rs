@@ -1,12 +1,13 @@
-//! What a host counts for each tenant. Plain atomics, for a host has many tenants: under 300 bytes each, where the host's own sharded
-//! counters take kilobytes.
+//! The figures that a host keeps for each tenant. They are plain atomics, since a host has many
+//! tenants: under 300 bytes each, where sharded counters would take kilobytes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::chat::Usage;
 
-/// The reasons of refusals that are told apart: those before admission, by what was full or closed, then those of conversations, by
-/// code; the last takes all others, so that a label has few values.
+/// Labels of refusals: first those before admission, by the limit that was hit, then those of
+/// conversations, by error code. The last label collects all other codes, so the number of label
+/// values is fixed.
 pub const REFUSALS: [&str; 11] = [
     "prompts",
     "requests",
@@ -21,10 +22,10 @@ pub const REFUSALS: [&str; 11] = [
     "other",
 ];
 
-/// How many of them the tenant's admission counts itself.
+/// The number of labels that the tenant's admission counts.
 const BEFORE_ADMISSION: usize = 7;
 
-/// One tenant's figures. They live as long as the host and wake nobody.
+/// The figures of one tenant. They live as long as the host, and updating them wakes no actor.
 #[derive(Debug, Default)]
 pub struct TenantFigures {
     prompts: AtomicU64,
@@ -41,30 +42,30 @@ pub struct TenantFigures {
     awake: AtomicUsize,
 }
 
-/// What they said at one moment.
+/// The figures of one tenant at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TenantReading {
-    /// Prompts accepted.
+    /// Prompts that were accepted.
     pub prompts: u64,
-    /// Prompts refused, in the order of [`REFUSALS`].
+    /// Prompts that were refused, in the order of [`REFUSALS`].
     pub refusals: [u64; REFUSALS.len()],
-    /// Rounds finished.
+    /// Rounds that ended, for whatever reason.
     pub rounds: u64,
     /// Rounds that ended in an error.
     pub rounds_failed: u64,
-    /// Tool calls finished.
+    /// Tool calls that ended, successfully or not.
     pub tool_calls: u64,
     /// Tool calls that failed.
     pub tool_calls_failed: u64,
-    /// Tokens by class.
+    /// Tokens of model calls by class: uncached input, cache reads, cache writes, output.
     pub usage: Usage,
-    /// Cost of its model calls, in millionths of a US dollar.
+    /// Cost of model calls, in millionths of a US dollar.
     pub cost_micro_usd: u64,
-    /// Its conversations in memory.
+    /// Active conversations.
     pub awake: usize,
-    /// Its prompts between admission and answer.
+    /// Prompts between admission and the end of their rounds.
     pub under_way: usize,
-    /// Bytes that it has stored, as far as they were counted.
+    /// Stored bytes, as far as they were counted.
     pub stored_bytes: u64,
 }
 
@@ -78,7 +79,7 @@ impl TenantFigures {
         add(&self.prompts, 1);
     }
 
-    /// Counts a conversation's refusal by the code of its error.
+    /// Counts a refusal by a conversation, by its error code.
     pub fn refused(&self, code: &str) {
         let place = REFUSALS.iter().skip(BEFORE_ADMISSION).position(|known| *known == code).map(|place| place + BEFORE_ADMISSION);
         let place = place.unwrap_or(REFUSALS.len() - 1);
@@ -87,19 +88,19 @@ impl TenantFigures {
         }
     }
 
-    /// Counts a finished round.
+    /// Counts a round that ended.
     pub fn round(&self, failed: bool) {
         add(&self.rounds, 1);
         add(&self.rounds_failed, u64::from(failed));
     }
 
-    /// Counts a finished tool call.
+    /// Counts a tool call that ended.
     pub fn tool_call(&self, failed: bool) {
         add(&self.tool_calls, 1);
         add(&self.tool_calls_failed, u64::from(failed));
     }
 
-    /// Counts a model call's tokens and what they cost.
+    /// Counts the tokens and the cost of a model call.
     pub fn spent(&self, usage: &Usage, cost_micro_usd: u64) {
         add(&self.input_uncached, usage.input_uncached);
         add(&self.cache_read, usage.cache_read);
@@ -108,17 +109,18 @@ impl TenantFigures {
         add(&self.cost_micro_usd, cost_micro_usd);
     }
 
-    /// A conversation came into memory.
+    /// Counts an activation.
     pub fn woke(&self) {
         self.awake.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A conversation left memory.
+    /// Counts the end of an activation.
     pub fn slept(&self) {
         self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reads them all, with the figures of admission: prompts under way, stored bytes, and refusals in the order of [`REFUSALS`].
+    /// Reads all figures, and adds those of admission: prompts under way, stored bytes, and
+    /// refusals in the order of [`REFUSALS`].
     pub fn read(&self, under_way: usize, stored_bytes: u64, refused: [u64; BEFORE_ADMISSION]) -> TenantReading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TenantReading {
@@ -143,7 +145,7 @@ impl TenantFigures {
 }
 
 impl TenantReading {
-    /// Adds another's figures, as when many tenants share one label.
+    /// Adds another tenant's figures, as when many tenants share one label.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
