@@ -1,6 +1,8 @@
-//! A reply that is written down before it is asked for, and the stream that plays it. Serves tests, benches and load runs.
+//! Model replies written in advance, and the streams that play them, for tests, benchmarks and load
+//! runs.
 //!
-//! Pure but for `tokio::time`: without delays it makes no timer, spawns nothing and never waits.
+//! Uses `tokio::time` only where a reply has a delay: without delays it creates no timer, spawns no
+//! task and never waits.
 //!
 //! Pure.
 
@@ -11,17 +13,18 @@ pub use reply::Reply;
 
 use crate::chat::ModelRequest;
 
-/// Bytes that stand for one token in estimates.
+/// Bytes per token in estimates.
 const TOKEN_BYTES: u64 = 4;
 
-/// Tokens of a request at four bytes each: what an estimated usage reports as input.
+/// An estimate of the request's tokens, at four bytes each. An estimated usage reports it as input.
 pub fn estimate_tokens(request: &ModelRequest) -> u64 {
     let system = request.system.as_ref().map_or(0, |text| text.len());
     let tools: usize = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len()).sum();
     (request.messages.wire_bytes() + system + tools) as u64 / TOKEN_BYTES
 }
 
-/// One step of splitmix64: well mixed bits of `index`. For chance by a seed; not for secrets.
+/// One step of splitmix64: a well-mixed 64-bit value for `index`. For reproducible randomness; not
+/// for secrets.
 pub fn splitmix64(index: u64) -> u64 {
     let mut z = index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

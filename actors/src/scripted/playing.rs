@@ -1,4 +1,4 @@
-//! The stream of a reply: a state machine that waits only where the reply has a delay.
+//! The stream that plays a reply: a state machine that waits only where the reply has a delay.
 
 use crate::{
     chat::{ContentBlock, ModelRequest, ProviderStop, ThinkingBlock, ToolUseBlock, Usage},
@@ -19,7 +19,7 @@ use super::{
     reply::{Chunk, End, Part, Reply, ReplyUsage},
 };
 
-/// Waits for the time to pass, or for ever; a cancel comes first.
+/// Waits for `time`, or for ever if it is `None`. Cancellation ends the wait first.
 pub(super) async fn wait(time: Option<Duration>, cancel: CancellationToken) -> Result<(), ProviderError> {
     tokio::select! {
         biased;
@@ -31,7 +31,8 @@ pub(super) async fn wait(time: Option<Duration>, cancel: CancellationToken) -> R
     }
 }
 
-/// Deltas that come together when no time passes between them: about what a read from a socket holds.
+/// The most deltas in one batch when no time passes between them: about as many as one read of a
+/// socket holds.
 const BURST_DELTAS: usize = 16;
 
 type Waiting = Pin<Box<dyn Future<Output = Result<(), ProviderError>> + Send>>;
@@ -41,7 +42,7 @@ pub(super) struct Playing {
     reply: Reply,
     cancel: CancellationToken,
     waiting: Option<Waiting>,
-    /// Part that is played, and the byte its next delta begins at.
+    /// The part that is being played, and the byte at which its next delta begins.
     part: usize,
     offset: usize,
     events: usize,
@@ -51,7 +52,7 @@ pub(super) struct Playing {
     input_tokens: u64,
 }
 
-/// An item of the stream.
+/// What the next poll yields.
 enum Item {
     Batch(Vec<ModelEvent>),
     Failure(ProviderError),
@@ -59,7 +60,7 @@ enum Item {
     Never,
 }
 
-/// What comes next in the content.
+/// The next element of the content.
 enum Next<'a> {
     Text(&'a str),
     Thinking(&'a str),
@@ -68,7 +69,8 @@ enum Next<'a> {
 }
 
 impl Reply {
-    /// Plays the reply as the answer to `request`: what [`crate::ports::LlmProvider::stream`] returns.
+    /// Plays the reply as the answer to `request`, with the return type of
+    /// [`crate::ports::LlmProvider::stream`].
     pub fn play(self, request: &ModelRequest, cancel: CancellationToken) -> BoxFuture<'static, Result<ModelStream, ProviderError>> {
         let latency = self.latency;
         let playing = Playing::new(self, request, cancel);
@@ -103,7 +105,7 @@ impl Playing {
         }
     }
 
-    /// What comes next of the content, without moving past it.
+    /// The next element of the content, without moving past it.
     fn peek(&self) -> Next<'_> {
         if self.reply.events_max.is_some_and(|max| self.events >= max) {
             return Next::End;
@@ -148,7 +150,8 @@ impl Playing {
         rest.get(..rest.ceil_char_boundary(at_least))
     }
 
-    /// The next pieces of the part that is played, `most` at most, of which `first` is the first; and how many they are.
+    /// Up to `most` pieces of the current part at once, of which `first` is the first, and their
+    /// number.
     fn burst<'a>(&'a self, first: &'a str, most: usize) -> (&'a str, usize) {
         let (Some(Part::Text(text) | Part::Thinking(text)), Chunk::Count(_) | Chunk::Bytes(_)) =
             (self.reply.parts.get(self.part), self.reply.chunk)
@@ -158,14 +161,18 @@ impl Playing {
         let most = most.min(self.reply.events_max.map_or(most, |max| max.saturating_sub(self.events)));
         let rest = text.get(self.offset..).unwrap_or_default();
         let end = rest.len().min(first.len().saturating_mul(most));
-        // Where a character is a byte, all pieces have one length but the last.
+        // In ASCII text all pieces but the last have the same length.
         match rest.get(..end).filter(|burst| burst.is_ascii()) {
             Some(burst) if !first.is_empty() => (burst, end.div_ceil(first.len())),
             Some(_) | None => (first, 1),
         }
     }
 
-    /// A batch: a burst of deltas if no time passes between them, else one; then all that needs no waiting.
+    /// The next batch: several deltas if no time passes between them, else one; then all that needs
+    /// no wait.
+    // Deltas of one kind in a row are joined into one event. A batch ends when its deltas are used
+    // up, when a delay is due, or with the content. The reply's end comes in a separate item,
+    // unless it is the completion, which closes the last batch.
     fn batch(&mut self) -> Item {
         let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
         let begun = self.deltas;
@@ -176,7 +183,8 @@ impl Playing {
                 Next::Text(_) | Next::Thinking(_) if left == 0 || (most == 1 && !batch.is_empty()) => {
                     return Item::Batch(batch);
                 }
-                // What comes together is one event, as an adapter makes of one read.
+                // Pieces that arrive together are one event, as when an adapter reads them from one
+                // packet.
                 Next::Text(first) => {
                     let (burst, count) = self.burst(first, left);
                     match batch.last_mut() {
@@ -263,7 +271,8 @@ impl Playing {
         Poll::Ready(Some(Err(error)))
     }
 
-    /// Whether time must pass before the next batch: a delta after the first, or a piece of an endless reply.
+    /// The delay before the next batch, if any: before each delta but the first, and before each
+    /// piece of an endless reply.
     fn pause(&self) -> Option<Duration> {
         if self.deltas == 0 || self.reply.chunk_delay.is_zero() {
             return None;
@@ -285,7 +294,8 @@ impl Stream for Playing {
         if this.over {
             return Poll::Ready(None);
         }
-        // A reply without delays is always ready: without the budget an endless one would starve its thread.
+        // Without delays the stream is always ready. The coop budget keeps an endless reply from
+        // starving its thread.
         let budget = ready!(tokio::task::coop::poll_proceed(context));
         loop {
             if let Some(waiting) = &mut this.waiting {

@@ -1,4 +1,4 @@
-//! What a scripted model answers: plain data and its builder.
+//! The answer of a scripted model: plain data and its builder.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     ports::ProviderError,
 };
 
-/// What a scripted model answers to one call. Cloning shares the texts.
+/// The answer of a scripted model to one call. Cloning shares the texts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Reply {
     pub(super) end: End,
 }
 
-/// How texts are cut into deltas.
+/// How texts are split into deltas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chunk {
     Whole,
@@ -80,42 +80,43 @@ impl Reply {
         }
     }
 
-    /// Says `text`, in one piece.
+    /// A reply with one text block, in one piece.
     pub fn text(text: impl Into<Arc<str>>) -> Self {
         Self::of(vec![Part::Text(text.into())], End::Completed)
     }
 
-    /// Reasons, then stops; add what it says with [`Reply::and_text`].
+    /// A reply with one thinking block. Add the visible answer with [`Reply::and_text`].
     pub fn thinking(text: impl Into<Arc<str>>) -> Self {
         Self::of(vec![Part::Thinking(text.into())], End::Completed)
     }
 
-    /// Calls a tool. `input` should become a JSON object; what cannot be JSON becomes `{}`.
+    /// A reply that calls a tool. `input` should serialize to a JSON object; what cannot be
+    /// serialized becomes `{}`.
     pub fn tool(name: impl Into<Arc<str>>, input: &impl Serialize) -> Self {
         Self::empty().and_tool(name, input)
     }
 
-    /// Says nothing and ends.
+    /// A reply without content.
     pub fn empty() -> Self {
         Self::of(Vec::new(), End::Completed)
     }
 
-    /// Fails before the head of the answer, as a 429 does.
+    /// A call that fails before the stream opens, as with status 429.
     pub fn error(error: ProviderError) -> Self {
         Self::of(Vec::new(), End::Refused(error))
     }
 
-    /// Opens a stream that never tells anything.
+    /// A stream that opens and never yields an item.
     pub fn stall() -> Self {
         Self::of(Vec::new(), End::Stalled)
     }
 
-    /// Sends `piece` for ever.
+    /// A stream that yields `piece` for ever.
     pub fn endless(piece: impl Into<Arc<str>>) -> Self {
         Self::of(Vec::new(), End::Endless(piece.into()))
     }
 
-    /// Panics inside the stream.
+    /// A stream that panics when polled.
     pub fn panic() -> Self {
         Self::of(Vec::new(), End::Panicked)
     }
@@ -132,38 +133,40 @@ impl Reply {
         self
     }
 
-    /// Adds a tool call. Its id is `call_<messages in the request>_<index of the call>`: unique within a conversation.
+    /// Adds a tool call. Its id is `call_<messages in the request>_<index of the call>`, which is
+    /// unique within a conversation.
     pub fn and_tool(mut self, name: impl Into<Arc<str>>, input: &impl Serialize) -> Self {
         let input = RawJson::of(input).unwrap_or_else(|_| RawJson::empty_object());
         self.parts.push(Part::Tool { id: None, name: name.into(), input });
         self
     }
 
-    /// Adds a tool call with an id of your choice.
+    /// Adds a tool call with the given id.
     pub fn and_tool_with_id(mut self, id: impl Into<Arc<str>>, name: impl Into<Arc<str>>, input: RawJson) -> Self {
         self.parts.push(Part::Tool { id: Some(id.into()), name: name.into(), input });
         self
     }
 
-    /// Lets the head of the answer take `latency`.
+    /// Delays the opening of the stream by `latency`.
     pub fn after(mut self, latency: Duration) -> Self {
         self.latency = latency;
         self
     }
 
-    /// Cuts each text into `count` deltas. Where no time passes between them, up to 16 come together as one event, as of one read of a socket.
+    /// Splits each text into `count` deltas. Without a delay between them, up to 16 arrive as one
+    /// event, as from one read of a socket.
     pub fn chunks(mut self, count: usize) -> Self {
         self.chunk = Chunk::Count(count.max(1));
         self
     }
 
-    /// Cuts each text into deltas of about `bytes`, at a character's border.
+    /// Splits each text into deltas of about `bytes`, at character boundaries.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk = Chunk::Bytes(bytes.max(1));
         self
     }
 
-    /// Cuts each text after the first white space past `bytes`, so that deltas hold whole words.
+    /// Splits each text after the first white space past `bytes`, so that deltas hold whole words.
     pub fn chunk_words(mut self, bytes: usize) -> Self {
         self.chunk = Chunk::Words(bytes.max(1));
         self
@@ -175,43 +178,43 @@ impl Reply {
         self
     }
 
-    /// Sets why it stopped; otherwise `tool_use` with a tool call, `end_turn` without.
+    /// Sets the stop reason. The default is `tool_use` with a tool call and `end_turn` without.
     pub fn stop(mut self, stop: ProviderStop) -> Self {
         self.stop = Some(stop);
         self
     }
 
-    /// Sets the usage; otherwise it is estimated at four bytes a token.
+    /// Sets the usage. The default is an estimate at four bytes per token.
     pub fn usage(mut self, usage: Usage) -> Self {
         self.usage = ReplyUsage::Given(usage);
         self
     }
 
-    /// Reports no usage.
+    /// Makes the reply report no usage.
     pub fn without_usage(mut self) -> Self {
         self.usage = ReplyUsage::Absent;
         self
     }
 
-    /// Fails after the content, in place of the completion.
+    /// Fails with `error` after the content, instead of completing.
     pub fn then_fail(mut self, error: ProviderError) -> Self {
         self.end = End::Failed(error);
         self
     }
 
-    /// Fails after `events` events of the content, or at its end if there are fewer.
+    /// Fails after `events` events of the content, or at its end if it has fewer.
     pub fn fail_after(mut self, events: usize, error: ProviderError) -> Self {
         self.events_max = Some(events);
         self.then_fail(error)
     }
 
-    /// Goes silent after the content.
+    /// Yields nothing more after the content, and does not end.
     pub fn then_stall(mut self) -> Self {
         self.end = End::Stalled;
         self
     }
 
-    /// Ends the stream without a completion or an error: a broken adapter.
+    /// Ends the stream without completion or error, as a broken adapter would.
     pub fn then_cut(mut self) -> Self {
         self.end = End::Cut;
         self

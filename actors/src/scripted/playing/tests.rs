@@ -136,7 +136,8 @@ async fn a_cancel_ends_a_latency_a_stall_and_an_endless_reply() {
 
         let last = match reply.play(&request(), cancel).await {
             Ok(stream) => {
-                // An endless reply without delays must leave room for the cancelling task and for the clock.
+                // An endless reply without delays must leave time for the cancelling task and for
+                // the clock.
                 let paced = stream.then(|item| async {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     item
