@@ -1,4 +1,4 @@
-//! What a skill is: its name, and the three levels at which it is loaded (REQUIREMENTS S-01..S-04, S-37).
+//! Skills as data: the name of a skill, its metadata, and the three levels at which it is loaded.
 //!
 //! Pure.
 
@@ -11,17 +11,18 @@ use super::ContextModifier;
 /// Longest name, in characters.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A skill's name: 1-64 lower-case letters, digits and single hyphens, none at an end.
+/// The name of a skill: 1 to 64 lower-case letters, digits and single hyphens, with no hyphen at
+/// either end.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillName(Arc<str>);
 
-/// Says why a text is no skill's name.
+/// The text is not a valid skill name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no skill name: use 1-64 lower-case letters, digits and single hyphens between them")]
 pub struct InvalidSkillName(String);
 
 impl SkillName {
-    /// Validates `text`.
+    /// Validates `text` as a skill name.
     ///
     /// # Errors
     /// [`InvalidSkillName`] quotes the start of the text.
@@ -37,7 +38,8 @@ impl SkillName {
         if fits { Ok(Self(Arc::from(text))) } else { Err(InvalidSkillName(text.chars().take(80).collect())) }
     }
 
-    /// The nearest name to a text that is none: lower case, a hyphen for everything else. `None` where nothing is left.
+    /// Turns any text into the most similar valid name: lower case, with a hyphen for every other
+    /// character. `None` if no letter or digit is left.
     pub fn nearest(text: &str) -> Option<Self> {
         let lower = text.to_lowercase();
         let words = lower.split(|c: char| !c.is_alphanumeric() || c.is_uppercase()).filter(|word| !word.is_empty());
@@ -98,20 +100,20 @@ impl<'de> Deserialize<'de> for SkillName {
     }
 }
 
-/// How much of a skill is loaded; each level holds those before it (REQUIREMENTS S-04).
+/// How much of a skill is loaded. Each level includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum LoadLevel {
-    /// Name, description, capabilities: about 100 tokens (S-01).
+    /// Name, description and capabilities: about 100 tokens.
     Metadata,
-    /// The instructions too: about 5000 tokens (S-02).
+    /// Also the instructions: about 5000 tokens.
     #[default]
     Instructions,
-    /// The names of its files too (S-03). Their contents are read one by one.
+    /// Also the list of its files. Their contents are read one at a time.
     Resources,
 }
 
-/// Says that a number is no level.
+/// The number is not a load level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a skill is loaded at level 1, 2 or 3, not {0}")]
 pub struct InvalidLevel(u8);
@@ -138,57 +140,58 @@ impl From<LoadLevel> for u8 {
     }
 }
 
-/// Level 1: what is known of a skill from the start.
+/// Level 1: what a model knows about a skill before it is activated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillMetadata {
-    /// Its name.
+    /// The unique name within its source.
     pub name: SkillName,
-    /// What it does and when to use it.
+    /// What the skill does and when to use it.
     pub description: String,
-    /// What it can do, in words of its author.
+    /// What the skill can do, as listed by its author.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// The model does not see it; a person may activate it (REQUIREMENTS S-38).
+    /// Hides the skill from the model. A person can still activate it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disable_model_invocation: bool,
-    /// Its licence.
+    /// The license, as free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
-    /// What it needs.
+    /// Requirements of the skill, as free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compatibility: Option<String>,
-    /// What else its author notes.
+    /// Further metadata of the author, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A file of a skill (level 3): its path within the skill's folder, with `/`, such as `references/forms.md`.
+/// A file of a skill (level 3).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SkillResource {
-    /// The path. Files of equal name in different folders stay distinct by it (REQUIREMENTS S-06).
+    /// Path within the skill's folder, separated by `/`, such as `references/forms.md`. The path
+    /// distinguishes files of equal name in different folders.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 /// A skill, as far as it is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skill {
-    /// Level 1.
+    /// Level 1; always present.
     pub metadata: SkillMetadata,
-    /// What it changes while it is active.
+    /// What the skill changes while it is active.
     #[serde(default)]
     pub modifier: ContextModifier,
-    /// Level 2: the body of its SKILL.md. Absent below that level.
+    /// Level 2: the body of its SKILL.md; `None` below that level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// Level 3. Absent below that level.
+    /// Level 3: its files; `None` below that level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Vec<SkillResource>>,
 }
 
 impl Skill {
-    /// A skill with instructions and nothing else (REQUIREMENTS S-37).
+    /// A skill with metadata and instructions only.
     pub fn new(name: SkillName, description: impl Into<String>, instructions: impl Into<String>) -> Self {
         let metadata = SkillMetadata {
             name,
@@ -202,12 +205,12 @@ impl Skill {
         Self { metadata, modifier: ContextModifier::default(), instructions: Some(instructions.into()), resources: None }
     }
 
-    /// Its name.
+    /// The name of the skill.
     pub fn name(&self) -> &SkillName {
         &self.metadata.name
     }
 
-    /// The same without what `level` does not hold.
+    /// Removes what lies above `level`.
     #[must_use]
     pub fn at(mut self, level: LoadLevel) -> Self {
         if level < LoadLevel::Resources {

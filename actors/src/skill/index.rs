@@ -1,4 +1,4 @@
-//! Phase 1: the list of skills that a model is told of (REQUIREMENTS S-35, S-38).
+//! The list of skills that a model is offered from the start of a conversation.
 //!
 //! Pure.
 
@@ -6,32 +6,34 @@ use serde::{Deserialize, Serialize};
 
 use super::{SkillMetadata, SkillName};
 
-/// Bytes of the list at most: a model reads it with every call.
+/// Maximum size of the list in bytes, since every model call includes it.
 pub const SKILL_INDEX_BYTES_MAX: usize = 16 * 1024;
 
-/// Characters of a description, each tried until the list fits. The first is the longest that the format allows.
+/// Lengths of descriptions in characters, tried in order until the list fits. The first is the
+/// longest that the format allows.
 const DESCRIPTION_CHARS: [usize; 5] = [1024, 400, 160, 60, 0];
 
-/// What stands before the list.
+/// The introduction of the list.
 const OFFERED: &str = include_str!("prompts/offered.md");
 
-/// What stands before a list that is another than the first.
+/// The introduction of a list that replaces an earlier one.
 const CHANGED: &str = include_str!("prompts/changed.md");
 
-/// A skill as a model is told of it.
+/// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillSummary {
-    /// Its name.
+    /// The name by which the model activates the skill.
     pub name: SkillName,
-    /// What it does and when to use it, in one line.
+    /// What the skill does and when to use it, in one line.
     pub description: String,
 }
 
-/// The visible skills, by name, as long as they fit. The same skills give the same bytes.
+/// The visible skills, sorted by name, as many as fit. The same skills always give the same bytes,
+/// so the provider's prompt cache holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SkillIndex {
     skills: Vec<SkillSummary>,
-    /// Skills for which there was no room.
+    /// Number of skills that did not fit.
     #[serde(default, skip_serializing_if = "is_zero")]
     left_out: usize,
 }
@@ -41,8 +43,8 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl SkillIndex {
-    /// Lists skills, without those that the model is not to see. Descriptions are shortened, all alike, until the list fits; what
-    /// still does not fit is counted.
+    /// Lists skills, except those hidden from the model. All descriptions are shortened alike until
+    /// the list fits; skills that still do not fit are counted.
     pub fn of<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
         let mut visible: Vec<&SkillMetadata> = skills.into_iter().filter(|skill| !skill.disable_model_invocation).collect();
         visible.sort_by(|a, b| a.name.cmp(&b.name));
@@ -64,17 +66,17 @@ impl SkillIndex {
         self.skills.is_empty()
     }
 
-    /// The skills, by name.
+    /// The listed skills, sorted by name.
     pub fn skills(&self) -> &[SkillSummary] {
         &self.skills
     }
 
-    /// The list as a part of the system prompt; empty without skills.
+    /// The list as a section of the system prompt; empty without skills.
     pub fn prompt(&self) -> String {
         if self.is_empty() { String::new() } else { format!("{OFFERED}\n{}", self.list()) }
     }
 
-    /// The list as a reminder in place of an earlier one.
+    /// The list as a reminder that replaces an earlier list.
     pub fn announcement(&self) -> String {
         let list = if self.is_empty() { "(none)".to_owned() } else { self.list() };
         format!("{CHANGED}\n{list}")
@@ -97,7 +99,7 @@ fn bytes(skills: &[SkillSummary]) -> usize {
     skills.iter().map(|skill| skill.name.as_str().len() + skill.description.len() + 5).sum()
 }
 
-/// A skill in one line of at most `chars` characters: what it is for, then what it can do.
+/// A skill in one line: its description, then its capabilities, in at most `chars` characters.
 fn summary(skill: &SkillMetadata, chars: usize) -> SkillSummary {
     let mut description = skill.description.split_whitespace().collect::<Vec<_>>().join(" ");
     if !skill.capabilities.is_empty() {

@@ -1,7 +1,8 @@
-//! Skills: know-how that a model is shown step by step (DESIGN §2, REQUIREMENTS area S).
+//! Skills: instructions and files that a model loads step by step.
 //!
-//! Level 1, name and description, is told of every skill from the start; level 2, the instructions, when a skill is activated;
-//! level 3, its files, one by one on demand. What is active in a conversation is part of its fold ([`crate::journal::SkillState`]).
+//! Level 1, name and description, is in every conversation from the start. Level 2, the
+//! instructions, is loaded when a skill is activated. Level 3, its files, is read one file at a
+//! time. The active skills of a conversation are part of its fold ([`crate::journal::SkillState`]).
 //!
 //! Pure.
 
@@ -17,8 +18,8 @@ pub use modifier::{Combined, ContextModifier};
 pub use request::{MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility};
 pub use stack::{ActivationError, ActivationStack, Frame, SkillPolicy};
 
-/// The tool by which a model activates a skill (REQUIREMENTS R-18).
+/// Name of the tool by which a model activates a skill.
 pub const ACTIVATE_SKILL: &str = "activate_skill";
 
-/// The tool by which a model reads a file of an active skill (level 3).
+/// Name of the tool by which a model reads a file of an active skill (level 3).
 pub const SKILL_RESOURCE: &str = "skill_resource";

@@ -1,4 +1,4 @@
-//! What a skill changes while it is active (REQUIREMENTS S-25, S-26, D-07).
+//! What active skills change in their conversation: tools, model, and further activations.
 //!
 //! Pure.
 
@@ -8,40 +8,42 @@ use serde::{Deserialize, Serialize};
 
 use super::{ACTIVATE_SKILL, SKILL_RESOURCE};
 
-/// The change that one active skill makes to its conversation, and to no other (REQUIREMENTS R-19).
+/// The changes of one active skill. They apply to its conversation only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ContextModifier {
-    /// The only tools that are offered and may run; all if absent. Narrows what the host allows and never widens it.
+    /// The only tools that are offered and may run; `None` allows all. It narrows what the host
+    /// allows and never widens it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// The model of the calls that follow; unchanged if absent.
+    /// The model of later model calls; `None` keeps the conversation's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// While it is active, the model activates no further skill. Another thing than the flag of the same name on a skill (CON-43).
+    /// While true, the model cannot activate further skills. The flag of the same name on a skill's
+    /// metadata means something else: it hides the skill.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disable_model_invocation: bool,
 }
 
 impl ContextModifier {
-    /// Whether it changes nothing.
+    /// Whether the modifier changes nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What several modifiers come to.
+/// The combined effect of several modifiers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Combined {
-    /// The tools that every one of them allows; all if none narrows.
+    /// The tools that every modifier allows; `None` if none narrows them.
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// The model that the last one names.
+    /// The model that the last modifier with a model names.
     pub model: Option<String>,
-    /// One of them keeps the model from activating skills.
+    /// Whether any modifier keeps the model from activating skills.
     pub disable_model_invocation: bool,
 }
 
 impl Combined {
-    /// Combines modifiers in the order in which their skills were activated.
+    /// Combines modifiers in the order of activation.
     pub fn of<'a>(modifiers: impl IntoIterator<Item = &'a ContextModifier>) -> Self {
         modifiers.into_iter().fold(Self::default(), |all, next| Self {
             allowed_tools: match (all.allowed_tools, &next.allowed_tools) {
@@ -54,8 +56,8 @@ impl Combined {
         })
     }
 
-    /// Whether a tool may be offered and run. The tools of skills themselves are not narrowed away, or no skill could read its own
-    /// files; `activate_skill` is, where one of the modifiers says so.
+    /// Whether a tool may be offered and run. `skill_resource` is always allowed, since an active
+    /// skill needs its files. `activate_skill` is refused only by `disable_model_invocation`.
     pub fn allows(&self, tool: &str) -> bool {
         if tool == ACTIVATE_SKILL {
             return !self.disable_model_invocation;

@@ -1,4 +1,4 @@
-//! A wish to activate a skill, and what comes of it (REQUIREMENTS S-08..S-13, S-22, S-23).
+//! The request to activate a skill, and its result.
 //!
 //! Pure.
 
@@ -13,33 +13,34 @@ use crate::{
     ids::{ActivationId, ConversationId},
 };
 
-/// A wish to activate a skill (S-08).
+/// A request to activate a skill.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SkillActivationRequest {
-    /// The skill.
+    /// The skill to activate.
     pub skill_name: SkillName,
-    /// This activation; the result has the same.
+    /// Id of this activation; the result carries the same id.
     pub activation_id: ActivationId,
-    /// Whose.
+    /// The conversation that the activation belongs to.
     pub conversation_id: Option<ConversationId>,
-    /// What the user wants, in words.
+    /// What the user asked for, as text.
     pub user_request: String,
-    /// What was said before.
+    /// The messages before this request.
     pub conversation_history: Vec<Message>,
-    /// How much of the skill is wanted.
+    /// How much of the skill to load.
     pub load_level: LoadLevel,
-    /// How many activations lie below this one.
+    /// Number of activations below this one; 0 for the first.
     pub activation_depth: u32,
-    /// How many may.
+    /// Highest allowed depth.
     pub max_depth: u32,
-    /// The skills below this one, the outermost first.
+    /// The active skills below this one, outermost first.
     pub activation_chain: Vec<SkillName>,
-    /// In place of the depth: tokens that are left for nested activations (S-15).
+    /// Tokens left for nested activations. When set, it replaces the depth limit.
     pub token_budget: Option<u64>,
 }
 
 impl SkillActivationRequest {
-    /// A first activation, with level 2 and depth 3. The id is the caller's to make: the kernel has no chance of its own.
+    /// A first activation, at level 2 with a depth limit of 3. The caller supplies the id, since
+    /// the kernel has no randomness.
     pub fn new(skill_name: SkillName, activation_id: ActivationId) -> Self {
         Self {
             skill_name,
@@ -55,10 +56,12 @@ impl SkillActivationRequest {
         }
     }
 
-    /// The request of a skill that this one activates (S-13): one deeper, with this one at the end of its chain.
+    /// The request for a skill that this one activates: one level deeper, with this skill at the
+    /// end of its chain.
     ///
     /// # Errors
-    /// [`ActivationError`]: a circle through the chain or this skill itself (S-09), too deep (S-11), or no budget left (S-15).
+    /// [`ActivationError`]: the skill is this one or already in the chain, the nesting is too deep,
+    /// or no token budget is left.
     pub fn nested(&self, skill_name: SkillName, activation_id: ActivationId) -> Result<Self, ActivationError> {
         let mut path = self.activation_chain.clone();
         path.push(self.skill_name.clone());
@@ -81,63 +84,64 @@ impl SkillActivationRequest {
     }
 }
 
-/// What a message of a skill is.
+/// The role of a message that a skill adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageKind {
-    /// Which skill this is.
+    /// Names the active skill and its files.
     Metadata,
-    /// What to do.
+    /// The instructions for the model.
     Instruction,
-    /// What may be used.
+    /// The tools that may be used.
     Permissions,
 }
 
-/// Whether a person sees a message. The model sees every one.
+/// Whether people see a message. The model sees every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// Shown.
+    /// People see the message.
     #[default]
     Visible,
-    /// Not shown.
+    /// Only the model sees the message.
     Hidden,
 }
 
-/// A message that a skill brings into the conversation (S-23).
+/// A message that a skill adds to the conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillMessage {
-    /// What it is.
+    /// The role of the message.
     #[serde(rename = "type")]
     pub kind: MessageKind,
-    /// Its text.
+    /// The text.
     pub content: String,
-    /// Whether a person sees it.
+    /// Whether people see it.
     #[serde(default)]
     pub visibility: Visibility,
 }
 
-/// What came of a request (S-22). Made of what was loaded; whether the skill becomes active is the conversation's to decide.
+/// The result of an activation request. It holds what was loaded; the conversation decides whether
+/// the skill becomes active.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillActivationResult {
-    /// The request's.
+    /// The id of the request.
     pub activation_id: ActivationId,
-    /// The skill.
+    /// The requested skill.
     pub skill_name: SkillName,
-    /// How much of it was loaded.
+    /// The level at which the skill was loaded.
     pub level: LoadLevel,
-    /// What is to be said, in order.
+    /// The messages to add to the conversation, in order.
     pub messages: Vec<SkillMessage>,
-    /// What is to change.
+    /// The changes while the skill is active.
     pub context_modifier: ContextModifier,
-    /// Whether it was loaded.
+    /// Whether the skill could be loaded.
     pub success: bool,
-    /// Why not, if not.
+    /// Why the skill could not be loaded; `None` on success.
     pub error: Option<String>,
 }
 
 impl SkillActivationResult {
-    /// A skill that was loaded for a request.
+    /// The result for a skill that was loaded.
     pub fn loaded(request: &SkillActivationRequest, skill: &Skill) -> Self {
         let name = skill.name();
         let message = |kind, content, visibility| SkillMessage { kind, content, visibility };
@@ -166,7 +170,7 @@ impl SkillActivationResult {
         }
     }
 
-    /// A skill that could not be loaded (S-07).
+    /// The result for a skill that could not be loaded.
     pub fn failed(request: &SkillActivationRequest, error: impl Into<String>) -> Self {
         Self {
             activation_id: request.activation_id,
@@ -179,14 +183,14 @@ impl SkillActivationResult {
         }
     }
 
-    /// All messages as one text, in order.
+    /// The contents of all messages as one text, in order.
     pub fn text(&self) -> String {
         self.messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
     }
 }
 
 impl ActivationStack {
-    /// The request of an activation on top of what is active (S-13).
+    /// A request to activate a skill on top of the active ones.
     pub fn request(&self, name: SkillName, activation_id: ActivationId, policy: &SkillPolicy) -> SkillActivationRequest {
         let depth = u32::try_from(self.depth()).unwrap_or(u32::MAX);
         SkillActivationRequest {

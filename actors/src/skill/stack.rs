@@ -1,4 +1,4 @@
-//! Which skills are active, one on top of the other (REQUIREMENTS S-09..S-21). A call stack, not a history: what completed leaves.
+//! The stack of active skills. It is a call stack, not a history: a completed skill is removed.
 //!
 //! Pure.
 
@@ -9,27 +9,28 @@ use serde::{Deserialize, Serialize};
 use super::SkillName;
 use crate::{ids::ActivationId, time::Timestamp};
 
-/// What a nested activation is taken to cost, in tokens (S-15).
+/// Assumed cost of a nested activation, in tokens.
 pub(super) const NESTED_TOKENS: u64 = 1000;
 
-/// Skills that are active at most, whatever a policy says: nothing in the kernel nests deeper (DESIGN §10).
+/// Hard limit of active skills, whatever the policy says.
 const ACTIVE_SKILLS_MAX: u32 = 64;
 
-/// What joins the names of a path.
+/// Separator between the names of a path in error messages.
 const ARROW: &str = " → ";
 
-/// How deep skills may activate skills.
+/// How deeply skills may activate further skills.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SkillPolicy {
-    /// Skills that may be active at once (S-19).
+    /// Highest number of skills that are active at once.
     pub max_depth: u32,
-    /// Limits of single skills, before all others (S-14).
+    /// Depth limits of single skills; they override the other limits.
     pub skill_depths: BTreeMap<SkillName, u32>,
-    /// Whether the kind of a skill says how deep it may be: 5 for analyses and reports, 2 for simple ones (S-14). Off unless asked for
-    /// (CON-21).
+    /// Whether the name of a skill decides its depth limit: 5 for analyses, reports and charts, 2 for names
+    /// that begin with `simple`. Off by default.
     pub depth_by_kind: bool,
-    /// In place of the depth: tokens for nested activations, 1000 each (S-15).
+    /// A budget of tokens for nested activations, at 1000 tokens each. When set, it replaces the
+    /// depth limits.
     pub token_budget: Option<u64>,
 }
 
@@ -40,7 +41,7 @@ impl Default for SkillPolicy {
 }
 
 impl SkillPolicy {
-    /// How deep a skill may be, and whether a rule for it alone says so (S-14).
+    /// The depth limit of a skill, and whether it comes from a rule for this skill.
     fn depth_of(&self, name: &SkillName) -> (u32, bool) {
         if let Some(depth) = self.skill_depths.get(name) {
             return (*depth, true);
@@ -58,39 +59,39 @@ impl SkillPolicy {
     }
 }
 
-/// Why a skill is not activated. The texts are those of the requirements, and the model reads them.
+/// Why a skill is not activated. The model reads these texts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActivationError {
-    /// It is active already (S-10).
+    /// The skill is already active. Holds the path from the first skill to the repeated one.
     #[error("Circular dependency detected: {0}")]
     Circular(String),
-    /// A request is nested too deep (S-12).
+    /// The request is nested too deeply. Holds the limit.
     #[error("Maximum skill activation depth ({0}) exceeded")]
     Depth(u32),
-    /// A request is nested too deep for this skill (S-16).
+    /// The request is nested too deeply for this skill.
     #[error("Maximum skill activation depth ({max_depth}) exceeded for {skill}")]
     DepthOf {
-        /// The limit.
+        /// The limit of this skill.
         max_depth: u32,
-        /// The skill.
+        /// The requested skill.
         skill: SkillName,
     },
-    /// Too many skills are active (S-19).
+    /// Too many skills are active.
     #[error("Maximum skill activation depth ({max_depth}) exceeded. Current stack: {stack}")]
     Stack {
         /// The limit.
         max_depth: u32,
-        /// The names, joined by arrows.
+        /// The names of the active skills, joined by arrows.
         stack: String,
     },
-    /// Nested activations have cost too much (S-16).
+    /// Nested activations have used up the token budget. Holds the remaining tokens.
     #[error("Token budget exhausted: {0} remaining")]
     Budget(u64),
 }
 
 impl ActivationError {
-    /// Stable code.
+    /// A stable code for logs and results.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Circular(_) => "SKILL_CYCLE",
@@ -100,7 +101,7 @@ impl ActivationError {
     }
 }
 
-/// A path that ends where it already was.
+/// The error for a path that returns to a skill already on it.
 pub(super) fn circular(path: &[SkillName], again: &SkillName) -> ActivationError {
     ActivationError::Circular(joined(path.iter().chain([again])))
 }
@@ -109,44 +110,46 @@ fn joined<'a>(names: impl Iterator<Item = &'a SkillName>) -> String {
     names.map(SkillName::as_str).collect::<Vec<_>>().join(ARROW)
 }
 
-/// An active skill's place on the stack (S-18).
+/// An active skill on the stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
-    /// The skill.
+    /// The active skill.
     pub skill_name: SkillName,
-    /// This activation.
+    /// Id of the activation; a skill that completes must name it.
     pub activation_id: ActivationId,
-    /// When, as ISO 8601 in UTC.
+    /// Time of the activation, ISO 8601 in UTC.
     pub timestamp: String,
 }
 
 impl Frame {
-    /// A frame of an activation.
+    /// The frame of an activation at the given time.
     pub fn new(skill_name: SkillName, activation_id: ActivationId, at: Timestamp) -> Self {
         Self { skill_name, activation_id, timestamp: at.to_string() }
     }
 }
 
-/// The active skills, the latest last.
+/// The active skills, most recent last.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ActivationStack {
     frames: Vec<Frame>,
-    /// Tokens that nested activations are taken to have cost since the stack was empty.
+    /// Assumed cost of the nested activations since the stack was last empty, in tokens.
     pub(super) spent: u64,
 }
 
 impl ActivationStack {
-    /// Puts a skill on top.
+    /// Pushes a skill.
     ///
     /// # Errors
-    /// [`ActivationError`]: it is active already, the stack is full, or the budget is used up; the stack is unchanged then.
+    /// [`ActivationError`] if the skill is already active, the stack is full or the budget is used
+    /// up. The stack is unchanged then.
     pub fn push(&mut self, frame: Frame, policy: &SkillPolicy) -> Result<(), ActivationError> {
         self.check(&frame.skill_name, policy)?;
         self.put(frame);
         Ok(())
     }
 
-    /// Puts a skill on top that [`ActivationStack::check`] let pass before, in the words of a journal.
+    /// Pushes a skill without checks, for entries of a journal: [`ActivationStack::check`] passed
+    /// when they were written.
     pub(crate) fn put(&mut self, frame: Frame) {
         if !self.frames.is_empty() {
             self.spent = self.spent.saturating_add(NESTED_TOKENS);
@@ -154,8 +157,8 @@ impl ActivationStack {
         self.frames.push(frame);
     }
 
-    /// Whether a skill may be activated now, on top of what is active. Both limits of the seeds stand: that of the request and that
-    /// of the stack, which is stricter by one (CON-20).
+    /// Whether a skill may be activated now, on top of the active ones. Two limits apply, that of
+    /// the request and that of the stack; the stack's is stricter by one.
     ///
     /// # Errors
     /// As [`ActivationStack::push`].
@@ -186,7 +189,7 @@ impl ActivationStack {
         ActivationError::Stack { max_depth, stack: joined(self.frames.iter().map(|frame| &frame.skill_name)) }
     }
 
-    /// Takes the top off, if it is this activation of this skill; says whether it was (S-20).
+    /// Pops the top if it is this activation of this skill. Returns whether it was.
     pub fn pop(&mut self, skill_name: &SkillName, activation_id: ActivationId) -> bool {
         match self.frames.last() {
             None => {
@@ -205,17 +208,18 @@ impl ActivationStack {
         }
     }
 
-    /// Ends a scope: every activation that `stays` does not hold leaves, wherever it stands (S-21).
+    /// Ends a scope: removes every activation for which `stays` returns false, at any position.
     pub fn leave(&mut self, stays: impl Fn(&Frame) -> bool) {
         self.frames.retain(stays);
         self.settle();
     }
 
-    /// A budget is that of one chain.
+    /// Resets the token count when the stack is empty, since a budget covers one chain of
+    /// activations.
     fn settle(&mut self) {
         if self.frames.is_empty() {
             self.spent = 0;
-            self.frames.shrink_to_fit(); // Most conversations have none, most of the time.
+            self.frames.shrink_to_fit(); // Most conversations have no active skill most of the time.
         }
     }
 
@@ -224,17 +228,17 @@ impl ActivationStack {
         self.frames.iter().any(|frame| frame.skill_name == *name)
     }
 
-    /// The active skills, the latest last; also called the chain.
+    /// The names of the active skills, most recent last.
     pub fn names(&self) -> Vec<SkillName> {
         self.frames.iter().map(|frame| frame.skill_name.clone()).collect()
     }
 
-    /// The frames, the latest last.
+    /// The frames, most recent last.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// How many are active.
+    /// Number of active skills.
     pub fn depth(&self) -> usize {
         self.frames.len()
     }

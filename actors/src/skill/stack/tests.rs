@@ -133,7 +133,8 @@ fn a_request_on_top_of_the_stack_says_what_lies_below() {
     assert_eq!((request.activation_depth, request.activation_chain), (2, vec![name("a"), name("b")]));
 }
 
-/// Whatever is pushed and popped: no name twice, never deeper than allowed, order kept, a stored stack is the same stack.
+/// For any sequence of pushes and pops: no name appears twice, the depth limit holds, the order is
+/// kept, and a stored stack reads back equal.
 #[test]
 fn the_stack_keeps_its_laws_whatever_happens() {
     for seed in 0..300u64 {
