@@ -1,24 +1,27 @@
-//! Cuts a text into chunks that are counted one by one, so that no single piece can be slow (ECOSYSTEM §3).
+//! Splits a text into chunks that are counted one at a time, so that counting takes linear time.
 //!
-//! An encoding first splits a text into pieces by an expression and then merges each piece; both take more than linear time on one
-//! long piece. A chunk has [`CHUNK_BYTES`] at most. It ends where the expressions of every encoding of ours end a piece whatever
-//! stands around it, and then the count is that of the whole text:
-//! - before a space that follows something else than white space
-//! - after a Latin letter, a Chinese or Japanese character or a Korean syllable, before ASCII that is no letter and no apostrophe, and
-//!   before Chinese punctuation
+//! An encoding first splits a text into pieces by a regular expression and then merges each piece;
+//! both steps take more than linear time on one long piece. A chunk has at most [`CHUNK_BYTES`]
+//! bytes. It ends at a place where the expression of every encoding ends a piece, whatever
+//! surrounds it, so the sum over the chunks is the count of the whole text. These places are:
+//! - before a space that follows a character other than white space
+//! - after a Latin letter, a Chinese or Japanese character or a Korean syllable, before Chinese
+//!   punctuation or before ASCII other than a letter or an apostrophe
 //!
-//! Where a chunk holds no such place (4 KiB of one letter, of digits, of blank lines), it ends after its last character, and the count
-//! may differ by [`TOKENS_PER_HARD_CUT`] at most.
+//! A chunk without such a place (4 KiB of one letter, of digits, of blank lines) ends after its
+//! last character. The count may then differ by at most [`TOKENS_PER_HARD_CUT`].
 //!
 //! Pure.
 
-/// Bytes of one chunk: a few pages of prose, and short enough that one piece of it costs what prose of its length costs tenfold.
+/// Size of a chunk in bytes: a few pages of prose. In the worst case one piece of this length takes
+/// ten times as long as prose of the same length.
 pub(super) const CHUNK_BYTES: usize = 4 * 1024;
 
-/// By how many tokens a count may differ for each chunk that had to be cut within a piece: what is measured is 2.
+/// How many tokens a count may differ for each chunk that was cut within a piece. The measured
+/// difference is 2.
 pub const TOKENS_PER_HARD_CUT: u64 = 4;
 
-/// The text in chunks; joined, they are the text.
+/// The chunks of a text; joined, they are the text.
 pub(super) fn chunks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -31,7 +34,7 @@ pub(super) fn chunks(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the first chunk ends: a border of characters, never 0.
+/// The end of the first chunk: a character boundary, never 0.
 fn cut(text: &str) -> usize {
     if text.len() <= CHUNK_BYTES {
         return text.len();
@@ -47,17 +50,17 @@ fn cut(text: &str) -> usize {
     hard
 }
 
-/// Whether every encoding ends a piece between these two, whatever stands around them.
+/// Whether every encoding ends a piece between these characters, whatever surrounds them.
 fn ends_a_piece(last: char, next: char) -> bool {
     (next == ' ' && !last.is_whitespace()) || (is_plain_letter(last) && is_no_part_of_a_word(next))
 }
 
-/// A letter in the sense of Unicode (category L), of the scripts that we know.
+/// Whether the character is a letter (Unicode category L) of a known script.
 fn is_plain_letter(c: char) -> bool {
     matches!(c, 'a'..='z' | 'A'..='Z' | '\u{4E00}'..='\u{9FFF}' | '\u{3041}'..='\u{3096}' | '\u{30A1}'..='\u{30FA}' | '\u{AC00}'..='\u{D7A3}')
 }
 
-/// Neither a letter, nor a mark, nor what a contraction begins with.
+/// Whether the character is neither a letter nor a mark and cannot begin a contraction.
 fn is_no_part_of_a_word(c: char) -> bool {
     (c.is_ascii() && !c.is_ascii_alphabetic() && c != '\'') || matches!(c, '、' | '。' | '，' | '！' | '？' | '：' | '；')
 }

@@ -1,4 +1,5 @@
-//! How the tokens of a model are counted: encoding, margin, and whether its API is asked (REQUIREMENTS K-03, F-01).
+//! Configuration of token counting for a model: encoding, safety margin, and whether the provider's
+//! API is asked.
 //!
 //! Pure.
 
@@ -7,27 +8,30 @@ use serde_json::{Map, Value};
 
 use super::ModelFamily;
 
-/// The encoding that is used where nothing else is known.
+/// The encoding of models without a configuration.
 pub const DEFAULT_ENCODING: &str = "cl100k_base";
 
-/// Most that a count is raised by: above it a typing mistake is likelier than a wish.
+/// Largest allowed margin; a larger one is most likely a typing error.
 const MARGIN_MAX: f64 = 100.0;
 
-/// How the tokens of a model are counted. Keys that are absent take these defaults (REQUIREMENTS F-05).
+/// How the tokens of a model are counted. Missing keys take the defaults; unknown keys are an
+/// error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderConfig {
-    /// Who made the model; whose API counts exactly.
+    /// The family of the model; decides which provider's API counts exactly.
     pub model_family: ModelFamily,
-    /// Name of the encoding, such as `o200k_base`. An unknown one is warned of, and [`DEFAULT_ENCODING`] is used.
+    /// Name of the encoding, such as `o200k_base`. An unknown name is logged as a warning and
+    /// replaced by [`DEFAULT_ENCODING`].
     pub encoding_name: String,
-    /// What a count is multiplied by, at least 1: most encodings are not the model's own.
+    /// Factor applied to a count, at least 1. It makes up for encodings that are not the model's
+    /// own.
     pub safety_margin: f64,
-    /// Whether the family's API is asked where a client is set.
+    /// Whether the family's API is asked for exact counts, if a client is configured.
     pub use_exact_counting: bool,
-    /// Which API that is, for people.
+    /// The name of that API, for display only.
     pub exact_counting_api: Option<String>,
-    /// What an encoder of one's own wants to know; ours want nothing.
+    /// Parameters of a custom encoder; the built-in encodings take none.
     pub encoder_params: Map<String, Value>,
 }
 
@@ -44,34 +48,34 @@ impl Default for EncoderConfig {
     }
 }
 
-/// What is wrong with an [`EncoderConfig`].
+/// Why an [`EncoderConfig`] is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncoderConfigError {
-    /// A margin below one would promise less than was counted (REQUIREMENTS F-06).
+    /// A margin below 1 would report fewer tokens than were counted.
     #[error("safety_margin must be >= 1.0")]
     MarginTooSmall,
-    /// A margin that is no factor.
+    /// The margin is above the largest allowed one.
     #[error("safety_margin must be <= {MARGIN_MAX:?}")]
     MarginTooLarge,
-    /// An encoding needs a name.
+    /// The encoding has no name.
     #[error("encoding_name must not be empty")]
     NoEncoding,
-    /// A key or a value is not one of ours.
+    /// A key or a value is unknown or of the wrong type.
     #[error("{0}")]
     Malformed(#[source] serde_json::Error),
 }
 
 impl EncoderConfig {
-    /// A configuration of this family, encoding and margin.
+    /// A configuration with the given family, encoding and margin, and defaults otherwise.
     pub fn new(model_family: ModelFamily, encoding_name: impl Into<String>, safety_margin: f64) -> Self {
         Self { model_family, encoding_name: encoding_name.into(), safety_margin, ..Self::default() }
     }
 
-    /// Says what is wrong, if anything is.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`EncoderConfigError`] for a margin that is no number from 1 to 100, and for an empty encoding.
+    /// [`EncoderConfigError`] for a margin outside 1 to 100, or an empty encoding name.
     pub fn validate(&self) -> Result<(), EncoderConfigError> {
         if self.safety_margin.is_nan() || self.safety_margin < 1.0 {
             return Err(EncoderConfigError::MarginTooSmall);
@@ -85,17 +89,18 @@ impl EncoderConfig {
         Ok(())
     }
 
-    /// The configuration as a JSON object; enums are their words.
+    /// The configuration as a JSON object; enums become strings.
     pub fn to_dict(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Reads a JSON object. It is not validated; see [`EncoderConfig::validate`].
+    /// Reads a JSON object without validating it; see [`EncoderConfig::validate`].
     ///
     /// # Errors
-    /// [`EncoderConfigError::Malformed`] for an unknown key, an unknown family and a value of another kind.
+    /// [`EncoderConfigError::Malformed`] for an unknown key, an unknown family or a value of the
+    /// wrong type.
     pub fn from_dict(dict: &Value) -> Result<Self, EncoderConfigError> {
-        // The fields of a structure may also be read from a list; no configuration is written so.
+        // Serde would also read the fields from a list; configurations must be objects.
         let object = dict.as_object().ok_or_else(|| EncoderConfigError::Malformed(serde::de::Error::custom("must be an object")))?;
         Self::deserialize(object).map_err(EncoderConfigError::Malformed)
     }
@@ -107,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// A generator of one's own: a seed replays everything.
+    /// A seeded generator, so that a failure can be replayed.
     struct Random(u64);
 
     impl Random {

@@ -1,4 +1,4 @@
-//! Counts the tokens of texts, messages and tools for any model (REQUIREMENTS K-17, K-20 to K-25).
+//! Counts the tokens of texts, messages and tools for any model.
 //!
 //! Pure.
 
@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::{EncoderRegistry, ModelFamily, media::media_tokens, registry::Resolved};
 use crate::chat::{ContentBlock, Message, MessageList, ModelRequest, RawJson, Role, ToolDefinition, ToolResultContent};
 
-/// Counts tokens without asking anybody: an estimate, raised by the model's margin. A host has one, in an `Arc`.
+/// Counts tokens locally, without a request to a provider. The result is an estimate, raised by the
+/// model's safety margin. A host has one counter, in an `Arc`.
 ///
 /// Counting takes processor time in proportion to the text (5 to 20 MB/s); count long texts on a blocking thread.
 ///
@@ -25,36 +26,37 @@ pub struct TokenCounter {
     registry: EncoderRegistry,
 }
 
-/// How a model is counted (REQUIREMENTS K-22).
+/// How the tokens of a model are counted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelInfo {
-    /// The model as it was named.
+    /// The model's name, as the caller gave it.
     pub model: String,
-    /// Its family: the one that decides whose API counts exactly.
+    /// The family of the model; decides which provider's API counts exactly.
     pub model_family: ModelFamily,
-    /// The encoding that is used.
+    /// The name of the encoding in use.
     pub encoding_name: String,
-    /// What a count is multiplied by.
+    /// Factor applied to every count.
     pub safety_margin: f64,
-    /// Whether the family's API is to be asked.
+    /// Whether the family's API should be asked for exact counts.
     pub use_exact_counting: bool,
-    /// Whether there is a client to ask it; never of a counter alone, see [`crate::model_gateway::exact::ExactCounter`].
+    /// Whether a client for that API is configured. Always false here; see
+    /// [`crate::model_gateway::exact::ExactCounter`].
     pub has_api_client: bool,
 }
 
 impl TokenCounter {
-    /// A counter over a registry.
+    /// A counter that uses this registry.
     pub fn new(registry: EncoderRegistry) -> Self {
         Self { registry }
     }
 
-    /// The registry, for registering at run time.
+    /// The registry, to register configurations and encoders at run time.
     pub fn registry(&self) -> &EncoderRegistry {
         &self.registry
     }
 
-    /// Tokens of a text: none for the empty one, else `floor(tokens x margin)` (REQUIREMENTS K-17). What looks like a special token is
-    /// text (K-25).
+    /// Tokens of a text: 0 for the empty text, else `floor(tokens x margin)`. Text that looks like
+    /// a special token is counted as plain text.
     pub fn count_text(&self, model: &str, text: &str) -> u64 {
         if text.is_empty() { 0 } else { self.registry.resolve(model).count(text) }
     }
@@ -64,31 +66,31 @@ impl TokenCounter {
         if text.is_empty() { 0 } else { self.registry.resolve(model).encoder.encoder().count_tokens(text) }
     }
 
-    /// Tokens of a message: its role and every block (REQUIREMENTS K-20). The message keeps the count; it is counted again only for a
-    /// model that is counted another way.
+    /// Tokens of a message: its role and all blocks. The message caches its count; only a model
+    /// with another encoding or margin causes a new count.
     pub fn count_message(&self, model: &str, message: &Message) -> u64 {
         self.count_messages(model, std::iter::once(message))
     }
 
-    /// Tokens of all messages (REQUIREMENTS K-21).
+    /// Tokens of all messages.
     pub fn count_conversation(&self, model: &str, messages: &MessageList) -> u64 {
         self.count_messages(model, messages.iter())
     }
 
-    /// Tokens of what a model is told of tools: names, descriptions, schemas.
+    /// Tokens of tool definitions: names, descriptions and schemas.
     pub fn count_tools(&self, model: &str, tools: &[ToolDefinition]) -> u64 {
         let way = self.registry.resolve(model);
         let cost = |tool: &ToolDefinition| way.count(&tool.name) + way.count(&tool.description) + way.count(tool.input_schema.as_str());
         tools.iter().map(cost).sum()
     }
 
-    /// Tokens of all that a request holds: system prompt, tools, messages.
+    /// Tokens of a whole request: system prompt, tools and messages.
     pub fn count_request(&self, model: &str, request: &ModelRequest) -> u64 {
         let system = request.system.as_deref().map_or(0, |system| self.count_text(model, system));
         system + self.count_tools(model, &request.tools) + self.count_conversation(model, &request.messages)
     }
 
-    /// How a model is counted.
+    /// How the tokens of a model are counted.
     pub fn model_info(&self, model: &str) -> ModelInfo {
         let way = self.registry.resolve(model);
         ModelInfo {
@@ -119,22 +121,22 @@ impl TokenCounter {
     }
 }
 
-/// [`TokenCounter::count_text`] of a counter with nothing registered (REQUIREMENTS K-23).
+/// As [`TokenCounter::count_text`], with the default registry.
 pub fn count_text(model: &str, text: &str) -> u64 {
     DEFAULT.count_text(model, text)
 }
 
-/// [`TokenCounter::count_message`] of a counter with nothing registered (REQUIREMENTS K-23).
+/// As [`TokenCounter::count_message`], with the default registry.
 pub fn count_message(model: &str, message: &Message) -> u64 {
     DEFAULT.count_message(model, message)
 }
 
-/// [`TokenCounter::count_conversation`] of a counter with nothing registered (REQUIREMENTS K-23).
+/// As [`TokenCounter::count_conversation`], with the default registry.
 pub fn count_conversation(model: &str, messages: &MessageList) -> u64 {
     DEFAULT.count_conversation(model, messages)
 }
 
-/// Nobody gets hold of it, so nobody can register anything in it: a table, not a state.
+/// Private, so that no caller can register anything in it. It is a table, not shared state.
 static DEFAULT: LazyLock<TokenCounter> = LazyLock::new(TokenCounter::default);
 
 fn of_message(way: &Resolved, message: &Message) -> u64 {
@@ -157,7 +159,7 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
         ContentBlock::ToolUse(block) => way.count(&block.name) + way.count(&unescaped(&block.input)),
         ContentBlock::ToolResult(block) => match &block.content {
             ToolResultContent::Text(text) => way.count(text),
-            // Nested no deeper than any JSON of ours (`JSON_DEPTH_MAX`).
+            // The nesting is bounded by the JSON depth limit (`JSON_DEPTH_MAX`).
             ToolResultContent::Blocks(raw) => match raw.parse::<Vec<ContentBlock>>() {
                 Ok(blocks) => of_blocks(way, &blocks),
                 Err(_) => way.count(raw.as_str()),
@@ -167,7 +169,8 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
     }
 }
 
-/// JSON text in which characters stand for themselves: a model that wrote `\u6c49` meant one character, not six (BUG-38).
+/// JSON text with `\u` escapes resolved: a model that wrote `\u6c49` produced one character, not
+/// six.
 fn unescaped(json: &RawJson) -> Cow<'_, str> {
     let text = json.as_str();
     if !text.contains("\\u") {

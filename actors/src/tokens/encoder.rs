@@ -1,45 +1,46 @@
-//! What turns text into tokens: the tables of OpenAI, and encoders of one's own (REQUIREMENTS K-11, K-12).
+//! Encodings that turn text into tokens: the built-in tables of OpenAI, and the trait for custom
+//! encoders.
 //!
 //! Pure.
 
 use tiktoken_rs::CoreBPE;
 
-/// Turns text into numbers and back.
+/// Turns text into tokens and back.
 pub trait Encoder: Send + Sync + 'static {
-    /// Its name, for people.
+    /// The name of the encoding, for display.
     fn name(&self) -> &str {
         "custom"
     }
 
-    /// The tokens of a text. Texts that look like special tokens are text (REQUIREMENTS K-25).
+    /// The tokens of a text. Text that looks like a special token is encoded as plain text.
     fn encode(&self, text: &str) -> Vec<u32>;
 
-    /// The text of tokens.
+    /// The text of a sequence of tokens.
     ///
     /// # Errors
-    /// [`DecodeError`] for a number that is no token, and for tokens that end within a character.
+    /// [`DecodeError`] for an unknown token, and for tokens that end inside a character.
     fn decode(&self, tokens: &[u32]) -> Result<String, DecodeError>;
 
-    /// How many tokens a text has.
+    /// Number of tokens of a text.
     fn count_tokens(&self, text: &str) -> u64 {
         self.encode(text).len() as u64
     }
 }
 
-/// Why tokens are no text.
+/// Why tokens cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// There is no such token.
+    /// The encoding has no such token.
     #[error("{0} is no token of this encoding")]
     UnknownToken(u32),
-    /// The bytes are not UTF-8.
+    /// The decoded bytes are not valid UTF-8.
     #[error("the tokens do not make whole characters")]
     NotText,
 }
 
-/// An encoding whose table is part of the program: nothing is fetched. The first use of each reads its table (0.1 to 0.3 s of
-/// processor time), which the whole process then shares; see [`Encoding::warm`].
+/// A built-in encoding, compiled into the program. The first use of each parses its table (0.1 to
+/// 0.3 s of processor time), which the whole process then shares; see [`Encoding::warm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names of the tables")]
 pub enum Encoding {
@@ -52,17 +53,17 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// All of them.
+    /// All built-in encodings.
     pub const ALL: &'static [Self] =
         &[Self::Cl100kBase, Self::O200kBase, Self::O200kHarmony, Self::P50kBase, Self::P50kEdit, Self::R50kBase];
 
-    /// The encoding of that name; `gpt2` is `r50k_base`.
+    /// The encoding with this name; `gpt2` is an alias of `r50k_base`.
     pub fn named(name: &str) -> Option<Self> {
         let name = if name == "gpt2" { "r50k_base" } else { name };
         Self::ALL.iter().find(|encoding| encoding.as_str() == name).copied()
     }
 
-    /// Its name.
+    /// The name of the encoding.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cl100kBase => "cl100k_base",
@@ -74,7 +75,8 @@ impl Encoding {
         }
     }
 
-    /// Reads the table now, so that the first count does not wait for it. Takes processor time: not for an actor's handler.
+    /// Parses the table now, so that the first count does not wait for it. Takes processor time: do
+    /// not call it in an actor's handler.
     pub fn warm(self) {
         self.table();
     }
@@ -108,7 +110,8 @@ impl Encoder for Encoding {
     fn count_tokens(&self, text: &str) -> u64 {
         let (mut last, mut tokens) = ("", 0);
         let of_each = super::chunk::chunks(text).map(|chunk| {
-            // A long run of one letter is the same chunk again and again, and the dearest kind there is.
+            // A long run of one letter repeats the same chunk and is the slowest kind to count, so
+            // the count is reused.
             if chunk != last {
                 (last, tokens) = (chunk, self.table().count_ordinary(chunk) as u64);
             }

@@ -1,10 +1,10 @@
-//! Families of models: whose tokens are counted alike (REQUIREMENTS K-01, K-02).
+//! Families of models, by vendor: models of a family share an encoding and a margin.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// Who made a model. Its word in files is the lower-case name; an unknown word is an error (REQUIREMENTS F-04).
+/// The vendor family of a model. Serialized as its lower-case name; an unknown name is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelFamily {
@@ -24,12 +24,13 @@ pub enum ModelFamily {
     Mistral,
     /// DeepSeek.
     DeepSeek,
-    /// Anything else.
+    /// A model of any other vendor.
     #[default]
     Custom,
 }
 
-/// Words of model names. A word counts wherever it stands, for vendors and routers put their own names before it.
+/// Words that identify a family. They match anywhere in a model name, since vendors and routers add
+/// prefixes.
 const WORDS: &[(&str, ModelFamily)] = &[
     ("claude", ModelFamily::Claude),
     ("gpt", ModelFamily::Gpt),
@@ -48,15 +49,16 @@ const WORDS: &[(&str, ModelFamily)] = &[
     ("deepseek", ModelFamily::DeepSeek),
 ];
 
-/// Names of OpenAI that hold no word: `o1`, `o3-mini`.
+/// OpenAI model names without such a word: `o1`, `o3-mini`.
 const GPT_SERIES: &[&str] = &["o1", "o3", "o4"];
 
 impl ModelFamily {
-    /// All of them.
+    /// All families.
     pub const ALL: &'static [Self] =
         &[Self::Claude, Self::Gpt, Self::Gemini, Self::Glm, Self::Qwen, Self::Llama, Self::Mistral, Self::DeepSeek, Self::Custom];
 
-    /// The family that a name tells, in any case; of several the one that is named first (`deepseek-r1-distill-llama-70b`).
+    /// The family that a model name indicates, in any case. If the name contains several words, the
+    /// first one wins (`deepseek-r1-distill-llama-70b`).
     ///
     /// ```
     /// use callboard_actors::tokens::ModelFamily;
@@ -76,7 +78,7 @@ impl ModelFamily {
         }
     }
 
-    /// The word in files.
+    /// The name of the family in configuration files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Claude => "claude",

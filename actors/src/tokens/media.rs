@@ -1,10 +1,12 @@
-//! What images and documents cost: an estimate by their size, never a count of their base64 as text (REQUIREMENTS W-04, BUG-38).
+//! Token estimates for images and documents, by their size. Their base64 is never counted as text.
 //!
-//! An image is `width x height / 750` tokens, 1600 at most: models are shown larger ones shrunk. The size stands in the first bytes of
-//! a PNG, JPEG, GIF or WebP file, and no more is decoded than [`HEAD_BYTES`]; an image behind a URL, or of another format, is 1600.
+//! An image costs `width x height / 750` tokens, at most 1600, since providers shrink larger
+//! images. The size is read from the header of a PNG, JPEG, GIF or WebP file, and no more than
+//! [`HEAD_BYTES`] are decoded. An image behind a URL, or in another format, costs 1600.
 //!
-//! A document in base64 is 3000 tokens a page; a page is taken for 50 KiB of the file, and at least one is there. A document of plain
-//! text is a third of its characters. What stands elsewhere (a URL, a file's id) is one page: nobody can know.
+//! A base64 document costs 3000 tokens per page, at 50 KiB of the file per page and at least one
+//! page. A plain-text document costs a third of its characters. A document stored elsewhere (a URL,
+//! a file id) counts as one page, since its size is unknown.
 //!
 //! Pure.
 
@@ -16,19 +18,20 @@ use serde::Deserialize;
 use super::rough_tokens;
 use crate::chat::{ContentBlock, RawJson, attachment::dimensions};
 
-/// What the largest image costs, and one whose size nobody knows.
+/// Tokens of the largest image, and of an image of unknown size.
 pub const IMAGE_TOKENS_MAX: u64 = 1600;
 
-/// What a page of a document costs.
+/// Tokens of one page of a document.
 pub const PAGE_TOKENS: u64 = 3000;
 
-/// Bytes of a document that are taken for a page.
+/// Bytes of a document that count as one page.
 const PAGE_BYTES: u64 = 50 * 1024;
 
-/// Bytes that are decoded to find the size of an image; a JPEG may hold a preview before it.
+/// Bytes that are decoded to find the size of an image. A JPEG may contain a preview before its own
+/// header.
 const HEAD_BYTES: usize = 96 * 1024;
 
-/// Pixels a token stands for.
+/// Pixels per token.
 const PIXELS_PER_TOKEN: u64 = 750;
 
 #[derive(Deserialize)]
@@ -47,7 +50,7 @@ struct Source<'a> {
     content: Option<RawJson>,
 }
 
-/// What a block costs if it is an image or a document; `None` for every other kind.
+/// Tokens of an image or document block; `None` for other blocks.
 pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
     let source = || serde_json::from_str::<Block<'_>>(raw.as_str()).ok().and_then(|block| block.source);
     match kind {
@@ -74,7 +77,7 @@ fn document_tokens(source: &Source<'_>) -> u64 {
     }
 }
 
-/// A document that is made of a text or of blocks.
+/// Tokens of a document whose content is a text or a list of blocks.
 fn content_tokens(content: &RawJson) -> u64 {
     if let Ok(text) = content.parse::<String>() {
         return rough_tokens(&text);
@@ -83,12 +86,12 @@ fn content_tokens(content: &RawJson) -> u64 {
         ContentBlock::Text(block) => rough_tokens(&block.text),
         ContentBlock::Other { kind, raw } if kind == "image" => media_tokens(kind, raw).unwrap_or(0),
         ContentBlock::Other { raw, .. } => rough_tokens(raw.as_str()),
-        ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // No document holds them.
+        ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // Documents cannot contain these.
     };
     content.parse::<Vec<ContentBlock>>().map_or(PAGE_TOKENS, |blocks| blocks.iter().map(cost).sum())
 }
 
-/// The first bytes behind a base64 text; none if it is not base64.
+/// The first decoded bytes of a base64 text; empty if it is not base64.
 fn head(data: &str) -> Vec<u8> {
     let whole = data.len().min(HEAD_BYTES / 3 * 4) / 4 * 4;
     data.get(..whole).and_then(|start| STANDARD.decode(start).ok()).unwrap_or_default()

@@ -1,15 +1,17 @@
-//! How many tokens a text has for a model: families, configurations, encodings, the counter. Pure: the tables are part of the program.
+//! Token counts of texts and messages for a model: families, configurations, encodings, the
+//! counter. The tables are compiled into the program.
 //!
-//! The encodings are OpenAI's. Their counts are exact for OpenAI's models alone; for others they are an estimate that a margin raises
-//! (REQUIREMENTS CON-35). An API that counts is asked by [`crate::model_gateway::exact`].
+//! The encodings are OpenAI's. Their counts are exact for OpenAI's models only; for others they are
+//! estimates, raised by a margin. [`crate::model_gateway::exact`] asks providers' APIs for exact
+//! counts.
 //!
 //! Promises:
 //! - counting never fails and never waits
-//! - what is registered holds for the next call
+//! - a registration applies to the next call
 //! - a text of any shape is counted in time proportional to its length (`chunk`)
 //! - an image or a document is never counted as text (`media`)
 //!
-//! How full a window is, by what providers report, is another thing (`window`, CON-42).
+//! How full a window is, as reported by providers, is tracked separately (`window`).
 //!
 //! Pure.
 

@@ -1,4 +1,5 @@
-//! Which model is counted how: exact names, patterns, the family's default, the fallback (REQUIREMENTS K-04 to K-13).
+//! Maps models to encodings and margins: by exact name, by pattern, by the family's default, else
+//! by a fallback.
 //!
 //! Pure.
 
@@ -10,8 +11,8 @@ use std::{
 
 use super::{Encoder, EncoderConfig, Encoding, ModelFamily};
 
-/// The configurations that are there without being registered, before [`FALLBACK_MARGIN`]: pattern, family, encoding, margin
-/// (REQUIREMENTS K-04; `o200k` as ruled for K-06: what OpenAI's own table of models says).
+/// The built-in configurations: pattern, family, encoding, margin. The `o200k` entries follow
+/// OpenAI's own table of models.
 const DEFAULTS: &[(&str, ModelFamily, Encoding, f64)] = &[
     ("claude-*", ModelFamily::Claude, Encoding::Cl100kBase, 1.15),
     ("gpt-*", ModelFamily::Gpt, Encoding::Cl100kBase, 1.0),
@@ -33,14 +34,15 @@ const DEFAULTS: &[(&str, ModelFamily, Encoding, f64)] = &[
     ("o4-*", ModelFamily::Gpt, Encoding::O200kBase, 1.0),
 ];
 
-/// The margin of a model that nothing is known of (REQUIREMENTS K-05).
+/// The margin of a model without a matching configuration.
 pub const FALLBACK_MARGIN: f64 = 1.2;
 
-/// Ways to count that a registry tells apart, so that a message can keep its count with the way it was counted.
+/// Most combinations of encoding and margin that get a number, so that messages can cache their
+/// counts by it.
 const PROFILES_MAX: usize = u8::MAX as usize;
 
-/// Which model is counted how. A host has one; what is registered holds for every later call, also for models that were counted
-/// before.
+/// Which encoding and margin a model uses. A host has one registry. A registration applies to every
+/// later call, also for models that were counted before.
 ///
 /// ```
 /// use callboard_actors::tokens::{EncoderConfig, EncoderRegistry, ModelFamily};
@@ -52,7 +54,7 @@ const PROFILES_MAX: usize = u8::MAX as usize;
 /// ```
 pub struct EncoderRegistry {
     table: RwLock<Table>,
-    /// Unknown encodings that were warned of: names out of configurations, so there are few.
+    /// Unknown encodings that were logged. The names come from configurations, so there are few.
     warned: Mutex<BTreeSet<String>>,
 }
 
@@ -69,10 +71,11 @@ struct Entry<T> {
     value: T,
 }
 
-/// What a count depends on beside the text: the encoding, or which registration of a custom one, and the margin's bits.
+/// What a count depends on besides the text: the encoding, or the number of a custom encoder's
+/// registration, and the bits of the margin.
 type Profile = (Result<Encoding, u64>, u64);
 
-/// How one model is counted.
+/// How the tokens of one model are counted.
 #[derive(Clone)]
 pub(super) struct Resolved {
     pub(super) config: Arc<EncoderConfig>,
@@ -97,7 +100,7 @@ impl Chosen {
 }
 
 impl Resolved {
-    /// `floor(tokens x margin)` (REQUIREMENTS K-17).
+    /// `floor(tokens x margin)`.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the floor is what is wanted, and nothing is negative")]
     pub(super) fn count(&self, text: &str) -> u64 {
         if text.is_empty() {
@@ -119,22 +122,24 @@ impl Default for EncoderRegistry {
 }
 
 impl EncoderRegistry {
-    /// The registry of the models that are known without being registered.
+    /// A registry with the built-in configurations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds or replaces the configuration of a model's name, or of all names that fit a pattern with `*` (REQUIREMENTS K-09). Case does
-    /// not matter. It is taken as it is: see [`EncoderConfig::validate`].
+    /// Adds or replaces the configuration of a model name, or of all names that match a pattern
+    /// with `*`. Case is ignored. The configuration is not validated; see
+    /// [`EncoderConfig::validate`].
     pub fn register_encoder_config(&self, pattern: &str, config: EncoderConfig) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         put(&mut table.configs, pattern, Arc::new(config));
     }
 
-    /// Adds or replaces an encoder for a name or pattern (REQUIREMENTS K-10); it wins over every encoding that a configuration names.
-    /// Without a configuration of its own, the one that holds for the model keeps holding.
+    /// Adds or replaces an encoder for a name or pattern. It takes precedence over the encoding of
+    /// any configuration. Without `config`, the model keeps its current configuration.
     ///
-    /// Such an encoder is given whole texts: how it keeps long ones bounded is its own affair.
+    /// A custom encoder receives whole texts and must itself bound the time that it spends on long
+    /// ones.
     pub fn register_custom_encoder(&self, pattern: &str, encoder: Arc<dyn Encoder>, config: Option<EncoderConfig>) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.registered += 1;
@@ -145,8 +150,9 @@ impl EncoderRegistry {
         }
     }
 
-    /// The configuration of a model: by exact name, by the most specific pattern, by its family's default, else the fallback
-    /// (REQUIREMENTS K-07). Of a name such as `openai/gpt-4o`, what stands behind its last slash is looked up too.
+    /// The configuration of a model: by exact name, by the most specific pattern, by its family's
+    /// default, else the fallback. For a name such as `openai/gpt-4o`, the part after the last
+    /// slash is matched too.
     pub fn encoder_config(&self, model: &str) -> Arc<EncoderConfig> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).config(&model.to_lowercase())
     }
@@ -169,7 +175,8 @@ impl EncoderRegistry {
         }
     }
 
-    /// A small number for this way to count, the same for the life of the registry; `None` when there are too many.
+    /// A small number that identifies this encoding and margin for as long as the registry exists;
+    /// `None` when all numbers are used.
     pub(super) fn profile(&self, resolved: &Resolved) -> Option<u8> {
         let encoder = match (&resolved.encoder, resolved.custom) {
             (Chosen::Table(encoding), _) => Ok(*encoding),
@@ -223,8 +230,9 @@ fn put<T>(entries: &mut Vec<Entry<T>>, pattern: &str, value: T) {
     }
 }
 
-/// The value of the most specific pattern that fits a name, or what stands behind its last slash: without `*`, else with the most other characters, else with the fewest `*`
-/// (REQUIREMENTS K-08). Of equals the last one wins.
+/// The value of the most specific pattern that matches a name, or the part after its last slash. A
+/// pattern without `*` is most specific, then one with more other characters, then one with fewer
+/// `*`. Among equals the last one wins.
 fn best<'t, T>(entries: &'t [Entry<T>], name: &str) -> Option<&'t T> {
     let specificity = |pattern: &str| {
         let stars = pattern.matches('*').count();
@@ -235,7 +243,8 @@ fn best<'t, T>(entries: &'t [Entry<T>], name: &str) -> Option<&'t T> {
     fitting.max_by_key(|entry| specificity(&entry.pattern)).map(|entry| &entry.value)
 }
 
-/// Whether a name fits a pattern in which `*` stands for any text. Linear in the name for each `*`.
+/// Whether a name matches a pattern in which `*` stands for any text. Takes linear time in the name
+/// for each `*`.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

@@ -1,30 +1,31 @@
-//! Rough counts without an encoder: for what is not worth a table, never for decisions (REQUIREMENTS K-26, K-27, CON-35).
+//! Rough token counts where an encoder would cost too much. Not for decisions about a context.
 //!
 //! Pure.
 
-/// A third of the characters: within 30 % for ordinary text (REQUIREMENTS K-26).
+/// A third of the characters. For ordinary text the result is within 30 % of the real count.
 pub fn rough_tokens(text: &str) -> u64 {
     text.chars().count() as u64 / 3
 }
 
-/// By what the text is: prose by its share of Chinese characters, fenced code a third of its characters, a JSON document two fifths
-/// (REQUIREMENTS K-27). Only what stands in a fence is code; the words of a language do not make prose code (BUG-44).
+/// An estimate by the kind of text: prose by its share of Chinese characters, fenced code at a
+/// third of its characters, a JSON document at two fifths. Only text between fences counts as code;
+/// keywords in prose do not.
 pub fn rough_tokens_by_content(text: &str) -> u64 {
     let trimmed = text.trim();
     if [('{', '}'), ('[', ']')].iter().any(|(open, close)| trimmed.starts_with(*open) && trimmed.ends_with(*close)) {
         return text.chars().count() as u64 * 2 / 5;
     }
-    // Odd parts stand between two fences.
+    // Parts with an odd index lie between two fences.
     text.split("```").enumerate().map(|(index, part)| if index % 2 == 1 { rough_tokens(part) } else { rough_prose(part) }).sum()
 }
 
-/// Characters through `4 (1 - r) + 1.5 r`, r being the share of Chinese characters.
+/// Characters divided by `4 (1 - r) + 1.5 r`, where r is the share of Chinese characters.
 fn rough_prose(text: &str) -> u64 {
     let (chinese, others) = text.chars().fold((0_u64, 0_u64), |(chinese, others), c| match c {
         '\u{4E00}'..='\u{9FFF}' => (chinese + 1, others),
         _ => (chinese, others + 1),
     });
-    // n / (4 (1 - r) + 1.5 r) with r = chinese / n, in whole numbers.
+    // n / (4 (1 - r) + 1.5 r) with r = chinese / n, in integers.
     let (all, weight) = (chinese + others, 8 * others + 3 * chinese);
     (2 * all * all).checked_div(weight).unwrap_or(0)
 }

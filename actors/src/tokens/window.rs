@@ -1,4 +1,5 @@
-//! How full a model's window is, by what its provider said of the last call and how much came since (REQUIREMENTS K-28, C-03).
+//! Tracks how full a model's window is, from the provider's figures of the last call and the
+//! messages added since.
 //!
 //! Pure.
 
@@ -6,22 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{chat::Usage, limits::BYTES_A_TOKEN};
 
-/// Follows the fill of a window. Asks nobody and counts no text: the provider's figure steers, what is new is estimated by its bytes.
+/// The use of a window. No text is counted and no provider is asked: the provider's last figure is
+/// the base, and newer messages are estimated by their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WindowUse {
-    /// Tokens of the last call, input and output; 0 when nothing is known.
+    /// Input and output tokens of the last call; 0 if unknown.
     known: u64,
-    /// Bytes of all messages at that time.
+    /// Bytes of all messages at the time of that call.
     known_bytes: u64,
-    /// Bytes of the messages that came since.
+    /// Bytes of the messages added since.
     new_bytes: u64,
-    /// How many came since; they are the last ones.
+    /// Number of messages added since; they are the last ones of the history.
     new_messages: u32,
 }
 
 impl WindowUse {
-    /// A call was answered. `history_bytes`: all messages, the answer included. Figures that cannot be (fewer tokens than a sixteenth of
-    /// the bytes, more than bytes and fixed parts allow) are bent into what can (FAULTS F21).
+    /// Records an answered call. `history_bytes` covers all messages, the answer included.
+    /// Impossible figures (fewer tokens than a sixteenth of the bytes, or more than bytes and fixed
+    /// parts allow) are clamped to the possible range.
     pub fn answered(&mut self, usage: &Usage, history_bytes: u64) {
         let said = usage.input().saturating_add(usage.output);
         let least = history_bytes / (4 * BYTES_A_TOKEN);
@@ -29,40 +32,41 @@ impl WindowUse {
         *self = Self { known: said.clamp(least, most), known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
     }
 
-    /// A message was appended that no call has seen.
+    /// Records a message that no call has included yet.
     pub fn appended(&mut self, bytes: usize) {
         self.new_bytes = self.new_bytes.saturating_add(bytes as u64);
         self.new_messages = self.new_messages.saturating_add(1);
     }
 
-    /// A message that was appended last is taken back.
+    /// Takes back the message that was appended last.
     pub fn taken_back(&mut self, bytes: usize) {
         self.new_bytes = self.new_bytes.saturating_sub(bytes as u64);
         self.new_messages = self.new_messages.saturating_sub(1);
     }
 
-    /// The history was compacted; all that is sent was counted.
+    /// Records a compacted history whose tokens were counted in full.
     pub fn counted(&mut self, tokens: u64, history_bytes: u64) {
         *self = Self { known: tokens, known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
     }
 
-    /// The history was replaced by something nobody counted.
+    /// Records a replaced history whose tokens are unknown.
     pub fn replaced(&mut self, messages: usize, history_bytes: u64) {
         let new_messages = u32::try_from(messages).unwrap_or(u32::MAX);
         *self = Self { known: 0, known_bytes: 0, new_bytes: history_bytes, new_messages };
     }
 
-    /// Tokens in use, estimated. `fixed`: those of the system prompt and the tools, which only a call's figure includes.
+    /// Estimated tokens in use. `fixed` is the size of the system prompt and the tools, which a
+    /// call's figure already includes.
     pub fn estimate(&self, fixed: u64) -> u64 {
         self.base(fixed).saturating_add(self.new_bytes / BYTES_A_TOKEN)
     }
 
-    /// Tokens in use at most: no token is shorter than a byte.
+    /// Upper bound of the tokens in use: no token is shorter than a byte.
     pub fn at_most(&self, fixed: u64) -> u64 {
         self.base(fixed).saturating_add(self.new_bytes)
     }
 
-    /// Tokens of the last call, if one is known, and how many messages at the end it did not have.
+    /// Tokens of the last call, if known, and the number of messages added since.
     pub fn last_call(&self) -> (Option<u64>, usize) {
         (Some(self.known).filter(|known| *known > 0), self.new_messages as usize)
     }
@@ -72,7 +76,7 @@ impl WindowUse {
     }
 }
 
-/// System prompt and tools can be this large whatever the history is.
+/// Upper bound of the system prompt and the tools, whatever the size of the history.
 const FIXED_TOKENS_MAX: u64 = 2_000_000;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use crate::tokens::{Encoder, Encoding};
 
 const ENCODINGS: [Encoding; 2] = [Encoding::Cl100kBase, Encoding::O200kBase];
 
-/// A generator of one's own: a seed replays everything.
+/// A seeded generator, so that a failure can be replayed.
 struct Random(u64);
 
 impl Random {
@@ -17,12 +17,12 @@ impl Random {
     }
 }
 
-/// The same without chunks.
+/// The count of the whole text, without chunks.
 fn whole(encoding: Encoding, text: &str) -> u64 {
     encoding.table().encode_ordinary(text).len() as u64
 }
 
-/// How many chunks do not end where every encoding ends a piece.
+/// The number of chunks that end inside a piece.
 fn hard_cuts(text: &str) -> u64 {
     let chunks: Vec<&str> = chunks(text).collect();
     chunks.windows(2).filter(|pair| !ends_a_piece(pair[0].chars().next_back().unwrap(), pair[1].chars().next().unwrap())).count() as u64
@@ -92,7 +92,8 @@ fn chunks_joined_are_the_text_and_none_is_longer_than_the_bound() {
 
         assert_eq!(chunks.concat(), *text);
         assert!(chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_BYTES));
-        // Two neighbours are longer than one chunk may be, so their number is bounded by the length of the text.
+        // Two neighboring chunks together exceed the size of one, so their number is bounded by the
+        // length of the text.
         assert!(chunks.len() <= 2 + 2 * text.len() / (CHUNK_BYTES - 3), "{} chunks of {} bytes", chunks.len(), text.len());
     }
 }

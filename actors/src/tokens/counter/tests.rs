@@ -94,7 +94,7 @@ fn a_message_is_counted_once_for_each_way_of_counting() {
     let (claude, gpt) = (counter.count_message("claude-3", &message), counter.count_message(GPT, &message));
     assert_ne!(claude, gpt);
 
-    // What is kept is what is answered, for this way and no other.
+    // The cached count is returned for this encoding and margin, and for no other.
     let way = counter.registry().profile(&counter.registry().resolve(GPT)).unwrap();
     assert_eq!(message.counted_tokens(way).map(u64::from), Some(gpt));
     message.keep_tokens(way, 4711);

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::tokens::{DecodeError, TokenCounter};
 
-/// One token a word.
+/// An encoder with one token per word.
 struct Words;
 
 impl Encoder for Words {
@@ -57,7 +57,7 @@ fn the_defaults_are_those_of_the_specification() {
 #[test]
 fn a_model_is_looked_up_by_name_then_pattern_then_family_then_fallback() {
     let registry = EncoderRegistry::default();
-    // No pattern fits; the family's default does.
+    // No pattern matches; the family's default applies.
     assert_eq!(registry.encoder_config("qwen2.5-coder").safety_margin, 1.2);
     assert_eq!(known(&registry, "us.anthropic.claude-x"), ("claude", "cl100k_base".into(), 1.15));
 
@@ -129,7 +129,7 @@ fn what_is_registered_holds_for_models_already_counted() {
 
 #[test]
 fn a_custom_encoder_is_found_by_pattern_and_can_be_replaced() {
-    /// Counts how often it is asked.
+    /// Counts its calls.
     struct Asked(AtomicUsize);
 
     impl Encoder for Asked {
