@@ -1,4 +1,4 @@
-//! One breaker a tool and tenant: a tool that fails again and again is left alone for a while (REQUIREMENTS L-04).
+//! One circuit breaker per tool and tenant. A tool that fails repeatedly is not called for a while.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use crate::{
     tool::{ToolError, ToolErrorType},
 };
 
-/// The breakers of a tenant's tools. Bound: one a tool of the host.
+/// The breakers of a tenant's tools: at most one per tool of the host.
 pub(super) struct Breakers {
     since: Instant,
     by_tool: Mutex<HashMap<String, Breaker, IdHash>>,
@@ -28,7 +28,7 @@ impl Default for Breakers {
     }
 }
 
-/// What an attempt says of its tool.
+/// What the result of an attempt says about the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sign {
     Works,
@@ -41,13 +41,14 @@ fn sign(result: Option<&RunResult>) -> Sign {
         None | Some(RunResult::Output(_) | RunResult::Activation(_)) => Sign::Works,
         Some(RunResult::TimedOut { .. } | RunResult::Panicked { .. }) => Sign::Fails,
         Some(RunResult::Cancelled | RunResult::NotBegun) => Sign::Nothing,
-        // What the caller did wrong says that the tool works (T-35).
+        // An error caused by the arguments or by missing permission shows that the tool works.
         Some(RunResult::Error(error)) if error.kind.is_permanent() => Sign::Works,
         Some(RunResult::Error(_)) => Sign::Fails,
     }
 }
 
-/// The right to make an attempt; tells the breaker how it went, also when it is dropped in the middle.
+/// The right to make one attempt. Reports the result to the breaker, also when it is dropped before
+/// the attempt ends.
 pub(super) struct Attempt<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
@@ -56,7 +57,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Breakers {
-    /// Asks for an attempt.
+    /// Asks the breaker of a tool for permission to make an attempt.
     pub(super) fn ask<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
         match self.with(spec.name(), |breaker, now| breaker.ask(now)) {
             Pass::Closed | Pass::Probe => Ok(Attempt { breakers: self, tool: spec.name(), config: &spec.breaker, told: false }),
@@ -83,7 +84,7 @@ impl Breakers {
 }
 
 impl Attempt<'_> {
-    /// Tells how it ended; `None` is well.
+    /// Reports the result of the attempt; `None` means success.
     pub(super) fn ended(mut self, result: Option<&RunResult>) {
         self.told = true;
         let config = self.config;
@@ -120,7 +121,7 @@ mod tests {
         for _ in 0..4 {
             fails(&breakers, &spec, &bad);
         }
-        fails(&breakers, &spec, &RunResult::Error(ToolError::invalid("not the tool's fault"))); // The row begins anew.
+        fails(&breakers, &spec, &RunResult::Error(ToolError::invalid("not the tool's fault"))); // Resets the count.
         for _ in 0..5 {
             fails(&breakers, &spec, &bad);
         }
@@ -130,7 +131,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(30)).await;
         let probe = breakers.ask(&spec).ok();
         assert!(probe.is_some() && breakers.ask(&spec).is_err(), "one probe, alone");
-        drop(probe); // Cancelled: another one may probe.
+        drop(probe); // Cancelled: another attempt may probe.
         breakers.ask(&spec).unwrap_or_else(|_| panic!("a probe")).ended(None);
         assert!(breakers.ask(&spec).is_ok() && breakers.ask(&spec).is_ok());
     }

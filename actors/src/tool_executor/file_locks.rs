@@ -1,5 +1,5 @@
-//! One call a file at a time, also of different conversations of a tenant (REQUIREMENTS G-13, G-14). Within a batch the plan keeps the
-//! order already.
+//! File locks: at most one call at a time works on a file, across all conversations of a tenant.
+//! Within a batch the plan already keeps the order.
 
 use std::{
     collections::HashMap,
@@ -8,26 +8,28 @@ use std::{
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// Names of files between two sweeps of those that nobody holds.
+/// Number of entries at which unused locks are removed.
 const SWEEP_AT: usize = 256;
 
-/// Files in use, by workspace and path in one spelling.
+/// Locks by workspace and normalized path.
 #[derive(Default)]
 pub(super) struct FileLocks {
     files: Mutex<HashMap<String, Weak<AsyncMutex<()>>>>,
 }
 
-/// A file that is one's own until this is dropped.
+/// The exclusive right to a file; released on drop.
 pub(super) struct FileGuard {
     _guard: OwnedMutexGuard<()>,
 }
 
 impl FileLocks {
-    /// Waits until the file is free. First come, first served.
+    /// Waits until the file is free. Waiters are served in order of arrival.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
     pub(super) async fn take(&self, file: String) -> FileGuard {
+        // The map holds weak references: a lock lives as long as its holder and waiters, and dead
+        // entries are removed when the map has grown. The map is never locked during a wait.
         let mutex = {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
             if files.len() >= SWEEP_AT {

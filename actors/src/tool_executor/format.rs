@@ -1,6 +1,8 @@
-//! How data reads at each output level, and in a line when it is stored (REQUIREMENTS O-02..O-08, A-06, A-13..A-15).
+//! Formats tool data for the model at each output level, and as a one-line summary when it is
+//! stored.
 //!
-//! Cuts are in characters and never through one (O-17). Of data that is shown in part only that part is written out.
+//! Texts are cut by characters, never within one. Data that is shown in part is serialized only as
+//! far as needed.
 //!
 //! Pure.
 
@@ -11,25 +13,26 @@ use serde_json::Value;
 
 use crate::{ids::ArtifactId, tool::OutputLevel};
 
-/// Characters of what is no list and no object at BRIEF (O-05).
+/// Characters shown at BRIEF of a value that is neither a list nor an object.
 const BRIEF_CHARS_MAX: usize = 100;
 
-/// Characters of what is no list at STANDARD (O-07).
+/// Characters shown at STANDARD of a value that is not a list.
 const STANDARD_CHARS_MAX: usize = 500;
 
-/// Items of a list that are shown at STANDARD (O-06).
+/// Items of a list shown at STANDARD.
 const ITEMS_SHOWN: usize = 3;
 
-/// Characters of a summary of what is no list and no object (A-15).
+/// Characters in the summary of a value that is neither a list nor an object.
 const SUMMARY_CHARS_MAX: usize = 200;
 
-/// Bytes of any summary: an object may have long keys and many, and a page must fit beside it.
+/// Maximum size of a summary in bytes. Objects can have many long keys, and a page must fit beside
+/// the summary.
 const SUMMARY_BYTES_MAX: usize = 1024;
 
-/// Keys of an object that its summary names (A-14).
+/// Keys of an object listed in its summary.
 const KEYS_SHOWN: usize = 10;
 
-/// Data as the model reads it at a level.
+/// The text of a value at an output level.
 pub fn format(value: &Value, level: OutputLevel) -> String {
     match (level, value) {
         (OutputLevel::Brief, Value::Array(items)) => format!("Found {} items", items.len()),
@@ -57,7 +60,7 @@ pub fn format(value: &Value, level: OutputLevel) -> String {
     }
 }
 
-/// What was stored, in a line.
+/// The one-line summary of a stored value.
 pub fn summary(value: &Value) -> String {
     let text = match value {
         Value::Array(items) => {
@@ -81,7 +84,7 @@ pub fn text_summary(text: &str) -> String {
     text.chars().take(SUMMARY_CHARS_MAX).collect()
 }
 
-/// What the model reads of data that is stored (A-06).
+/// What the model reads about a stored value: the artifact's id and the summary.
 pub fn stored_text(id: &ArtifactId, summary: &str) -> String {
     format!(
         "Data stored as artifact: {id}\n\nLarge dataset available for subsequent tool access.\n\n\
@@ -90,11 +93,12 @@ pub fn stored_text(id: &ArtifactId, summary: &str) -> String {
     )
 }
 
-/// JSON text, compact or indented by two spaces, non-ASCII as it is: at most its first `bytes_max` bytes, cut at a character, and
-/// how many there are.
+/// The JSON text of a value, compact or indented by two spaces, with non-ASCII characters
+/// unescaped. Returns at most the first `bytes_max` bytes, cut at a character boundary, and the
+/// total number of bytes.
 pub(super) fn json_within(value: &Value, pretty: bool, bytes_max: usize) -> (String, u64) {
     let mut kept = Kept { bytes: Vec::new(), bytes_max, total: 0 };
-    // Neither writing nor a `Value` can fail.
+    // Neither the writer nor the serialization of a `Value` can fail.
     let _ = if pretty {
         value.serialize(&mut serde_json::Serializer::pretty(&mut kept))
     } else {
@@ -103,7 +107,7 @@ pub(super) fn json_within(value: &Value, pretty: bool, bytes_max: usize) -> (Str
     (into_text(kept.bytes), kept.total)
 }
 
-/// Keeps the first bytes and counts the rest.
+/// A writer that keeps the first bytes and counts the rest.
 struct Kept {
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -123,7 +127,7 @@ impl Write for Kept {
     }
 }
 
-/// The text in bytes that were cut out of a text, without half a character at the end.
+/// Converts bytes that may end within a character, which is dropped.
 fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| {
         let whole = error.utf8_error().valid_up_to();
@@ -133,7 +137,7 @@ fn into_text(bytes: Vec<u8>) -> String {
     })
 }
 
-/// The text itself of a text, JSON of anything else.
+/// A string itself; any other value as JSON.
 fn text_form(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -148,7 +152,7 @@ fn first_chars(value: &Value, chars: usize) -> String {
     }
 }
 
-/// As the seeds' language sees it: nothing, zero and what is empty are no success.
+/// Truthiness as in Python: null, false, zero and empty values are false.
 fn is_truthy(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -160,13 +164,13 @@ fn is_truthy(value: &Value) -> bool {
     }
 }
 
-/// A key as A-13 shows it: `'id'`.
+/// A key in quotes, as Python shows it: `'id'`.
 fn quoted(key: &str) -> String {
     let escaped = key.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
     if key.contains('\'') && !key.contains('"') { format!("\"{escaped}\"") } else { format!("'{}'", escaped.replace('\'', "\\'")) }
 }
 
-/// Joins no more than can be shown.
+/// Joins parts until the summary is full.
 fn bounded_join(parts: impl Iterator<Item = String>, separator: &str, wrap: impl Fn(String) -> String) -> String {
     let mut joined = String::new();
     for part in parts {
@@ -181,7 +185,7 @@ fn bounded_join(parts: impl Iterator<Item = String>, separator: &str, wrap: impl
     wrap(joined)
 }
 
-/// Cuts a text at a character and says that it did.
+/// Cuts a text at a character boundary and appends `…`.
 fn shorten(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max - '…'.len_utf8()));

@@ -1,6 +1,7 @@
-//! Results that answer later calls (REQUIREMENTS T-16..T-21). Bounded in entries and in bytes; one a tenant.
+//! Cached results of tool calls, one cache per tenant, bounded in entries and bytes.
 //!
-//! What a tool returned is kept, not what a model read of it: each call shows it at its own level and under its own id (T-20).
+//! The cache holds what the tool returned, not the observation: each call formats the result at its
+//! own output level and under its own id.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -30,35 +31,37 @@ impl Default for IdempotencyCache {
 }
 
 impl IdempotencyCache {
-    /// An empty cache with bounds of one's own.
+    /// An empty cache with the given limits.
     pub fn new(config: TtlCacheConfig) -> Self {
         Self { cache: Mutex::new(TtlCache::new(config)), since: Instant::now() }
     }
 
-    /// What answers a request: nothing unless its policy allows that (T-18). `key` is the request's.
+    /// The cached result for a request whose key is `key`; `None` also if the request's policy
+    /// forbids caching.
     pub fn answer(&self, request: &ToolInvocationRequest, key: &str) -> Option<Arc<ToolOutput>> {
         request.cache_policy.ttl()?;
         self.get_cached_result(key)
     }
 
-    /// Keeps what a request gave for as long as its policy says. Returns whether it is kept. Failures are no output, so none is kept
-    /// (T-21).
+    /// Caches the result of a request for as long as its policy says. Returns whether it was
+    /// stored. Failed calls have no output, so only successes are cached.
     pub fn note(&self, request: &ToolInvocationRequest, key: &str, output: &Arc<ToolOutput>) -> bool {
         request.cache_policy.ttl().is_some_and(|ttl| self.put(key, output, Some(ttl)))
     }
 
-    /// The result of a key (T-19).
+    /// The cached result of a key.
     pub fn get_cached_result(&self, key: &str) -> Option<Arc<ToolOutput>> {
         let now = self.now();
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key.to_owned(), now).cloned()
     }
 
-    /// Keeps the result of a key for an hour (T-19). Returns whether it is kept: what is too large is not.
+    /// Caches the result of a key for one hour. Returns whether it was stored; results that are too
+    /// large are not.
     pub fn cache_result(&self, key: &str, output: &Arc<ToolOutput>) -> bool {
         self.put(key, output, None)
     }
 
-    /// Forgets everything.
+    /// Removes all results.
     pub fn clear(&self) {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -78,7 +81,7 @@ impl IdempotencyCache {
     }
 }
 
-/// Bytes of a result, as JSON where it is data.
+/// Bytes of a result; data counts as JSON text.
 fn size(output: &ToolOutput) -> usize {
     match output {
         ToolOutput::Text(text) => text.len(),
@@ -90,7 +93,7 @@ fn size(output: &ToolOutput) -> usize {
     }
 }
 
-/// Counts what is written.
+/// A writer that counts bytes.
 struct Counted(usize);
 
 impl std::io::Write for Counted {

@@ -1,4 +1,5 @@
-//! Runs one call outside of a conversation: the same attempts, retries and result as inside of one, and nothing journaled.
+//! Runs one call outside of a conversation, with the same attempts, retries and result as inside
+//! one. Nothing is written to a journal.
 
 use std::sync::Arc;
 
@@ -19,20 +20,23 @@ use crate::{
     ports::{Progress, Tool},
 };
 
-/// A call that belongs to no batch. Judge it before ([`crate::conversation::Setup::judge`]): nothing is checked here.
+/// A call that belongs to no batch. The caller must check it first
+/// ([`crate::conversation::Setup::judge`]); nothing is checked here.
 pub struct LoneCall {
-    /// Its name for ever.
+    /// The stable key of the call.
     pub key: CallKey,
-    /// The tool.
+    /// The tool to run.
     pub tool: Arc<dyn Tool>,
-    /// What is asked of it.
+    /// The arguments and options of the call.
     pub request: ToolInvocationRequest,
 }
 
-/// Runs a call to its one result: time limit, panic, cancel, and retries as its effect class and policy allow (REQUIREMENTS T-43).
+/// Runs a call to its single result. Applies the time limit, catches panics, and retries as the
+/// effect class and the retry policy allow.
 ///
 /// # Cancel safety
-/// Dropping the future drops the tool's future; cancel the token instead, so that a tool can end its processes.
+/// Dropping the future drops the tool's future. Cancel the token instead, so that the tool can end
+/// its processes.
 pub async fn call_once(call: LoneCall, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
     let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };

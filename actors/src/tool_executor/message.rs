@@ -1,4 +1,4 @@
-//! The executor's mail.
+//! The messages of the tool executor.
 
 use std::sync::Arc;
 
@@ -15,23 +15,25 @@ use crate::{
 
 /// One attempt of one call.
 pub struct Run {
-    /// Its name in this life.
+    /// Identifies the attempt within this activation.
     pub work: WorkId,
-    /// Its name for ever.
+    /// The stable key of the call, the same in every activation.
     pub key: CallKey,
-    /// The tool.
+    /// The tool to run.
     pub tool: Arc<dyn Tool>,
-    /// What is asked of it.
+    /// The arguments and options of the call.
     pub request: ToolInvocationRequest,
-    /// How much of its data is shown.
+    /// Output level of the observation.
     pub level: OutputLevel,
-    /// Which start it is, from 0.
+    /// Number of the attempt, from 0.
     pub attempt: u32,
-    /// When the call was first started.
+    /// When the first attempt started.
     pub began: Instant,
-    /// The span of its turn, a disabled one where the turn is not sampled; `None` for a call that belongs to no turn.
+    /// The span of the round; a disabled span if the round is not sampled, `None` for a call
+    /// outside of a round.
     pub turn: Option<Span>,
-    /// Of a call that begins a subagent: with how many it shares its credit.
+    /// For `create_subagent`: the number of such calls in the batch, which share the parent's
+    /// context.
     pub siblings: Option<Siblings>,
 }
 
@@ -45,22 +47,22 @@ impl Run {
     }
 }
 
-/// What the executor can be told.
+/// A message to the tool executor.
 pub enum ToolExecutorMsg {
-    /// From the conversation, once the start may happen: run an attempt.
+    /// From the conversation, once the start is allowed: run an attempt.
     Run(Box<Run>),
-    /// From the conversation: an answer is no longer awaited; end the attempt now.
+    /// From the conversation: the result is no longer needed. Ends the attempt now.
     Abort {
-        /// Which.
+        /// The attempt to end.
         work: WorkId,
     },
-    /// From an attempt's task: it ended.
+    /// From the task of an attempt, when it ends.
     Ended {
-        /// Which.
+        /// The attempt that ended.
         work: WorkId,
-        /// How.
+        /// How the attempt ended.
         result: RunResult,
-        /// From the call's first start until now.
+        /// Time since the first attempt started, in milliseconds.
         duration_ms: u64,
     },
 }

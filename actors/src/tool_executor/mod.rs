@@ -1,8 +1,9 @@
-//! Runs the tool calls of a round. What runs when is decided by the conversation (`plan`, pure); here a start becomes a task, and a
-//! task's end, timeout or panic becomes a result.
+//! Runs the tool calls of a round. The conversation decides when a call starts (`plan`, pure). The
+//! executor turns each start into a task, and the task's end, timeout or panic into a result.
 //!
-//! State: the tasks of running attempts, each aborted with the actor. Supervised by its conversation, lives for one round that
-//! uses tools. Bound: at most `parallel_tools_max` attempts, by plan.
+//! State: the tasks of running attempts, each aborted when the actor stops. Supervised by its
+//! conversation; lives for one round that uses tools. Bound: at most `parallel_tools_max` attempts,
+//! enforced by the plan.
 //!
 //! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
@@ -51,21 +52,22 @@ pub(crate) use trace::is_word;
 
 use crate::{ids::WorkId, task::AbortOnDrop};
 
-/// Who is told of ended attempts.
+/// Called with each attempt that ends: its id, its result, and the milliseconds since its first
+/// start.
 pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
 
-/// Makes the progress sink of a call.
+/// Creates the progress sink of a call.
 pub type ProgressOf = Arc<dyn Fn(&Run) -> crate::ports::Progress + Send + Sync>;
 
-/// What an executor needs.
+/// The arguments of an executor.
 pub struct ToolExecutorArgs {
-    /// Who is told of ended attempts.
+    /// Receives ended attempts.
     pub report: Report,
-    /// Where a call tells how it goes.
+    /// Creates the progress sink of each call.
     pub progress: ProgressOf,
-    /// Where the calls run.
+    /// What the calls may use.
     pub environment: ToolEnvironment,
-    /// Cancelled when the round is.
+    /// The cancellation token of the round.
     pub cancel: CancellationToken,
 }
 
@@ -74,22 +76,24 @@ pub struct ToolExecutorArgs {
 pub struct ToolExecutorRef(ActorRef<ToolExecutorMsg>);
 
 impl ToolExecutorRef {
-    /// Starts an executor under `supervisor`. Returns at once; `None` when the runtime is going down.
+    /// Starts an executor under `supervisor`. Returns at once; `None` when the runtime is shutting
+    /// down.
     pub fn start(args: ToolExecutorArgs, supervisor: ActorCell) -> Option<Self> {
         ActorRuntime::spawn_linked_instant(None, ToolExecutor, args, supervisor).ok().map(|(actor, _)| Self(actor))
     }
 
-    /// Runs an attempt. If the executor is gone, so is the round, and nobody waits.
+    /// Runs an attempt. If the executor has stopped, the round is over, and the call needs no
+    /// result.
     pub fn execute(&self, run: Run) {
         let _ = self.0.cast(ToolExecutorMsg::Run(Box::new(run)));
     }
 
-    /// Ends an attempt now; nothing is reported of it.
+    /// Ends an attempt now, without a report.
     pub fn abort(&self, work: WorkId) {
         let _ = self.0.cast(ToolExecutorMsg::Abort { work });
     }
 
-    /// Ends the executor with all that still runs.
+    /// Stops the executor and all running attempts.
     pub fn stop(&self) {
         self.0.stop(None);
     }
@@ -100,7 +104,7 @@ struct ToolExecutor;
 struct State {
     args: ToolExecutorArgs,
     running: BTreeMap<WorkId, AbortOnDrop>,
-    /// Attempts that were aborted before their start was let go.
+    /// Attempts that were aborted before their `Run` message arrived.
     aborted: BTreeSet<WorkId>,
 }
 
@@ -116,13 +120,13 @@ impl Actor for ToolExecutor {
     async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
         state.args.environment.counters.wake_ups.add(1);
         match message {
-            ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while it waited for its entry.
+            ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while waiting.
             ToolExecutorMsg::Run(run) => {
                 let (environment, cancel) = (state.args.environment.clone(), state.args.cancel.clone());
                 let progress = (state.args.progress)(&run);
                 let (work, began) = (run.work, run.began);
                 let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
-                // Boxed: the runtime moves what it is given many times.
+                // Boxed, since the runtime moves the future several times.
                 let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();
                     let result = run::run(Arc::from(run), environment, cancel, progress).instrument(span.clone()).await;

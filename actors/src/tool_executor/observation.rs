@@ -1,10 +1,13 @@
-//! From what a tool returned to the one text that a model reads, and to the artifact behind it (REQUIREMENTS areas O, A and G-08).
+//! Turns what a tool returned into the text that the model reads, and stores large results as
+//! artifacts.
 //!
-//! Order (G-11): the level's form, then the artifact rule, then pages. Never fails: without a store, or with one that fails, a long
-//! text is cut at a character with an exact account of what is missing.
+//! The order is fixed: format by output level, then apply the artifact rule, then page. Never
+//! fails: without a store, or when the store fails, a long text is cut at a character boundary and
+//! followed by an exact count of the missing bytes.
 //!
-//! Bounds: an observation is at most [`OBSERVATION_BYTES_MAX`] bytes; an artifact at most [`ARTIFACT_BYTES_MAX`]. A long text is
-//! stored out of the buffer that it came in.
+//! Bounds: an observation has at most [`OBSERVATION_BYTES_MAX`] bytes, an artifact at most
+//! [`ARTIFACT_BYTES_MAX`]. A long text is stored from the buffer that it arrived in, without a
+//! copy.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -21,27 +24,27 @@ use crate::{
     tool::OutputLevel,
 };
 
-/// Bytes of data above which writing it out is work for a thread that may block.
+/// Size of data in bytes above which it is serialized on a blocking thread.
 const QUICK_BYTES: usize = 256 * 1024;
 
-/// What a model reads of an output, and what is known of the rest.
+/// The observation of an output, with the figures of the whole result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// What the model reads; at most [`OBSERVATION_BYTES_MAX`] bytes.
+    /// The text that the model reads, at most [`OBSERVATION_BYTES_MAX`] bytes.
     pub text: String,
-    /// The level that was asked for.
+    /// The output level of the call.
     pub level: OutputLevel,
-    /// Where the whole is, if it is anywhere.
+    /// The artifact with the whole result; `None` if it was not stored.
     pub artifact_id: Option<ArtifactId>,
-    /// Bytes of the whole text, or of the data's JSON text.
+    /// Bytes of the whole text, or of the JSON text of data.
     pub data_size_bytes: u64,
-    /// The hash in the artifact's name.
+    /// The content hash in the artifact's id; `None` if nothing was stored.
     pub data_hash: Option<String>,
-    /// What was stored, in a line.
+    /// One-line summary of the artifact; `None` if nothing was stored.
     pub data_summary: Option<String>,
 }
 
-/// A short text, shown as it is.
+/// The observation of a short text, unchanged.
 impl From<&str> for Observed {
     fn from(text: &str) -> Self {
         Self {
@@ -69,7 +72,8 @@ impl From<Observed> for ToolExecutionResult {
 }
 
 impl ToolExecutionResult {
-    /// The good result of data at a level (REQUIREMENTS T-27): size, hash, summary, storage and observation.
+    /// A successful result with data at an output level: size, hash, summary, artifact and
+    /// observation.
     ///
     /// # Cancel safety
     /// As [`observe`].
@@ -78,13 +82,14 @@ impl ToolExecutionResult {
     }
 }
 
-/// Makes the observation of an output, storing what is too large to show.
+/// Makes the observation of an output, and stores what is too large to show.
 ///
-/// Text is never shortened by level: above 30 KiB it becomes an artifact, and its first page is shown. Data of 1 MiB and more, and
-/// at FULL what does not fit into an observation, becomes an artifact too; smaller data is shown as its level says.
+/// Text ignores the output level: above 30 KiB it becomes an artifact, and its first page is shown.
+/// Data becomes an artifact from 1 MiB up, and at FULL whenever it does not fit into an
+/// observation. Smaller data is shown at its level.
 ///
 /// # Cancel safety
-/// Dropping the future may leave an artifact that nobody names; it expires.
+/// Dropping the future may leave an artifact without a reference, which expires.
 pub async fn observe(output: ToolOutput, level: OutputLevel, artifacts: Option<&Artifacts>, tool_call_id: &str) -> Observed {
     let keep = Keep { artifacts, tool_call_id };
     match output {
@@ -94,14 +99,14 @@ pub async fn observe(output: ToolOutput, level: OutputLevel, artifacts: Option<&
     }
 }
 
-/// Where results go, and for which call.
+/// Where large results are stored, and for which call.
 struct Keep<'a> {
     artifacts: Option<&'a Artifacts>,
     tool_call_id: &'a str,
 }
 
 impl Keep<'_> {
-    /// Stores a content; `None` when that was not possible.
+    /// Stores a content; `None` without a store, or when it fails.
     async fn store(&self, content: Bytes) -> Option<ArtifactId> {
         let artifacts = self.artifacts?;
         let stored = artifacts.store.store(artifacts.owner.clone(), self.tool_call_id.to_owned(), content).await;
@@ -132,7 +137,7 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
     } else {
         match tokio::task::spawn_blocking(move || write(&value, level)).await {
             Ok(written) => written,
-            // The executor makes a panic a result; it must see one.
+            // Rethrown, since the executor turns a panic into a result.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => return shown("[the result was lost: the host is stopping]".to_owned(), level, 0),
         }
@@ -144,7 +149,8 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
     if fits && !is_large {
         return shown(text, level, size);
     }
-    // At BRIEF and STANDARD small data can read long: three long items. Then its text is what is paged.
+    // At BRIEF and STANDARD even small data can give a long text (three long items). That text is
+    // paged.
     if level != OutputLevel::Full && !is_large {
         return Observed { data_size_bytes: size, ..observe_text(text, level, keep).await };
     }
@@ -174,15 +180,15 @@ fn stored(text: String, level: OutputLevel, id: &ArtifactId, data_size_bytes: u6
     }
 }
 
-/// Data written out.
+/// Serialized data.
 struct Written {
-    /// As its level says; of what does not fit into an observation only the beginning.
+    /// The text at the output level; only its beginning if it does not fit into an observation.
     text: String,
-    /// Bytes of all that.
+    /// Bytes of the whole text.
     text_total: u64,
-    /// The JSON text.
+    /// The compact JSON text.
     json: Content,
-    /// In a line.
+    /// The one-line summary.
     summary: String,
 }
 
@@ -199,7 +205,7 @@ fn write(value: &Value, level: OutputLevel) -> Written {
     Written { text, text_total, json: Content::partly(json, total), summary: summary(value) }
 }
 
-/// Whether data is small enough to be written out at once. Looks at no more of it than that takes.
+/// Whether data is small enough to serialize on this thread. Stops looking as soon as it is not.
 fn is_quick(value: &Value) -> bool {
     let (mut bytes, mut open) = (0usize, vec![value]);
     while let Some(value) = open.pop() {
@@ -221,15 +227,15 @@ fn is_quick(value: &Value) -> bool {
     true
 }
 
-/// Bytes for the note at the end of a content that was too long to keep.
+/// Bytes reserved for the note at the end of a content that was cut.
 const NOTE_BYTES: usize = 128;
 
-/// A text that is to be kept: as much of it as may be.
+/// A text to store, cut to the maximum size of an artifact.
 struct Content {
     bytes: Bytes,
-    /// Bytes of the text itself in `bytes`; what follows is the note.
+    /// Bytes of the text in `bytes`; the note follows them.
     kept: u64,
-    /// Bytes that there were.
+    /// Bytes of the whole text.
     total: u64,
 }
 
@@ -239,7 +245,7 @@ impl Content {
         Self::partly(text, total)
     }
 
-    /// `text` is the beginning of what has `total` bytes. Cut in its own buffer.
+    /// `text` is the beginning of a text of `total` bytes. It is cut in place.
     fn partly(mut text: String, total: u64) -> Self {
         if text.len() > ARTIFACT_BYTES_MAX {
             text.truncate(text.floor_char_boundary(ARTIFACT_BYTES_MAX - NOTE_BYTES));
@@ -252,7 +258,7 @@ impl Content {
         Self { bytes: Bytes::from(text), kept, total }
     }
 
-    /// The first page with its footer, once all of it is stored.
+    /// The first page with its footer, for a stored content.
     fn first_page(&self, id: &ArtifactId) -> String {
         let page = String::from_utf8_lossy(paging::page(&self.bytes, 1).unwrap_or_default());
         let lost = match self.total - self.kept {
@@ -262,7 +268,7 @@ impl Content {
         format!("{page}\n\n{lost}{}", paging::footer(id, 1, page.len() as u64, self.bytes.len() as u64))
     }
 
-    /// The beginning with an account, when nothing can be stored.
+    /// The first page with a count of the missing bytes, for a content that could not be stored.
     fn cut(&self) -> String {
         let text = self.bytes.get(..usize::try_from(self.kept).unwrap_or_default()).unwrap_or_default();
         let range = 0..PAGE_BYTES.min(text.len() as u64);

@@ -1,4 +1,4 @@
-//! What a run becomes: one observation, one result (REQUIREMENTS D-02, T-38, T-44).
+//! Turns the end of an attempt into the result that the model reads.
 //!
 //! Pure.
 
@@ -14,36 +14,36 @@ use std::time::Duration;
 
 use super::Observed;
 
-/// How a tool's run ended, before it is an observation.
+/// How the run of a tool ended, before its observation is made.
 pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunResult {
-    /// The tool returned.
+    /// The tool returned an output.
     Output(Observed),
     /// The tool loaded a skill.
     Activation(Box<SkillActivationResult>),
-    /// The tool failed.
+    /// The tool returned an error.
     Error(ToolError),
-    /// Its time was over; it was cancelled and is gone.
+    /// The time limit passed; the attempt was cancelled and has ended.
     TimedOut {
-        /// The time it had.
+        /// The time limit of the attempt.
         after: Duration,
     },
-    /// It panicked.
+    /// The tool panicked.
     Panicked {
-        /// The panic's words.
+        /// The panic message.
         message: String,
     },
-    /// It was cancelled while it ran.
+    /// The attempt was cancelled while it ran.
     Cancelled,
-    /// It was cancelled before it began.
+    /// The attempt was cancelled before it started.
     NotBegun,
 }
 
 impl RunResult {
-    /// The class of the failure, if it is one.
+    /// The class of the failure; `None` for success.
     pub fn error_type(&self) -> Option<ToolErrorType> {
         match self {
             Self::Output(_) | Self::Activation(_) => None,
@@ -53,7 +53,7 @@ impl RunResult {
         }
     }
 
-    /// Whether the tool is certain that nothing was begun.
+    /// Whether it is certain that the tool had no effect.
     pub fn not_started(&self) -> bool {
         match self {
             Self::Error(error) => error.not_started,
@@ -75,7 +75,8 @@ pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> To
             Some(error) => ToolError::failed(error).code("SKILL_UNAVAILABLE"),
         },
         RunResult::Error(error) => error,
-        // T-44 keeps code and message of 001; the observation text of 003 is in the log line of the executor.
+        // Code and message are a fixed contract. The executor's log line carries the timeout in
+        // milliseconds.
         RunResult::TimedOut { .. } => ToolError::new(
             ToolErrorType::Timeout,
             format!("Tool execution exceeded timeout limit{}", if caution.is_empty() { "" } else { "." }) + caution,
@@ -90,17 +91,17 @@ pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> To
     ToolExecutionResult::error(&error, tool_call_id)
 }
 
-/// The result of a call that was cancelled before it began.
+/// The result of a call that was cancelled before it started.
 pub fn cancelled_before_start() -> ToolExecutionResult {
     ToolExecutionResult::error_text("INTERRUPTED", "cancelled before start")
 }
 
-/// The result of a call that was cancelled and may have had an effect.
+/// The result of a call that was cancelled while it ran and may have had an effect.
 pub fn cancelled_unknown() -> ToolExecutionResult {
     ToolExecutionResult::error_text("INTERRUPTED", "cancelled, effect unknown")
 }
 
-/// The result of a `once` call that was open when its host stopped; the text is DESIGN §4.3's.
+/// The result of a `once` call that was running when its host stopped.
 pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolExecutionResult {
     ToolExecutionResult::error_text(
         "IN_DOUBT",
@@ -111,7 +112,7 @@ pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolExecutionResult {
     )
 }
 
-/// The result of a call that was made too often with the same result (FAULTS F22).
+/// The result of a call that is refused because it gave the same result too often in this round.
 pub fn stuck(tool: &str, times: u32, tool_call_id: &str) -> ToolExecutionResult {
     let why = format!(
         "the same call of {tool} gave the same result {times} times in this round, and is not made again. \
@@ -121,7 +122,7 @@ pub fn stuck(tool: &str, times: u32, tool_call_id: &str) -> ToolExecutionResult 
     ToolExecutionResult::error(&error, tool_call_id)
 }
 
-/// The result of a call that a person, or the lack of one, refused.
+/// The result of a call whose approval was denied, by a person or because none could be asked.
 pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolExecutionResult {
     let error = ToolError::new(ToolErrorType::PermissionDenied, why).code("APPROVAL_DENIED");
     ToolExecutionResult::error(&error, tool_call_id)

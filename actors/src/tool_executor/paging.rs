@@ -1,8 +1,9 @@
-//! Fixed pages of a long content (REQUIREMENTS G-08, G-09). Pure: says where pages begin and end; others fetch the bytes.
+//! Splits long content into fixed pages. Computes the page boundaries; callers fetch the bytes.
 //!
-//! A page is [`PAGE_BYTES`] long, give or take the bytes of one character: its borders are moved back to where a character begins.
-//! So they depend on the content alone, whoever cuts and however few bytes he looks at, and the pages joined are the content.
-//! A page with its footer, and the text that tells of stored data before it, is an observation that is not paged again.
+//! A page has [`PAGE_BYTES`] bytes, less or more by part of a character: each boundary moves back
+//! to the start of a character. Boundaries depend on the content only, not on how much of it was
+//! fetched, so the joined pages equal the content. A page with its footer, and with the text that
+//! introduces stored data, fits into one observation.
 //!
 //! Pure.
 
@@ -10,34 +11,35 @@ use std::ops::Range;
 
 use crate::{ids::ArtifactId, limits::OBSERVATION_BYTES_MAX};
 
-/// Bytes of a page. The rest of an observation is for what is said around it.
+/// Bytes of a page. The rest of an observation is for the text around it.
 pub const PAGE_BYTES: u64 = (OBSERVATION_BYTES_MAX - AROUND_BYTES) as u64;
 
-/// Bytes for the text around a page: the footer, and in a first page of data the text of A-06 with its summary.
+/// Bytes for the text around a page: the footer, and on the first page of stored data its
+/// introduction and summary.
 const AROUND_BYTES: usize = 2048;
 
-/// A character has at most four bytes, so its beginning is at most three back.
+/// A character has at most four bytes, so its start is at most three bytes back.
 const BACK: u64 = 3;
 
-/// The page is not one of the content's.
+/// The content has no such page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("there is no page {page}: the pages are 1 to {pages}")]
 pub struct NoSuchPage {
-    /// The page asked for.
+    /// The requested page.
     pub page: u64,
-    /// How many there are.
+    /// Number of pages of the content.
     pub pages: u64,
 }
 
-/// How many pages a content of `len` bytes has; an empty one has one, empty, page.
+/// Number of pages of a content of `len` bytes. An empty content has one empty page.
 pub fn pages(len: u64) -> u64 {
     len.div_ceil(PAGE_BYTES).max(1)
 }
 
-/// Where a page lies before its borders are moved.
+/// The range of a page before its boundaries are moved to characters.
 ///
 /// # Errors
-/// [`NoSuchPage`]: pages count from 1.
+/// [`NoSuchPage`] for page 0 and for pages beyond the last.
 pub fn nominal(len: u64, page: u64) -> Result<Range<u64>, NoSuchPage> {
     let pages = pages(len);
     if page == 0 || page > pages {
@@ -47,13 +49,13 @@ pub fn nominal(len: u64, page: u64) -> Result<Range<u64>, NoSuchPage> {
     Ok(start..start.saturating_add(PAGE_BYTES).min(len))
 }
 
-/// The bytes to fetch so that [`cut`] can find where the characters at both ends of `range` begin.
+/// The bytes to fetch so that [`cut`] can move both ends of `range` to the start of a character.
 pub fn around(len: u64, range: &Range<u64>) -> Range<u64> {
     range.start.saturating_sub(BACK)..range.end.saturating_add(1).min(len)
 }
 
-/// The part of `range` in the fetched bytes of [`around`], both borders moved back to where a character begins; and where it is in
-/// the content.
+/// Cuts `range` out of the bytes fetched for [`around`], with both boundaries moved back to the
+/// start of a character. Also returns the resulting range within the content.
 pub fn cut<'b>(len: u64, range: &Range<u64>, fetched: &'b [u8]) -> (&'b [u8], Range<u64>) {
     let base = around(len, range).start;
     let start = floor(len, range.start, base, fetched);
@@ -62,10 +64,10 @@ pub fn cut<'b>(len: u64, range: &Range<u64>, fetched: &'b [u8]) -> (&'b [u8], Ra
     (fetched.get(at(start)..at(end)).unwrap_or_default(), start..end)
 }
 
-/// The page of a content that is in memory.
+/// A page of a content in memory.
 ///
 /// # Errors
-/// [`NoSuchPage`]: pages count from 1.
+/// [`NoSuchPage`] for page 0 and for pages beyond the last.
 pub fn page(content: &[u8], page: u64) -> Result<&[u8], NoSuchPage> {
     let len = content.len() as u64;
     let range = nominal(len, page)?;
@@ -75,7 +77,7 @@ pub fn page(content: &[u8], page: u64) -> Result<&[u8], NoSuchPage> {
     Ok(cut(len, &range, fetched).0)
 }
 
-/// The last line of a page (G-08). It stands after a blank line.
+/// The last line of a page, to be placed after a blank line.
 pub fn footer(id: &ArtifactId, page: u64, shown: u64, len: u64) -> String {
     let pages = pages(len);
     let next = if page < pages {
@@ -86,7 +88,7 @@ pub fn footer(id: &ArtifactId, page: u64, shown: u64, len: u64) -> String {
     format!("[page {page} of {pages}; kept {shown} of {len} bytes; {next}]")
 }
 
-/// The nearest place at or before `place` where a character begins. Bytes that are no UTF-8 are left where they are.
+/// The nearest start of a character at or before `place`. Invalid UTF-8 leaves `place` unchanged.
 fn floor(len: u64, place: u64, base: u64, fetched: &[u8]) -> u64 {
     if place == 0 || place >= len {
         return place.min(len);
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
     use crate::ports::Entropy;
 
-    /// Text of characters of every width, from a seed.
+    /// Seeded text with characters of every width.
     fn text(chance: &crate::testing::SeededEntropy, bytes: usize) -> String {
         let mut text = String::new();
         while text.len() < bytes {

@@ -1,4 +1,4 @@
-//! What the calls of a conversation are allowed (REQUIREMENTS T-08, T-48).
+//! The permissions of a conversation's tool calls.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,17 +7,19 @@ use crate::{
     tool::ToolError,
 };
 
-/// A level, and the only tools that may run.
+/// A permission level, and the tools that may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Permissions {
-    /// `restricted`: only tools that never ask. `admin`: every tool, without asking.
+    /// `restricted` allows only tools that never need approval; `admin` allows every tool without
+    /// approval.
     pub level: PermissionLevel,
-    /// Where set, the only tools that may run. A context modifier can narrow it and never widen it.
+    /// The only tools that may run; `None` allows all. A context modifier can narrow the set and
+    /// never widen it.
     pub allowed_tools: Option<Arc<BTreeSet<String>>>,
 }
 
 impl Permissions {
-    /// Why a tool may not run at all.
+    /// Why a tool may not run; `None` if it may.
     pub fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
         let name = spec.name();
         if self.allowed_tools.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
@@ -28,14 +30,14 @@ impl Permissions {
             .then(|| ToolError::denied(format!("the tool {name:?} changes something, and this conversation is restricted")).not_started())
     }
 
-    /// The same with only those tools that `names` has too: narrower or equal, never wider.
+    /// The same permissions, limited to the tools in `names`. Never wider than before.
     #[must_use]
     pub fn narrowed(&self, names: impl IntoIterator<Item = String>) -> Self {
         let narrow = names.into_iter().filter(|name| self.allowed_tools.as_ref().is_none_or(|allowed| allowed.contains(name)));
         Self { level: self.level, allowed_tools: Some(Arc::new(narrow.collect())) }
     }
 
-    /// The names of what is allowed, for the key under which results are shared.
+    /// The names of the allowed tools, as part of the key under which results are shared.
     pub(super) fn names(&self) -> Vec<&str> {
         self.allowed_tools.iter().flat_map(|allowed| allowed.iter().map(String::as_str)).collect()
     }

@@ -1,37 +1,38 @@
-//! Which calls of a batch may start now. Pure: looks at states and declarations, starts nothing.
+//! Decides which calls of a batch may start now, from their states and the concurrency that their
+//! tools declare.
 //!
 //! Pure.
 
 use crate::ports::Concurrency;
 
-/// How far a call is, as far as planning cares.
+/// The state of a call, as far as planning needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Could start.
+    /// Not started; could start now.
     Waiting,
-    /// Runs, or waits to be tried again.
+    /// Running, or waiting for a retry.
     Running,
-    /// Waits for a person; does not hold up others.
+    /// Waiting for approval; blocks no other call.
     Asked,
-    /// Has its result.
+    /// Has a result.
     Done,
 }
 
 /// One call of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedCall {
-    /// How far it is.
+    /// The state of the call.
     pub progress: Progress,
-    /// What its tool declares.
+    /// The concurrency that its tool declares.
     pub concurrency: Concurrency,
-    /// The file it names, for [`Concurrency::PerFile`].
+    /// The file that the arguments name, for [`Concurrency::PerFile`], in normalized form.
     pub file: Option<String>,
 }
 
 /// Indices of the calls that may start now, in call order.
 ///
-/// Exclusive calls run alone, at their place in the order; calls that name the same file run in call order; at most
-/// `parallel_max` run at once.
+/// Exclusive calls run alone, at their place in the order. Calls that name the same file run in
+/// call order. At most `parallel_max` calls run at once.
 pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
     let mut running = calls.iter().filter(|call| call.progress == Progress::Running).count();
     let mut exclusive_runs = calls.iter().any(|call| call.progress == Progress::Running && call.concurrency == Concurrency::Exclusive);
@@ -44,7 +45,7 @@ pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
             break;
         }
         match &call.concurrency {
-            Concurrency::Exclusive if running > 0 => break, // What stands after it must not overtake it.
+            Concurrency::Exclusive if running > 0 => break, // Later calls must not overtake it.
             Concurrency::Exclusive => exclusive_runs = true,
             Concurrency::PerFile(_) if file_is_busy(calls, index, &starts) => continue,
             Concurrency::PerFile(_) | Concurrency::Parallel => {}
@@ -55,8 +56,8 @@ pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
     starts
 }
 
-/// A path in one spelling, by its text alone: `./a//b/../c` is `a/c`. Only to tell whether two calls name the same file; where a path
-/// leads is the sandbox's to say.
+/// Normalizes a path by its text alone: `./a//b/../c` becomes `a/c`. Use it only to compare the
+/// files of two calls; the sandbox decides where a path leads.
 pub fn one_spelling(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
@@ -70,8 +71,8 @@ pub fn one_spelling(path: &str) -> String {
     format!("{root}{}", names.join("/"))
 }
 
-/// Whether a call that runs, or one before `index` that is to run, names the same file. A call that waited for a person may find
-/// one that stands after it running.
+/// Whether a running call, or an earlier call that waits to start, names the same file. A call that
+/// waited for approval may find a later call of the same file running.
 fn file_is_busy(calls: &[PlannedCall], index: usize, starts: &[usize]) -> bool {
     let file = calls.get(index).and_then(|call| call.file.as_ref());
     calls.iter().enumerate().any(|(other, call)| {
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     fn calls(text: &str) -> Vec<PlannedCall> {
-        // Each word: progress (w r a d), kind (p x, or a file's letter).
+        // Each word is a call: its progress (w r a d), then its kind (p x, or a letter for a file).
         text.split(' ')
             .map(|word| {
                 let (progress, kind) = word.split_at(1);

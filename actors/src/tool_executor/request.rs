@@ -1,4 +1,4 @@
-//! What is asked of a tool (REQUIREMENTS T-01..T-16), and the key under which its result may answer again.
+//! The request of a tool call, and the key under which its result may be reused.
 //!
 //! Pure.
 
@@ -23,7 +23,8 @@ use crate::{
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
-/// A call, as a model's tool call and its conversation make it. Nothing here makes up a `tool_call_id` (REQUIREMENTS M-10).
+/// A tool call as the model and its conversation made it. The `tool_call_id` comes from the wire
+/// adapter; nothing here assigns one.
 ///
 /// ```
 /// use callboard_actors::{chat::RawJson, tool_executor::ToolInvocationRequest};
@@ -35,37 +36,37 @@ use crate::{
 /// ```
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvocationRequest {
-    /// The id that the model's server gave the call.
+    /// The id that the model's provider gave the call.
     pub tool_call_id: String,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: String,
-    /// Its version.
+    /// Version of the tool; part of the idempotency key.
     #[serde(default = "first_version")]
     pub tool_version: String,
-    /// The arguments: a JSON object.
+    /// The arguments, a JSON object.
     pub parameters: RawJson,
-    /// The level that the model named for this call (O-12).
+    /// The output level that the model chose for this call; `None` leaves it to tool and host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_level: Option<OutputLevel>,
-    /// Longest run of one attempt.
+    /// Time limit of one attempt, in milliseconds.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
-    /// Whether a timeout is tried again, where the policy would.
+    /// Whether a timeout is retried, if the retry policy allows it.
     #[serde(default = "yes")]
     pub retry_on_timeout: bool,
-    /// Another folder for what is stored, for hosts that open one for a request. Is the host's own: never read from nor written to
-    /// JSON, never shown (A-07).
+    /// A separate folder for stored results, for hosts that use one per request. Set by the host
+    /// only: never serialized and never shown.
     #[serde(skip)]
     pub storage_dir: Option<PathBuf>,
-    /// Who calls; see [`caller_id`].
+    /// Identifies the caller for the sharing of results; see [`caller_id`].
     pub caller_id: String,
-    /// What the call is allowed.
+    /// The permission level of the caller.
     #[serde(default)]
     pub permission_level: PermissionLevel,
-    /// A key in place of the generated one.
+    /// Replaces the generated idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Whether and for how long the result may answer again.
+    /// Whether, and for how long, the result may answer later calls.
     #[serde(default)]
     pub cache_policy: CachePolicy,
 }
@@ -92,19 +93,19 @@ impl fmt::Debug for ToolInvocationRequest {
     }
 }
 
-/// The request cannot be made.
+/// Why a request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// T-11.
+    /// The arguments are larger than the limit.
     #[error("the arguments have {size} bytes, and at most {max} are taken")]
     TooLarge {
         /// Bytes of the JSON text.
         size: usize,
-        /// Bytes taken.
+        /// The limit, in bytes.
         max: usize,
     },
-    /// T-03.
+    /// The arguments are not a JSON object.
     #[error("the arguments are not a JSON object")]
     NotAnObject,
 }
@@ -116,7 +117,7 @@ impl From<RequestError> for ToolError {
 }
 
 impl ToolInvocationRequest {
-    /// A request with the defaults.
+    /// A request with default options.
     pub fn new(tool_call_id: impl Into<String>, tool_name: impl Into<String>, parameters: RawJson, caller_id: impl Into<String>) -> Self {
         Self {
             tool_call_id: tool_call_id.into(),
@@ -134,9 +135,10 @@ impl ToolInvocationRequest {
         }
     }
 
-    /// A request of a tool as it declares itself: its version, time and, where its calls are `pure`, its cache policy.
+    /// A request with the options that a tool declares: version, time limit, and the cache policy
+    /// if its calls are `pure`.
     pub fn of(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
-        let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache }; // T-17
+        let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache };
         Self {
             tool_version: spec.version.clone(),
             timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -145,7 +147,7 @@ impl ToolInvocationRequest {
         }
     }
 
-    /// Sets who calls.
+    /// Sets the caller and its permission level.
     #[must_use]
     pub fn caller(mut self, caller_id: impl Into<String>, level: PermissionLevel) -> Self {
         self.caller_id = caller_id.into();
@@ -153,74 +155,74 @@ impl ToolInvocationRequest {
         self
     }
 
-    /// Sets the tool's version.
+    /// Sets the version of the tool.
     #[must_use]
     pub fn tool_version(mut self, version: impl Into<String>) -> Self {
         self.tool_version = version.into();
         self
     }
 
-    /// Sets the level that the model named.
+    /// Sets the output level that the model chose.
     #[must_use]
     pub fn output_level(mut self, level: Option<OutputLevel>) -> Self {
         self.output_level = level;
         self
     }
 
-    /// Sets the longest run of one attempt.
+    /// Sets the time limit of one attempt, in milliseconds.
     #[must_use]
     pub fn timeout_ms(mut self, timeout_ms: u64) -> Self {
         self.timeout_ms = timeout_ms;
         self
     }
 
-    /// Sets whether a timeout is tried again.
+    /// Sets whether a timeout is retried.
     #[must_use]
     pub fn retry_on_timeout(mut self, retry: bool) -> Self {
         self.retry_on_timeout = retry;
         self
     }
 
-    /// Sets another folder for what is stored.
+    /// Sets a separate folder for stored results.
     #[must_use]
     pub fn storage_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.storage_dir = Some(folder.into());
         self
     }
 
-    /// Sets what the call is allowed.
+    /// Sets the permission level.
     #[must_use]
     pub fn permission_level(mut self, level: PermissionLevel) -> Self {
         self.permission_level = level;
         self
     }
 
-    /// Sets a key in place of the generated one.
+    /// Replaces the generated idempotency key.
     #[must_use]
     pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
         self
     }
 
-    /// Sets whether the result may answer again.
+    /// Sets whether the result may answer later calls.
     #[must_use]
     pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
         self.cache_policy = policy;
         self
     }
 
-    /// Checks the arguments' form and size against [`TOOL_INPUT_BYTES_MAX`]; exactly that many bytes are allowed (T-11).
+    /// Checks that the arguments are a JSON object of at most [`TOOL_INPUT_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// [`RequestError`]; as a [`ToolError`] it is `invalid_parameters`.
+    /// [`RequestError`]; converted to a [`ToolError`] it is `invalid_parameters`.
     pub fn check(&self) -> Result<(), RequestError> {
         self.check_within(TOOL_INPUT_BYTES_MAX)
     }
 
-    /// As [`ToolInvocationRequest::check`], with another bound.
+    /// As [`ToolInvocationRequest::check`], with another limit.
     ///
     /// # Errors
-    /// [`RequestError`].
+    /// As [`ToolInvocationRequest::check`].
     pub fn check_within(&self, max: usize) -> Result<(), RequestError> {
         let size = self.parameters.as_str().len();
         if size > max {
@@ -229,21 +231,23 @@ impl ToolInvocationRequest {
         if self.parameters.is_object() { Ok(()) } else { Err(RequestError::NotAnObject) }
     }
 
-    /// The level of this call (T-10): its own, the tool's, BRIEF in a crowded window, the global default.
+    /// The output level of this call, in order of precedence: its own, the tool's, BRIEF when the
+    /// window is nearly full, the host's default.
     pub fn effective_level(&self, tool: Option<OutputLevel>, global: OutputLevel, window_used: f64) -> OutputLevel {
         OutputLevel::effective(self.output_level, tool, window_used, global)
     }
 
-    /// Whether to try again after `attempt` retries (T-06, T-40). The effect class decides before.
+    /// Whether to retry after `attempt` earlier retries. The effect class must be checked first.
     pub fn should_retry(&self, policy: &ToolRetryPolicy, error: ToolErrorType, attempt: u32) -> bool {
         (self.retry_on_timeout || error != ToolErrorType::Timeout) && policy.should_retry(error, attempt)
     }
 
-    /// The key under which the result may answer again: the given one, else one of tool, version, arguments, caller and permission
-    /// (T-12..T-15), 64 hex digits.
+    /// The key under which the result may be reused: the given one, else a SHA-256 hash (64 hex
+    /// digits) of tool, version, arguments, caller and permission level.
     ///
-    /// It does not depend on `tool_call_id`, nor on the order of keys and on white space in the arguments. Numbers count as they are
-    /// written: `1` and `1.0` make two keys, which costs a run and never serves a wrong result.
+    /// The key ignores `tool_call_id`, and the order of keys and white space in the arguments.
+    /// Numbers are compared as written: `1` and `1.0` give different keys, which costs an extra run
+    /// and never returns a wrong result.
     pub fn idempotency_key(&self) -> String {
         if let Some(key) = &self.idempotency_key {
             return key.clone();
@@ -263,8 +267,8 @@ impl ToolInvocationRequest {
     }
 }
 
-/// The caller of a conversation's calls (ruling on T-13): the root conversation of its tree, the workspace and the names of what it
-/// is permitted. Opaque: no path is in it.
+/// The caller of a conversation's tool calls: a hash of the root conversation of its family, the
+/// workspace and the allowed tools. The hash hides the workspace path.
 pub fn caller_id(root: &Scope, workspace: Option<&Path>, permissions: &[&str]) -> String {
     let workspace = workspace.map(|path| path.to_string_lossy().into_owned());
     let mut parts = vec![
@@ -280,8 +284,8 @@ pub fn caller_id(root: &Scope, workspace: Option<&Path>, permissions: &[&str]) -
     sha256_hex(&parts)
 }
 
-/// JSON text with sorted keys at every depth and without white space. Numbers stay as they are written: a parser would make two
-/// large ones the same.
+/// Canonical JSON: sorted keys at every depth, no white space. Numbers stay as written, since
+/// parsing could make two different large numbers equal.
 pub(super) fn canonical(json: &RawJson) -> String {
     let mut text = String::with_capacity(json.as_str().len());
     write_canonical(json.as_str(), JSON_DEPTH_MAX, &mut text);
@@ -295,7 +299,7 @@ fn write_canonical(json: &str, depth: usize, out: &mut String) {
         Some(b'{') => serde_json::from_str::<Fields<'_>>(json).ok().map(|Fields(fields)| {
             out.push('{');
             for (index, (key, values)) in fields.iter().enumerate() {
-                // A key that is there twice keeps both values: what reads the arguments may take either.
+                // A duplicate key keeps all its values, since a tool may read either one.
                 for (again, value) in values.iter().enumerate() {
                     if index + again > 0 {
                         out.push(',');
@@ -323,11 +327,11 @@ fn write_canonical(json: &str, depth: usize, out: &mut String) {
         _ => None,
     };
     if known.is_none() {
-        out.push_str(json); // A number, a word, or what no parser takes: as it is.
+        out.push_str(json); // A number, a literal or invalid JSON: copied as it is.
     }
 }
 
-/// The fields of an object in order of their keys.
+/// The fields of an object, sorted by key.
 struct Fields<'a>(BTreeMap<String, Vec<&'a RawValue>>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {

@@ -1,5 +1,5 @@
-//! Runs one attempt: cache, shared run, breaker, file lock, time limit, cancel, panic, observation. Whatever happens, one
-//! [`RunResult`] comes back.
+//! Runs one attempt: cache, shared run, circuit breaker, file lock, time limit, cancellation,
+//! panic, observation. Every path returns exactly one [`RunResult`].
 
 use crate::{
     ids::Scope,
@@ -18,34 +18,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe, plan::one_spelling};
 
-/// Takes keys out of a text; gives back what may be read and stored.
+/// Masks secrets in a text; returns the text that may be read and stored.
 pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// What the host lends to its tools.
+/// What the host provides to its tools.
 #[derive(Clone)]
 pub struct ToolResources {
-    /// The folder that the conversation works in.
+    /// The folder in which the conversation's tools work; `None` without one.
     pub workspace: Option<Arc<PathBuf>>,
-    /// Values of the embedding application.
+    /// Values that the embedding application passes to its tools.
     pub extensions: Extensions,
-    /// Where results go that are too large to show.
+    /// Store for results that are too large to show; `None` without one.
     pub artifacts: Option<Arc<dyn ArtifactStore>>,
-    /// What calls are allowed; results are shared between equal permissions only.
+    /// What the calls are allowed. Results are shared between equal permissions only.
     pub permissions: Permissions,
-    /// How much of data is shown where neither call nor tool says so.
+    /// The output level where neither the call nor the tool sets one.
     pub output_level: OutputLevel,
-    /// What takes keys out of results, errors, panics and progress (FAULTS F8).
+    /// Masks secrets in results, errors, panic messages and progress; `None` masks nothing.
     pub mask: Option<Mask>,
 }
 
-/// Where the calls of a conversation run.
+/// The environment of a conversation's tool calls.
 #[derive(Clone)]
 pub struct ToolEnvironment {
-    /// What the host lends.
+    /// What the host provides.
     pub resources: ToolResources,
     /// What the tenant's calls share.
     pub tools: Arc<TenantTools>,
-    /// The root conversation of the tree: who owns artifacts, and with whom runs are shared (REQUIREMENTS T-13).
+    /// The root conversation of the family. It owns artifacts, and results are shared within it.
     pub owner: Scope,
     /// The host's counters.
     pub counters: Arc<Counters>,
@@ -53,13 +53,13 @@ pub struct ToolEnvironment {
 }
 
 impl ToolEnvironment {
-    /// A bench for the calls of a tree of conversations.
+    /// An environment for the calls of one family of conversations.
     pub fn new(resources: ToolResources, tools: Arc<TenantTools>, owner: Scope, counters: Arc<Counters>) -> Self {
         let caller = caller_id(&owner, resources.workspace.as_ref().map(|path| path.as_path()), &resources.permissions.names()).into();
         Self { resources, tools, owner, counters, caller }
     }
 
-    /// A bench of its own, that shares nothing and lends nothing.
+    /// An environment that shares nothing and provides nothing.
     pub fn alone(owner: Scope) -> Self {
         let resources = ToolResources {
             workspace: None,
@@ -73,13 +73,13 @@ impl ToolEnvironment {
     }
 }
 
-/// Levels of data that are looked into (DESIGN §10).
+/// Depth to which data is masked; deeper values become null.
 const JSON_DEPTH_MAX: usize = 64;
 
-/// Runs an attempt to its end. `cancel` is the round's.
+/// Runs an attempt to its end. `cancel` is the token of the round.
 pub(super) async fn run(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> RunResult {
     if cancel.is_cancelled() {
-        return RunResult::NotBegun; // It waited for its entry, and the round was cancelled meanwhile: it never begins.
+        return RunResult::NotBegun; // The round was cancelled while the call waited for its journal entry.
     }
     let artifacts = environment.resources.artifacts.clone().map(|store| Artifacts { store, owner: environment.owner.clone() });
     let mask = environment.resources.mask.clone();
@@ -104,7 +104,7 @@ pub(super) async fn run(run: Arc<Run>, environment: ToolEnvironment, cancel: Can
     }
 }
 
-/// How a run ended, without keys.
+/// Masks secrets in the end of a run.
 fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
     match ended {
         Ok(output) => Ok(match &*output {
@@ -118,7 +118,7 @@ fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
     }
 }
 
-/// Data without keys, names of fields included; below 64 levels there is nothing that a model is shown.
+/// Masks secrets in data, including field names. Values below 64 levels are replaced by null.
 fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Value {
     match data {
         Value::String(text) => Value::String(mask(text)),
@@ -131,7 +131,7 @@ fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Val
     }
 }
 
-/// From the cache, from the run of an identical call, or by a run of its own.
+/// Answers from the cache, from the run of an identical call, or by a separate run.
 async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
     let (keeps, shares) = (run.request.cache_policy.ttl().is_some(), spec.shared);
@@ -174,6 +174,9 @@ async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &Cancellat
 
 /// One start of the tool.
 async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> Ended {
+    // The file lock comes before the breaker, so that the only probe of a half-open breaker is not
+    // spent on waiting for a file. The wait for the lock has the attempt's time limit, too; it does
+    // not shorten the run. Both guards are released on every exit, also when this future is dropped.
     let spec = run.tool.spec();
     let first = Duration::from_millis(run.request.timeout_ms);
     let time = if run.attempt == 0 { first } else { spec.retry.timeout(first, run.attempt) };
@@ -194,7 +197,7 @@ async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: Cancellati
     ended
 }
 
-/// The file that a call works on, as all calls of the tenant name it.
+/// The file that a call works on, as a key for the tenant's file locks.
 fn file_key(run: &Run, environment: &ToolEnvironment) -> Option<String> {
     let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else { return None };
     let arguments: serde_json::Map<String, serde_json::Value> = run.request.parameters.parse().ok()?;
@@ -229,8 +232,9 @@ async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel:
     let ended = match timeout(time, &mut call).await {
         Ok(ended) => ended,
         Err(_) => {
-            // T-46: really cancelled before anything else may start. The tool ends its processes on the token; what does not
-            // listen is dropped with the future.
+            // Cancel the attempt before anything else may start. The tool ends its processes on the
+            // token; a tool that ignores the token is dropped with its future after the grace
+            // period.
             token.cancel();
             let _ = timeout(CANCEL_GRACE, &mut call).await;
             tracing::info!(tool = run.tool.spec().name(), call = %run.key, "Tool execution timed out after {}ms", time.as_millis());
@@ -245,7 +249,7 @@ async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel:
     }
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").chars().take(200).collect()

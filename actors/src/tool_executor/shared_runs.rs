@@ -1,7 +1,8 @@
-//! Single flight: identical `pure` calls that are made at the same time share one run (DESIGN §4.5).
+//! Single flight: identical `pure` calls made at the same time share one run.
 //!
-//! The run belongs to its entry here and not to who asked first: callers hold leases, and the run is cancelled when the last lease
-//! goes. An error is shared by those who wait for it and kept for nobody else. Bound: one entry a running call.
+//! The run belongs to its entry in this table, not to the first caller. Callers hold leases, and
+//! the run is cancelled when the last lease is dropped. An error is returned to all callers that
+//! wait, and is not cached. Bound: one entry per running call.
 
 use std::{
     collections::HashMap,
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::outcome::Ended;
 use crate::{id_hash::IdHash, limits::CANCEL_GRACE, ports::Progress};
 
-/// The runs of a tenant that are shared, by what is called with what.
+/// The shared runs of a tenant, by idempotency key.
 #[derive(Default)]
 pub(super) struct SharedRuns {
     runs: Mutex<HashMap<String, Entry, IdHash>>,
@@ -33,7 +34,7 @@ struct SharedRun {
     listeners: Mutex<Vec<Progress>>,
 }
 
-/// A caller's share of a run. Dropping the last one cancels it.
+/// A caller's share of a run. Dropping the last lease cancels the run.
 pub(super) struct Lease {
     runs: Arc<SharedRuns>,
     key: String,
@@ -46,10 +47,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedRuns {
-    /// Joins the run of `key`, or begins it: `start` gets the run's own cancel token and the progress of all who joined.
+    /// Joins the run of `key`, or starts it. `start` receives the run's cancellation token and a
+    /// progress sink that reaches all callers. Returns the lease, and whether this caller started
+    /// the run.
     ///
     /// # Cancel safety
-    /// What is begun goes on until its last lease is dropped; a tool that does not listen is dropped after the grace.
+    /// A run continues until its last lease is dropped. A tool that ignores cancellation is dropped
+    /// after the grace period.
     pub(super) fn join<F>(
         self: &Arc<Self>,
         key: String,
@@ -59,6 +63,8 @@ impl SharedRuns {
     where
         F: Future<Output = Ended> + Send + 'static,
     {
+        // Lock order: the table is unlocked before a run's listeners are locked, before the run
+        // starts, and before an entry is dropped, since dropping may run a caller's code.
         let mut runs = lock(&self.runs);
         if let Some(entry) = runs.get_mut(&key) {
             entry.leases += 1;
@@ -84,7 +90,7 @@ impl SharedRuns {
         tokio::spawn(Box::pin(async move {
             let given_up = async {
                 task_run.cancel.cancelled().await;
-                sleep(CANCEL_GRACE + Duration::from_millis(100)).await; // Behind the grace of the attempt itself.
+                sleep(CANCEL_GRACE + Duration::from_millis(100)).await; // Longer than the grace period of the attempt itself.
             };
             let ended = tokio::select! {
                 biased;
@@ -97,22 +103,22 @@ impl SharedRuns {
         (Lease { runs: self.clone(), key, run, ended: receiver }, true)
     }
 
-    /// Takes a run that is over, or that nobody wants, out of the list: the next caller begins another one.
+    /// Removes a run that has ended, so that the next caller starts another one.
     fn forget(&self, key: &str, run: &Arc<SharedRun>) {
         let mut runs = lock(&self.runs);
         let is_ours = runs.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.run, run));
         let entry = if is_ours { runs.remove(key) } else { None };
-        drop(runs); // What the entry holds is let go without the lock.
+        drop(runs); // The entry is dropped outside of the lock.
         drop(entry);
     }
 }
 
 impl Lease {
-    /// How the run ended.
+    /// Waits for the end of the run.
     pub(super) async fn ended(&mut self) -> Ended {
         match self.ended.wait_for(Option::is_some).await {
             Ok(ended) => ended.clone().unwrap_or(Err(super::RunResult::Cancelled)),
-            Err(_) => Err(super::RunResult::Cancelled), // The runtime goes down.
+            Err(_) => Err(super::RunResult::Cancelled), // The runtime is shutting down.
         }
     }
 }

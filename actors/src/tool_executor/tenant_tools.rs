@@ -1,11 +1,12 @@
-//! What the tool calls of a tenant share: results that may answer later calls, runs that are under way, breakers, files in use.
-//! Nothing here is another tenant's, and nothing of it is needed to be right: losing it costs a run more.
+//! State that the tool calls of one tenant share: cached results, shared runs, circuit breakers,
+//! file locks. It is never shared between tenants, and it is only an optimization, apart from the
+//! file locks: losing a result costs another run.
 
 use std::sync::Arc;
 
 use super::{IdempotencyCache, breakers::Breakers, file_locks::FileLocks, shared_runs::SharedRuns};
 
-/// Shared by all tool calls of a tenant (DESIGN §4.5).
+/// The state shared by all tool calls of a tenant.
 #[derive(Default)]
 pub struct TenantTools {
     pub(super) results: IdempotencyCache,
@@ -15,8 +16,8 @@ pub struct TenantTools {
 }
 
 impl TenantTools {
-    /// Forgets the results that could answer later calls: of all conversations, since a key does not tell its own. Losing them costs
-    /// a run more.
+    /// Removes all cached results of the tenant. A key does not name its conversation, so those of
+    /// a single conversation cannot be removed separately.
     pub(crate) fn forget_results(&self) {
         self.results.clear();
     }

@@ -1,4 +1,4 @@
-//! Runs of calls as the executor makes them: shared, cached, locked, bounded.
+//! Runs of calls through the executor's parts: sharing, caching, locks, limits.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use crate::{
     tool::{EffectClass, ToolError},
 };
 
-/// Counts its starts, and ends when told or after its time.
+/// A tool that counts its starts, and ends on a signal or after its time.
 struct Counting {
     spec: ToolSpec,
     starts: AtomicU32,
@@ -104,7 +104,7 @@ async fn fifty_identical_pure_calls_share_one_run_and_tell_all_who_wait() {
         let progress = Progress::new(move |_| {
             lines.fetch_add(1, Ordering::SeqCst);
         });
-        // Keys in another order are the same call (REQUIREMENTS T-15).
+        // The order of keys does not matter.
         let input = if index % 2 == 0 { r#"{"a":1,"b":2}"# } else { r#"{"b":2,"a":1}"# };
         call_once(call(&tool, index, input), environment.clone(), CancellationToken::new(), progress)
     }))
@@ -140,7 +140,7 @@ async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_do
     tool.begun.notified().await;
     token.cancel();
     last.await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1)).await; // Paused: lets the run hear of it.
+    tokio::time::sleep(Duration::from_millis(1)).await; // Paused time: lets the run observe the signal.
     assert_eq!((tool.starts(), tool.cancelled.load(Ordering::SeqCst)), (2, 1));
 }
 
@@ -217,7 +217,7 @@ async fn a_file_is_free_again_after_every_kind_of_end() {
     let panicked = call_once(panicking, environment.clone(), CancellationToken::new(), Progress::silent()).await;
     assert_eq!(panicked.error_code.as_deref(), Some("PANIC"));
     let cancelled = call_once(call(&slow, 3, file), environment.clone(), cancel.clone(), Progress::silent());
-    let begun = slow.begun.notified(); // Made before the run begins, so that its word is not missed.
+    let begun = slow.begun.notified(); // Created before the run starts, so that the notification is not missed.
     let (cancelled, ()) = tokio::join!(cancelled, async {
         begun.await;
         cancel.cancel();
@@ -264,7 +264,7 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     assert_eq!(result.duration_ms, attempts + pauses, "each attempt has twice the time of the one before it (REQUIREMENTS T-42)");
 }
 
-/// A bench of another conversation of the same tenant.
+/// The environment of another conversation of the same tenant.
 fn beside(environment: &ToolEnvironment, owner: &str) -> ToolEnvironment {
     ToolEnvironment::new(environment.resources.clone(), environment.tools.clone(), scope(owner), environment.counters.clone())
 }

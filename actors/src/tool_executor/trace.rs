@@ -1,5 +1,6 @@
-//! The span of one attempt of a tool call, and the figures that it leaves. Spans leave the host, so they hold
-//! codes; the words of a failure, which may quote arguments or a server, are logged here and nowhere else.
+//! The span of one attempt of a tool call, and its figures. Spans leave the host, so they contain
+//! codes only. The text of a failure, which may quote arguments or a server's answer, is logged
+//! here and nowhere else.
 
 use tokio::time::Instant;
 use tracing::Span;
@@ -10,7 +11,8 @@ use crate::{
     tool::ToolErrorType,
 };
 
-/// Begins the span `tool.{name}` below the turn's; none where the turn is not sampled. A call without a turn begins a trace.
+/// Starts the span `tool.{name}` below the round's span; a disabled span if the round is not
+/// sampled. A call outside of a round starts a new trace.
 pub(super) fn begin(run: &Run) -> Span {
     if run.turn.as_ref().is_some_and(Span::is_none) {
         return Span::none();
@@ -33,7 +35,8 @@ pub(super) fn begin(run: &Run) -> Span {
     )
 }
 
-/// Writes the end: success from the result itself, never from the mere fact that it returned.
+/// Records the end of the attempt. Success is read from the result, not from the fact that the tool
+/// returned.
 pub(super) fn ended(span: &Span, name: &str, began: Instant, result: &RunResult) {
     let took = began.elapsed();
     let kind = result.error_type();
@@ -57,7 +60,8 @@ pub(super) fn ended(span: &Span, name: &str, began: Instant, result: &RunResult)
     );
 }
 
-/// The failure as a code. Authors of tools choose their own, so one that is no plain word becomes its class.
+/// The failure as a code. Authors of tools choose their own codes, so one that is not a plain word
+/// is replaced by the error class.
 fn code(result: &RunResult) -> &str {
     match result {
         RunResult::Output(_) | RunResult::Activation(_) => "",
@@ -69,12 +73,13 @@ fn code(result: &RunResult) -> &str {
     }
 }
 
-/// Whether a text of others is a word that may leave the host: no sentence, no path, no address.
+/// Whether a foreign text is a plain word that may leave the host: not a sentence, a path or an
+/// address.
 pub(crate) fn is_word(text: &str) -> bool {
     (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// The failure in words.
+/// The failure as text, for the log.
 fn words(result: &RunResult) -> String {
     match result {
         RunResult::Output(_) | RunResult::Activation(_) => String::new(),

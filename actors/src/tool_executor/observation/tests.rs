@@ -30,7 +30,7 @@ async fn kept(artifacts: &Artifacts, id: &ArtifactId) -> Bytes {
     artifacts.store.retrieve(artifacts.owner.clone(), id.clone()).await.unwrap()
 }
 
-/// A store that is away; counts what it was asked.
+/// A store that always fails and counts its calls.
 #[derive(Default)]
 struct Away(AtomicUsize);
 
@@ -73,7 +73,7 @@ async fn data(value: Value, level: OutputLevel, artifacts: Option<&Artifacts>) -
     observe(ToolOutput::Data(value), level, artifacts, "toolu_1").await
 }
 
-/// Data whose JSON text has exactly so many bytes.
+/// Data whose JSON text has exactly this many bytes.
 fn list_of(bytes: usize) -> Value {
     json!(["x".repeat(bytes - "[\"\"]".len())])
 }
