@@ -1,4 +1,4 @@
-//! Wall time that stands still until a test moves it.
+//! A wall clock that stands still until a test moves it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +14,12 @@ impl ManualClock {
         Self(AtomicU64::new(now.0))
     }
 
-    /// Sets the time; also back, as real clocks do.
+    /// Sets the time. It may go back, as on real clocks.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the time on and says what it is then.
+    /// Advances the time and returns the new time.
     pub fn advance_ms(&self, ms: u64) -> Timestamp {
         Timestamp(self.0.fetch_add(ms, Ordering::Relaxed)).plus_ms(ms)
     }

@@ -1,17 +1,18 @@
-//! Chance that a seed replays.
+//! Randomness that a seed reproduces.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{ports::Entropy, scripted::splitmix64};
 
-/// Random bytes by a seed (splitmix64). The same seed and the same order of calls give the same bytes.
+/// Random bytes from a seed (splitmix64). The same seed and the same order of calls give the same
+/// bytes.
 #[derive(Debug)]
 pub struct SeededEntropy(AtomicU64);
 
 impl SeededEntropy {
-    /// Chance of `seed`.
+    /// A source with this seed.
     pub fn new(seed: u64) -> Self {
-        // Mixed, so that neighboring seeds do not walk the same numbers.
+        // The seed is mixed, so that neighboring seeds do not give overlapping sequences.
         Self(AtomicU64::new(splitmix64(seed)))
     }
 }

@@ -1,4 +1,5 @@
-//! A store of journals that fails where a test says: the nth append or read, in one way or another. The same every time.
+//! A journal store with planned faults: the nth append or read fails in a chosen way, identically
+//! in every run.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,20 +21,22 @@ use crate::{
     time::Timestamp,
 };
 
-/// What goes wrong with one call.
+/// How one call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// `Unavailable`, and nothing is stored.
+    /// Fails with `Unavailable`, and nothing is stored.
     Refused,
-    /// `Unavailable`, though it is stored if its guards hold: the unknown outcome. A read is simply refused.
+    /// Fails with `Unavailable`, although the entries are stored if the guards hold: an unknown
+    /// outcome. A read is simply refused.
     Unknown,
-    /// Nothing happens to it, nor to an append after it, until [`FaultySessions::release`]; then it goes on well.
+    /// The call and all appends after it wait until [`FaultySessions::release`]; then they continue
+    /// normally.
     Hang,
-    /// It takes this long (by `tokio::time`), and appends after it wait for it.
+    /// The call takes this long (in `tokio::time`), and appends after it wait for it.
     Slow(Duration),
 }
 
-/// Which calls fail, counted from 1; appends and all other calls apart.
+/// Which calls fail. Appends are counted from 1, and all other calls separately, also from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     appends: BTreeMap<u64, Fault>,
@@ -41,19 +44,20 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// No faults.
+    /// A plan without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The nth append fails.
+    /// Makes the nth append fail.
     #[must_use]
     pub fn append(mut self, nth: u64, fault: Fault) -> Self {
         self.appends.insert(nth, fault);
         self
     }
 
-    /// The nth of all other calls fails: heads, loads, entries, snapshots, deletes, lists and marks.
+    /// Makes the nth of all other calls fail: heads, loads, entries, snapshots, deletes, lists and
+    /// marks.
     #[must_use]
     pub fn read(mut self, nth: u64, fault: Fault) -> Self {
         self.reads.insert(nth, fault);
@@ -61,7 +65,7 @@ impl FaultPlan {
     }
 }
 
-/// A store behind a [`FaultPlan`].
+/// A store whose calls fail according to a [`FaultPlan`].
 pub struct FaultySessions<S: SessionBackend + ?Sized>(Arc<Shared<S>>);
 
 struct Shared<S: ?Sized> {
@@ -70,12 +74,13 @@ struct Shared<S: ?Sized> {
     appends: AtomicU64,
     reads: AtomicU64,
     away: AtomicBool,
-    /// Counts the releases.
+    /// Number of releases so far.
     released: watch::Sender<u64>,
     inner: Arc<S>,
 }
 
-/// Appends in the order of calls. One at a time leaves it, so that a slow one holds back those behind it.
+/// Appends in call order. One at a time passes to the inner store, so that a slow one delays those
+/// behind it.
 #[derive(Default)]
 struct Line {
     waiting: VecDeque<(Append, Option<Fault>)>,
@@ -90,8 +95,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const REFUSED: &str = "refused by the fault plan";
 
 impl<S: SessionBackend + ?Sized> Shared<S> {
-    /// Lets appends go until one hangs or is slow.
+    /// Passes appends to the inner store until one hangs or is slow.
     fn pump(self: &Arc<Self>) {
+        // `is_busy` marks the one append that is on its way. The lock of the line is released before
+        // the inner store or a callback runs, since either may append again and take the lock.
         loop {
             let mut line = lock(&self.line);
             if line.is_busy {
@@ -140,7 +147,7 @@ impl<S: SessionBackend + ?Sized> Shared<S> {
 }
 
 impl<S: SessionBackend + ?Sized> FaultySessions<S> {
-    /// Puts a plan before a store.
+    /// Wraps a store with a plan.
     pub fn new(inner: Arc<S>, plan: FaultPlan) -> Self {
         Self(Arc::new(Shared {
             plan: Mutex::new(plan),
@@ -153,19 +160,20 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
         }))
     }
 
-    /// Replaces the plan and counts from 1 again.
+    /// Replaces the plan and restarts both counts at 1.
     pub fn set_plan(&self, plan: FaultPlan) {
         *lock(&self.0.plan) = plan;
         self.0.appends.store(0, Ordering::SeqCst);
         self.0.reads.store(0, Ordering::SeqCst);
     }
 
-    /// While away, everything that the plan does not name is refused.
+    /// Makes the store unavailable, or available again. While it is unavailable, all calls without
+    /// a planned fault are refused.
     pub fn set_away(&self, away: bool) {
         self.0.away.store(away, Ordering::SeqCst);
     }
 
-    /// Lets the append and the reads that hang go on.
+    /// Lets the hanging append and the hanging reads continue.
     pub fn release(&self) {
         self.0.released.send_modify(|count| *count += 1);
         let hung = lock(&self.0.line).hangs.take();
@@ -175,22 +183,22 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
         }
     }
 
-    /// Appends asked for so far.
+    /// Number of appends so far.
     pub fn appends(&self) -> u64 {
         self.0.appends.load(Ordering::SeqCst)
     }
 
-    /// All other calls made so far.
+    /// Number of all other calls so far.
     pub fn reads(&self) -> u64 {
         self.0.reads.load(Ordering::SeqCst)
     }
 
-    /// Whether an append hangs now.
+    /// Whether an append hangs.
     pub fn is_hanging(&self) -> bool {
         lock(&self.0.line).hangs.is_some()
     }
 
-    /// The store behind.
+    /// The wrapped store.
     pub fn inner(&self) -> &Arc<S> {
         &self.0.inner
     }
@@ -226,7 +234,7 @@ impl<S: SessionBackend + ?Sized> Drop for FaultySessions<S> {
 
 impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
     fn append(&self, append: Append) {
-        // Counted under the line's lock, so that the nth is the nth in line.
+        // Counted under the lock of the line, so that the nth append is also the nth in the line.
         let mut line = lock(&self.0.line);
         let fault = self.fault(&self.0.appends, |plan| &plan.appends);
         line.waiting.push_back((append, fault));
@@ -283,7 +291,7 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
-    /// No fault is played here: every prompt asks this.
+    /// Never fails, since every prompt makes this call and would change the count of the others.
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.0.inner.stored_bytes(tenant)
     }
@@ -355,7 +363,7 @@ mod tests {
         StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"{}") }
     }
 
-    /// Appends entry `seq` and sends (seq, whether well) when told.
+    /// Appends entry `seq` and sends (seq, success) from the callback.
     fn append(store: &dyn SessionBackend, seq: u64, told: &mpsc::UnboundedSender<(u64, bool)>) {
         let told = told.clone();
         store.append(Append {

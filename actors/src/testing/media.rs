@@ -1,13 +1,13 @@
-//! Small images and PDFs, made from their numbers: for tests of attachments.
+//! Minimal images and PDFs of a given size, for tests of attachments.
 
-/// A PNG of this size; its picture is empty.
+/// A PNG of this size without picture data.
 pub fn png(width: u32, height: u32) -> Vec<u8> {
     let chunk = |name: &[u8], body: &[u8]| [&size(body).to_be_bytes(), name, body, &[0; 4]].concat();
     let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
     [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &head), &chunk(b"IDAT", &[0; 8]), &chunk(b"IEND", &[])].concat()
 }
 
-/// A JPEG of this size, behind a preview that has its own end.
+/// A JPEG of this size, after a preview that has a separate end marker.
 pub fn jpeg(width: u16, height: u16) -> Vec<u8> {
     let preview = [&[0xff, 0xe1, 0, 8][..], &[0xff, 0xd8, 1, 2, 0xff, 0xd9]].concat();
     let frame = [&[0xff, 0xc0, 0, 11, 8][..], &height.to_be_bytes(), &width.to_be_bytes(), &[1, 1, 0x11, 0]].concat();
@@ -28,7 +28,7 @@ pub fn webp(width: u16, height: u16) -> Vec<u8> {
     [&b"RIFF"[..], &size(&chunk).to_le_bytes(), &chunk].concat()
 }
 
-/// A PDF with one page for each text. Parentheses and backslashes are not escaped.
+/// A PDF with one page per text. Parentheses and backslashes are not escaped.
 pub fn pdf<S: AsRef<str>>(pages: impl IntoIterator<Item = S>) -> Vec<u8> {
     let texts: Vec<S> = pages.into_iter().collect();
     let kids: Vec<String> = (0..texts.len()).map(|page| format!("{} 0 R", 4 + 2 * page)).collect();
@@ -48,7 +48,8 @@ pub fn pdf<S: AsRef<str>>(pages: impl IntoIterator<Item = S>) -> Vec<u8> {
     pdf_of(&objects.iter().map(String::as_bytes).collect::<Vec<_>>(), "")
 }
 
-/// A PDF of these objects, numbered from 1, the first of them its catalog; `trailer` is added to its trailer.
+/// A PDF of these objects, numbered from 1; the first is the catalog. `trailer` is inserted into
+/// the trailer.
 pub fn pdf_of(objects: &[&[u8]], trailer: &str) -> Vec<u8> {
     let mut file = b"%PDF-1.7\n".to_vec();
     let mut table = format!("xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1);

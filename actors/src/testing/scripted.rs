@@ -1,4 +1,4 @@
-//! A model that answers by a script and remembers what it was asked.
+//! A model provider that answers from a script and records its requests.
 
 use std::{
     collections::VecDeque,
@@ -20,20 +20,21 @@ use crate::{
     scripted::Reply,
 };
 
-/// What became of the calls of a [`ScriptedModel`]. A call that runs is in none but `started`.
+/// How the calls of a [`ScriptedModel`] ended. A running call counts only as started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallCounts {
-    /// Calls begun.
+    /// Calls that started.
     pub started: usize,
-    /// Calls that ended by themselves: completed, failed or cut.
+    /// Calls that completed, failed or were cut off.
     pub finished: usize,
-    /// Calls dropped before their end, the mark of a cancel.
+    /// Calls that were dropped before their end, as on cancellation.
     pub dropped: usize,
 }
 
 type Script = Box<dyn Fn(&ModelRequest, usize) -> Reply + Send + Sync>;
 
-/// A model for tests. Requests are recorded; calls can be counted and waited for.
+/// A scripted model provider for tests. It records requests, and tests can count calls and wait for
+/// them.
 ///
 /// ```
 /// use callboard_actors::testing::{Reply, ScriptedModel};
@@ -50,7 +51,7 @@ pub struct ScriptedModel {
 }
 
 impl ScriptedModel {
-    /// A model that decides by the request and the number of calls before it.
+    /// A model whose script computes each reply from the request and the number of earlier calls.
     pub fn answering(script: impl Fn(&ModelRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Box::new(script),
@@ -69,7 +70,7 @@ impl ScriptedModel {
         }
     }
 
-    /// A model that gives these replies in turn; a call beyond them is refused with status 400.
+    /// A model that gives these replies in order; further calls are refused with status 400.
     pub fn replies(replies: impl IntoIterator<Item = Reply>) -> Self {
         let queue = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
         Self::answering(move |_, call| {
@@ -85,7 +86,7 @@ impl ScriptedModel {
         Self::answering(move |_, _| reply.clone())
     }
 
-    /// Sets what the model claims to be able to do.
+    /// Sets the capabilities that the model reports.
     #[must_use]
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = capabilities;
@@ -97,17 +98,17 @@ impl ScriptedModel {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The last request.
+    /// The most recent request; `None` before the first.
     pub fn last_request(&self) -> Option<ModelRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }
 
-    /// What became of the calls so far.
+    /// How the calls ended so far.
     pub fn counts(&self) -> CallCounts {
         *self.counts.borrow()
     }
 
-    /// Waits until the counts satisfy `condition`; bound it with a timeout of your own.
+    /// Waits until the counts satisfy `condition`. Wrap it in a timeout.
     pub async fn until(&self, condition: impl Fn(&CallCounts) -> bool) -> CallCounts {
         let mut counts = self.counts.subscribe();
         counts.wait_for(|counts| condition(counts)).await.map_or_else(|_| self.counts(), |counts| *counts)
@@ -140,7 +141,7 @@ impl LlmProvider for ScriptedModel {
     }
 }
 
-/// Counts a call as dropped unless it was finished.
+/// Counts a call as dropped unless it finished.
 struct CallGuard {
     counts: Arc<watch::Sender<CallCounts>>,
     open: bool,

@@ -1,4 +1,4 @@
-//! What a store of artifacts must keep.
+//! The contract suite of artifact stores.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,22 +12,23 @@ use crate::{
     time::Timestamp,
 };
 
-/// The bounds of a store under test.
+/// The limits of a store under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArtifactBounds {
-    /// Bytes that a tenant may keep.
+    /// Maximum bytes per tenant.
     pub tenant_bytes_max: u64,
-    /// How long an artifact is there.
+    /// Age after which an artifact expires.
     pub max_age: Duration,
 }
 
-/// Wide enough for every test that is about something else.
+/// Wide enough for every test about something else.
 const WIDE: ArtifactBounds = ArtifactBounds { tenant_bytes_max: 1 << 40, max_age: Duration::from_secs(24 * 60 * 60) };
 
-/// Runs every promise of [`ArtifactStore`]. `make` makes an empty store over the given clock.
+/// Runs the contract of [`ArtifactStore`]. `make` creates an empty store with the given clock and
+/// limits.
 ///
 /// # Panics
-/// When a promise is not kept. The last one prints its seed; `CALLBOARD_SEED` replays it.
+/// When the store breaks the contract. The last test prints its seed; `CALLBOARD_SEED` replays it.
 pub async fn artifact_store(make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>) {
     let clock = || Arc::new(ManualClock::at(Timestamp(1_700_000_000_000)));
     let new = async |bounds: ArtifactBounds| {
@@ -117,7 +118,8 @@ async fn ranges_end_where_the_content_ends(store: &dyn ArtifactStore) {
     }
 }
 
-/// FAULTS F10: 0 of any id, and the same answer as "not found".
+/// Another owner's artifact must give the same error as an unknown one, so that a caller cannot
+/// find out which ids exist.
 async fn another_owners_artifact_is_not_found_as_an_unknown_one(store: &dyn ArtifactStore) {
     let id = put(store, &owner("t", "c"), b"secret").await;
     let unknown = ArtifactId::of(b"never stored");
@@ -287,7 +289,7 @@ async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>)
     assert!(store.retrieve(owner("t", "c"), id).await.unwrap() == content);
 }
 
-/// What a plain map would hold: created, accessed, bytes.
+/// The state of a plain map: created, accessed, bytes.
 type Model = BTreeMap<(Scope, ArtifactId), (u64, u64, Bytes)>;
 
 async fn any_history_of_calls_ends_as_in_a_plain_map(make: &impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>) {
@@ -312,9 +314,9 @@ async fn any_history_of_calls_ends_as_in_a_plain_map(make: &impl AsyncFn(Arc<dyn
 
 const OWNERS: [(&str, &str); 3] = [("t", "c"), ("t", "d"), ("u", "c")];
 
-/// One random call, on the store and on the model.
+/// One random call, made on the store and on the model.
 async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Model, dice: [u8; 16]) {
-    // Every step has its own time, so that the order of use is clear.
+    // Every step has a different time, so that the order of use is unambiguous.
     let now = clock.advance_ms(1 + u64::from(dice[0]) * 20).0;
     let (tenant, conversation) = OWNERS[usize::from(dice[1]) % OWNERS.len()];
     let scope = owner(tenant, conversation);
@@ -347,7 +349,7 @@ async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Mode
                     assert_eq!(read, Ok(content));
                 }
                 None => {
-                    model.remove(&place); // A store may let go of what it found too old.
+                    model.remove(&place); // A store may remove an artifact that it found expired.
                     assert_eq!(read, Err(ArtifactError::NotFound(id)));
                 }
             }

@@ -1,4 +1,4 @@
-//! What a store of event streams must keep.
+//! The contract suite of event stores.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,16 +13,17 @@ use crate::{
 
 /// Longer than any wake-up takes.
 const SOON: Duration = Duration::from_secs(10);
-/// Longer than any check takes; streams do not expire by it.
+/// Longer than any test takes, so that streams do not expire during it.
 const LONG: Duration = Duration::from_secs(3600);
 const ROOM: usize = 256 * 1024;
 
-/// Runs every promise of [`EventStore`]. `make(ring_bytes, ring_age)` makes an empty store with these bounds.
+/// Runs the contract of [`EventStore`]. `make(ring_bytes, ring_age)` creates an empty store with
+/// these limits.
 ///
-/// Time is `tokio::time`; a store that goes by it is tested fastest under paused time.
+/// Time is `tokio::time`; a store that uses it is tested fastest under paused time.
 ///
 /// # Panics
-/// When a promise is not kept.
+/// When the store breaks the contract.
 pub async fn event_store(make: impl AsyncFn(usize, Duration) -> Arc<dyn EventStore>) {
     an_unknown_stream_is_unknown(&*make(ROOM, LONG).await).await;
     events_are_read_in_order_strictly_after_the_cursor(&*make(ROOM, LONG).await).await;
@@ -330,7 +331,8 @@ async fn an_ended_stream_expires_and_a_running_one_does_not(store: &dyn EventSto
     store.mark_complete(&key("t", 1)).await.unwrap();
     assert_eq!(ids(store, &key("t", 1), None).await, [id(1, 1)]);
 
-    // No condition to wait for: the passing of time is the subject. Free of cost under paused time.
+    // A sleep, since the test is about the passing of time. It takes no real time under paused
+    // time.
     tokio::time::sleep(Duration::from_millis(250)).await;
 
     assert_eq!(store.get_status(&key("t", 1)).await, Ok(None));

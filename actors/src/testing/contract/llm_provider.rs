@@ -1,4 +1,4 @@
-//! What every model provider keeps, whatever wire it speaks.
+//! The contract suite of model providers, independent of the wire format.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,39 +10,40 @@ use crate::{
     ports::{BoxFuture, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 
-/// How the other side of a provider behaves in a scene of the contract.
+/// The behavior of the server in one test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scene {
-    /// Answers with the text [`TEXT`], well ended, with usage.
+    /// Answers with the text [`TEXT`], a regular end and usage.
     Text,
     /// Answers with one call of the tool `f` with the arguments `{"a":1}`.
     ToolCall,
-    /// Sends the text [`TEXT`] and then breaks the connection.
+    /// Sends the text [`TEXT`], then closes the connection.
     Cut,
     /// Refuses the credentials.
     Refuses,
-    /// Sends the text [`TEXT`] and then nothing more.
+    /// Sends the text [`TEXT`], then nothing more, and keeps the connection open.
     Stalls,
 }
 
-/// The text of the scenes.
+/// The text that servers send.
 pub const TEXT: &str = "A text, \"quoted\" \u{6f22}\u{5b57}.";
 
-/// A provider and what its other side sees.
+/// A provider under test and its server.
 pub struct Stage {
-    /// The provider.
+    /// The provider under test.
     pub provider: Arc<dyn LlmProvider>,
-    /// Ends when the other side saw its client leave before the reply was over.
+    /// Completes when the server saw the client disconnect before the end of the reply.
     pub client_left: BoxFuture<'static, ()>,
 }
 
-/// Longest wait for anything in this contract.
+/// Longest wait for anything in this suite.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs the contract: `stage` sets a fresh provider up for a scene.
+/// Runs the contract. `stage` sets up a new provider, connected to a server that behaves as the
+/// scene says.
 ///
 /// # Panics
-/// When the provider breaks it.
+/// When the provider breaks the contract.
 pub async fn llm_provider<F>(stage: F)
 where
     F: AsyncFn(Scene) -> Stage,
@@ -89,7 +90,8 @@ async fn open(stage: &Stage, cancel: CancellationToken) -> Result<ModelStream, P
     within("the head", stage.provider.stream(example_request(), cancel)).await
 }
 
-/// Reads to the end; the error if it ended in one. Nothing may follow either.
+/// Reads the stream to its end. Returns the events, and the error if the stream ended in one.
+/// Nothing may follow an error.
 async fn read(mut stream: ModelStream) -> (Vec<ModelEvent>, Option<ProviderError>) {
     let mut events = Vec::new();
     while let Some(batch) = within("the next batch", stream.next()).await {

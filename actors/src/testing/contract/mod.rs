@@ -1,4 +1,4 @@
-//! What an adapter must keep, as tests that every adapter calls.
+//! Contract suites, one per port. Every adapter runs the suite of its port.
 
 mod artifact_store;
 mod event_store;

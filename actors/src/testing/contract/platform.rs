@@ -1,4 +1,4 @@
-//! What a clock and a source of chance must keep.
+//! The contract suites of clocks and sources of randomness.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -7,7 +7,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Checks a clock of wall time: it tells a time of this century, and two looks are close together.
+/// Checks a wall clock: it shows a time of this century, and two readings are close together.
 pub fn clock(clock: &Arc<dyn Clock>) {
     let (first, second) = (clock.now(), clock.now());
 
@@ -15,7 +15,8 @@ pub fn clock(clock: &Arc<dyn Clock>) {
     assert!(second.0.abs_diff(first.0) < 60_000, "{first} then {second}");
 }
 
-/// Checks a source of chance: ids do not repeat, also between threads, and fractions lie in `0.0..1.0` on both sides of a half.
+/// Checks a source of randomness: ids do not repeat, also between threads, and fractions lie in
+/// `0.0..1.0`, on both sides of 0.5.
 pub fn entropy(entropy: &Arc<dyn Entropy>) {
     let draw = |entropy: &Arc<dyn Entropy>| (0..1000).map(|_| entropy.bytes()).collect::<Vec<_>>();
     let threads: Vec<_> = (0..4)

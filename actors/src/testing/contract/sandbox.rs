@@ -1,5 +1,6 @@
-//! What a sandbox must keep: what came of a command, told exactly; limits of time and output; an end on cancel; a root that paths
-//! and working folders do not leave; and a denial that is not a failure.
+//! The contract suite of sandboxes: exact exit status and output, limits of time and output,
+//! cancellation, a root that paths and working folders cannot leave, and denials that are distinct
+//! from failures.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -8,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ports::{Exec, Sandbox, SandboxError};
 
-/// Longest end of a command that was stopped (FAULTS F4).
+/// Longest time for a stopped command to end.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// Checks a sandbox over an empty folder that may be written. It must have a `bash`.
+/// Checks a sandbox over an empty, writable folder. It must have a `bash`.
 pub async fn sandbox(sandbox: Arc<dyn Sandbox>) {
     let kind = sandbox.policy().kind;
     assert_eq!(sandbox.policy(), sandbox.policy(), "{kind}: the same policy at every look");

@@ -1,4 +1,4 @@
-//! What a store of journals must keep.
+//! The contract suite of journal stores.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +16,10 @@ use crate::{
 /// Longer than any store takes to answer.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs every promise of [`SessionBackend`]. `make` makes an empty store.
+/// Runs the contract of [`SessionBackend`]. `make` creates an empty store.
 ///
 /// # Panics
-/// When a promise is not kept.
+/// When the store breaks the contract.
 pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     an_unknown_conversation_is_empty(&*make().await).await;
     entries_come_back_in_order_byte_for_byte(&*make().await).await;
@@ -57,12 +57,12 @@ fn entry(seq: u64, text: impl Into<Bytes>) -> StoredEntry {
     StoredEntry { seq: Seq(seq), bytes: text.into() }
 }
 
-/// The entries from `first` to `last`; each says its number.
+/// The entries from `first` to `last`; each contains its number.
 fn entries(first: u64, last: u64) -> Vec<StoredEntry> {
     (first..=last).map(|seq| entry(seq, format!("{{\"n\":{seq}}}"))).collect()
 }
 
-/// Appends entries with the seqs from `expected.seq + 1` to `last`.
+/// Appends entries with the sequence numbers from `expected.seq + 1` to `last`.
 async fn write(store: &dyn SessionBackend, scope: &Scope, expected: Head, epoch: u64, last: u64) -> Result<(), AppendError> {
     write_open(store, scope, expected, epoch, last, Open::None, None).await
 }
@@ -175,7 +175,8 @@ async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn SessionBackend) {
     assert_eq!(store.list_open(Open::Running, None, None, 10).await, Ok(vec![]));
 }
 
-/// Gives appends of one entry each, seqs `first..=last`, without waiting; results arrive as (seq, result).
+/// Starts appends of one entry each, for `first..=last`, without waiting. Results arrive as (seq,
+/// result).
 fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mpsc::UnboundedReceiver<(u64, Result<(), AppendError>)> {
     let (tell, told) = mpsc::unbounded_channel();
     for seq in first..=last {
@@ -195,7 +196,7 @@ fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mps
     told
 }
 
-/// Everything told until every teller is gone.
+/// All results, up to the drop of the last callback.
 async fn all_told<T>(mut told: mpsc::UnboundedReceiver<T>) -> Vec<T> {
     let mut all = Vec::new();
     while let Some(one) = timeout(SOON, told.recv()).await.expect("every append is told, and its teller let go") {
@@ -218,7 +219,8 @@ async fn after_a_failed_append_later_ones_of_the_life_fail(store: &dyn SessionBa
     let scope = scope("t", "c");
     write(store, &scope, Head::default(), 1, 2).await.unwrap();
 
-    // The life believes that entry 3 is stored; its next appends follow one another, and none may be.
+    // The activation assumes that entry 3 is stored. Its next appends build on one another, and
+    // none of them may be stored.
     let told = all_told(pour(store, &scope, 4, 8)).await;
 
     assert_eq!(told, (4..=8).map(|seq| (seq, conflict(&scope, head(1, 2)))).collect::<Vec<_>>());
@@ -452,7 +454,8 @@ async fn every_append_is_told_once_on_close(store: &dyn SessionBackend) {
 
     store.close(SOON).await.unwrap();
 
-    // A teller that is called twice cannot be written (it is an FnOnce); one that is dropped uncalled would be missing here.
+    // A callback cannot run twice (it is an `FnOnce`); one that was dropped without a call would be
+    // missing here.
     assert_eq!(all_told(told).await, (1..=100).map(|seq| (seq, Ok(()))).collect::<Vec<_>>(), "what was queued is written");
     let late = write(store, &scope("t", "d"), Head::default(), 1, 1).await;
     assert!(matches!(late, Err(AppendError::Unavailable { .. })), "{late:?}");

@@ -1,4 +1,5 @@
-//! What a source of skills must keep: levels hold those before them, nothing leads out of a skill, a missing one is an error.
+//! The contract suite of skill sources: each level includes the ones before it, no path leads out
+//! of a skill, and an unknown skill or file is an error.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -7,10 +8,10 @@ use crate::{
     skill::{LoadLevel, Skill, SkillName},
 };
 
-/// A skill and its files.
+/// A skill and its files, by path.
 pub type SkillWithFiles = (Skill, BTreeMap<String, String>);
 
-/// Two skills, one with files of equal names in two folders, one that the model is not to see.
+/// Two skills: one with files of equal names in two folders, and one that is hidden from the model.
 pub fn example_skills() -> Vec<SkillWithFiles> {
     let name = |text: &str| SkillName::new(text).unwrap();
     let tables =
@@ -28,7 +29,7 @@ pub fn example_skills() -> Vec<SkillWithFiles> {
     vec![(tables, files.into()), (quiet, BTreeMap::new())]
 }
 
-/// Checks a source. `make` builds one that holds the given skills and nothing else.
+/// Checks a source. `make` creates one that holds exactly the given skills.
 pub async fn skill_source<S, F, M>(make: M)
 where
     S: SkillSource,

@@ -1,4 +1,5 @@
-//! What a tool must keep: a name and a schema that model APIs take, arguments judged before the call, and an end on cancel.
+//! The contract suite of tools: a name and a schema that model APIs accept, arguments checked
+//! before the call, and an end on cancellation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     tool::ToolErrorType,
 };
 
-/// A context for one call of the contract.
+/// The context of a call in this suite.
 pub fn example_context(cancel: CancellationToken) -> ToolContext {
     let scope = Scope::new(TenantId::new("contract").unwrap(), ConversationId::new("tool").unwrap());
     ToolContext {
@@ -30,7 +31,8 @@ pub fn example_context(cancel: CancellationToken) -> ToolContext {
     }
 }
 
-/// Checks a tool. `good` are arguments that it accepts; the call they make may succeed or fail, but must end.
+/// Checks a tool. `good` are arguments that it accepts; a call with them may succeed or fail, but
+/// must end.
 pub async fn tool(tool: Arc<dyn Tool>, good: &Value) {
     let spec = tool.spec();
     let name = spec.name().to_owned();
