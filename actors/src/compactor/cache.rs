@@ -1,5 +1,5 @@
-//! Summaries that are ready (REQUIREMENTS C-37..C-39, F-10; BUG-28): writer and reader use [`summary_key`] and the one
-//! [`crate::chat::span_hash`]. Pure: the time comes in.
+//! A cache of finished summaries. Writer and reader use the same [`summary_key`] and the same
+//! [`crate::chat::span_hash`]. Callers pass a monotonic time.
 //!
 //! Pure.
 
@@ -14,63 +14,66 @@ use crate::{
 
 use super::CompactionSettings;
 
-/// Summaries kept (C-37).
+/// Most summaries that are kept.
 const SUMMARIES_MAX: usize = 1000;
 
-/// Their bytes: 4,000 characters of three bytes each, and as much again for the maps.
+/// Most bytes that are kept: 4000 characters of three bytes per summary, and as much again for the
+/// maps.
 const SUMMARIES_BYTES_MAX: usize = 24 * 1024 * 1024;
 
-/// A summary.
+/// A cached summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedSummary {
-    /// The text.
+    /// The summary.
     pub summary: String,
-    /// When it was made; shown in ISO 8601.
+    /// When the summary was made; shown as ISO 8601.
     pub timestamp: Timestamp,
-    /// What else is to be known of it, a JSON object.
+    /// Further information, a JSON object.
     pub metadata: RawJson,
 }
 
-/// The key of a span's summary: `{tenant}/{conversation_id}:{hash}` (C-38). No tenant and no conversation sees another's.
+/// The key of a span's summary: `{tenant}/{conversation_id}:{hash}`. It keeps tenants and
+/// conversations apart.
 pub fn summary_key(scope: &Scope, span_hash: &str) -> String {
     format!("{}/{}:{span_hash}", scope.tenant, scope.conversation)
 }
 
-/// What the keys of a conversation's summaries begin with, or without one those of a tenant.
+/// The common prefix of the keys of a conversation's summaries, or of all summaries of a tenant.
 pub(super) fn summaries_of(tenant: &TenantId, conversation: Option<&ConversationId>) -> String {
     conversation.map_or_else(|| format!("{tenant}/"), |conversation| format!("{tenant}/{conversation}:"))
 }
 
-/// Summaries by their keys, each for as long as the settings say.
+/// Summaries by key, each kept for the configured time.
 #[derive(Debug, Clone)]
 pub struct SummaryCache {
     entries: TtlCache<String, CachedSummary>,
 }
 
 impl SummaryCache {
-    /// An empty cache; `summary_cache_ttl` of the settings governs it (F-10).
+    /// An empty cache. `summary_cache_ttl` of the settings sets the time to live.
     pub fn new(settings: &CompactionSettings) -> Self {
         let config = TtlCacheConfig { ttl: settings.summary_ttl(), entries_max: SUMMARIES_MAX, bytes_max: SUMMARIES_BYTES_MAX };
         Self { entries: TtlCache::new(config) }
     }
 
-    /// The summary of exactly these messages, if it is there and not too old; `now` is monotonic, since any fixed instant.
+    /// The summary of exactly these messages, if it is cached and not expired. `now` is a monotonic
+    /// time since any fixed instant.
     pub fn get(&mut self, key: &str, now: Duration) -> Option<&CachedSummary> {
         self.entries.get(&key.to_owned(), now)
     }
 
-    /// Keeps a summary. Of a full cache the oldest goes.
+    /// Stores a summary. A full cache removes its oldest one.
     pub fn put(&mut self, key: String, summary: CachedSummary, now: Duration) {
         let bytes = key.len() + summary.summary.len() + summary.metadata.as_str().len();
         self.entries.set(key, summary, bytes, None, now);
     }
 
-    /// Forgets the summaries whose keys begin so.
+    /// Removes the summaries whose keys begin with `prefix`.
     pub fn forget(&mut self, prefix: &str) {
         self.entries.retain(|key| !key.starts_with(prefix));
     }
 
-    /// Summaries that are held.
+    /// Number of stored summaries, including expired ones.
     pub fn size(&self) -> usize {
         self.entries.size()
     }

@@ -1,5 +1,5 @@
-//! A history as callers may look at it: in full, or with its earlier rounds in short (REQUIREMENTS V-06..V-11), and message by
-//! message with what is known of each (C-15..C-19, C-22, C-23). Views only: what is sent is the history itself.
+//! Views of a history for callers: in full, with earlier rounds shortened, or message by message
+//! with metadata. Models always receive the history itself.
 //!
 //! Pure.
 
@@ -15,13 +15,14 @@ use super::{
     rules::{RoundLines, clip},
 };
 
-/// Rounds that the compressed view shows whole (V-08, CON-27).
+/// Number of recent rounds that the compressed view shows in full.
 pub const VIEW_ROUNDS: usize = 5;
 
-/// Characters of an observation in a round's summary (V-11).
+/// Characters of an observation in the summary of a round.
 const OBSERVED_CHARS: usize = 200;
 
-/// Whether a message store asks for compression: strictly above the threshold (V-06). The agent's loop asks [`super::Window::is_due`].
+/// Whether a history should be compressed: its tokens are strictly above the threshold. The agent's
+/// loop uses [`super::Window::is_due`].
 pub fn should_compress(tokens_sent: u64, window: u64, threshold: f64) -> bool {
     tokens_sent as f64 > window as f64 * threshold
 }
@@ -30,14 +31,16 @@ pub fn should_compress(tokens_sent: u64, window: u64, threshold: f64) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoundView {
-    /// All its messages as they are: what was asked, each batch of calls and its results together, errors marked, the answer (V-09).
+    /// All messages unchanged: the request, each batch of calls with its results, errors marked,
+    /// the answer.
     Full(Vec<Message>),
-    /// Its lines (V-10), with the beginnings of what tools returned (V-11).
+    /// The round in a few lines, with the beginnings of what tools returned.
     Summary(String),
 }
 
-/// The rounds of a history; what stands before the first begun round is a round too. Not `compressed`: all in full (V-07). Else the
-/// last five in full and earlier ones in short (V-08). `round_id` names a round by its place.
+/// The rounds of a history. Messages before the first round form a separate round. With
+/// `compressed`, only the last five rounds are in full. `round_id` returns the id of the round at a
+/// position.
 pub fn round_views(history: &History, round_starts: &[usize], compressed: bool, round_id: impl Fn(usize) -> String) -> Vec<RoundView> {
     let messages = history.messages();
     let mut starts: Vec<usize> = round_starts.iter().copied().filter(|start| *start < messages.len()).collect();
@@ -57,48 +60,48 @@ pub fn round_views(history: &History, round_starts: &[usize], compressed: bool, 
     starts.iter().copied().zip(ends).enumerate().map(view).collect()
 }
 
-/// A stored message and what is known of it (C-16).
+/// A message with metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRecord {
-    /// The message.
+    /// The message as it was added.
     pub message: Message,
-    /// How much it matters (C-15).
+    /// How important the message is; decides whether it may be shortened.
     pub importance: MessageImportance,
-    /// When it came.
+    /// When the message was added.
     pub timestamp: Timestamp,
-    /// Tokens of the message as it was.
+    /// Tokens of the message in full.
     pub tokens: u64,
-    /// Number of its round.
+    /// Number of the round.
     pub round: u64,
-    /// Whether it is shown in short.
+    /// Whether the message is shown in its short form.
     pub is_compressed: bool,
-    /// The short form.
+    /// The short form; `None` while the message is shown in full.
     pub compressed_content: Option<String>,
 }
 
-/// Messages with what is known of each: rules only, no model, no wait (C-21).
+/// Messages with metadata. Uses rules only: no model is called, and nothing waits.
 #[derive(Debug, Clone, Default)]
 pub struct MessageRecords {
     records: Vec<MessageRecord>,
     total_tokens: u64,
 }
 
-/// A message of the internal view; the markers never reach a provider (C-19).
+/// A message with markers, for internal views. The markers are never sent to a provider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MarkedMessage {
-    /// The message as it is sent.
+    /// The message as it would be sent.
     #[serde(flatten)]
     pub message: serde_json::Value,
-    /// Whether it is shown in short.
+    /// Whether this is the short form.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub compressed: bool,
-    /// The round it came from, if it is shown in short.
+    /// The round of the message; only for a short form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_round_id: Option<u64>,
 }
 
 impl MessageRecords {
-    /// Adds a message: counts it and keeps it (C-22); says whether the store is now above the threshold.
+    /// Adds a message and counts its tokens. Returns whether the total is now above the threshold.
     pub fn add(&mut self, message: Message, round: u64, timestamp: Timestamp, count: impl Fn(&Message) -> u64, window: (u64, f64)) -> bool {
         let tokens = count(&message);
         self.total_tokens = self.total_tokens.saturating_add(tokens);
@@ -113,13 +116,14 @@ impl MessageRecords {
         &self.records
     }
 
-    /// Tokens of what is sent: of a message in short, those of its short form (C-04, BUG-25).
+    /// Total tokens of the current forms: a shortened message counts with its short form.
     pub fn total_tokens(&self) -> u64 {
         self.total_tokens
     }
 
-    /// Shortens by age (C-17, BUG-26): never the current round, never what a person said, errors or observations, and no message with
-    /// calls, whose results would stand alone (C-13). Returns how many were shortened.
+    /// Shortens old messages. Never shortens the current round, user messages, errors or
+    /// observations, nor a message with tool calls, since its results would then have no calls.
+    /// Returns the number of shortened messages.
     pub fn compress_by_age(&mut self, current_round: u64, count: impl Fn(&Message) -> u64) -> usize {
         let mut shortened = 0;
         for record in &mut self.records {
@@ -138,12 +142,12 @@ impl MessageRecords {
         shortened
     }
 
-    /// The messages as a provider gets them: no markers (C-19), every message there (C-23).
+    /// All messages as a provider would receive them, in their current forms and without markers.
     pub fn compressed_messages(&self) -> Vec<Message> {
         self.records.iter().map(MessageRecord::sent).collect()
     }
 
-    /// The messages with their markers.
+    /// All messages with their markers.
     pub fn marked_messages(&self) -> Vec<MarkedMessage> {
         let marked = |record: &MessageRecord| MarkedMessage {
             message: serde_json::from_str(record.sent().wire_str()).unwrap_or_default(),
@@ -167,7 +171,7 @@ fn as_sent(message: &Message, text: &str) -> Message {
     }
 }
 
-/// What a shortened message looks like (C-18); `...` follows only what was cut.
+/// The short form of a message. `...` appears only where text was cut.
 pub fn compressed_text(message: &Message) -> String {
     let blocks = message.blocks();
     let result = blocks.iter().find_map(|block| if let ContentBlock::ToolResult(result) = block { Some(result) } else { None });

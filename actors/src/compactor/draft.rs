@@ -1,4 +1,5 @@
-//! A history while the ladder works on it: what goes, what is cleared, and what that comes to. Each step costs what it changes.
+//! The working copy of a history while the ladder runs: which units are dropped, which results are
+//! cleared, and the resulting size. Each step costs time in proportion to what it changes.
 //!
 //! Pure.
 
@@ -14,55 +15,56 @@ use super::{
     units::{Cut, Unit, UnitKind, cut},
 };
 
-/// Tokens that a summary pair may take, pinned lines not counted: at most this, and at most a quarter of the target.
+/// Upper bound of a summary pair in tokens, pinned lines excluded. The pair is also limited to a
+/// quarter of the target.
 const PAIR_TOKENS_MAX: u64 = 4000;
 
-/// Characters of an observation that is told of (V-11).
+/// Characters shown of an observation.
 const OBSERVED_CHARS: usize = 100;
 
 struct Slot {
     unit: Unit,
-    /// Tokens of the unit as it would stay.
+    /// Tokens of the unit in its current form.
     tokens: u64,
-    /// The results as they would stay.
+    /// The results after clearing; `None` if none was cleared.
     cleared: Option<Cleared>,
-    /// The step that dropped it.
+    /// The step that dropped the unit; `None` if it is kept.
     dropped: Option<CompactionStep>,
 }
 
 struct Cleared {
     /// The message with cleared results.
     message: Message,
-    /// How many were cleared.
+    /// Number of results that were cleared.
     results: u32,
     step: CompactionStep,
 }
 
-/// The pair of an earlier compaction.
+/// The summary pair of an earlier compaction.
 struct Earlier {
     stub: Stub,
     tokens: u64,
 }
 
-/// See the module.
+/// A history that is being compacted; see the module.
 pub(super) struct Draft<'a> {
     pub(super) problem: &'a Problem<'a>,
     messages: &'a MessageList,
     cut: Cut,
     slots: Vec<Slot>,
-    /// Tokens of all units that stay.
+    /// Tokens of all kept units.
     body: u64,
-    /// Units that are dropped.
+    /// Number of dropped units.
     dropped: usize,
     earlier: Option<Earlier>,
-    /// Tokens that the new pair may take.
+    /// Maximum size of the new summary pair, in tokens.
     pair_max: u64,
     pinned: u64,
-    /// The earlier pair's pointer whose summary is used, and the summary.
+    /// The summary in use, and the index of the earlier pair's pointer that it belongs to.
     summary: Option<(usize, String)>,
 }
 
-/// What [`Draft::finish`] makes.
+/// The result of [`Draft::finish`].
 pub(super) struct Finished {
     pub(super) edits: Vec<Edit>,
     pub(super) steps: Vec<CompactionStep>,
@@ -98,13 +100,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Tokens of the request as the draft stands; a pair that must be written yet counts with the most that it may take.
+    /// Tokens of the request in its current state. A pair that is not written yet counts at its
+    /// maximum size.
     pub(super) fn tokens(&self) -> u64 {
         let pair = if self.is_rewritten() { self.pair_max } else { self.earlier_tokens() };
         self.fixed().saturating_add(self.body).saturating_add(pair)
     }
 
-    /// Tokens of the request if only results were cleared.
+    /// Tokens of the request if results were cleared but nothing was dropped.
     pub(super) fn tokens_if_nothing_were_dropped(&self) -> u64 {
         let all: u64 = self.slots.iter().map(|slot| slot.tokens).sum();
         self.fixed().saturating_add(all).saturating_add(self.earlier_tokens())
@@ -128,13 +131,13 @@ impl<'a> Draft<'a> {
         self.cut.rounds.len()
     }
 
-    /// Units of the first `rounds` rounds that are still there, with their indices.
+    /// The kept units of the first `rounds` rounds, with their indices.
     pub(super) fn kept_units(&self, rounds: usize) -> impl Iterator<Item = (usize, Unit)> {
         let kept = self.slots.iter().enumerate().take_while(move |(_, slot)| slot.unit.round < rounds);
         kept.filter(|(_, slot)| slot.dropped.is_none()).map(|(index, slot)| (index, slot.unit))
     }
 
-    /// The blocks of a message as it was.
+    /// The original blocks of a message.
     pub(super) fn original(&self, message: usize) -> Vec<ContentBlock> {
         self.messages.get(message).map(Message::blocks).unwrap_or_default()
     }
@@ -148,7 +151,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes back all that was dropped; what was cleared stays so.
+    /// Restores everything that was dropped. Cleared results stay cleared.
     pub(super) fn keep_everything(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.dropped = None);
         self.body = self.slots.iter().map(|slot| slot.tokens).sum();
@@ -162,8 +165,9 @@ impl<'a> Draft<'a> {
         exchanges.into_iter().for_each(|index| self.clear(index, CompactionStep::ToolResults, false));
     }
 
-    /// Step 5: clears results of the last round, oldest first, as far as `target` asks for; errors only if the request is above
-    /// `limit` otherwise. The last batch stays: the model has not answered it yet.
+    /// Step 5: clears results of the last round, oldest first, until `target` is reached. Failed
+    /// results are cleared only while the request is above `limit`. The last batch is kept, since
+    /// the model has not read it yet.
     pub(super) fn clear_last_round(&mut self, target: u64, limit: u64) {
         let Some(last) = self.rounds().checked_sub(1) else { return };
         let mut exchanges = self.exchanges(last, last + 1);
@@ -210,8 +214,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Step 2: takes the newest summary that is ready for a span of an earlier compaction. It was made of all that came before it
-    /// and of what was left of its span, so that goes, if it is still what it was; rounds with an error keep what they have (C-35).
+    /// Step 2: uses the newest summary that is ready for a span of an earlier compaction. The
+    /// summary covers everything before the span's end, including messages that were kept. Those
+    /// are dropped now, if they are unchanged; rounds with an error keep theirs.
     pub(super) fn use_ready_summary(&mut self, old: usize) {
         let Some(earlier) = &self.earlier else { return };
         let ready = earlier.stub.pointers.iter().enumerate().rev().find_map(|(at, pointer)| {
@@ -226,8 +231,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Drops what stands before message `end` in the first `rounds` rounds, for a summary that was made of it. A round that goes on
-    /// behind it keeps what was asked.
+    /// Drops the units before message `end` in the first `rounds` rounds, for a summary that covers
+    /// them. A round that continues after `end` keeps its request.
     fn drop_left(&mut self, end: usize, rounds: usize) {
         let kept: Vec<(usize, Unit)> = self.kept_units(rounds).collect();
         let (left, behind) = kept.split_at(kept.partition_point(|(_, unit)| unit.messages().end <= end));
@@ -242,7 +247,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Step 4: whole oldest rounds go until `goal` is reached, down to one.
+    /// Step 4: drops whole rounds, oldest first, until `goal` is reached or one round is left.
     pub(super) fn drop_oldest_rounds(&mut self, goal: u64) {
         let rounds: Vec<std::ops::Range<usize>> = self.cut.rounds.iter().map(|round| round.units.clone()).collect();
         for units in rounds.iter().take(rounds.len().saturating_sub(1)) {
@@ -253,7 +258,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The largest of the parts that no step makes smaller, and its tokens.
+    /// The largest part that no step can reduce, and its tokens.
     pub(super) fn largest_part(&self) -> (&'static str, u64) {
         let fixed = &self.problem.fixed;
         let last = self.rounds().saturating_sub(1);
@@ -274,6 +279,9 @@ impl<'a> Draft<'a> {
             return None;
         }
         self.drop_answers_at_the_head();
+        // A summary of exactly this span may be cached already. It replaces the rule summary, and
+        // kept messages that it covers are dropped too, so the span's figures are computed again.
+        // Without one, a background summary is requested if it is worth its cost.
         let lost = self.slots.iter().any(|slot| slot.dropped.is_some_and(|step| step != CompactionStep::Summary));
         let mut dropped = self.dropped_span();
         let ready = dropped.as_ref().filter(|_| lost).and_then(|span| (self.problem.summary)(&span.hash));
@@ -304,7 +312,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Behind the pair stands what a person said (C-43); imported histories may begin otherwise.
+    /// Drops leading units that are not from a user, since a user message must follow the pair.
+    /// Imported histories may begin otherwise.
     fn drop_answers_at_the_head(&mut self) {
         if !self.is_rewritten() {
             return;
@@ -327,7 +336,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The new summary pair: the earlier one with what is removed now.
+    /// The new summary pair: the earlier one, extended by what is removed now.
     fn pair(&self, dropped: Option<&DroppedSpan>, ready: Option<&str>, summarise: bool) -> (Message, Message) {
         let mut stub = self.earlier.as_ref().map(|earlier| earlier.stub.clone()).unwrap_or_default();
         let base = stub.rounds_gone + 1;
@@ -361,7 +370,7 @@ impl<'a> Draft<'a> {
         self.messages.range(untouched).chain(cleared)
     }
 
-    /// What rules tell of all that is dropped; `base` is the number of the first round.
+    /// The rule summary of everything that is dropped. `base` is the number of the first round.
     fn told(&self, base: u64) -> Stub {
         let mut told = Stub::default();
         let mut texts: Vec<String> = Vec::new();
@@ -383,7 +392,7 @@ impl<'a> Draft<'a> {
                 if let [calls, results] = blocks.as_slice() {
                     told.outcomes.extend(outcomes(calls, results));
                 }
-                // A person may speak in a message of results too.
+                // A message of results may also contain text of a user.
                 let by_person = blocks.last().filter(|_| slot.unit.kind != UnitKind::Assistant);
                 let request = by_person.map(|blocks| one_line(&asked(blocks), REQUEST_CHARS));
                 told.requests.extend(request.filter(|request| !request.is_empty()));
@@ -437,7 +446,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Edits, neighbours of one kind joined.
+/// Edits, with adjacent ones of the same kind merged.
 #[derive(Default)]
 struct Edits(Vec<Edit>);
 
@@ -459,7 +468,7 @@ impl Edits {
     }
 }
 
-/// What a person asked for in a message; of a message without text, what it holds.
+/// The user's request in a message; for a message without text, the kinds of its blocks.
 fn asked(blocks: &[ContentBlock]) -> String {
     let text = said(blocks);
     if !text.trim().is_empty() {

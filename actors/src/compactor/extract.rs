@@ -1,4 +1,5 @@
-//! EXTRACT: old rounds are thinned by priority, the least first, and the oldest first among equals (REQUIREMENTS C-12..C-14).
+//! The step EXTRACT: drops units of old rounds, lowest priority first and oldest first among
+//! equals.
 //!
 //! Pure.
 
@@ -9,7 +10,8 @@ use super::{
     units::UnitKind,
 };
 
-/// Drops units of the first `old` rounds until `goal` is reached. What a person said and pairs with an error stay in this step.
+/// Drops units of the first `old` rounds until `goal` is reached. User messages, and calls with a
+/// failed result, are kept in this step.
 pub(super) fn extract(draft: &mut Draft<'_>, old: usize, goal: u64) {
     let mut candidates: Vec<(MessagePriority, usize)> = draft
         .kept_units(old)

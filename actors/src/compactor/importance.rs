@@ -1,5 +1,5 @@
-//! What is worth keeping: the priority by which extraction drops (REQUIREMENTS C-11, C-12) and the importance that is told of a
-//! stored message (C-15). They differ on purpose (CON-25).
+//! Two rankings of messages: the priority by which extraction drops units, and the importance
+//! recorded with a stored message. They differ on purpose.
 //!
 //! Pure.
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::chat::{ContentBlock, Message, Role};
 
-/// The marker that stands for a result that was cleared (C-40).
+/// The text that replaces a cleared result.
 pub const CLEARED: &str = "[已壓縮的工具結果]";
 
-/// Characters and lines from which a successful result is a verbose log, to be dropped first (C-12).
+/// Size from which a successful result counts as a verbose log, which is dropped first.
 const VERBOSE_CHARS: usize = 2000;
 const VERBOSE_LINES: usize = 40;
 
-/// Priority of a message for `compress`. The order is that of the variants, never that of the words (BUG-33).
+/// Priority of a message in extraction. The order is that of the variants, not of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessagePriority {
@@ -22,21 +22,21 @@ pub enum MessagePriority {
     Low,
     /// May be kept: answers without calls, successful results.
     Medium,
-    /// Should be kept: what a person said, errors, calls.
+    /// Should be kept: user messages, errors, calls.
     High,
     /// Must be kept: system messages.
     Critical,
 }
 
-/// Importance of a stored message, 1 the highest.
+/// Importance of a stored message; 1 is the highest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum MessageImportance {
-    /// What a person said; errors.
+    /// User messages and errors.
     Critical = 1,
     /// Observations of tools.
     High = 2,
-    /// The agent's thoughts.
+    /// Messages of the model.
     Medium = 3,
     /// System messages.
     Low = 4,
@@ -63,7 +63,7 @@ impl TryFrom<u8> for MessageImportance {
 }
 
 impl MessageImportance {
-    /// The importance of a message (C-15).
+    /// The importance of a message, by its role and its results.
     pub fn of(message: &Message) -> Self {
         match message.role() {
             Role::System => Self::Low,
@@ -73,7 +73,7 @@ impl MessageImportance {
         }
     }
 
-    /// Whether rules may shorten a message of this importance that is `age` rounds old (C-17). Both bounds are strict.
+    /// Whether a message of this importance may be shortened when it is `age` rounds old.
     pub const fn compressible_at(self, age: u64) -> bool {
         match self {
             Self::Critical | Self::High => false,
@@ -83,13 +83,13 @@ impl MessageImportance {
     }
 }
 
-/// Whether one of the results failed: by its typed flag, never by its words (BUG-18).
+/// Whether one of the results failed, by its `is_error` flag; the text is not examined.
 pub(super) fn has_error(results: &[ContentBlock]) -> bool {
     results.iter().any(|block| matches!(block, ContentBlock::ToolResult(result) if result.is_error))
 }
 
-/// The priority of calls together with their results (C-12, C-13): a pair that holds an error is worth as much as what a person
-/// said, any other as much as its calls, unless its results are nothing but verbose logs or were cleared before.
+/// The priority of calls together with their results: high, but low if every result is a verbose
+/// log or was cleared before. A failed result always makes it high.
 pub(super) fn exchange_priority(results: &[ContentBlock]) -> MessagePriority {
     let mut verbose = true;
     for block in results {

@@ -1,4 +1,4 @@
-//! How many recent rounds stay whole (REQUIREMENTS C-46, C-47). The unit is rounds (CON-27).
+//! Computes how many recent rounds are kept in full.
 //!
 //! Pure.
 
@@ -6,25 +6,25 @@ use crate::chat::{MessageList, Role};
 
 use super::importance::has_error;
 
-/// Fewest and most rounds that stay whole.
+/// Fewest and most rounds that are kept in full.
 pub(super) const KEEP_ROUNDS: std::ops::RangeInclusive<u32> = 3..=15;
 
-/// Messages that the formula looks at.
+/// Number of recent messages that the formula examines.
 const RECENT_MESSAGES: usize = 20;
 
-/// What the formula counts, out of the last 20 messages.
+/// The inputs of the formula, from the last 20 messages.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Recent {
-    /// Runs of calls with their results, one after the other.
+    /// Uninterrupted sequences of tool calls and results.
     pub tool_chains: u32,
-    /// Skills activated.
+    /// Skills that were activated recently.
     pub skill_activations: u32,
-    /// Share of messages that hold a failed result; 0 when there are no messages.
+    /// Share of messages with a failed result, 0.0 to 1.0; 0 without messages.
     pub error_rate: f64,
 }
 
 impl Recent {
-    /// Counts typed blocks, never words (BUG-18).
+    /// Counts the recent messages by their block types; texts are not examined.
     pub fn of(messages: &MessageList, skill_activations: u32) -> Self {
         let first = messages.len().saturating_sub(RECENT_MESSAGES);
         let (mut chains, mut failed, mut in_chain, mut seen) = (0, 0_u32, false, 0_u32);
@@ -40,8 +40,8 @@ impl Recent {
     }
 }
 
-/// The formula: 5, and at most 5 for chains, 3 for skills, 2 for more than 30 % errors; an explicit count goes before it. Both are
-/// held between 3 and 15.
+/// The number of rounds to keep: `explicit` if it is set, else 5, plus up to 5 for tool chains, up
+/// to 3 for skills, and 2 if the error rate is above 30 %. The result is clamped to 3..=15.
 pub fn keep_rounds(explicit: Option<u32>, recent: &Recent) -> u32 {
     let formula = || 5 + recent.tool_chains.min(5) + recent.skill_activations.min(3) + if recent.error_rate > 0.3 { 2 } else { 0 };
     explicit.unwrap_or_else(formula).clamp(*KEEP_ROUNDS.start(), *KEEP_ROUNDS.end())

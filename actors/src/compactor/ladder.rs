@@ -1,13 +1,15 @@
-//! Decides how a history is made to fit: one ladder (REQUIREMENTS, ruling on C-24..C-45). Pure; linear in the history.
+//! Decides how a history is made to fit its window: the ladder. Takes linear time in the history.
 //!
-//! Nothing is done below the trigger. From there on, each step is taken only if the one before did not reach the target:
-//! 1. older tool results are cleared (C-40);
-//! 2. a ready summary takes the place of what it was made of (C-42);
-//! 3. old rounds are thinned by priority (C-12), or cut off (C-20);
-//! 4. whole oldest rounds go, down to one;
-//! 5. in the round that is left, older tool results are cleared, but never those of its last batch.
+//! Below the trigger nothing is done. Above it, each step is taken only if the steps before did not
+//! reach the target:
+//! 1. older tool results are cleared;
+//! 2. a finished summary replaces the messages that it covers;
+//! 3. old rounds are thinned by priority, or cut off;
+//! 4. whole rounds are dropped, oldest first, down to one;
+//! 5. in the remaining round, older tool results are cleared, except those of its last batch.
 //!
-//! What is above the limit even then is [`Verdict::TooLarge`]. A plan always makes the history smaller, so it cannot go in circles.
+//! A history that is still above the limit gives [`Verdict::TooLarge`]. A plan always makes the
+//! history smaller, so compaction cannot loop.
 //!
 //! Pure.
 
@@ -19,10 +21,10 @@ use super::{
     truncate::truncate,
 };
 
-/// Messages below which old rounds stay as they are while the history fits (C-05, CON-28, BUG-46).
+/// Below this number of messages old rounds are kept, as long as the history fits.
 pub(super) const MESSAGES_MIN: usize = 20;
 
-/// Climbs the ladder.
+/// Runs the ladder.
 pub fn plan(problem: &Problem<'_>) -> Verdict {
     let (window, settings) = (problem.window, problem.settings);
     let (limit, target) = (window.limit(), window.target(settings));
@@ -31,9 +33,11 @@ pub fn plan(problem: &Problem<'_>) -> Verdict {
     if !problem.force && !window.is_due(before, settings) {
         return Verdict::Fits { tokens: before };
     }
-    // Who asks for it gets old rounds as small as they may become; the last steps are for who needs the room.
+    // A forced compaction makes old rounds as small as allowed; the last steps run only if room is
+    // needed.
     let goal = if problem.force { 0 } else { target };
-    // Who asks for it wants less than the formula would keep, but never fewer rounds than its floor.
+    // A forced compaction keeps fewer rounds than the formula would, but not fewer than its
+    // minimum.
     let explicit = settings.keep_rounds.or(problem.force.then_some(*KEEP_ROUNDS.start()));
     let keep = keep_rounds(explicit, &Recent::of(problem.history.messages(), problem.skill_activations));
     let old = draft.rounds().saturating_sub(keep as usize);
@@ -59,7 +63,7 @@ fn verdict(mut draft: Draft<'_>, before: u64) -> Verdict {
     let limit = problem.window.limit();
     let mut finished = draft.finish();
     if finished.as_ref().is_some_and(|finished| finished.tokens >= draft.tokens_if_nothing_were_dropped()) {
-        // The pair would be larger than what it stands for.
+        // The pair would be larger than the messages that it replaces.
         draft.keep_everything();
         finished = draft.finish();
     }

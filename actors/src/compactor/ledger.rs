@@ -1,5 +1,5 @@
-//! What summaries cost within the last hour (REQUIREMENTS C-26, C-27; BUG-31). Pure: the time comes in, monotonic, as a duration
-//! since any fixed instant.
+//! The cost of summaries within the last hour, compared with a cap. Callers pass a monotonic time,
+//! as a duration since any fixed instant.
 //!
 //! Pure.
 
@@ -9,7 +9,7 @@ use super::{CompactionSettings, CompressionMode};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Spending of a sliding hour, in millionths of a US dollar.
+/// Spending within a sliding hour, in millionths of a US dollar.
 #[derive(Debug, Clone, Default)]
 pub struct SummaryLedger {
     spent: VecDeque<(Duration, u64)>,
@@ -17,8 +17,8 @@ pub struct SummaryLedger {
 }
 
 impl SummaryLedger {
-    /// Whether a summary of `tokens` may be paid for: what was spent within the last hour and its price stay below the cap.
-    /// Spending of exactly an hour ago no longer counts.
+    /// Whether a summary of `tokens` is affordable: spending of the last hour plus its price stays
+    /// below the cap. Spending of exactly an hour ago no longer counts.
     pub fn may_spend(&mut self, tokens: u64, settings: &CompactionSettings, now: Duration) -> bool {
         while let Some((at, cost)) = self.spent.front().copied()
             && now.saturating_sub(at) >= HOUR
@@ -29,15 +29,16 @@ impl SummaryLedger {
         self.sum.saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens)) < settings.cap_micro_usd()
     }
 
-    /// Notes what was sent to a summarizer. Times must not go back.
+    /// Records the tokens sent to a summarizer. Times must not decrease.
     pub fn note(&mut self, tokens: u64, now: Duration) {
-        // A sum that no cap allows any more needs no exact figure.
+        // Saturates: a sum this large is above every cap.
         let cost = CompressionMode::Summarize.cost_micro_usd(tokens).min(u64::MAX - self.sum);
         self.sum += cost;
         self.spent.push_back((now, cost));
     }
 
-    /// What was spent within the hour before the last question, in millionths of a US dollar.
+    /// Spending in the hour before the last call of [`SummaryLedger::may_spend`], in millionths of
+    /// a US dollar.
     pub fn spent_micro_usd(&self) -> u64 {
         self.sum
     }

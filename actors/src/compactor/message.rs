@@ -1,32 +1,34 @@
-//! The compactor's mail.
+//! The messages of the compactor.
 
 use tokio::sync::oneshot;
 
 use super::SummaryJob;
 use crate::ids::{ConversationId, TenantId};
 
-/// What the compactor can be told.
+/// A message to the compactor.
 #[derive(Debug)]
 pub enum CompactorMsg {
-    /// From a conversation: have a summary made.
+    /// From a conversation: make a summary.
     Summarise {
-        /// Of what.
+        /// The messages to summarize, and the budget that pays for it.
         job: Box<SummaryJob>,
-        /// Told when it is there, or that there will be none; nobody otherwise.
+        /// Receives the summary, or `None` if there will be none. `None` here means that no caller
+        /// waits.
         reply: Option<oneshot::Sender<Option<String>>>,
     },
-    /// From a host: what belongs to this conversation, or to all of this tenant without one, is being deleted.
+    /// From the host: the conversation is being deleted, or the whole tenant. Removes its
+    /// summaries.
     Forget {
-        /// The tenant.
+        /// The tenant whose data is deleted.
         tenant: TenantId,
-        /// The conversation.
+        /// The conversation; `None` for all of the tenant.
         conversation: Option<ConversationId>,
     },
-    /// From a summary's task.
+    /// From the task of a summary: it has ended.
     Done {
-        /// Which.
+        /// The key of the summary.
         key: String,
-        /// What it came to.
+        /// The summary; `None` if none could be made.
         text: Option<String>,
     },
 }

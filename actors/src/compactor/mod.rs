@@ -1,11 +1,13 @@
-//! Makes a history that has grown too large smaller, and keeps it valid (REQUIREMENTS C-01..C-52; the ladder of its rulings).
+//! Makes a history that has grown too large smaller, and keeps it valid.
 //!
-//! The ladder and all it needs are pure: counts, summaries and the time come in, a [`Plan`] goes out. The actor beside it makes background
-//! summaries, a few at once. State: summaries kept and money spent, behind short locks in an `Arc` that outlives the actor; the actor
-//! itself holds what waits and what runs. Supervised by the HostSupervisor; a new one begins with an empty queue, and what was lost with
-//! the old one stays with the words that rules found for it.
+//! The ladder is pure: token counts, summaries and the time are arguments, and a [`Plan`] is the
+//! result. The actor makes summaries in the background, a few at a time. State: cached summaries
+//! and money spent, behind short locks in an `Arc` that outlives the actor; the actor itself holds
+//! the waiting and the running jobs. Supervised by the HostSupervisor. After a restart the queue is
+//! empty, and conversations whose jobs were lost keep their rule summaries.
 //!
-//! **Invariant:** a turn never waits for a summary; whoever asks for a compaction may, for a bounded time.
+//! **Invariant:** a round never waits for a summary. Only a caller that requests a compaction may
+//! wait, for a bounded time.
 //!
 //! Promises: compaction_always_makes_the_next_request_fit, prefix_is_byte_stable_between_compactions.
 
@@ -72,34 +74,35 @@ use crate::{
     task::AbortOnDrop,
 };
 
-/// Summaries that are made at once.
+/// Most summaries that are made at the same time.
 const RUNNING_MAX: usize = 2;
 
-/// Summaries that wait; what comes beyond is left to rules.
+/// Most jobs that wait. Further ones are refused, and their conversations keep rule summaries.
 const WAITING_MAX: usize = 64;
 
-/// Measurements that run at once on the blocking pool: they are short, and the processors have conversations to serve.
+/// Most token counts that run at the same time on the blocking pool. They are short, and
+/// conversations need the processors.
 const MEASUREMENTS_MAX: usize = 4;
 
-/// Tenants whose spending is remembered.
+/// Most tenants whose spending is tracked.
 const LEDGERS_MAX: usize = 10_000;
 
-/// What is to be summarised.
+/// A span of messages to summarize.
 #[derive(Debug, Clone)]
 pub struct SummaryJob {
-    /// Whose.
+    /// The conversation that the messages belong to.
     pub scope: Scope,
-    /// The conversation's model, which writes it unless another one is set.
+    /// The conversation's model. It writes the summary unless the settings name another model.
     pub model: Arc<str>,
-    /// The gateway of the conversation: what it costs is on its tenant's credential.
+    /// The conversation's gateway, so that the tenant's own credential pays.
     pub gateway: ModelGatewayRef,
-    /// Where what it costs is counted.
+    /// The budget from which the cost is reserved.
     pub budget: Arc<BudgetCounter>,
-    /// What models cost.
+    /// Prices of models, to compute the cost.
     pub spending: Arc<Pricing>,
-    /// Hash of the messages.
+    /// The hash of the messages; part of the key of the summary.
     pub hash: String,
-    /// The messages.
+    /// The messages to summarize.
     pub messages: MessageList,
 }
 
@@ -125,18 +128,20 @@ struct Shared {
 }
 
 impl Shared {
-    /// Time since the host began: no clock jump makes summaries old or money new.
+    /// Monotonic time since the host started. Jumps of the wall clock neither expire summaries nor
+    /// refund spending.
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether a summary of about so many tokens may be paid for within the hour (C-27), by its tenant; notes it if it is to be made.
+    /// Whether the tenant can afford a summary of about `tokens` within the hour. With `note`, the
+    /// cost is recorded.
     fn may_spend(&self, scope: &Scope, tokens: u64, note: bool) -> bool {
         let (now, settings) = (self.now(), &self.settings);
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         if ledgers.len() >= LEDGERS_MAX {
             ledgers.retain(|_, ledger| {
-                ledger.may_spend(0, settings, now); // Forgets what is older than an hour.
+                ledger.may_spend(0, settings, now); // Removes spending older than an hour.
                 ledger.spent_micro_usd() > 0
             });
         }
@@ -153,14 +158,14 @@ impl Shared {
 }
 
 impl CompactorRef {
-    /// A compactor. Its actor begins with [`CompactorRef::start`].
+    /// A compactor without an actor; [`CompactorRef::start`] starts it.
     pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
         let (pool, started) = (Semaphore::new(MEASUREMENTS_MAX), Instant::now());
         Self(Arc::new(Shared { settings, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
     }
 
-    /// Starts the actor, or a new one in place of one that died.
+    /// Starts the actor, or its replacement after a failure.
     pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
         let (actor, _) = Actor::spawn_linked(None, Compactor, self.clone(), supervisor).await?;
         let cell = actor.get_cell();
@@ -168,31 +173,33 @@ impl CompactorRef {
         Ok(cell)
     }
 
-    /// The settings.
+    /// The host's settings of compaction.
     pub fn settings(&self) -> &CompactionSettings {
         &self.0.settings
     }
 
-    /// The summary of messages with this hash, if it is there.
+    /// The summary of the messages with this hash, if it is cached.
     pub fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
         let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.get(&summary_key(scope, hash), self.0.now()).map(|summary| summary.summary.clone())
     }
 
-    /// Whether a summary of about so many tokens may be paid for within the hour (REQUIREMENTS C-27).
+    /// Whether a summary of about `tokens` is allowed and affordable within the hour.
     pub fn may_spend(&self, scope: &Scope, tokens: u64) -> bool {
         self.0.settings.enable_llm_summarization && self.0.may_spend(scope, tokens, false)
     }
 
-    /// Has a summary made in the background; nobody waits. Beyond what may wait it is left to rules.
+    /// Queues a summary in the background and returns at once. When the queue is full, the job is
+    /// dropped.
     pub fn summarise(&self, job: SummaryJob) {
         self.tell(job, None);
     }
 
-    /// Has a summary made and waits for it, at most as long as the settings say. `None`: there will be none.
+    /// Makes a summary and waits for it, at most for the configured timeout. `None` if there is
+    /// none.
     ///
     /// # Cancel safety
-    /// The summary is made and kept all the same.
+    /// The summary is made and cached all the same.
     pub async fn summary(&self, job: SummaryJob) -> Option<String> {
         if let Some(text) = self.ready(&job.scope, &job.hash) {
             return Some(text);
@@ -205,7 +212,8 @@ impl CompactorRef {
         tokio::time::timeout(self.0.settings.timeout(), answer).await.ok()?.ok()?
     }
 
-    /// Forgets the summaries of a conversation, or of all conversations of a tenant, and makes those no more that wait or are being made.
+    /// Removes the summaries of a conversation, or of all conversations of a tenant, and cancels
+    /// those that wait or are being made.
     pub(crate) fn forget(&self, tenant: &TenantId, conversation: Option<&ConversationId>) {
         let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = &*actor {
@@ -226,10 +234,10 @@ impl CompactorRef {
         }
     }
 
-    /// Runs a short computation on the blocking pool, a few at a time. `None` when it panicked.
+    /// Runs a short computation on the blocking pool, a few at a time. `None` if it panicked.
     ///
     /// # Cancel safety
-    /// A computation that began runs to its end.
+    /// A computation that has started runs to its end.
     pub(crate) async fn on_pool<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let _permit = self.0.pool.acquire().await.ok()?;
         let result = tokio::task::spawn_blocking(compute).await;
@@ -237,14 +245,14 @@ impl CompactorRef {
     }
 }
 
-/// The actor.
+/// The actor that makes summaries.
 struct Compactor;
 
 struct State {
     me: CompactorRef,
     waiting: VecDeque<SummaryJob>,
     running: BTreeMap<String, AbortOnDrop>,
-    /// Who waits for which summary.
+    /// Callers that wait, by the key of their summary.
     replies: Vec<(String, oneshot::Sender<Option<String>>)>,
 }
 
@@ -269,13 +277,13 @@ impl Actor for Compactor {
 }
 
 impl State {
-    /// Queues a job; one that waits or runs already is not made twice.
+    /// Queues a job. A job that already waits or runs is not queued again.
     fn take(&mut self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
         let key = job.key();
         let known = self.running.contains_key(&key) || self.waiting.iter().any(|waiting| waiting.key() == key);
         if !known && self.waiting.len() >= WAITING_MAX {
             self.me.0.counters.summaries_failed.add(1);
-            return; // Its caller sees the closed channel.
+            return; // Dropping the reply closes its caller's channel.
         }
         self.replies.extend(reply.map(|reply| (key, reply)));
         if !known {
@@ -295,7 +303,7 @@ impl State {
     fn forget(&mut self, prefix: &str) {
         self.waiting.retain(|job| !job.key().starts_with(prefix));
         self.running.retain(|key, _| !key.starts_with(prefix));
-        self.replies.retain(|(key, _)| !key.starts_with(prefix)); // Their callers see the closed channel.
+        self.replies.retain(|(key, _)| !key.starts_with(prefix)); // Dropping a reply closes its caller's channel.
         self.me.0.cache.lock().unwrap_or_else(PoisonError::into_inner).forget(prefix);
     }
 
@@ -305,7 +313,7 @@ impl State {
         {
             let (shared, me, key) = (self.me.0.clone(), me.clone(), job.key());
             let task = tokio::spawn(async move {
-                // A provider's adapter that panics must not keep its place for ever.
+                // A panic in a provider's adapter must still free the job's place.
                 let text = AssertUnwindSafe(summarise::summarise(&shared, &job)).catch_unwind().await.unwrap_or(None);
                 if let Some(text) = &text {
                     let summary = CachedSummary { summary: text.clone(), timestamp: shared.clock.now(), metadata: RawJson::empty_object() };

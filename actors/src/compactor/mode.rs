@@ -1,4 +1,4 @@
-//! The three ways to make a history smaller, and what each costs (REQUIREMENTS C-07, C-26). One type for all (CON-29).
+//! The three ways to make a history smaller, and what each costs.
 //!
 //! Pure.
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompressionMode {
-    /// The most recent rounds stay, the rest goes: fastest, free.
+    /// Keeps the most recent rounds and drops the rest. Fastest, and free.
     Truncate,
-    /// By priority and rules.
+    /// Drops messages by priority and rules.
     #[default]
     Extract,
-    /// A model writes a summary: slowest, costs money.
+    /// Lets a model write a summary. Slowest, and costs money.
     Summarize,
 }
 
 impl CompressionMode {
-    /// What one token costs, in millionths of a US dollar. The rates of C-26 (0.0, 0.001 and 0.003 USD for 1000 tokens) are whole
-    /// numbers here, so that sums are exact.
+    /// The cost of one token, in millionths of a US dollar: 0, 0.001 and 0.003 US dollars per 1000
+    /// tokens, as integers, so that sums are exact.
     pub const fn micro_usd_per_token(self) -> u64 {
         match self {
             Self::Truncate => 0,
@@ -28,12 +28,12 @@ impl CompressionMode {
         }
     }
 
-    /// What `tokens` cost, in millionths of a US dollar.
+    /// The cost of `tokens`, in millionths of a US dollar.
     pub const fn cost_micro_usd(self, tokens: u64) -> u64 {
         tokens.saturating_mul(self.micro_usd_per_token())
     }
 
-    /// The word of the wire.
+    /// The name in JSON and configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Truncate => "truncate",

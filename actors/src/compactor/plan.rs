@@ -1,4 +1,4 @@
-//! What the ladder works on and what comes of it: the problem, its steps, the plan.
+//! The input and the output of the ladder: the problem, the steps taken, the plan.
 //!
 //! Pure.
 
@@ -7,158 +7,162 @@ use serde::{Deserialize, Serialize};
 use super::{CompactionSettings, CompressionMode, prompt};
 use crate::chat::{Edit, History, Message, span_hash};
 
-/// Messages below which no summary is asked for (C-24).
+/// Below this number of messages no summary is requested.
 const SUMMARY_MESSAGES_MIN: usize = 30;
 
-/// What a model can take.
+/// The limits of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Tokens of the context window, answer included.
+    /// Size of the context window in tokens, including the answer.
     pub tokens: u64,
-    /// Longest answer.
+    /// Longest answer, in tokens.
     pub max_tokens: u64,
 }
 
 impl Window {
-    /// What a request may hold: the window less the longest answer.
+    /// The largest request: the window less the longest answer.
     pub const fn limit(&self) -> u64 {
         self.tokens.saturating_sub(self.max_tokens)
     }
 
-    /// Whether this many tokens ask for compaction: from 80 % of the window on, 80 % included (C-02, CON-24), and in any case
-    /// when no room is left for the longest answer.
+    /// Whether a request of this size needs compaction: from the trigger on (80 % of the window by
+    /// default), and in any case when no room is left for the longest answer.
     pub fn is_due(&self, tokens: u64, settings: &CompactionSettings) -> bool {
-        // The slack absorbs what a share like 0.8 cannot say exactly.
+        // The tolerance absorbs the rounding of a share like 0.8.
         tokens >= self.limit() || tokens as f64 + 1e-6 >= self.tokens as f64 * settings.trigger
     }
 
-    /// What compaction aims at: half of the limit (C-10, CON-45).
+    /// The size that compaction aims at: half of the limit by default.
     pub fn target(&self, settings: &CompactionSettings) -> u64 {
         (self.limit() as f64 * settings.target) as u64
     }
 }
 
-/// Tokens that a request holds beside its messages.
+/// Tokens of a request apart from its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fixed {
-    /// The system prompt.
+    /// Tokens of the system prompt.
     pub system: u64,
-    /// The definitions of tools.
+    /// Tokens of the tool definitions.
     pub tools: u64,
-    /// What is pinned and sent beside the messages; pinned lines of the summary pair are counted with it.
+    /// Tokens of pinned content outside of the messages. Pinned lines of the summary pair count as
+    /// part of the pair.
     pub pinned: u64,
 }
 
-/// Everything the ladder looks at.
+/// The input of the ladder.
 pub struct Problem<'a> {
-    /// The history; no call is open.
+    /// The history, without open tool calls.
     pub history: &'a History,
-    /// Indices of the messages with which rounds begin, ascending. What stands before the first was imported, or is a summary pair.
+    /// Indices of the messages that begin a round, ascending. Messages before the first index were
+    /// imported, or are a summary pair.
     pub round_starts: &'a [usize],
-    /// What is counted beside the messages.
+    /// Tokens of the request apart from its messages.
     pub fixed: Fixed,
-    /// The model's room.
+    /// The limits of the model.
     pub window: Window,
-    /// The host's settings.
+    /// The compaction settings of the host.
     pub settings: &'a CompactionSettings,
-    /// Lines that every summary pair must hold, uncut.
+    /// Lines that every summary pair must contain in full.
     pub pinned: &'a [String],
-    /// Skills activated of late (C-47).
+    /// Number of skills activated recently; more of them keep more rounds.
     pub skill_activations: u32,
-    /// Tokens of a message.
+    /// Returns the tokens of a message.
     pub count: &'a dyn Fn(&Message) -> u64,
-    /// The summary of the span with this hash, if one is ready.
+    /// Returns the summary of the span with this hash, if it is finished.
     pub summary: &'a dyn Fn(&str) -> Option<String>,
-    /// Whether a summary of about this many tokens may be paid for (C-27); `None` when nobody can write one (C-25).
+    /// Returns whether a summary of this many tokens is affordable; `None` if no model can write
+    /// summaries.
     pub may_summarize: Option<&'a dyn Fn(u64) -> bool>,
-    /// What stands before the colon of the spans that `recall` takes.
+    /// The part before the colon in the spans that `recall` accepts.
     pub seq_label: &'a str,
-    /// Goes on though usage is low (`/compact`): old rounds are thinned as far as they may be.
+    /// Compacts even below the trigger (`/compact`): old rounds are thinned as far as allowed.
     pub force: bool,
 }
 
-/// A step that was taken.
+/// A step of the ladder that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionStep {
     /// Older tool results were cleared.
     ToolResults,
-    /// A summary took the place of what it was made of.
+    /// A summary replaced the messages that it covers.
     Summary,
-    /// Old rounds were thinned.
+    /// Old rounds were thinned by priority.
     Extract,
     /// Old rounds were cut off.
     Truncate,
-    /// Whole oldest rounds went.
+    /// Whole oldest rounds were dropped.
     OldestRounds,
     /// Tool results of the last round were cleared.
     CurrentRound,
 }
 
-/// What comes of it.
+/// The output of the ladder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing to do, or nothing that would help, and the request fits.
+    /// The request fits, and compaction is not needed or would not help.
     Fits {
-        /// Its tokens.
+        /// Tokens of the request.
         tokens: u64,
     },
-    /// The history after the plan fits.
+    /// The history fits after this plan.
     Compacted(Plan),
     /// No plan makes the request fit.
     TooLarge {
-        /// The largest part of it: `system prompt`, `tools`, `pinned` or `current round`.
+        /// The largest part of the request: `system prompt`, `tools`, `pinned` or `current round`.
         part: &'static str,
         /// Tokens of that part.
         part_tokens: u64,
-        /// Fewest tokens that the request could come to.
+        /// The smallest size that the request can reach, in tokens.
         tokens: u64,
-        /// What it may hold.
+        /// The largest allowed size, in tokens.
         limit: u64,
     },
 }
 
-/// The messages that a plan removes.
+/// The span of messages that a plan removes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedSpan {
-    /// Index of the first message of the span in the old history: always its beginning, so that a summary is made of everything
-    /// that came before.
+    /// Index of the first message of the span. Always 0, so that a summary covers everything before
+    /// the end of the span.
     pub from: usize,
-    /// One past the last message that was removed. Messages of the span that stay are part of it: they tell what was asked.
+    /// One past the last removed message. The span may contain messages that are kept, such as
+    /// requests.
     pub to: usize,
     /// [`span_hash`] of the span.
     pub hash: String,
-    /// Messages removed, the pair of an earlier compaction not counted.
+    /// Number of removed messages, without the pair of an earlier compaction.
     pub messages: u32,
-    /// Rounds that lost something.
+    /// Number of rounds that lost messages.
     pub rounds: u32,
 }
 
-/// How a history is rewritten, and what that brings.
+/// How a history is rewritten, and the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// For [`History::edited`].
+    /// The edits to pass to [`History::edited`].
     pub edits: Vec<Edit>,
-    /// Steps that left a trace, in the order of the ladder.
+    /// The steps that changed the history, in the order of the ladder.
     pub steps: Vec<CompactionStep>,
-    /// Tokens of the request as it was.
+    /// Tokens of the request before.
     pub before_tokens: u64,
-    /// Tokens of the request as it will be.
+    /// Tokens of the request after.
     pub after_tokens: u64,
-    /// Where rounds begin in the new history.
+    /// Indices of the messages that begin a round in the new history.
     pub round_starts: Vec<usize>,
-    /// What is removed, if anything.
+    /// The removed span; `None` if no message was dropped.
     pub dropped: Option<DroppedSpan>,
-    /// Whether a summary of the dropped span should be made in the background (C-24, C-25, C-27).
+    /// Whether a summary of the removed span should be made in the background.
     pub summarise: bool,
-    /// Whether a summary that was ready is now part of the history.
+    /// Whether a finished summary is now part of the history.
     pub summary_used: bool,
-    /// Tool results that are cleared by this plan and still in the history.
+    /// Number of tool results that this plan cleared and that remain in the history.
     pub cleared_results: u32,
 }
 
 impl Plan {
-    /// The one word for what was done, for events and metrics.
+    /// The mode that describes the plan best, for events and metrics.
     pub fn mode(&self) -> CompressionMode {
         if self.summary_used {
             CompressionMode::Summarize
@@ -170,7 +174,7 @@ impl Plan {
     }
 }
 
-/// Whether a summary of the first `to` messages should be made (C-24, C-25, C-27).
+/// Whether a summary of the first `to` messages should be made.
 pub(super) fn wants_summary(problem: &Problem<'_>, to: usize) -> bool {
     let settings = problem.settings;
     let count = problem.history.messages().len();

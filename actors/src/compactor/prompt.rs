@@ -1,5 +1,5 @@
-//! What a model is asked when it is to write a summary (REQUIREMENTS C-29..C-31). Nothing is dropped: a long span is asked for in
-//! chunks, and a last prompt joins the parts.
+//! The prompts for a model that writes a summary. All messages are included: a long span is
+//! summarized in chunks, and a last prompt merges the parts.
 //!
 //! Pure.
 
@@ -7,22 +7,23 @@ use crate::chat::{ContentBlock, Message, Role};
 
 use super::rules::clip;
 
-/// What summaries look at (C-31).
+/// The topics that summaries focus on.
 pub const FOCUS_AREAS: [&str; 3] = ["tool_calls", "errors", "decisions"];
 
-/// Messages of a chunk (C-30), unless that made more chunks than [`CHUNKS_MAX`].
+/// Messages per chunk, unless that gives more than [`CHUNKS_MAX`] chunks.
 const CHUNK_MESSAGES: usize = 20;
 
-/// Most chunks of a span: each is a call to a model.
+/// Most chunks of a span. Each costs a model call.
 const CHUNKS_MAX: usize = 8;
 
-/// Characters of a text, and of a result's beginning.
+/// Characters shown of a text or a result.
 const TEXT_CHARS: usize = 200;
 
 const SUMMARY: &str = include_str!("prompts/summary.md");
 const MERGE: &str = include_str!("prompts/merge.md");
 
-/// The prompts for a span, in order; a summary is asked for with each. More than one are joined by [`merge_prompt`].
+/// The prompts for a span, in order; each gives one summary. Several summaries are merged with
+/// [`merge_prompt`].
 pub fn summary_prompts<'a>(messages: impl IntoIterator<Item = &'a Message>, focus: &[&str]) -> Vec<String> {
     let lines: Vec<String> = messages.into_iter().map(transcript_line).collect();
     let chunk = CHUNK_MESSAGES.max(lines.len().div_ceil(CHUNKS_MAX));
@@ -30,13 +31,13 @@ pub fn summary_prompts<'a>(messages: impl IntoIterator<Item = &'a Message>, focu
     prompts.collect()
 }
 
-/// The prompt that joins the summaries of chunks.
+/// The prompt that merges the summaries of chunks.
 pub fn merge_prompt(parts: &[String], focus: &[&str]) -> String {
     let parts: String = parts.iter().enumerate().map(|(index, part)| format!("{}. {}\n", index + 1, defused(part.trim()))).collect();
     fill(MERGE, focus, "{parts}", &parts)
 }
 
-/// About how many tokens all prompts for a span come to: three bytes each.
+/// Estimated tokens of all prompts for a span, at three bytes per token.
 pub(super) fn estimate_tokens<'a>(messages: impl IntoIterator<Item = &'a Message>) -> u64 {
     summary_prompts(messages, &FOCUS_AREAS).iter().map(|prompt| prompt.len().div_ceil(3) as u64).sum()
 }
@@ -61,7 +62,7 @@ fn transcript_block(block: &ContentBlock) -> String {
     match block {
         ContentBlock::Text(block) => clip(&block.text, TEXT_CHARS),
         ContentBlock::ToolUse(call) => format!("[调用工具: {}]", call.name),
-        // The seeds ask for results and do not give them (C-30).
+        // The prompt asks about tool results, so the transcript must contain them.
         ContentBlock::ToolResult(result) if result.is_error => format!("[工具结果] (error) {}", clip(&result.content.text(), TEXT_CHARS)),
         ContentBlock::ToolResult(result) => format!("[工具结果] {}", clip(&result.content.text(), TEXT_CHARS)),
         ContentBlock::Thinking(_) => "[思考过程]".to_owned(),
@@ -69,7 +70,7 @@ fn transcript_block(block: &ContentBlock) -> String {
     }
 }
 
-/// A text that cannot end the tags it stands in.
+/// Escapes closing tags, so that a text cannot end the tags around it.
 fn defused(text: &str) -> String {
     text.replace("</conversation>", "</conversation >").replace("</parts>", "</parts >")
 }

@@ -1,4 +1,5 @@
-//! The tool `recall`: brings back messages that a compaction dropped. They are where they always were, in the journal; a span names them.
+//! The tool `recall`: returns messages that a compaction removed from the context. They are still
+//! in the journal, where a span locates them.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
@@ -13,17 +14,18 @@ use crate::{
     tool::{ToolError, ToolErrorType},
 };
 
-/// Entries read at a time.
+/// Number of entries read at a time.
 const PAGE: usize = 512;
 
-/// Where dropped messages stand: the state after the entry `seq`, messages `from..to` of its history. Written `seq:from-to`.
+/// Locates removed messages: `from..to` in the history as it was after entry `seq`. Written
+/// `seq:from-to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanPointer {
-    /// The last entry that had them.
+    /// The last entry before the compaction.
     pub seq: Seq,
-    /// The first message.
+    /// Index of the first message.
     pub from: usize,
-    /// The one after the last.
+    /// One past the index of the last message.
     pub to: usize,
 }
 
@@ -47,7 +49,7 @@ impl FromStr for SpanPointer {
     }
 }
 
-/// Arguments of `recall`.
+/// The arguments of `recall`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecallArgs {
@@ -65,21 +67,22 @@ impl JsonSchema for RecallArgs {
     }
 }
 
-/// The tool.
+/// The tool `recall`.
 pub struct Recall {
     sessions: Arc<dyn SessionBackend>,
 }
 
 impl Recall {
-    /// A tool that reads from this store, and there only in the conversation that calls it.
+    /// A tool that reads from this store, limited to the conversation that makes the call.
     pub fn new(sessions: Arc<dyn SessionBackend>) -> Self {
         Self { sessions }
     }
 
-    /// The messages of a span.
+    /// Reads the messages of a span.
     ///
     /// # Errors
-    /// `NOT_FOUND` when the conversation has no such span; retryable when the store is away.
+    /// `NOT_FOUND` if the conversation has no such span; a retryable error if the store is
+    /// unavailable.
     pub async fn messages(&self, scope: &Scope, span: SpanPointer) -> Result<Vec<Message>, ToolError> {
         let unknown = || ToolError::not_found(format!("there is no span {span} in this conversation; take one from a context summary"));
         let mut state = Durable::default();
@@ -123,7 +126,7 @@ summary names the spans that can be recalled.";
     }
 }
 
-/// Messages as people read them; nothing is shortened.
+/// The messages as readable text, in full.
 fn transcript(messages: &[Message]) -> String {
     let mut text = String::new();
     for message in messages {

@@ -1,11 +1,12 @@
-//! What a conversation is reminded of every few rounds (REQUIREMENTS C-50; BUG-19, CON-44: rounds, not messages).
+//! The reminder that a conversation gets every few rounds.
 //!
 //! Pure.
 
 use crate::limits::REFOCUS_ROUNDS;
 
-/// The reminder that is due after so many finished rounds: after every fifth, if there are lines to be reminded of. The caller wraps it
-/// as M-18 says and puts it between two rounds, so that it never stands between a call and its result.
+/// The reminder due after this number of finished rounds: after every fifth, if there are lines.
+/// The caller wraps it in `<system-reminder>` tags and places it between two rounds, so that it
+/// never separates a call from its result.
 pub fn reminder_at(rounds: u64, lines: &[String]) -> Option<String> {
     let due = rounds > 0 && rounds.is_multiple_of(REFOCUS_ROUNDS) && !lines.is_empty();
     due.then(|| format!("# Context Reminder (Round {rounds})\n\n{}", lines.join("\n")))

@@ -1,5 +1,5 @@
-//! What rules can tell of messages without a model: the rule summary (REQUIREMENTS C-48, C-49), a round in lines (V-10, V-11) and
-//! the text that stands in when no summary came (C-32). `...` follows only what was really cut (BUG-43).
+//! What rules can extract from messages without a model: the rule summary, a round in a few lines,
+//! and the text that replaces a missing summary. `...` appears only where text was cut.
 //!
 //! Pure.
 
@@ -9,20 +9,20 @@ use crate::chat::{ContentBlock, Message, Role, is_reminder};
 
 use super::importance::CLEARED;
 
-/// Most key decisions and tool outcomes of a rule summary (C-49).
+/// Most decisions and tool outcomes in a rule summary.
 pub(super) const DECISIONS_MAX: usize = 5;
-/// See [`DECISIONS_MAX`].
+/// As [`DECISIONS_MAX`].
 pub(super) const OUTCOMES_MAX: usize = 10;
 
-/// Most tools and observations that are told of a round: a round may have hundreds.
+/// Most tools and observations shown of one round, which may have hundreds.
 pub(super) const ROUND_TOOLS_MAX: usize = 20;
-/// See [`ROUND_TOOLS_MAX`].
+/// As [`ROUND_TOOLS_MAX`].
 pub(super) const ROUND_OBSERVED_MAX: usize = 3;
 
-/// Words that mark a decision (C-49).
+/// Words that mark a decision.
 const DECISION_WORDS: [&str; 5] = ["decided", "selected", "chose", "确定", "选择"];
 
-/// The first `chars_max` characters, followed by `...` if that is not all.
+/// The first `chars_max` characters, followed by `...` if text was cut.
 pub(super) fn clip(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
@@ -30,7 +30,8 @@ pub(super) fn clip(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// A text on one line: runs of blanks and line ends become one blank. Looks no further than it must.
+/// A text on one line, with runs of white space replaced by one space. Reads only as much of the
+/// text as needed.
 pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     let (mut chars, mut gap) = (0, false);
@@ -52,13 +53,14 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// What a person said in blocks: the texts that are no reminders, one after the other.
+/// The text that a user or the model wrote: all text blocks except reminders, joined by line feeds.
 pub(super) fn said(blocks: &[ContentBlock]) -> String {
     let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).filter(|text| !is_reminder(text)).collect();
     texts.join("\n")
 }
 
-/// The decisions in messages, the newest five (C-49): what a person or the model said, never what a tool returned.
+/// The last five texts that contain a decision. Pass only texts of users and of the model, not of
+/// tools.
 pub(super) fn decisions<'a>(texts: impl DoubleEndedIterator<Item = &'a str>) -> Vec<String> {
     let mut found: Vec<String> = texts
         .rev()
@@ -73,7 +75,8 @@ pub(super) fn decisions<'a>(texts: impl DoubleEndedIterator<Item = &'a str>) -> 
     found
 }
 
-/// What came of the calls of an exchange (C-49): a result bears no name, so it is looked up by its id.
+/// The outcomes of an exchange, as `name: ✓` or `name: ✗`. Results carry no tool name, so it is
+/// looked up by call id.
 pub(super) fn outcomes(calls: &[ContentBlock], results: &[ContentBlock]) -> Vec<String> {
     let mut names = HashMap::new();
     for block in calls {
@@ -89,7 +92,7 @@ pub(super) fn outcomes(calls: &[ContentBlock], results: &[ContentBlock]) -> Vec<
     results.iter().filter_map(outcome).collect()
 }
 
-/// The rule summary (C-48).
+/// The rule summary as Markdown.
 pub(super) fn rule_summary(decisions: &[String], outcomes: &[String]) -> String {
     let mut text = String::from("## Previous Context Summary\n### Key Decisions\n");
     decisions.iter().for_each(|line| push_line(&mut text, "- ", line));
@@ -104,23 +107,24 @@ pub(super) fn push_line(text: &mut String, prefix: &str, line: &str) {
     text.push('\n');
 }
 
-/// What V-10 tells of a round; and, so that observations are not lost, their beginnings (V-11).
+/// One round in a few lines: request, tools, answer, and the beginnings of observations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RoundLines {
-    /// Its number, counted from the conversation's first round, or its id.
+    /// The number of the round, counted from the conversation's first, or its id.
     pub round: String,
-    /// What was asked.
+    /// Beginning of the request.
     pub request: String,
-    /// Names of the tools that were called.
+    /// Names of the called tools.
     pub tools: Vec<String>,
-    /// Beginnings of what they returned.
+    /// Beginnings of the observations.
     pub observed: Vec<String>,
-    /// What was answered.
+    /// Beginning of the answer; `None` without one.
     pub answer: Option<String>,
 }
 
 impl RoundLines {
-    /// Reads messages of a round; `observed_chars` 0 leaves the observations out. Cleared results tell nothing.
+    /// Reads the messages of a round. With `observed_chars` 0, observations are left out. Cleared
+    /// results are skipped.
     pub fn read<'a>(round: String, messages: impl IntoIterator<Item = &'a Message>, observed_chars: usize) -> Self {
         let mut lines = Self { round, ..Self::default() };
         for message in messages {
@@ -162,7 +166,7 @@ impl RoundLines {
         }
     }
 
-    /// The lines of V-10, each ended by a line feed.
+    /// The lines as text, each followed by a line feed.
     pub fn render(&self) -> String {
         let mut text = format!("Round {}:\n", self.round);
         push_line(&mut text, "  Request: ", &self.request);
@@ -175,7 +179,8 @@ impl RoundLines {
     }
 }
 
-/// What stands in for a summary when none came (C-32, BUG-30): the first request, a marker for each call, the last answer.
+/// The text that replaces a missing summary: the first request, a marker for each call, the last
+/// answer.
 pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
     let (mut request, mut calls, mut answer) = (None, 0_usize, None);
     for message in messages {
@@ -188,7 +193,7 @@ pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> 
         calls += message.tool_use_ids().len();
     }
     let mut lines: Vec<String> = request.iter().map(|text| format!("用户: {}", clip(text, 200))).collect();
-    // A marker each, but a thousand of them tell no more than a few.
+    // One marker per call, up to a limit.
     lines.extend(std::iter::repeat_n("[工具调用]".to_owned(), calls.min(OUTCOMES_MAX)));
     lines.extend(answer.iter().map(|text| format!("助手: {}", clip(text, 200))));
     if lines.is_empty() { "[对话摘要不可用]".to_owned() } else { lines.join("\n") }

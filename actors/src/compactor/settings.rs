@@ -1,4 +1,4 @@
-//! What a host may set of compaction: the `[compaction]` table, ContextCompressionConfig of the seeds (REQUIREMENTS F-07, F-08, F-10).
+//! The settings of compaction: the `[compaction]` table of the configuration.
 //!
 //! Pure.
 
@@ -8,41 +8,44 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::CompressionMode;
 
-/// Says what is wrong with settings.
+/// Why settings are invalid: one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CompactionSettingsError(String);
 
-/// Settings of compaction. Keys that are absent take the default (F-05), unknown keys are an error.
+/// Settings of compaction. Missing keys take the default; unknown keys are an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionSettings {
-    /// `extract` chooses by itself (C-24); another mode is used as it is.
+    /// How old messages are made smaller. `extract` also requests summaries of long histories; the
+    /// other modes are used as they are.
     pub strategy: CompressionMode,
-    /// Whether a model may write summaries (C-25).
+    /// Whether a model may write summaries.
     pub enable_llm_summarization: bool,
-    /// Messages from which a summary is worth its price.
+    /// Number of messages from which a summary is worth its cost.
     #[serde(alias = "llm_summarization_threshold", deserialize_with = "llm_threshold")]
     pub llm_threshold: u64,
-    /// Hours that a summary is kept (C-37, F-10).
+    /// How long a summary is cached, in hours.
     #[serde(deserialize_with = "summary_cache_ttl")]
     pub summary_cache_ttl: u64,
-    /// US dollars that summaries may cost within an hour; spending stays below it (C-27).
+    /// Upper bound of the cost of summaries per hour, in US dollars; spending stays below it.
     #[serde(alias = "max_compression_cost_per_hour")]
     pub max_cost_per_hour: f64,
-    /// Share of the context window at which compaction begins (C-01).
+    /// Share of the context window at which compaction begins, above 0 and at most 1.
     pub trigger: f64,
-    /// Share of what the window leaves beside the longest answer that compaction aims at (C-10).
+    /// Share of the limit (the window less the longest answer) that compaction aims at; below
+    /// `trigger`.
     pub target: f64,
-    /// Recent rounds that stay whole (C-40, C-46); held between 3 and 15. Without it the formula of C-46 counts, from 5 up.
+    /// Number of recent rounds that are kept in full, clamped to 3..=15. `None` computes it from
+    /// recent activity, from 5 up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_rounds: Option<u32>,
-    /// The model that writes summaries (C-28); without it the conversation's own.
+    /// The model that writes summaries; `None` uses the conversation's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary_model: Option<String>,
-    /// Longest summary, in tokens (C-28).
+    /// Longest summary, in tokens.
     pub max_summary_tokens: u32,
-    /// Longest wait for a summary, in milliseconds (C-28).
+    /// Longest wait for a summary, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -65,28 +68,29 @@ impl Default for CompactionSettings {
 }
 
 impl CompactionSettings {
-    /// The settings as a JSON object (F-01).
+    /// The settings as a JSON object.
     pub fn to_dict(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Reads and checks settings; the argument stays as it is (F-03).
+    /// Reads and validates settings. The argument is not modified.
     ///
     /// # Errors
-    /// [`CompactionSettingsError`] for a wrong type, an unknown word or key, or a value that [`CompactionSettings::validate`] refuses.
+    /// [`CompactionSettingsError`] for a wrong type, an unknown word or key, or a value that
+    /// [`CompactionSettings::validate`] rejects.
     pub fn from_dict(dict: &serde_json::Value) -> Result<Self, CompactionSettingsError> {
         let settings = Self::deserialize(dict).map_err(|error| CompactionSettingsError(error.to_string()))?;
         settings.validate()?;
         Ok(settings)
     }
 
-    /// Checks what types cannot say (F-08).
+    /// Checks the ranges that types cannot express.
     ///
     /// # Errors
     /// [`CompactionSettingsError`] that names the setting.
     pub fn validate(&self) -> Result<(), CompactionSettingsError> {
         let fault = |text: &str| Err(CompactionSettingsError(text.to_owned()));
-        // Asked this way round, NaN fails each.
+        // Written so that NaN fails each check.
         if !(self.max_cost_per_hour >= 0.0 && self.max_cost_per_hour.is_finite()) {
             return fault("max_cost_per_hour must be non-negative");
         }
@@ -102,19 +106,19 @@ impl CompactionSettings {
         Ok(())
     }
 
-    /// How long a summary is kept.
+    /// How long a summary is cached.
     pub fn summary_ttl(&self) -> Duration {
         Duration::from_secs(self.summary_cache_ttl.saturating_mul(3600))
     }
 
-    /// How long a summary is waited for.
+    /// How long a caller waits for a summary.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
 
-    /// The hourly cap in millionths of a US dollar.
+    /// The hourly cap, in millionths of a US dollar.
     pub fn cap_micro_usd(&self) -> u64 {
-        // A float that is too large or not a number becomes the largest or 0: `as` saturates.
+        // `as` saturates: too large a float becomes the largest integer, and NaN becomes 0.
         (self.max_cost_per_hour * 1e6).round() as u64
     }
 }

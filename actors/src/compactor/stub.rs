@@ -1,6 +1,7 @@
-//! What stands at the head of a compacted history: one pair of messages that tells what was removed, and how to read it
-//! (REQUIREMENTS C-36, C-42, C-48). A later compaction reads the pair, folds it into its own and writes one pair again. Every item
-//! of the text is on one line, so that no quoted text can pretend to be another section.
+//! The summary pair at the head of a compacted history: two messages that describe what was removed
+//! and how to read it. A later compaction reads the pair, merges it with newer removals and writes
+//! one pair again. Every item of the text is on one line, so that quoted text cannot imitate
+//! another section.
 //!
 //! Pure.
 
@@ -8,7 +9,7 @@ use crate::chat::{Message, Role};
 
 use super::rules::{DECISIONS_MAX, OUTCOMES_MAX, ROUND_OBSERVED_MAX, ROUND_TOOLS_MAX, RoundLines, clip, one_line, push_line, rule_summary};
 
-/// What the assistant's half of the pair says.
+/// The text of the assistant's message of the pair.
 pub(super) const ANSWER: &str = "Understood. I continue from this summary and read removed messages with `recall` when I need them.";
 
 const HEAD: &str = "## Previous Context Summary";
@@ -18,33 +19,34 @@ const ROUNDS: &str = "### Earlier Rounds";
 const PINNED: &str = "### Pinned";
 const REMOVED: &str = "### Removed Messages";
 
-/// Spans that stay named; older ones are still in the journal, but no model reads that far back.
+/// Most spans that the pair names. Older ones are still in the journal, but models do not read that
+/// far back.
 pub(super) const POINTERS_MAX: usize = 8;
 
-/// Characters of each thing that a person said and that was removed.
+/// Characters shown of each removed user message.
 pub(super) const REQUEST_CHARS: usize = 200;
 
-/// One removed span: what `recall` is asked for, and by which name a summary of it is found.
+/// One removed span, as an argument for `recall`, and the hashes by which its summary is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pointer {
-    /// `{label}:{from}-{to}`, as `recall` takes it.
+    /// The span as `recall` accepts it: `{label}:{from}-{to}`.
     pub span: String,
-    /// Messages removed.
+    /// Number of removed messages.
     pub messages: u32,
-    /// Number of the last round that lost something.
+    /// Number of the last round that lost messages.
     pub last_round: u64,
-    /// What waits for a summary.
+    /// How to find a summary that may still arrive; `None` if none is expected.
     pub pending: Option<Pending>,
 }
 
-/// A span whose summary may still come.
+/// A span whose summary may still arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pending {
     /// The hash of the span.
     pub hash: String,
-    /// Messages of the span that were left, right behind the pair.
+    /// Number of messages of the span that were kept, directly after the pair.
     pub left: u32,
-    /// Their hash: a rewind may have changed what stands there.
+    /// The hash of those messages. It detects a rewind that changed them.
     pub left_hash: String,
 }
 
@@ -55,19 +57,19 @@ pub(super) struct Stub {
     pub decisions: Vec<String>,
     /// Tool outcomes, oldest first.
     pub outcomes: Vec<String>,
-    /// A model's summary.
+    /// The summary that a model wrote; empty without one.
     pub summary: String,
-    /// Beginnings of what people said, oldest first.
+    /// Beginnings of removed user messages, oldest first.
     pub requests: Vec<String>,
-    /// Rounds that lost something, oldest first; numbers ascend.
+    /// Rounds that lost messages, oldest first, with ascending numbers.
     pub rounds: Vec<RoundLines>,
-    /// Rounds of which nothing is left.
+    /// Number of rounds that were removed completely.
     pub rounds_gone: u64,
     /// Removed spans, oldest first.
     pub pointers: Vec<Pointer>,
 }
 
-/// How much of everything is written. A stub takes the first level that fits.
+/// How much of each section is written. The pair uses the first level that fits.
 struct Detail {
     decisions: usize,
     outcomes: usize,
@@ -84,13 +86,13 @@ const fn detail(parts: [usize; 8]) -> Detail {
     Detail { decisions, outcomes, summary_chars, requests, request_chars, rounds, observed, pointers }
 }
 
-/// All there is.
+/// The most detailed level.
 const FULL: Detail = detail([DECISIONS_MAX, OUTCOMES_MAX, 4000, 40, REQUEST_CHARS, 20, 3, POINTERS_MAX]);
 
-/// Hardly anything.
+/// The least detailed level.
 const LEAST: Detail = detail([0, 0, 100, 1, 40, 0, 0, 1]);
 
-/// From all to hardly anything.
+/// All levels, the most detailed first.
 const DETAILS: [Detail; 6] = [
     FULL,
     detail([DECISIONS_MAX, OUTCOMES_MAX, 2500, 20, REQUEST_CHARS, 10, 1, POINTERS_MAX]),
@@ -100,7 +102,7 @@ const DETAILS: [Detail; 6] = [
     LEAST,
 ];
 
-/// Whether two messages are such a pair.
+/// Whether two messages are a summary pair.
 pub(super) fn is_pair(summary: &Message, answer: &Message) -> bool {
     summary.role() == Role::User
         && answer.role() == Role::Assistant
@@ -110,8 +112,8 @@ pub(super) fn is_pair(summary: &Message, answer: &Message) -> bool {
 }
 
 impl Stub {
-    /// Writes the pair, as much of it as `tokens_max` allows by `count`; the least form is written in any case. Pinned lines are
-    /// never cut.
+    /// Writes the pair with the most detail that fits into `tokens_max`, as measured by `count`.
+    /// The least detailed level is written even if it does not fit. Pinned lines are never cut.
     pub(super) fn pair(&self, pinned: &[String], tokens_max: u64, count: &dyn Fn(&Message) -> u64) -> (Message, Message) {
         let answer = Message::assistant(ANSWER);
         let room = tokens_max.saturating_sub(count(&answer));
@@ -126,7 +128,7 @@ impl Stub {
         (least.unwrap_or_else(|| Message::user(HEAD)), answer)
     }
 
-    /// About what the least form takes.
+    /// Approximate tokens of the least detailed level.
     pub(super) fn least_tokens(pinned: &[String], count: &dyn Fn(&Message) -> u64) -> u64 {
         let pending = Pending { hash: "0".repeat(16), left: 100_000, left_hash: "0".repeat(16) };
         let pointer =
@@ -166,7 +168,8 @@ impl Stub {
         text
     }
 
-    /// Reads what [`Stub::pair`] wrote. Pinned lines are not read: they are given anew each time.
+    /// Reads what [`Stub::pair`] wrote. Pinned lines are not read, since callers pass them each
+    /// time.
     pub(super) fn read(summary: &Message) -> Self {
         let text = summary.text();
         let mut stub = Self::default();
@@ -217,7 +220,7 @@ impl Stub {
         }
     }
 
-    /// Adds what is newer. Lists stay within what the fullest form writes.
+    /// Adds newer content. Lists are limited to what the most detailed level writes.
     pub(super) fn fold(&mut self, newer: Self) {
         extend(&mut self.decisions, newer.decisions, FULL.decisions);
         extend(&mut self.outcomes, newer.outcomes, FULL.outcomes);
@@ -228,14 +231,16 @@ impl Stub {
                 None => self.rounds.push(round),
             }
         }
-        // A round whose calls went first may be behind a later one whose calls were worth less.
+        // A round whose calls were dropped first may come after a later round whose calls ranked
+        // lower.
         self.rounds.sort_by_key(|round| round.round.parse::<u64>().unwrap_or_default());
         keep_newest(&mut self.rounds, FULL.rounds);
         self.rounds_gone += newer.rounds_gone;
         extend(&mut self.pointers, newer.pointers, POINTERS_MAX);
     }
 
-    /// Lets a model's summary of the span at `pointer` stand for all that came before it: the summary was made of that too.
+    /// Replaces everything up to the span at `pointer` by a model's summary, which covers all of
+    /// it.
     pub(super) fn use_summary(&mut self, pointer: usize, text: &str) {
         let Some(last_round) = self.pointers.get(pointer).map(|pointer| pointer.last_round) else { return };
         self.pointers.iter_mut().take(pointer + 1).for_each(|pointer| pointer.pending = None);
@@ -266,7 +271,7 @@ impl Pointer {
     }
 }
 
-/// A label that cannot end the code span it stands in.
+/// A label that cannot end the code span around it.
 pub(super) fn label(text: &str) -> String {
     one_line(&text.replace('`', "'"), 128)
 }

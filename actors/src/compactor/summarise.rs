@@ -1,4 +1,4 @@
-//! One summary, as a task: what it may cost, the model calls, what it came to.
+//! Makes one summary as a task: checks its cost, makes the model calls, merges the parts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,8 @@ use crate::{
     ports::{ModelEvent, ProviderError},
 };
 
-/// Makes a summary. `None`: too dear, too late or failed; the conversation keeps what rules made of it (REQUIREMENTS C-32).
+/// Makes a summary. `None` if it is too expensive, too slow or failed; the conversation then keeps
+/// its rule summary.
 pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<String> {
     if job.budget.bounds_money() && job.spending.price_of(&model_of(shared, job)).is_none() {
         tracing::debug!(conversation = %job.scope.conversation, "no background summary: its model has no price, and the budget is in money");
@@ -27,7 +28,7 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
         return None;
     }
     let work = async {
-        // Side by side: they have one time limit together, and the gateway says how many may run.
+        // Concurrent, since they share one time limit. The gateway bounds how many run.
         let summaries = try_join_all(parts.into_iter().map(|part| ask(shared, job, part))).await?;
         match summaries.as_slice() {
             [one] => Ok::<_, ProviderError>(one.clone()),
@@ -48,13 +49,13 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
     }
 }
 
-/// The model that writes a summary.
+/// The model that writes the summary.
 fn model_of(shared: &Shared, job: &SummaryJob) -> Arc<str> {
     shared.settings.summary_model.as_deref().map_or_else(|| job.model.clone(), Into::into)
 }
 
-/// Asks for one part. What it costs is reserved of the conversation's budgets before and settled after, at the price of the model that
-/// answered; a call that fails counts as its request.
+/// Makes one model call. Its estimated cost is reserved from the conversation's budgets before, and
+/// settled after at the price of the model that answered. A failed call releases its reservation.
 async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, ProviderError> {
     let model = model_of(shared, job);
     let estimate = Usage {
@@ -78,7 +79,7 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     };
     let cancel = CancellationToken::new();
     let _cancel = cancel.clone().drop_guard();
-    // Weight 1: nobody waits for it, and the compactor knows no quotas.
+    // Weight 1: no caller waits, and the compactor does not know the tenant's quotas.
     let by = CallBy { tenant: &job.scope.tenant, weight: 1, class: CallClass::Background };
     let answered = Mutex::new(model);
     let tell = |waiting: Waiting| {

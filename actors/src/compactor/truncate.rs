@@ -1,10 +1,10 @@
-//! TRUNCATE: the most recent rounds stay, the others go as wholes (REQUIREMENTS C-20; rounds, not messages: BUG-27).
+//! The step TRUNCATE: keeps the most recent rounds and drops all others as a whole.
 //!
 //! Pure.
 
 use super::{draft::Draft, plan::CompactionStep};
 
-/// Rounds that stay.
+/// Number of rounds that are kept.
 pub(super) const TRUNCATE_ROUNDS: usize = 5;
 
 /// Drops all rounds but the last five.

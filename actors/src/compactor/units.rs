@@ -1,5 +1,5 @@
-//! A history cut into rounds and units. A unit is what may go or stay as a whole: no unit tears a call from its result
-//! (REQUIREMENTS C-13, C-43; BUG-27).
+//! Splits a history into rounds and units. A unit is kept or dropped as a whole, so a call is never
+//! separated from its result.
 //!
 //! Pure.
 
@@ -9,12 +9,12 @@ use crate::chat::{MessageList, Role};
 
 use super::stub;
 
-/// What a unit is.
+/// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnitKind {
-    /// A user message that answers no call.
+    /// A user message without tool results.
     User,
-    /// An assistant message with calls and the message with their results.
+    /// An assistant message with calls, and the message with their results.
     Exchange,
     /// An assistant message without calls.
     Assistant,
@@ -23,7 +23,7 @@ pub(super) enum UnitKind {
 /// One unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// What it is.
+    /// What the unit consists of.
     pub kind: UnitKind,
     /// Index of its first message.
     pub start: usize,
@@ -32,7 +32,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Its messages.
+    /// The indices of its messages.
     pub(super) fn messages(&self) -> Range<usize> {
         let count = match self.kind {
             UnitKind::User | UnitKind::Assistant => 1,
@@ -47,14 +47,16 @@ impl Unit {
 pub(super) struct Round {
     /// Its units, as indices into [`Cut::units`].
     pub units: Range<usize>,
-    /// Whether the conversation began it; the others are imported messages, cut where a person speaks.
+    /// Whether the conversation started the round. The others are imported messages, split before
+    /// user messages.
     pub own: bool,
 }
 
-/// A history in rounds.
+/// A history split into rounds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Cut {
-    /// Whether the first two messages are the summary pair of an earlier compaction; they belong to no unit.
+    /// Whether the first two messages are the summary pair of an earlier compaction; they belong to
+    /// no unit.
     pub stub: bool,
     /// All units, in order.
     pub units: Vec<Unit>,
@@ -62,8 +64,8 @@ pub(super) struct Cut {
     pub rounds: Vec<Round>,
 }
 
-/// Cuts a history. `round_starts` are the indices of the messages with which the conversation's rounds begin, ascending; one that
-/// points between a call and its result counts from the next unit on.
+/// Splits a history. `round_starts` are the indices of the messages that begin the conversation's
+/// rounds, ascending. An index between a call and its result takes effect at the next unit.
 pub(super) fn cut(messages: &MessageList, round_starts: &[usize]) -> Cut {
     let first_start = round_starts.first().copied().unwrap_or(usize::MAX);
     let stub = first_start >= 2

@@ -41,7 +41,7 @@ impl Case {
         }
     }
 
-    /// A round of a request, exchanges and an answer.
+    /// Adds a round of a request, exchanges and an answer.
     fn round(mut self, exchanges: impl IntoIterator<Item = [Message; 2]>) -> Self {
         self.starts.push(self.history.messages().len());
         self.history.push_user(Message::user(format!("ask {}", self.starts.len()))).unwrap();
@@ -316,7 +316,7 @@ fn summaries_are_asked_for_by_mode_number_switch_and_purse() {
         case
     };
 
-    // Two messages a round.
+    // Two messages per round.
     assert!(!summarise(&rounds(24)), "48 messages");
     assert!(summarise(&rounds(25)), "50 messages");
     let mut few = rounds(14);

@@ -1,4 +1,4 @@
-//! What must hold of the ladder: single steps, and generated histories.
+//! Tests of the ladder: single steps, and generated histories.
 
 mod ladder;
 mod properties;

@@ -1,5 +1,5 @@
-//! What holds for every history at every window (FAULTS F26). `CALLBOARD_SEED=n` replays a run, `CALLBOARD_LONG=1` makes it twenty
-//! times as long.
+//! Properties that hold for every history and every window. `CALLBOARD_SEED=n` replays a run;
+//! `CALLBOARD_LONG=1` makes it twenty times as long.
 
 use super::super::{
     importance::CLEARED,
@@ -47,7 +47,8 @@ impl Dice {
             "\u{0}\t",
         ];
         let chars = self.below(chars_max + 1) as usize;
-        // Long texts repeat themselves: drawing each piece would be most of a test's time.
+        // Long texts repeat a short piece, since drawing every character would dominate the run
+        // time.
         let piece: String = (0..chars.min(6)).map(|_| PIECES[self.below(PIECES.len() as u64) as usize]).collect();
         piece.chars().cycle().take(if piece.is_empty() { 0 } else { chars }).collect()
     }
@@ -147,13 +148,14 @@ struct Setup {
     pinned: Vec<String>,
     force: bool,
     paid: bool,
-    /// Every summary that is asked for is there.
+    /// Whether every requested summary is finished.
     ready: bool,
 }
 
 impl Setup {
     fn generated(dice: &Dice, total: u64) -> Self {
-        // Around what the history needs, so that every step of the ladder is the last one now and then.
+        // Close to the size of the history, so that each step of the ladder is the last one in some
+        // runs.
         let tokens = (total * (5 + dice.below(160)) / 100).max(dice.below(4000));
         let strategy = [CompressionMode::Extract, CompressionMode::Extract, CompressionMode::Summarize, CompressionMode::Truncate];
         Self {
@@ -197,7 +199,7 @@ impl Setup {
     }
 }
 
-/// What a person said in a message, as the pair tells of it.
+/// The user's text in a message, as the summary pair shows it.
 fn asked(message: &Message) -> Option<String> {
     Some(one_line(&said(&message.blocks()), REQUEST_CHARS)).filter(|text| message.role() == Role::User && !text.is_empty())
 }
@@ -212,7 +214,7 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     assert!(plan.after_tokens <= setup.window.limit());
     assert!(!plan.steps.is_empty() && plan.steps.is_sorted());
 
-    // What is new: the pair, and results that were cleared.
+    // New messages: the pair, and results that were cleared.
     let old_messages: Vec<&Message> = old.messages().iter().collect();
     let mut at = 0;
     let mut gone: Vec<usize> = Vec::new();
@@ -247,7 +249,7 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     }
     assert_eq!(plan.cleared_results, cleared);
 
-    // Rounds begin where they began; the last one is whole.
+    // Rounds begin where they began before; the last one is complete.
     assert!(plan.round_starts.iter().all(|start| {
         let message = new.messages().get(*start).unwrap();
         old_messages.contains(&message) && message.role() == Role::User && message.tool_result_ids().is_empty()
@@ -289,7 +291,7 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     Story { history: new, starts: plan.round_starts.clone(), ids: story.ids }
 }
 
-/// Names the seed of a case that fails.
+/// Prints the seed of a failing case.
 struct Case(u64);
 
 impl Drop for Case {
@@ -424,7 +426,7 @@ fn three_hundred_rounds_in_a_small_window_always_fit() {
                         setup.ready = false;
                         assert!(matches!(setup.plan(&story), Verdict::Fits { .. }));
                     }
-                    // A batch may be larger than the window by itself.
+                    // A single batch may be larger than the window.
                     Verdict::TooLarge { part, part_tokens, .. } => {
                         assert_eq!(part, "current round");
                         assert!(part_tokens > 4000, "round {round}: {part_tokens}");

@@ -2,7 +2,7 @@
 
 use crate::chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock};
 
-/// About three bytes a token.
+/// About three bytes per token.
 pub(in crate::compactor) fn count(message: &Message) -> u64 {
     message.wire().len().div_ceil(3) as u64
 }
