@@ -305,10 +305,10 @@ impl BudgetCounter {
         std::iter::successors(Some(self), |counter| counter.above.as_deref())
     }
 
-    // Takes the figures one after another, not as one transaction. When a later figure has no room,
-    // the earlier ones are released again, so a refusal leaves no trace. A concurrent reservation
-    // may be refused meanwhile; none is admitted beyond a limit.
     fn take(&self, amount: &Amount) -> Result<(), Exhausted> {
+        // Takes the figures one after another, not as one transaction. When a later figure has no
+        // room, the earlier ones are released again, so a refusal leaves no trace. A concurrent
+        // reservation may be refused meanwhile; none is admitted beyond a limit.
         let (mut taken, mut refusal) = (Amount::default(), None);
         for ((kind, limit), spent) in KINDS.into_iter().zip(&self.limits).zip(&self.spent) {
             let (limit, wanted) = (limit.load(Ordering::Acquire), amount.of(kind));

@@ -329,9 +329,9 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// The lane that is served next. Begins a round when all lanes have had their part.
-    // Entries in `turns` are never removed when a lane moves; the lane gets another ticket, and the
-    // stale entry is dropped here, when it comes to the front.
     fn choose(&mut self) -> Option<(K, CallClass)> {
+        // A lane that moves gets another ticket, and its old entry stays in `turns`. Such a void
+        // entry is dropped here when it comes to the front, or by `tidy` when there are too many.
         loop {
             let mut front = None;
             for class in CallClass::ALL {

@@ -170,10 +170,10 @@ impl Playing {
 
     /// The next batch: several deltas if no time passes between them, else one; then all that needs
     /// no wait.
-    // Deltas of one kind in a row are joined into one event. A batch ends when its deltas are used
-    // up, when a delay is due, or with the content. The reply's end comes in a separate item,
-    // unless it is the completion, which closes the last batch.
     fn batch(&mut self) -> Item {
+        // Deltas of one kind in a row are joined into one event. A batch ends when its deltas are
+        // used up, when a delay is due, or with the content. The reply's end comes in a separate
+        // item, unless it is the completion, which closes the last batch.
         let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
         let begun = self.deltas;
         let mut batch = Vec::with_capacity(2);
