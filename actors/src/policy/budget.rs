@@ -211,7 +211,7 @@ pub fn usd(micro: u64) -> String {
 pub struct BudgetCounter {
     level: BudgetLevel,
     above: Option<Arc<BudgetCounter>>,
-    /// `u64::MAX` means no limit. The order is that of [`KINDS`].
+    /// `u64::MAX` means no limit. The order is that of `KINDS`.
     limits: [AtomicU64; 3],
     spent: [AtomicU64; 3],
 }

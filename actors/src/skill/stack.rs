@@ -26,8 +26,8 @@ pub struct SkillPolicy {
     pub max_depth: u32,
     /// Depth limits of single skills; they override the other limits.
     pub skill_depths: BTreeMap<SkillName, u32>,
-    /// Whether the name of a skill decides its depth limit: 5 for analyses, reports and charts, 2 for names
-    /// that begin with `simple`. Off by default.
+    /// Whether the name of a skill decides its depth limit: 5 for analyses, reports and charts, 2
+    /// for names that begin with `simple-`. Off by default.
     pub depth_by_kind: bool,
     /// A budget of tokens for nested activations, at 1000 tokens each. When set, it replaces the
     /// depth limits.

@@ -26,7 +26,7 @@ use crate::{
 
 pub use crate::journal::CREATE_SUBAGENT;
 
-/// Error code of a call that was refused because too many subagents exist.
+/// Error code of a call that was refused because the limits of subagents are reached.
 pub const SUBAGENT_LIMIT: &str = "SUBAGENT_LIMIT";
 
 /// Error code of a call whose subagent ended without an answer.

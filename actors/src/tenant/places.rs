@@ -47,6 +47,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Beginning {
+    /// Messages on their way that may create the conversation.
     mails: usize,
     has_place: bool,
     is_stored: bool,

@@ -151,6 +151,7 @@ impl RoundPermits {
     async fn pause_over(&self) -> bool {
         let _waits = Waits::begin(&self.waiting);
         loop {
+            // Registered before the check, so that a resume in between is not missed.
             let mut told = std::pin::pin!(self.go_on.notified());
             told.as_mut().enable();
             if !self.is_paused() {

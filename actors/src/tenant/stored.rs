@@ -16,8 +16,8 @@ pub(crate) struct Stored {
     coming: AtomicU64,
 }
 
-/// Bytes that were admitted and may not be stored yet. Dropped once the store counts them, or never
-/// will.
+/// Bytes that were admitted and may not be stored yet. Released on drop, when the store counts them
+/// or never will.
 #[derive(Debug)]
 pub(crate) struct Coming {
     stored: Arc<Stored>,

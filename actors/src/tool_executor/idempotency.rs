@@ -55,8 +55,8 @@ impl IdempotencyCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key.to_owned(), now).cloned()
     }
 
-    /// Caches the result of a key for one hour. Returns whether it was stored; results that are too
-    /// large are not.
+    /// Caches the result of a key for the cache's default time, one hour unless configured
+    /// otherwise. Returns whether it was stored; results that are too large are not.
     pub fn cache_result(&self, key: &str, output: &Arc<ToolOutput>) -> bool {
         self.put(key, output, None)
     }
