@@ -24,8 +24,8 @@ const INCOMING: &str = ".incoming";
 /// Hex digits in the name of a tenant's or owner's folder.
 const FOLDER_DIGITS: usize = 32;
 
-/// Attempts to find a free name for a temporary file.
-const NAMES_MAX: u32 = 8;
+/// Attempts to create a temporary file that is neither there already nor taken for an abandoned one.
+const NAMES_MAX: u32 = 64;
 
 /// Largest metadata file that is read, in bytes; written ones have a few hundred.
 const METADATA_BYTES_MAX: u64 = 64 * 1024;
