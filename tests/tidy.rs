@@ -390,14 +390,24 @@ fn every_command_of_the_readme_is_in_the_table_that_tests_run() {
     );
 }
 
+/// Words in backticks of a page that name a file, or a function as `file::name`, which is not there.
+fn missing_functions(page: &str) -> Vec<String> {
+    let text = read(page);
+    let named = text.split('`').filter(|word| word.starts_with("tests/") || word.starts_with("src/") || word.starts_with("actors/"));
+    let missing = named.filter(|word| {
+        let (file, function) = word.split_once("::").unwrap_or((word, ""));
+        let is_there = |source: &str| [format!("fn {function}("), format!("fn {function}<")].iter().any(|needle| source.contains(needle));
+        !root().join(file).exists() || (!function.is_empty() && !is_there(&read(file)))
+    });
+    missing.map(|word| format!("{page} names {word}. Fix: name what holds it now")).collect()
+}
+
+#[test]
+fn every_function_that_the_walkthrough_names_is_there() {
+    assert_none(missing_functions("docs/walkthrough.md"));
+}
+
 #[test]
 fn every_test_that_the_page_on_security_names_is_there() {
-    let page = read("SECURITY.md");
-    let named = page.split('`').filter(|word| word.starts_with("tests/") || word.starts_with("src/") || word.starts_with("actors/"));
-    let missing = named.filter(|word| {
-        let (file, test) = word.split_once("::").unwrap_or((word, ""));
-        let path = root().join(file);
-        !path.exists() || (!test.is_empty() && !read(file).contains(&format!("fn {test}(")))
-    });
-    assert_none(missing.map(|word| format!("SECURITY.md names {word}. Fix: name the test that holds it now")).collect());
+    assert_none(missing_functions("SECURITY.md"));
 }
