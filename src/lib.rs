@@ -1,4 +1,4 @@
-//! Callboard: a runtime for LLM agents in which every conversation is an actor with a mailbox and a journal.
+//! A runtime for LLM agents in which every conversation is an actor with a mailbox and a journal.
 //!
 //! ```
 //! use std::time::Duration;
@@ -24,10 +24,59 @@
 //! }
 //! ```
 //!
+//! # Concepts
+//! - A **host** ([`Host`]) carries many **tenants**, which share nothing but the machine, and their
+//!   **conversations**. It is an actor system in your process: it needs a tokio runtime and no server.
+//! - A **prompt** starts a **round**: model calls and tool calls until the reply. [`Reply`] streams the
+//!   round's events; dropping it cancels nothing.
+//! - A conversation is its **journal**: whatever a caller has seen is stored, so after a crash
+//!   [`Host::resume_interrupted`](callboard_actors::Host::resume_interrupted) continues open rounds.
+//! - **Tools** declare what a second run would do (`pure`, `idempotent`, `once`), and a `once` call
+//!   never starts twice. An application decides which calls need an **approval**.
+//! - Everything is bounded: a full queue refuses at once, with a typed error that says when to retry.
+//!
+//! The repository's `docs/glossary.md` has all terms, and `docs/walkthrough.md` follows one prompt
+//! through the code, function by function.
+//!
+//! # Extending it
+//! | You want | Implement | Example |
+//! |---|---|---|
+//! | a tool | [`TypedTool`], or a closure with [`FnTool`] | `custom_tool`, `closure_tool` |
+//! | a model provider | [`ports::LlmProvider`] | `custom_provider` |
+//! | a session store | [`ports::SessionBackend`] | `own_store` |
+//! | hooks around tool calls | [`ports::Hook`] | `tool_hooks` |
+//! | skills from elsewhere | [`ports::SkillSource`] | `skills` |
+//!
+//! Each port has a contract suite in `callboard_actors::testing::contract` (feature `test-util`): run
+//! it against your implementation.
+//!
+//! # Features
+//! | Feature | Adds |
+//! |---|---|
+//! | `anthropic`, `openai` | model providers over HTTP |
+//! | `sqlite` | sessions in a SQLite file |
+//! | `schema` | JSON Schema checks of tool arguments |
+//! | `tools` | the built-in tools on files |
+//! | `sandbox-linux` | commands behind bubblewrap or Landlock |
+//! | `web` | tools that fetch and search public pages |
+//! | `mcp` | tools of MCP servers |
+//! | `skills` | skills from folders |
+//! | `pdf` | the text of PDF files for models that take none |
+//! | `config` | `callboard.toml` |
+//! | `http` | the HTTP server |
+//! | `otel` | traces and metrics over OTLP |
+//! | `cli` (default) | everything that the `callboard` program needs |
+//! | `test-util` | fakes and contract suites |
+//!
+//! A library usually takes `default-features = false` with a provider, a store and `tools`.
+//!
 //! # Layout
 //! The kernel, [`callboard_actors`], makes decisions and does no I/O; its modules are re-exported
 //! here. This crate does the I/O: adapters for every port of the kernel, configuration, the HTTP
 //! server and the command line. `app` wires them together for the binary.
+//!
+//! Start with [`Host`] and [`HostBuilder`]; then [`stream`] (what watchers see), [`chat`] (what models
+//! read and write), [`ports`] (what you can replace) and [`limits`] (every bound).
 //!
 //! The library builds no runtime, installs no subscriber, recorder or panic hook, and keeps no
 //! process-wide state: two hosts in one process share nothing.
