@@ -12,11 +12,16 @@ use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Root, Toolchains,
+    exec::{
+        Kind, Launch, Shown, Spawner,
+        call::{self, denied},
+        processes::MARK,
+        shell::{Then, limited_command},
+        words::nonce,
+    },
+    fs::Root,
     policy::ENVIRONMENT,
-    processes::MARK,
-    shell::{self, Then, denied, limited_command, nonce},
-    spawner::{Kind, Launch, Shown, Spawner},
+    toolchains::Toolchains,
 };
 
 /// Runs commands without a boundary.
@@ -57,13 +62,13 @@ impl Sandbox for Local {
     fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         Box::pin(async move {
             let (this, folder) = (self.clone(), exec.working_dir.clone());
-            let folder = shell::blocking(move || shell::working_dir(&this.root, folder.as_deref())).await?;
+            let folder = call::blocking(move || call::working_dir(&this.root, folder.as_deref())).await?;
             let launch = self.launch(&folder, exec)?;
             let result = self.spawner.run(launch, &cancel).await;
             let this = self.clone();
-            shell::blocking(move || {
+            call::blocking(move || {
                 result.map(|mut result| {
-                    shell::resolve_folder(&this.root, &mut result);
+                    call::resolve_folder(&this.root, &mut result);
                     result
                 })
             })

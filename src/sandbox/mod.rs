@@ -2,166 +2,81 @@
 //! the workspace in this process, and commands run behind a boundary of the kernel.
 //!
 //! # Layout
-//! - [`policy`] lists what is refused.
-//! - [`Root`] keeps paths inside the workspace.
-//! - [`Linux`] (bubblewrap), [`Landlock`] (where bubblewrap does not work) and [`Local`] (no
-//!   boundary, chosen by name only) run commands.
-//! - `filter` refuses system calls behind both boundaries.
-//! - [`Spawner`] is the only place that starts a process.
+//! Each room imports only rooms that stand before it in this list:
+//! - [`policy`] lists what is refused, `toolchains` and `allow_list` what commands may read and
+//!   reach. Plain data.
+//! - `fs` keeps paths inside the workspace ([`Root`]), bounds its size and guards its protected
+//!   files.
+//! - `exec` starts, watches and ends processes. [`Spawner`] is the only place that starts one.
+//! - `proxy` connects commands without a network to the hosts that an operator listed.
+//! - `linux` has the boundaries of the kernel: [`Linux`] (bubblewrap) and [`Landlock`] (where
+//!   bubblewrap does not work). [`Local`] has no boundary and is chosen by name only.
+//! - `detect` chooses one of them.
 //!
 //! An embedding program calls [`jail_main_if_asked`] first in its `main`. Without that call there
 //! are no commands where there is no bubblewrap.
 //!
 //! Inside [`Linux`] the workspace is at `/workspace`. File tools accept paths relative to the
 //! workspace, paths below `/workspace`, and real absolute paths. Another implementation of the port
-//! [`Sandbox`], such as a container or a small virtual machine, is passed to `tools::over`.
+//! [`Sandbox`](callboard_actors::ports::Sandbox), such as a container or a small virtual machine, is
+//! passed to `tools::over`.
 
+mod allow_list;
+mod detect;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod exec;
+mod fs;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod linux;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod local;
 pub mod policy;
-mod jail;
-mod spelling;
-mod git;
-mod atomic;
-mod walk;
-mod quota;
-mod space;
-mod toolchains;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod capture;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod disk;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod tell;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod shell;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod processes;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod together;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod machine;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod means;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod groups;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod parked;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod keys;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod job;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod spawner;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod thread;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod piped;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod guard;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod watchdog;
 #[cfg(all(feature = "sandbox-linux", feature = "web", target_os = "linux"))]
 mod proxy;
 #[cfg(all(feature = "sandbox-linux", not(feature = "web"), target_os = "linux"))]
 #[path = "proxy/absent.rs"]
 mod proxy;
+mod toolchains;
+
+pub use allow_list::AllowList;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod linux;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod local;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod landlock;
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-mod filter;
+pub use detect::detect_with;
+pub use detect::{Boundary, Detected, Mode, Options, detect, detect_opted};
+pub use fs::{Opened, PathError, Root, Slot, WorkspaceQuota, WorkspaceUsage};
+pub(crate) use fs::{Walk, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
-mod pdf;
-mod helper;
-
-use std::{fmt, sync::Arc};
-
-use callboard_actors::ports::{ExecLimits, HostPattern, Sandbox, SandboxError};
-
-pub use atomic::Slot;
-pub(crate) use atomic::is_temporary;
-pub use helper::jail_main_if_asked;
-pub use jail::{Opened, PathError, Root};
-pub(crate) use jail::{settled, shown};
-#[cfg(all(feature = "pdf", target_os = "linux"))]
-pub use pdf::PdfText;
+pub use linux::PdfText;
 pub use policy::PathRules;
-pub use quota::{WorkspaceQuota, WorkspaceUsage};
 pub use toolchains::Toolchains;
-pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub use {
-    landlock::Landlock,
-    linux::Linux,
+    exec::{ControlGroups, Piped, PipedLaunch, PipedProcess, Spawner},
+    linux::{Landlock, Linux},
     local::Local,
-    parked::ControlGroups,
-    piped::{Piped, PipedLaunch, PipedProcess},
-    spawner::Spawner,
 };
 
-/// Which sandbox commands get (`--sandbox`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// A boundary of the kernel; without one there are no commands.
-    #[default]
-    Auto,
-    /// A boundary of the kernel; without one detection fails.
-    Linux,
-    /// No boundary. Never chosen automatically.
-    Local,
-    /// No commands.
-    None,
-}
-
-/// The result of [`detect`].
-#[derive(Clone)]
-pub struct Detected {
-    /// Where commands run; `None` means that there are no exec tools.
-    pub sandbox: Option<Arc<dyn Sandbox>>,
-    /// A message for the user at start; `None` if there is nothing to report.
-    pub note: Option<String>,
-}
-
-impl fmt::Debug for Detected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Detected").field("policy", &self.sandbox.as_ref().map(|s| s.policy())).field("note", &self.note).finish()
-    }
-}
-
-/// Chooses a sandbox over `root` and tries it once. Starts a thread for processes; see
-/// [`detect_with`] to share one.
+/// Becomes the jail of a command if this process was started as one; otherwise returns at once.
+/// Call it first in `main`, before threads, a runtime or argument parsing: where bubblewrap does
+/// not work, commands run in a second process of your own program.
 ///
-/// # Errors
-/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
-pub fn detect(root: &Arc<Root>, mode: Mode) -> Result<Detected, SandboxError> {
-    detect_opted(root, mode, Options::default())
-}
-
-/// Like [`detect`], with options.
+/// Another process of your program, the watchdog, moves aside protected files that a command
+/// created if the host is killed during the command.
 ///
-/// # Errors
-/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
-pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<Detected, SandboxError> {
+/// Without this call everything else works, but there are no commands where there is no bubblewrap,
+/// and [`detect`] reports so. To find out, it starts your program once with the argument
+/// `__jail`, for ten seconds at most.
+///
+/// ```
+/// fn main() -> std::process::ExitCode {
+///     callboard::sandbox::jail_main_if_asked();
+///
+///     // Whatever your program does.
+///     std::process::ExitCode::SUCCESS
+/// }
+/// ```
+pub fn jail_main_if_asked() {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-    {
-        if mode == Mode::None {
-            return Ok(none());
-        }
-        let spawner = Spawner::start().map_err(|e| SandboxError::Failed(e.kind().to_string()))?;
-        detect_with(root, mode, &spawner, options)
-    }
-    #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
-    {
-        let _ = (root, options);
-        let missing = "this build has no sandbox for commands (feature sandbox-linux, Linux only)";
-        match mode {
-            Mode::None => Ok(none()),
-            Mode::Auto => Ok(Detected { sandbox: None, note: Some(format!("no bash tool: {missing}")) }),
-            Mode::Linux | Mode::Local => Err(SandboxError::Failed(missing.to_owned())),
-        }
-    }
+    linux::exit_if_asked();
 }
 
 /// Version of the control groups that commands get, 1 or 2. Creates one as a test.
@@ -171,9 +86,9 @@ pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<De
 pub fn control_groups() -> Result<u8, String> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
-        groups::Groups::find().map(|groups| match groups.version() {
-            groups::Version::One => 1,
-            groups::Version::Two => 2,
+        exec::groups::Groups::find().map(|groups| match groups.version() {
+            exec::groups::Version::One => 1,
+            exec::groups::Version::Two => 2,
         })
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
@@ -190,144 +105,10 @@ pub fn control_groups() -> Result<u8, String> {
 pub fn session_keyrings() -> Result<(), String> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
-        keys::can_join().map_err(|error| error.to_string())
+        exec::keys::can_join().map_err(|error| error.to_string())
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
     {
         Err("this build has no sandbox for commands".to_owned())
-    }
-}
-
-fn none() -> Detected {
-    Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
-}
-
-/// Options of [`detect_opted`] and [`detect_with`].
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// What commands can read and run besides the system's programs.
-    pub toolchains: Toolchains,
-    /// Limits of each command.
-    pub limits: ExecLimits,
-    /// The only boundary to try; `None` tries bubblewrap, then Landlock.
-    pub only: Option<Boundary>,
-    /// A program that calls [`jail_main_if_asked`] first in its `main`; `None` means this program.
-    pub helper: Option<std::path::PathBuf>,
-    /// Whether this program's `main` calls [`jail_main_if_asked`] first. Behind bubblewrap the
-    /// claim is not tested. If it is set, if there is a `helper`, or behind Landlock, a watchdog
-    /// process outlives a host that is killed during a command, and moves aside protected files
-    /// that the command created.
-    pub main_asks: bool,
-    /// Hosts that commands can reach from behind bubblewrap. Behind another boundary, or without a
-    /// helper, the network stays off and [`Detected::note`] says so.
-    pub network: AllowList,
-}
-
-/// Hosts that commands can reach. Empty by default.
-#[derive(Clone, Default)]
-pub struct AllowList {
-    /// Host names and addresses, with their ports.
-    pub hosts: Vec<HostPattern>,
-    /// Resolves the hosts' addresses; `None` uses the operating system's resolver.
-    #[cfg(feature = "web")]
-    pub resolver: Option<Arc<dyn crate::web::Resolver>>,
-}
-
-impl fmt::Debug for AllowList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllowList").field("hosts", &self.hosts).finish_non_exhaustive()
-    }
-}
-
-impl From<Vec<HostPattern>> for AllowList {
-    #[allow(clippy::needless_update, reason = "not in every build")]
-    fn from(hosts: Vec<HostPattern>) -> Self {
-        Self { hosts, ..Self::default() }
-    }
-}
-
-/// A boundary of the kernel. Each includes a seccomp filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Boundary {
-    /// Namespaces, created by bubblewrap.
-    Bubblewrap,
-    /// Landlock, with a mount namespace where one can be created.
-    Landlock,
-    /// Landlock without a mount namespace, as in most containers.
-    LandlockAlone,
-}
-
-/// Like [`detect_opted`], with the host's spawner.
-///
-/// # Errors
-/// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
-    match mode {
-        Mode::None => Ok(none()),
-        Mode::Local => Ok(Detected {
-            sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits).with_toolchains(&options.toolchains))),
-            note: Some(format!(
-                "bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can{}",
-                if options.network.hosts.is_empty() { "" } else { ", and the list of hosts in [sandbox] network holds nobody back" }
-            )),
-        }),
-        Mode::Linux => boundary(root, spawner, options),
-        Mode::Auto => Ok(boundary(root, spawner, options).unwrap_or_else(|error| {
-            let note = format!("no bash tool: {error}");
-            Detected { sandbox: None, note: Some(note) }
-        })),
-    }
-}
-
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn reason(error: &SandboxError) -> String {
-    match error {
-        SandboxError::Failed(reason) => reason.clone(),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn not_served(why: &str) -> String {
-    format!("the network of commands stays off, the hosts in [sandbox] network are out of reach: {why}")
-}
-
-/// Tries bubblewrap, then Landlock.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
-    let Options { toolchains, limits, only, helper, main_asks, network } = options;
-    let bubblewrap = match only {
-        Some(Boundary::Landlock | Boundary::LandlockAlone) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
-        _ => Linux::probe(root.clone(), spawner, toolchains.clone(), limits)
-            .map(|linux| if main_asks || helper.is_some() { linux.watched_by(helper.clone()) } else { linux }),
-    };
-    let why = match bubblewrap {
-        Ok(linux) if network.hosts.is_empty() => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
-        Ok(linux) => {
-            return Ok(match linux.reaching(&network, helper) {
-                Ok(linux) => Detected { sandbox: Some(Arc::new(linux)), note: None },
-                Err(error) => Detected { sandbox: Some(Arc::new(linux)), note: Some(not_served(&reason(&error))) },
-            });
-        }
-        Err(error) if only == Some(Boundary::Bubblewrap) => return Err(error),
-        Err(error) => error,
-    };
-    let probe = if only == Some(Boundary::LandlockAlone) { Landlock::probe_alone } else { Landlock::probe };
-    match probe(root.clone(), spawner, toolchains, limits, helper) {
-        Ok(landlock) => {
-            let mut note = format!("bash runs behind Landlock, not bubblewrap ({})", reason(&why));
-            if let Some(closed) = landlock.why_closed() {
-                note = format!(
-                    "{note}, and without a mount namespace ({closed}): commands cannot chmod by path, nor create, rename or remove \
-                     entries of folders that hold protected files, such as a folder with .git; bubblewrap or user namespaces would allow it"
-                );
-            }
-            if !network.hosts.is_empty() {
-                note = format!("{note}; {}", not_served("behind Landlock there are no sockets at all"));
-            }
-            Ok(Detected { sandbox: Some(Arc::new(landlock)), note: Some(note) })
-        }
-        Err(error) => Err(SandboxError::Failed(format!("{}; {}", reason(&why), reason(&error)))),
     }
 }

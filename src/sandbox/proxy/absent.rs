@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use callboard_actors::ports::SandboxError;
 
-use super::AllowList;
+use super::allow_list::AllowList;
 
 /// Never constructed.
 #[derive(Debug)]

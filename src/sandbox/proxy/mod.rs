@@ -1,6 +1,6 @@
 //! The proxy between a jail without a network and the hosts that an operator listed. It listens on
 //! a Unix socket that is bound into the jail of one command, and ends with the command. A forwarder
-//! inside (`helper/forward.rs`) offers a port that programs find through `http_proxy`.
+//! inside (`linux/helper/forward.rs`) offers a port that programs find through `http_proxy`.
 //!
 //! # Layout
 //! `request` parses a program's request · `gate` checks it, resolves the host and connects ·
@@ -41,7 +41,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{gate::Gate, request::What, tunnel::Budget};
-use super::{AllowList, helper::ASKED, shell::nonce};
+use super::{
+    allow_list::AllowList,
+    exec::{ASKED, words::nonce},
+};
 use crate::web::SystemResolver;
 
 /// Limits of the connections of commands.

@@ -1,0 +1,519 @@
+//! One running command: its output, its limits and how it ends. The spawner's thread drives it with
+//! `step` and `watch`, which never block.
+
+use std::{
+    io::Read,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::Signal,
+};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{
+    capture::Capture,
+    groups::CommandGroup,
+    launch::{Kind, Launch, Shown},
+    machine::{self, Machine, SOCKET_BYTES, Suspect},
+    means::Means,
+    processes::{Held, Processes, kill, kill_group, memory_of, pidfd},
+    tell::{Line, Teller},
+    together::{self, Ends, Group, Wish},
+    words::{Words, rename},
+};
+use crate::sandbox::fs::Disk;
+
+/// How long a namespace's first process may take to end before bubblewrap is killed too, and a
+/// supervisor before its processes are killed for it.
+const KILL_AGAIN: Duration = Duration::from_millis(300);
+
+/// Time from the first kill after which a job is answered, whatever is left. Callers get an answer
+/// within two seconds; a process in an uninterruptible sleep cannot be waited for.
+const KILL_MAX: Duration = Duration::from_millis(1900);
+
+/// How long processes that remain in the control group may take to end after all known ones have,
+/// and the interval between two checks.
+const EMPTY_MAX: Duration = Duration::from_millis(1900);
+const EMPTY_AGAIN: Duration = Duration::from_millis(1);
+
+/// Descriptors of a command that are checked one by one for memory files.
+const DESCRIPTORS_MAX: usize = 16 * 1024;
+
+/// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
+const READS_MAX: usize = 16;
+
+/// Why the host ended a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ending {
+    TimedOut,
+    Cancelled,
+    Limit(String),
+}
+
+/// How the job's processes are ended, and the progress of that. `killing` is the time of the first
+/// kill and of the next attempt; `None` before.
+enum Way {
+    /// The kernel ends all processes of the namespace with its first one. `init` is that process,
+    /// once it is known.
+    Namespace {
+        init: Option<OwnedFd>,
+        killing: Option<(Instant, Instant)>,
+    },
+    /// A supervisor ends all processes when `control` closes, which the host's own death also does.
+    Supervised {
+        control: Option<ChildStdin>,
+        killing: Option<(Instant, Instant)>,
+    },
+    Group(Group),
+}
+
+pub(super) struct Job {
+    child: Child,
+    pid: i32,
+    /// Descriptor of the child, readable when the child has ended; `None` where the kernel provides
+    /// none.
+    ended: Option<OwnedFd>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    out: Capture,
+    err: Capture,
+    out_line: Line,
+    err_line: Line,
+    teller: Teller,
+    way: Way,
+    limits: ExecLimits,
+    pub(super) disk: Disk,
+    /// The command's control group, where there are control groups.
+    group: Option<CommandGroup>,
+    /// Set while unknown processes remain in the control group after all known ones ended: when
+    /// that was first seen, and when to check again.
+    emptying: Option<(Instant, Instant)>,
+    /// Memory of the machine at the start; `None` for a job with a control group.
+    before: Option<Machine>,
+    /// Memory held at the last check.
+    held: Held,
+    nonce: String,
+    shown: Vec<Shown>,
+    /// Strays found when the command ended.
+    left: u32,
+    deadline: Instant,
+    status: Option<ExitStatus>,
+    ending: Option<Ending>,
+    reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Job {
+    pub(super) fn new(
+        mut child: Child,
+        launch: Launch,
+        group: Option<CommandGroup>,
+        reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let pid = i32::try_from(child.id()).unwrap_or(0);
+        let way = match launch.kind {
+            Kind::Namespace => Way::Namespace { init: None, killing: None },
+            Kind::Supervised => Way::Supervised { control: child.stdin.take(), killing: None },
+            Kind::Group(mark) => Way::Group(Group::new(pid, mark)),
+        };
+        Self {
+            pid,
+            ended: pidfd(pid),
+            stdout: child.stdout.take(),
+            stderr: child.stderr.take(),
+            child,
+            out: Capture::new(launch.output_bytes_max),
+            err: Capture::new(launch.errors_bytes_max),
+            out_line: Line::default(),
+            err_line: Line::default(),
+            teller: Teller::new(renamed(launch.progress, &launch.shown)),
+            way,
+            limits: launch.limits,
+            disk: Disk::of(launch.disk),
+            before: if group.is_none() { Machine::read() } else { None },
+            group,
+            emptying: None,
+            held: Held::default(),
+            nonce: launch.nonce,
+            shown: launch.shown,
+            left: 0,
+            deadline: Instant::now() + launch.timeout,
+            status: None,
+            ending: None,
+            reply,
+            _permit: permit,
+        }
+    }
+
+    /// The next time at which the job must be checked even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let again = match &self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(_, again)| again),
+            Way::Group(group) => group.due(),
+        };
+        let again = [again, self.emptying.map(|(_, again)| again)].into_iter().flatten().min();
+        match (self.killed(), self.status) {
+            (None, Some(_)) => again,
+            (Some(since), _) => Some(again.map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
+            (None, None) => Some(self.deadline),
+        }
+    }
+
+    /// Whether the job has no descriptor to wait for, so that its exit must be polled.
+    pub(super) fn is_asked(&self) -> bool {
+        self.ended.is_none() && self.status.is_none()
+    }
+
+    /// Time of the first kill.
+    fn killed(&self) -> Option<Instant> {
+        match &self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(since, _)| since),
+            Way::Group(group) => group.killed(),
+        }
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let ended = self.ended.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd);
+        let init = match &self.way {
+            Way::Namespace { init, .. } => init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd),
+            Way::Supervised { .. } | Way::Group(_) => None,
+        };
+        [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd), ended, init].into_iter().flatten()
+    }
+
+    /// Ends the job with the next pass. The first reason counts.
+    pub(super) fn end(&mut self, ending: Ending) {
+        if self.ending.is_none() && self.status.is_none() {
+            self.ending = Some(ending);
+        }
+        self.kill_soon();
+    }
+
+    fn kill_soon(&mut self) {
+        let now = Instant::now();
+        match &mut self.way {
+            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => drop(killing.get_or_insert((now, now))),
+            Way::Group(group) => group.end(now),
+        }
+    }
+
+    /// Compares the job's processes, memory and disk usage with its limits.
+    pub(super) fn watch(&mut self, all: &Processes) {
+        if self.status.is_some() || self.killed().is_some() {
+            return;
+        }
+        if let Way::Namespace { init, .. } = &mut self.way {
+            find_init(init, self.pid, all);
+        }
+        let tree = all.tree(self.pid);
+        let ExecLimits { processes, memory_bytes, .. } = self.limits;
+        let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
+        self.held = if all.may_hold(&tree, memory_bytes) { memory_of(&tree) } else { Held::default() };
+        self.held.shared = self.held.shared.saturating_add(self.files_in_memory(all));
+        if all.threads_of(&tree) > processes {
+            self.end(Ending::Limit(format!("more than {processes} processes and threads")));
+        } else if is_over || self.held.sum() > memory_bytes {
+            self.stop_hoarding();
+        }
+        self.disk.watch(&tree, all.system_ticks(&tree));
+    }
+
+    /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
+    /// with a control group, which counts them itself.
+    fn files_in_memory(&self, all: &Processes) -> u64 {
+        let (None, Way::Namespace { .. }, Some(init)) = (&self.group, &self.way, all.children_of(self.pid).first()) else { return 0 };
+        let used = |place: &str| {
+            let stat = rustix::fs::statvfs(format!("/proc/{init}/root{place}")).ok()?;
+            // Until bubblewrap has set up the namespace, these are the host's own folders.
+            let is_ours = stat.f_blocks.saturating_mul(stat.f_frsize) <= self.limits.tmp_bytes.saturating_add(stat.f_frsize);
+            is_ours.then(|| stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize))
+        };
+        ["/tmp", "/dev/shm"].into_iter().filter_map(used).sum()
+    }
+
+    /// Whether the job is checked against the memory that the machine loses.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.before.is_some() && self.status.is_none() && self.killed().is_none()
+    }
+
+    /// Whether the machine has lost so much memory since the job began that its processes must be
+    /// examined. The margin of a quarter covers what they have grown since they were last examined.
+    pub(super) fn may_hold_what_is_lost(&self, now: Machine) -> bool {
+        let bound = self.limits.memory_bytes;
+        let lost = self.before.filter(|_| self.is_suspect()).map_or(0, |before| now.lost_since(before));
+        lost > 0 && lost.saturating_add(self.held.sum()) > bound - bound / 4
+    }
+
+    /// The job's part in the memory lost so far: what it visibly holds, and what it could hold
+    /// unseen.
+    pub(super) fn suspect(&self, all: &Processes, now: Machine) -> Option<Suspect> {
+        let before = self.before.filter(|_| self.is_suspect())?;
+        let tree = all.tree(self.pid);
+        let held = memory_of(&tree);
+        let means = Means::of(&tree, DESCRIPTORS_MAX, now.lost_since(before) / SOCKET_BYTES + 1);
+        Some(Suspect {
+            before,
+            bound: self.limits.memory_bytes,
+            private: held.private.saturating_add(held.tables),
+            tables: held.tables,
+            shared: held.shared.saturating_add(self.files_in_memory(all)),
+            shared_means: means.shared,
+            kernel_means: machine::kernel_means(means.sockets, means.pipes, all.virtual_bytes(&tree), tree.len() as u64),
+        })
+    }
+
+    fn stop_hoarding(&mut self) {
+        self.end(Ending::Limit(self.too_much_memory()));
+    }
+
+    /// Ends the job for memory that the machine lost. Kills its processes directly: on a busy
+    /// machine a supervisor may get the processor late, and reading all processes again takes
+    /// milliseconds in which the command would continue.
+    pub(super) fn stop_losing(&mut self, all: &Processes) {
+        self.stop_hoarding();
+        all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+    }
+
+    /// The process above all others of the job.
+    pub(super) fn root(&self) -> i32 {
+        self.pid
+    }
+
+    fn too_much_memory(&self) -> String {
+        format!("more than {} MiB of memory", self.limits.memory_bytes >> 20)
+    }
+
+    /// Whether the disk has lost more space than this command may use.
+    pub(super) fn fills_the_disk(&self) -> bool {
+        self.status.is_none() && self.killed().is_none() && self.disk.lost() > self.limits.disk_bytes
+    }
+
+    pub(super) fn stop_filling(&mut self) {
+        self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
+    }
+
+    /// Whether the disk has lost more files than this command may create, and the command had the
+    /// kernel time to create them.
+    pub(super) fn fills_the_disk_with_files(&self) -> bool {
+        self.status.is_none() && self.killed().is_none() && self.disk.may_have_created_more_than(self.limits.files)
+    }
+
+    pub(super) fn stop_creating(&mut self) {
+        self.end(Ending::Limit(format!("more than {} new files", self.limits.files)));
+    }
+
+    /// Sends the latest line to watchers if it is due.
+    pub(super) fn tell(&mut self, now: Instant) {
+        self.teller.tell(now);
+    }
+
+    /// Reads output and reaps the child, without blocking.
+    pub(super) fn step(&mut self, buffer: &mut [u8]) {
+        self.drain(buffer);
+        let now = Instant::now();
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+            if let (Some(_), Way::Group(group)) = (self.status, &mut self.way) {
+                group.leader_ended(now);
+            }
+        }
+        if self.status.is_none() && self.ending.is_none() && now >= self.deadline {
+            self.end(Ending::TimedOut);
+        }
+        // Processes that the command left running end with it.
+        if self.status.is_some()
+            && let Way::Namespace { init: Some(init), .. } = &self.way
+            && !has_ended(init)
+        {
+            self.kill_soon();
+        }
+    }
+
+    /// Whether the job is over. If so, the remaining output has been read.
+    pub(super) fn is_over(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
+        if self.killed().is_some_and(|since| now >= since + KILL_MAX) {
+            return true;
+        }
+        let gone = self.status.is_some()
+            && match &self.way {
+                Way::Namespace { init, .. } => init.as_ref().is_none_or(has_ended),
+                Way::Supervised { .. } => true,
+                Way::Group(group) => group.is_gone(),
+            }
+            && self.is_empty(now);
+        if gone {
+            for _ in 0..READS_MAX {
+                if !self.drain(buffer) {
+                    break;
+                }
+            }
+        }
+        gone
+    }
+
+    /// Whether the control group has no process left. Remaining ones are killed: the kernel counts
+    /// a process there even if it detached from every other.
+    fn is_empty(&mut self, now: Instant) -> bool {
+        if self.emptying.is_some_and(|(_, again)| now < again) {
+            return false;
+        }
+        let since = self.emptying.map_or(now, |(since, _)| since);
+        let is_empty = now >= since + EMPTY_MAX || self.group.as_ref().is_none_or(|group| !group.kill_all());
+        self.emptying = (!is_empty).then_some((since, now + EMPTY_AGAIN));
+        is_empty
+    }
+
+    /// Reads the available output of both streams. Returns whether there may be more.
+    fn drain(&mut self, buffer: &mut [u8]) -> bool {
+        let (out, err, teller) = (&mut self.out, &mut self.err, &mut self.teller);
+        let more = drain(&mut self.stdout, buffer, |bytes| {
+            out.push(bytes);
+            teller.hear(&mut self.out_line, bytes);
+        });
+        let more_err = drain(&mut self.stderr, buffer, |bytes| {
+            err.push(bytes);
+            teller.hear(&mut self.err_line, bytes);
+        });
+        more || more_err
+    }
+
+    /// Sends the result to the caller, if it still waits.
+    pub(super) fn answer(mut self) {
+        // The kernel may have killed a process between two checks.
+        if self.ending.is_none() && self.group.as_ref().is_some_and(CommandGroup::is_over) {
+            self.ending = Some(Ending::Limit(self.too_much_memory()));
+        }
+        let printed = self.out.total() + self.err.total();
+        let (mut stdout, out) = self.out.finish();
+        let (mut stderr, err) = self.err.finish();
+        let words = Words::take(&mut stderr, &self.nonce);
+        for Shown { folder, name } in &self.shown {
+            (stdout, stderr) = (rename(&stdout, folder, name), rename(&stderr, folder, name));
+        }
+        let mut result = ExecResult {
+            status: self.status.and_then(|status| status.code()),
+            stdout,
+            stderr,
+            bytes_printed: printed.saturating_sub(words.bytes),
+            bytes_left_out: out + err,
+            timed_out: false,
+            working_dir: words.folder,
+            left_running: self.left.max(words.left),
+        };
+        let answer = match self.ending {
+            None => words.failed.map_or(Ok(result), |why| Err(SandboxError::Failed(why))),
+            Some(Ending::TimedOut) => {
+                (result.timed_out, result.status) = (true, None);
+                Ok(result)
+            }
+            Some(Ending::Cancelled) => Err(SandboxError::Cancelled),
+            Some(Ending::Limit(what)) => Err(SandboxError::Limit(what)),
+        };
+        let _ = self.reply.send(answer);
+    }
+}
+
+impl Ends for Job {
+    fn wish(&self, now: Instant) -> Wish {
+        let due = |killing: &Option<(Instant, Instant)>| killing.filter(|(_, again)| now >= *again);
+        let kill = match &self.way {
+            Way::Namespace { init, killing } => due(killing).map(|_| match init.is_none() && self.status.is_none() {
+                true => together::Kill::WithAllBelow,
+                false => together::Kill::AsKnown,
+            }),
+            Way::Supervised { control, killing } => due(killing).filter(|_| self.status.is_none()).map(|_| match control.is_none() {
+                true => together::Kill::WithAllBelow,
+                false => together::Kill::AsKnown,
+            }),
+            Way::Group(group) => return group.wish(now),
+        };
+        Wish { kill, ..Wish::default() }
+    }
+
+    fn kill(&mut self, now: Instant, all: &Processes) {
+        let lives = self.status.is_none();
+        match &mut self.way {
+            // The kernel ends the whole namespace with its first process, and bubblewrap exits when
+            // that process is gone. So the exit of bubblewrap proves that no process is left.
+            // Bubblewrap itself is killed only if it does not exit in time, or has no first process
+            // yet.
+            Way::Namespace { init, killing } => {
+                let first = killing.is_none_or(|(since, again)| since == again);
+                *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
+                if lives {
+                    find_init(init, self.pid, all);
+                }
+                if let Some(init) = init {
+                    let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
+                }
+                if lives && (init.is_none() || !first) {
+                    kill_group(self.pid);
+                }
+            }
+            // Closing the control pipe makes the supervisor kill and reap all processes below it;
+            // orphans become its children. Only if that takes too long are they killed here.
+            Way::Supervised { control, killing } => {
+                *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
+                if control.take().is_none() && lives {
+                    all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+                }
+            }
+            Way::Group(group) => group.kill(now, all),
+        }
+    }
+
+    fn mark(&self) -> &str {
+        match &self.way {
+            Way::Namespace { .. } | Way::Supervised { .. } => "",
+            Way::Group(group) => group.mark(),
+        }
+    }
+
+    fn hear(&mut self, now: Instant, marked: &[i32]) {
+        if let Way::Group(group) = &mut self.way {
+            if self.status.is_some() && self.ending.is_none() && group.killed().is_none() {
+                self.left = u32::try_from(marked.len()).unwrap_or(u32::MAX);
+            }
+            group.hear(now, marked);
+        }
+    }
+}
+
+/// The first process of a namespace is bubblewrap's only child.
+fn find_init(init: &mut Option<OwnedFd>, bubblewrap: i32, all: &Processes) {
+    if init.is_none() {
+        *init = all.children_of(bubblewrap).first().and_then(|pid| pidfd(*pid));
+    }
+}
+
+/// Replaces folders of the host by their shown names in lines for watchers.
+fn renamed(progress: Progress, shown: &[Shown]) -> Progress {
+    let shown = shown.to_vec();
+    Progress::new(move |line| progress.tell(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads the available bytes and closes the stream at its end. Returns whether there may be more.
+fn drain(stream: &mut Option<impl Read>, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
+    for _ in 0..READS_MAX {
+        let Some(open) = stream else { return false };
+        match open.read(buffer) {
+            Ok(0) => *stream = None,
+            Ok(n) => take(buffer.get(..n).unwrap_or_default()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(_) => *stream = None,
+        }
+    }
+    stream.is_some()
+}

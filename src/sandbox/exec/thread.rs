@@ -1,0 +1,470 @@
+//! The thread of a [`Spawner`](super::spawner::Spawner): starts processes, reads their output, checks
+//! limits, kills and reaps. It blocks in one place only, a poll over all jobs.
+//!
+//! Owns every running [`Job`] and [`PipedJob`]. Ends when the last handle is dropped, after killing
+//! what still runs.
+//!
+//! Bounds: a pass starts at most [`STARTS`] processes and checks at most [`SLICE`] commands, so
+//! that an order to kill never waits longer than that.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicU64, mpsc},
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ports::{ExecLimits, SandboxError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    job::{Ending, Job},
+    launch::{Launch, Order, Reply},
+    machine::{self, Machine},
+    parked::{ControlGroups, Starter},
+    piped_job::PipedJob,
+    processes::{Processes, total},
+    together::{Ends, Together},
+};
+
+/// Interval between two checks of all limits. A command must end within two seconds of exceeding
+/// one.
+const WATCH: Duration = Duration::from_millis(200);
+
+/// Interval between two reads of the machine's number of processes. If the number has grown by one
+/// command's limit, all limits are checked at once: a fork bomb doubles until no other process gets
+/// a processor, and the kernel's own limit does not apply to root.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Share of the time that checking limits may take on a machine with very many processes: one part
+/// in this many.
+const WATCH_SHARE: u32 = 20;
+
+/// Longest interval between two checks of all limits, however long a check takes. A command must
+/// end within two seconds of exceeding one.
+const WATCH_MAX: Duration = Duration::from_millis(1000);
+
+/// Processes started in one pass (each takes about a millisecond), and commands checked in one
+/// pass.
+const STARTS: usize = 16;
+const SLICE: usize = 64;
+
+/// Loss of memory since the last check after which all limits are checked at once: a command fills
+/// memory at gigabytes a second. While the machine loses memory it is read more often.
+const LOSS: u64 = 16 * 1024 * 1024;
+const MEMORY_GLANCE: Duration = Duration::from_millis(10);
+const HURRIED_GLANCE: Duration = Duration::from_millis(3);
+
+/// Pause after a check of commands that lose memory, as a multiple of the check's duration.
+const LOSS_SHARE: u32 = 3;
+
+/// Share of the time that reading the machine's memory may take on a machine with very many
+/// processors: one part in this many.
+const GLANCE_SHARE: u32 = 10;
+
+/// Interval for polling the exit of a job that has no descriptor.
+const ASK: Duration = Duration::from_millis(10);
+
+/// A command that waits to be started.
+struct Waiting {
+    id: u64,
+    launch: Box<Launch>,
+    reply: Reply,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A check of the limits of all commands, made in slices.
+struct Round {
+    all: Processes,
+    /// Id of the next job to check.
+    next: u64,
+    /// Time spent so far.
+    took: Duration,
+}
+
+pub(super) struct Thread {
+    inbox: mpsc::Receiver<Order>,
+    woken: OwnedFd,
+    waiting: VecDeque<Waiting>,
+    jobs: BTreeMap<u64, Job>,
+    piped: BTreeMap<u64, PipedJob>,
+    together: Together,
+    starter: Starter,
+    watched: Instant,
+    watch: Duration,
+    round: Option<Round>,
+    glanced: Instant,
+    /// Number of processes of the machine before the first job started, or at the last jump.
+    usual: u32,
+    /// Interval to the next read of the machine's processes and memory.
+    glance: Duration,
+    /// When the last check of commands that lose memory ended, and how long it took.
+    looked: Instant,
+    took: Duration,
+    /// Memory available at the last check and at the last read, in bytes; `None` if every command
+    /// has a control group.
+    available: Option<(u64, u64)>,
+    buffer: Vec<u8>,
+}
+
+impl Thread {
+    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, looks: Arc<AtomicU64>, groups: ControlGroups) -> Self {
+        let now = Instant::now();
+        Self {
+            inbox,
+            woken,
+            waiting: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            piped: BTreeMap::new(),
+            together: Together::counted_by(looks),
+            starter: Starter::new(groups),
+            watched: now,
+            watch: WATCH,
+            round: None,
+            glanced: now,
+            usual: 0,
+            glance: GLANCE,
+            looked: now,
+            took: Duration::ZERO,
+            available: None,
+            buffer: vec![0; 64 * 1024],
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            let mut drain = [0_u8; 256];
+            let closed = loop {
+                match rustix::io::read(&self.woken, &mut drain) {
+                    Ok(0) => break true,
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break false,
+                }
+            };
+            self.take_orders();
+            if closed {
+                self.waiting.clear();
+                self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
+                self.piped.values_mut().for_each(|job| job.end(Duration::ZERO));
+            }
+            self.turn(&ready);
+            if closed && self.jobs.is_empty() && self.piped.is_empty() {
+                self.starter.end();
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is output, an exit, an order or a deadline. Returns the jobs that have
+    /// something to read or reap.
+    fn wait(&self) -> HashSet<u64> {
+        let now = Instant::now();
+        let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + self.glance));
+        let asks = self.jobs.values().any(Job::is_asked).then(|| now + ASK);
+        let goes_on = (self.round.is_some() || !self.waiting.is_empty()).then_some(now);
+        let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
+        let until = dues.chain([looks, asks, goes_on, self.together.due, self.starter.due].into_iter().flatten()).min();
+        let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
+        let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
+        for (id, job) in &self.jobs {
+            for fd in job.descriptors() {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                owners.push(*id);
+            }
+        }
+        fds.extend(self.piped.values().filter_map(PipedJob::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let _ = poll(&mut fds, timeout.as_ref());
+        fds.iter().skip(1).zip(owners).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, id)| id).collect()
+    }
+
+    fn take_orders(&mut self) {
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::Start { id, launch, reply, permit } => self.waiting.push_back(Waiting { id, launch, reply, permit }),
+                Order::Kill { id } => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.end(Ending::Cancelled);
+                    } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id)
+                        && let Some(waiting) = self.waiting.remove(at)
+                    {
+                        let _ = waiting.reply.send(Err(SandboxError::Cancelled));
+                    }
+                }
+                Order::Pipe { id, launch, reply, ended, permit } => {
+                    self.piped.extend(PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)));
+                }
+                Order::EndPiped { id, grace } => {
+                    if let Some(job) = self.piped.get_mut(&id) {
+                        job.end(grace);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_some(&mut self) {
+        for Waiting { id, launch, reply, permit } in self.waiting.drain(..self.waiting.len().min(STARTS)) {
+            match self.starter.start(&launch, permit.is_none()) {
+                Ok((child, group)) => {
+                    if self.jobs.is_empty() {
+                        self.watched = Instant::now();
+                        self.glanced = self.watched;
+                        self.usual = total();
+                    }
+                    let job = Job::new(child, *launch, group, reply, permit);
+                    if self.available.is_none() && job.is_suspect() {
+                        self.available = machine::available().map(|available| (available, available));
+                        self.glance = MEMORY_GLANCE;
+                    }
+                    self.jobs.insert(id, job);
+                }
+                Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
+            }
+        }
+    }
+
+    fn turn(&mut self, ready: &HashSet<u64>) {
+        // The order matters. `step` notices exits and timeouts, so it comes before `end`, which kills.
+        // `look` also comes before `end`, so that both share one scan. `answer` comes last, so that a
+        // job that ended in this pass is answered in it.
+        self.start_some();
+        let now = Instant::now();
+        self.starter.refill(now);
+        for (id, job) in &mut self.jobs {
+            job.tell(now);
+            if ready.contains(id) || job.is_asked() || job.due().is_some_and(|due| now >= due) {
+                job.step(&mut self.buffer);
+            }
+        }
+        self.piped.values_mut().for_each(PipedJob::step);
+        let looked = self.look(now);
+        self.end(looked);
+        self.watch();
+        self.answer();
+    }
+
+    /// Starts a check of all limits if one is due: on its interval, after a jump in processes, or
+    /// after a loss of memory. Between checks only the cheap counts of the machine are read.
+    /// Returns whether it scanned the processes.
+    fn look(&mut self, now: Instant) -> bool {
+        if self.jobs.is_empty() || self.round.is_some() {
+            return false;
+        }
+        let mut look = now >= self.watched + self.watch;
+        if !look && now >= self.glanced + self.glance {
+            self.glanced = now;
+            let now_total = total();
+            look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
+            if look {
+                // Other programs may have grown too, so the next jump counts from here.
+                self.usual = now_total;
+            }
+            look = look || self.loses_memory(now);
+            if !look {
+                self.look_at_losses();
+            }
+        }
+        if look {
+            let all = Processes::read();
+            self.watch_memory(&all);
+            self.round = Some(Round { all, next: 0, took: now.elapsed() });
+        }
+        look
+    }
+
+    /// Whether the machine has lost so much memory since the last check that all limits must be
+    /// checked. The interval grows with the duration of a check, so that checks keep to their share
+    /// of the time however fast memory is lost.
+    fn loses_memory(&mut self, now: Instant) -> bool {
+        self.glance = GLANCE;
+        let Some((looked, glanced)) = self.available else { return false };
+        let Some(available) = machine::available() else { return false };
+        self.glance = if glanced.saturating_sub(available) > LOSS / 4 { HURRIED_GLANCE } else { MEMORY_GLANCE };
+        self.available = Some((looked, available));
+        self.glance = self.glance.max(now.elapsed() * GLANCE_SHARE);
+        let rested = now >= self.watched + self.watch.saturating_sub(WATCH).max(HURRIED_GLANCE);
+        rested && looked.saturating_sub(available) > LOSS
+    }
+
+    /// Checks only commands that may hold what the machine has lost, without scanning other
+    /// processes. Takes a quarter of the time at most.
+    fn look_at_losses(&mut self) {
+        if self.available.is_none() || self.looked.elapsed() < self.took * LOSS_SHARE {
+            return;
+        }
+        let start = Instant::now();
+        let Some(now) = Machine::read() else { return };
+        if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
+            self.end_losing(&Processes::read_below(self.jobs.values().filter(|job| job.is_suspect()).map(Job::root)));
+        }
+        self.looked = Instant::now();
+        self.took = start.elapsed();
+    }
+
+    /// Ends the command that holds what the machine has lost. Needed only for commands without a
+    /// control group.
+    fn watch_memory(&mut self, all: &Processes) {
+        let is_needed = self.jobs.values().any(Job::is_suspect);
+        self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
+        if is_needed {
+            self.end_losing(all);
+        }
+    }
+
+    fn end_losing(&mut self, all: &Processes) {
+        let Some(now) = Machine::read() else { return };
+        if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
+            return;
+        }
+        let suspects: Vec<_> = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.suspect(all, now)?))).collect();
+        let over = machine::over(now, &suspects.iter().map(|(_, suspect)| *suspect).collect::<Vec<_>>());
+        if let Some(job) = over.and_then(|at| suspects.get(at)).and_then(|(id, _)| self.jobs.get_mut(id)) {
+            job.stop_losing(all);
+        }
+    }
+
+    /// Ends the jobs that must end. Reuses the process scan if one was just made.
+    fn end(&mut self, looked: bool) {
+        let seen = self.round.as_ref().filter(|_| looked).map(|round| &round.all);
+        let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Ends);
+        let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Ends)).collect();
+        self.together.pass(&mut all, seen);
+    }
+
+    /// Continues a check of limits with the next slice.
+    fn watch(&mut self) {
+        let (now, Some(mut round)) = (Instant::now(), self.round.take()) else { return };
+        let (mut watched, mut last) = (0, round.next);
+        for (id, job) in self.jobs.range_mut(round.next..).take(SLICE) {
+            job.watch(&round.all);
+            (watched, last) = (watched + 1, *id);
+        }
+        round.took += now.elapsed();
+        if watched == SLICE {
+            round.next = last + 1;
+            self.round = Some(round);
+            return;
+        }
+        self.watch_disks();
+        self.watched = Instant::now();
+        self.watch = WATCH.max(round.took * WATCH_SHARE).min(WATCH_MAX);
+    }
+
+    /// A disk shows that it fills up, but not who fills it. So the command that wrote most is
+    /// ended, and the counts of the others start again.
+    fn watch_disks(&mut self) {
+        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
+        if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
+            job.stop_filling();
+            self.jobs.values_mut().for_each(|job| job.disk.forget());
+        }
+        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk_with_files());
+        if let Some(job) = filling.max_by_key(|job| job.disk.ticks()) {
+            job.stop_creating();
+            self.jobs.values_mut().for_each(|job| job.disk.forget());
+        }
+    }
+
+    fn answer(&mut self) {
+        let (now, buffer) = (Instant::now(), &mut self.buffer);
+        let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.is_over(now, buffer).then_some(*id)).collect();
+        done.into_iter().filter_map(|id| self.jobs.remove(&id)).for_each(Job::answer);
+        let done: Vec<u64> = self.piped.iter().filter_map(|(id, job)| job.is_over(now).then_some(*id)).collect();
+        done.into_iter().filter_map(|id| self.piped.remove(&id)).for_each(PipedJob::answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use callboard_actors::ports::{Exec, Progress, Sandbox};
+    use tokio::sync::oneshot;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::sandbox::{Local, PathRules, Root, Spawner, exec::Kind};
+
+    /// Most scans that a crowd may take together. A job that scans alone takes at least three. The
+    /// machine decides over how many passes the crowd is spread, and each pass takes one scan.
+    const LOOKS_MAX: u64 = 40;
+
+    #[tokio::test]
+    async fn groups_that_end_together_take_a_few_looks_at_all_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let wanted = if std::env::var_os("CALLBOARD_LONG").is_some() { 1000 } else { 200 };
+        let count = wanted.min(spawner.room());
+        let (cancel, (started, mut runs)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
+        let mut commands = tokio::task::JoinSet::new();
+        for _ in 0..count {
+            let (sandbox, cancel, started) = (sandbox.clone(), cancel.clone(), started.clone());
+            let progress = Progress::new(move |pid| started.send(pid).unwrap());
+            let exec = Exec { progress, ..Exec::new("echo $$; sleep 86400; :") };
+            commands.spawn(async move { sandbox.exec(exec, cancel).await });
+        }
+        let mut leaders = Vec::new();
+        while leaders.len() < count {
+            leaders.push(runs.recv().await.unwrap());
+        }
+
+        let before = spawner.looks();
+        cancel.cancel();
+        let ended = commands.join_all().await;
+
+        let looks = spawner.looks() - before;
+        println!("{count} groups ended with {looks} looks at all processes");
+        assert!(ended.iter().all(|end| *end == Err(SandboxError::Cancelled)), "{ended:?}");
+        assert!(leaders.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()), "an answer comes when it is gone");
+        assert!((1..=LOOKS_MAX).contains(&looks), "{count} groups took {looks} looks");
+    }
+
+    fn launch() -> Box<Launch> {
+        Box::new(Launch {
+            argv: vec!["/bin/true".into()],
+            environment: Vec::new(),
+            carried: None,
+            folder: PathBuf::from("/"),
+            timeout: Duration::from_secs(1),
+            output_bytes_max: 0,
+            errors_bytes_max: 0,
+            progress: Progress::new(|_| {}),
+            limits: ExecLimits::default(),
+            disk: PathBuf::from("/"),
+            nonce: "nonce".to_owned(),
+            shown: Vec::new(),
+            kind: Kind::Group("mark".to_owned()),
+        })
+    }
+
+    #[test]
+    fn a_command_that_waits_for_its_start_can_be_cancelled_and_a_turn_starts_only_some() {
+        let (orders, inbox) = mpsc::channel();
+        let (woken, _wake) = rustix::pipe::pipe().unwrap();
+        let mut thread = Thread::new(inbox, woken, Arc::default(), ControlGroups::Off);
+        let mut answers: Vec<_> = (0..STARTS as u64 + 2)
+            .map(|id| {
+                let (reply, answer) = oneshot::channel();
+                orders.send(Order::Start { id, launch: launch(), reply, permit: None }).unwrap();
+                answer
+            })
+            .collect();
+        orders.send(Order::Kill { id: 1 }).unwrap();
+
+        thread.take_orders();
+        assert_eq!(answers[1].try_recv().unwrap(), Err(SandboxError::Cancelled));
+        thread.start_some();
+
+        assert_eq!((thread.jobs.len(), thread.waiting.len()), (STARTS, 1));
+        while !thread.jobs.is_empty() || !thread.waiting.is_empty() {
+            let ready = thread.wait();
+            thread.turn(&ready);
+        }
+        answers.remove(1);
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().unwrap().unwrap().status == Some(0)));
+    }
+}

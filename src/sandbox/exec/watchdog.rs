@@ -1,0 +1,246 @@
+//! The watchdog: a second process of the helper that outlives the host. If the host is killed while
+//! commands run, the watchdog moves aside the protected files that they created, as the host would
+//! have done.
+//!
+//! One watchdog serves a whole [`Spawner`](super::spawner::Spawner) and starts with the first command. It
+//! reads notes, one per line, from a pipe that only the host can write to. When the pipe closes, it
+//! sweeps for every command that has begun and not ended, repeatedly, until the commands' processes
+//! must be gone. If no command is open, it exits at once.
+//!
+//! Limits: a watchdog that is killed together with the host, as `systemd` does with a control group
+//! or a container runtime with a container, cannot sweep. If the helper does not answer, commands
+//! run without a watchdog.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::{BufRead, BufReader, Read, Write},
+    process::{Child, ChildStdin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    program::{ASK, ASKED, Program},
+    start::start_watchdog,
+};
+use crate::sandbox::{
+    fs::{Guarded, Note, Orphaned},
+    policy::PATH,
+};
+
+/// Name of the helper's stage.
+pub(in crate::sandbox) const STAGE: &str = "watchdog";
+
+/// Output of a watchdog that is ready.
+const GREETING: &[u8] = b"callboard watches\n";
+
+/// Longest wait for the greeting.
+const GREETING_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Longest wait for room in the pipe, which the watchdog reads continuously.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes queued for the pipe before the watchdog counts as gone.
+const WAITING_MAX: usize = 1 << 20;
+
+/// Pauses before each sweep. By the last one the processes of a command must be gone.
+const SWEEPS: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(500),
+    Duration::from_millis(600),
+];
+
+/// A line of the pipe.
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    Begins { id: u64, note: Note },
+    Ended { id: u64 },
+}
+
+/// The host's end of the pipe.
+#[derive(Debug, Clone, Default)]
+pub(in crate::sandbox) struct Watchdog(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<ChildStdin>,
+    /// Whether the watchdog failed to answer once; it is then not started again.
+    is_absent: bool,
+    /// Lines of commands that have begun and not ended, for a restarted watchdog.
+    open: BTreeMap<u64, Vec<u8>>,
+    /// Bytes that did not fit into the pipe yet.
+    waiting: Vec<u8>,
+    next: u64,
+}
+
+/// A command that the watchdog knows of. After a drop without [`Noted::end`] the watchdog sweeps for
+/// the command when the host's end of the pipe closes.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Noted {
+    watchdog: Watchdog,
+    id: u64,
+}
+
+impl Watchdog {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a command just before its start: from here on, the watchdog sweeps if the host is
+    /// killed. `None` if there is no watchdog. Blocks, longest when it has to start one.
+    pub(in crate::sandbox) fn note(&self, helper: &Program, guarded: &Guarded) -> Option<Noted> {
+        let note = guarded.note()?;
+        let mut state = self.state();
+        let id = state.next;
+        state.next += 1;
+        let mut line = serde_json::to_vec(&Line::Begins { id, note }).ok()?;
+        line.push(b'\n');
+        state.open.insert(id, line.clone());
+        let is_noted = state.running.is_some() && state.write(&line) || state.restart(helper);
+        if !is_noted {
+            state.open.remove(&id);
+            return None;
+        }
+        Some(Noted { watchdog: self.clone(), id })
+    }
+}
+
+impl State {
+    /// Starts a new watchdog, unless one failed to answer, and registers all open commands.
+    fn restart(&mut self, helper: &Program) -> bool {
+        (self.running, self.waiting) = (None, Vec::new());
+        if self.is_absent {
+            return false;
+        }
+        match start(helper) {
+            Ok(stdin) => self.running = Some(stdin),
+            Err(error) => {
+                self.is_absent = true;
+                tracing::warn!(error = %error.kind(), "no watchdog: what a command plants stays if this process is killed meanwhile");
+                return false;
+            }
+        }
+        let lines: Vec<u8> = self.open.values().flatten().copied().collect();
+        self.write(&lines)
+    }
+
+    /// Writes a complete line; `false` if the watchdog is gone.
+    fn write(&mut self, line: &[u8]) -> bool {
+        self.waiting.extend_from_slice(line);
+        let until = Instant::now() + WRITE_TIME_MAX;
+        while self.flush() {
+            if self.waiting.is_empty() {
+                return true;
+            }
+            let (Some(stdin), Ok(left)) = (&self.running, Timespec::try_from(until.saturating_duration_since(Instant::now()))) else {
+                break;
+            };
+            if Instant::now() >= until || poll(&mut [PollFd::new(stdin, PollFlags::OUT)], Some(&left)).is_err() {
+                break;
+            }
+        }
+        self.running = None;
+        false
+    }
+
+    /// Writes as much as the pipe accepts; `false` if the watchdog is gone.
+    fn flush(&mut self) -> bool {
+        let Some(stdin) = &self.running else { return false };
+        while !self.waiting.is_empty() {
+            match rustix::io::write(stdin, &self.waiting) {
+                Ok(written) => drop(self.waiting.drain(..written)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return self.waiting.len() <= WAITING_MAX,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Noted {
+    /// Ends the registration: the command has ended and its sweep is done, or it never began. Does
+    /// not block.
+    pub(in crate::sandbox) fn end(self) {
+        let mut state = self.watchdog.state();
+        state.open.remove(&self.id);
+        if let Ok(mut line) = serde_json::to_vec(&Line::Ended { id: self.id }) {
+            line.push(b'\n');
+            state.waiting.extend_from_slice(&line);
+            if !state.flush() {
+                state.running = None;
+            }
+        }
+    }
+}
+
+/// Starts a watchdog and waits for its greeting.
+fn start(helper: &Program) -> std::io::Result<ChildStdin> {
+    let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let mut child = start_watchdog(helper, [ASK.into(), STAGE.into()], environment)?;
+    if let (true, Some(stdin)) = (greets(&mut child), child.stdin.take()) {
+        rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
+        // It exits when its pipe closes. This thread reaps it, so that no zombie is left.
+        std::thread::Builder::new().name("callboard-watchdog".to_owned()).spawn(move || drop(child.wait()))?;
+        return Ok(stdin);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+fn greets(child: &mut Child) -> bool {
+    let Some(mut stdout) = child.stdout.take() else { return false };
+    let (until, mut said) = (Instant::now() + GREETING_TIME_MAX, Vec::new());
+    while said.len() < GREETING.len() {
+        let Ok(left) = Timespec::try_from(until.saturating_duration_since(Instant::now())) else { return false };
+        let mut buffer = [0; 32];
+        match poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return false,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        match stdout.read(&mut buffer) {
+            Ok(read) if read > 0 => said.extend_from_slice(buffer.get(..read).unwrap_or_default()),
+            _ => return false,
+        }
+    }
+    said == GREETING
+}
+
+/// Main function of the watchdog process.
+pub(in crate::sandbox) fn run() -> i32 {
+    if std::io::stdout().write_all(GREETING).and_then(|()| std::io::stdout().flush()).is_err() {
+        return 1;
+    }
+    let mut open = BTreeMap::new();
+    for line in BufReader::new(std::io::stdin()).split(b'\n') {
+        match line.map(|line| serde_json::from_slice(&line)) {
+            Ok(Ok(Line::Begins { id, note })) => drop(open.insert(id, note)),
+            Ok(Ok(Line::Ended { id })) => drop(open.remove(&id)),
+            // The host was killed while writing a line.
+            Ok(Err(_)) => {}
+            Err(_) => break,
+        }
+    }
+    let orphaned: Vec<Orphaned> = open.into_values().filter_map(Orphaned::of).collect();
+    for pause in SWEEPS {
+        if orphaned.is_empty() {
+            break;
+        }
+        std::thread::sleep(pause);
+        orphaned.iter().for_each(Orphaned::sweep);
+    }
+    0
+}

@@ -1,0 +1,267 @@
+//! Guards protected and sensitive names against commands. A search before each command finds them,
+//! so that the boundary can cover them; a search after it finds and moves aside protected names
+//! that are new.
+//!
+//! # Layout
+//! `found` is the result of a search · `known` lists the files from before a command · `search`
+//! walks the workspace · `sweep` moves aside what a command left · [`Guard`] holds the state of one
+//! workspace, [`Guarded`] the search and sweep of one command.
+//!
+//! Promises:
+//! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
+//!   truncated silently.
+//! - A protected name that is new after a command is moved aside, whatever the command's outcome.
+//!   While several commands run, a name that one of them found is not taken as the user's if
+//!   another may have created it.
+//! - Where a watchdog runs (`exec::watchdog`), these promises hold even if the host is killed
+//!   during the command.
+//!
+//! Limits:
+//! - A command can create a name that was absent at its start. The sweep moves the file aside
+//!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
+//! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
+//!   its replacement.
+//! - A protected name that the user creates or replaces while a command runs is taken for the
+//!   command's: replacing a file removes its cover.
+
+mod found;
+mod known;
+mod search;
+mod sweep;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use callboard_actors::ports::SandboxError;
+use found::Look;
+pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
+use known::{Known, WrittenKnown};
+use search::{Listings, Unguarded};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Root,
+    quota::{Excess, WorkspaceUsage},
+};
+use crate::sandbox::PathRules;
+
+/// Identity of the root folder.
+fn identity_of_root(root: &Root) -> Option<Identity> {
+    Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own)
+}
+
+/// The guard of one workspace.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Guard {
+    root: Arc<Root>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listings: Arc<Listings>,
+    /// Protected paths found by the last search before a command.
+    remembered: Arc<BTreeSet<PathBuf>>,
+    /// For each running command, the protected files that existed before it.
+    running: BTreeMap<u64, Arc<Known>>,
+    /// Number of searches in progress. A search may see files of a command that has ended since the
+    /// search began.
+    searching: u32,
+    /// The protected files that existed before commands which ended while a search was in progress.
+    ended: Vec<Arc<Known>>,
+    next: u64,
+}
+
+/// One command's part: what its boundary covers, and what the sweep checks when it ends.
+///
+/// Dropping it without [`Guarded::end`] sweeps nothing. Before the command begins nothing is left to
+/// sweep; later it happens when a runtime shuts down without waiting, and then the watchdog sweeps
+/// when the spawner is dropped.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Guarded {
+    guard: Arc<Guard>,
+    id: u64,
+    found: Found,
+    known: Arc<Known>,
+}
+
+impl Guard {
+    pub(in crate::sandbox) fn new(root: Arc<Root>) -> Arc<Self> {
+        Arc::new(Self { root, state: Mutex::default() })
+    }
+
+    /// The guarded workspace.
+    pub(in crate::sandbox) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Searches the workspace before a command. Blocks.
+    ///
+    /// # Errors
+    /// [`Unguarded`] when the workspace cannot be searched completely.
+    pub(in crate::sandbox) fn search(self: &Arc<Self>) -> Result<Guarded, Unguarded> {
+        // The lock is held before and after the search, not during it: searches run concurrently.
+        // `searching` makes `forget` keep the knowledge of commands that end meanwhile, since this
+        // search may have seen files that such a command created. A file counts as the user's only
+        // if every command that ran at the time knew it before.
+        let (listings, remembered, is_alone) = {
+            let mut state = self.state();
+            state.searching += 1;
+            (state.listings.clone(), state.remembered.clone(), state.running.is_empty())
+        };
+        let searched = search::before(&self.root, &listings).map(|mut searched| {
+            if !is_alone {
+                self.look_again(&mut searched.found, &remembered);
+            }
+            searched
+        });
+        if let Ok(searched) = &searched {
+            self.settle(searched.files);
+        }
+        let mut state = self.state();
+        let guarded = searched.map(|searched| {
+            let others = state.running.values().chain(&state.ended).map(|known| &**known);
+            let known = Arc::new(Known::of(&self.root, &searched.found, others));
+            state.listings = searched.listings;
+            state.remembered = Arc::new(searched.found.protected.keys().cloned().collect());
+            let id = state.next;
+            state.next += 1;
+            state.running.insert(id, known.clone());
+            Guarded { guard: self.clone(), id, found: searched.found, known }
+        });
+        state.searching -= 1;
+        if state.searching == 0 {
+            state.ended.clear();
+        }
+        guarded
+    }
+
+    /// Checks the paths of the last search again. A concurrent command can move folders during the
+    /// search, so a path that the walk missed may still be in its old place.
+    fn look_again(&self, found: &mut Found, remembered: &BTreeSet<PathBuf>) {
+        let look = |path: &Path| Look::at(self.root.dir.as_fd(), path).ok();
+        let missing: Vec<PathBuf> = remembered.iter().filter(|path| !found.protected.contains_key(*path)).cloned().collect();
+        for path in missing {
+            if let (Some(own), Some(above)) = (look(&path), path.parent().and_then(look)) {
+                found.protect(path, own, above.own);
+            }
+        }
+    }
+
+    fn sweep(&self, known: &Known) -> Vec<String> {
+        let listings = self.state().listings.clone();
+        let (mut lines, searched) = sweep::sweep(&self.root, &listings, known);
+        self.state().listings = searched.listings;
+        lines.extend(self.settle(searched.files).map(|excess| format!("[{excess} before more is created]")));
+        lines
+    }
+
+    /// Records the count of a search. Returns the quota that it exceeds, if any.
+    fn settle(&self, files: Option<u64>) -> Option<Excess> {
+        let quota = self.root.quota();
+        let usage = match files {
+            _ if !quota.is_bounded() => return None,
+            Some(files) if quota.bytes_max.is_none() => {
+                let usage = WorkspaceUsage { files, bytes: None };
+                self.root.note_usage(usage);
+                usage
+            }
+            // A file's size can change without a change to its folder, so every file is checked.
+            _ => self.root.count(),
+        };
+        quota.excess(usage)
+    }
+
+    /// Counts the contents of the workspace while a command runs.
+    pub(in crate::sandbox) fn count(&self) -> WorkspaceUsage {
+        let listings = self.state().listings.clone();
+        let searched = search::during(&self.root, &listings);
+        self.settle(searched.files);
+        self.state().listings = searched.listings;
+        self.root.usage().unwrap_or_default()
+    }
+
+    fn forget(&self, id: u64) {
+        let mut state = self.state();
+        if let Some(known) = state.running.remove(&id)
+            && state.searching > 0
+        {
+            state.ended.push(known);
+        }
+    }
+}
+
+impl Guarded {
+    pub(in crate::sandbox) fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// What a watchdog needs in order to sweep for this command; `None` if the root is gone.
+    pub(in crate::sandbox) fn note(&self) -> Option<Note> {
+        let root = &self.guard.root;
+        Some(Note {
+            root: root.real_path().as_os_str().to_owned(),
+            identity: identity_of_root(root)?,
+            rules: root.rules().clone(),
+            known: WrittenKnown::from(&*self.known),
+        })
+    }
+
+    /// Sweeps after all processes of the command have ended. Returns the lines that the model
+    /// reads. Blocks.
+    pub(in crate::sandbox) fn end(self) -> Vec<String> {
+        self.guard.sweep(&self.known)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.guard.forget(self.id);
+    }
+}
+
+/// What a watchdog needs in order to sweep for one command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::sandbox) struct Note {
+    root: OsString,
+    identity: Identity,
+    rules: PathRules,
+    known: WrittenKnown,
+}
+
+impl From<Unguarded> for SandboxError {
+    fn from(why: Unguarded) -> Self {
+        Self::Failed(why.to_string())
+    }
+}
+
+/// A sweep that the watchdog makes for a host that is gone.
+pub(in crate::sandbox) struct Orphaned {
+    guard: Guard,
+    known: Known,
+}
+
+impl Orphaned {
+    /// `None` if the path now names another folder.
+    pub(in crate::sandbox) fn of(note: Note) -> Option<Self> {
+        let root = Root::open(PathBuf::from(note.root), note.rules).ok()?;
+        (identity_of_root(&root)? == note.identity)
+            .then(|| Self { guard: Guard { root: Arc::new(root), state: Mutex::default() }, known: note.known.into() })
+    }
+
+    pub(in crate::sandbox) fn sweep(&self) {
+        self.guard.sweep(&self.known);
+    }
+}
+
+#[cfg(test)]
+mod tests;

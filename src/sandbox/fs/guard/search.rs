@@ -1,0 +1,588 @@
+//! Searches for protected and sensitive names: visits every folder of the workspace, or returns an
+//! error that says why not.
+//!
+//! A folder's listing is cached with the folder's change time, so the next search of an unchanged
+//! tree needs one `stat` per folder. Programs cannot set the change time. A listing made too soon
+//! after the folder's last change is not cached, and neither is one from a file system that other
+//! machines can change.
+//!
+//! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
+//! whole, or the search fails.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    ffi::{OsStr, OsString},
+    io::Read,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use rustix::{
+    fs::{Dir, FileType, Mode, OFlags},
+    io::Errno,
+};
+
+use super::{
+    found::{Changed, Found, Identity, Look},
+    known::Known,
+};
+use crate::sandbox::{
+    fs::{
+        Root,
+        git::{ConfigPath, PROGRAM_NAMES, Parts, REBASE_FOLDERS, REBASE_STEPS, REPOSITORY_FOLDERS, config_paths, steps_run_commands},
+        jail::FOLDER,
+        shown,
+    },
+    policy::{Names, lower_name},
+};
+
+/// Folders of a workspace. Each is checked before and after every command, in one or two
+/// microseconds; even large monorepos have fewer folders.
+const FOLDERS_MAX: usize = 200_000;
+
+/// Names listed in one search: one or two seconds of work.
+const NAMES_MAX: usize = 4_000_000;
+
+/// Folders visited after a command. More than before, since a command can create many.
+const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
+
+/// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
+/// number.
+const COVERS_MAX: usize = 1000;
+
+/// Bytes read of a list of rebase steps or of a configuration. A longer list counts as one that
+/// runs commands.
+const GIT_FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Age of a folder's last change from which a listing is certain to include it: the kernel's file
+/// clock ticks in milliseconds.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// The same on a file system that stores whole seconds.
+const SETTLED_SECONDS: Duration = Duration::from_secs(3);
+
+/// Magic numbers of file systems that other machines or processes change unnoticed by this kernel:
+/// NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shared folders of virtual machines.
+const REMOTE: &[u32] =
+    &[0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x5346_414f, 0x00c3_6400, 0x7375_7245, 0x6573_5546, 0x786f_4256, 0x6a65_6a63];
+
+/// Why a workspace cannot be guarded; no command runs then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::sandbox) enum Unguarded {
+    #[error("the workspace is too large to be guarded: it has more than {FOLDERS_MAX} folders; choose a smaller folder as workspace")]
+    Folders,
+    #[error("the workspace is too large to be guarded: it has more than {NAMES_MAX} files; choose a smaller folder as workspace")]
+    Names,
+    #[error(
+        "the workspace cannot be guarded: more than {COVERS_MAX} files in it are protected or may hold keys; choose a smaller folder as workspace"
+    )]
+    Covers,
+    #[error("the workspace cannot be guarded: a folder in {0:?} lies too deep to be searched; remove it")]
+    Deep(String),
+    #[error("the workspace cannot be guarded: the folder {0:?} cannot be searched ({1}); make it readable or choose another workspace")]
+    Unreadable(String, String),
+}
+
+/// Identity of a folder and the change time of its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    own: Identity,
+    changed: Changed,
+}
+
+/// The relevant names of a folder.
+#[derive(Debug)]
+pub(super) struct Listing {
+    stamp: Stamp,
+    /// Folders to search.
+    folders: Vec<OsString>,
+    /// Names that are protected or sensitive here.
+    marked: Vec<OsString>,
+    parts: Parts,
+    /// Number of all names.
+    names: u64,
+}
+
+pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
+
+/// The purpose of a search: what it looks for and what it may do.
+pub(super) struct Aim<'a> {
+    /// Listings cached by an earlier search.
+    pub(super) last: &'a Arc<Listings>,
+    /// After a command: what existed before it. Only links and configurations from before are
+    /// followed then, since the target of a new one must not be moved aside because of it.
+    pub(super) known: Option<&'a Known>,
+    /// Whether to make new folders readable that their owner cannot read, so that their contents
+    /// are searched and counted.
+    pub(super) reopens: bool,
+}
+
+/// The outcome of a search.
+pub(super) struct Searched {
+    pub(super) found: Found,
+    /// The listings of this search, or those of the last search if nothing changed.
+    pub(super) listings: Arc<Listings>,
+    /// Files and folders below the root; `None` without a quota of files.
+    pub(super) files: Option<u64>,
+    /// After a command: what could not be searched. Before a command that is an error.
+    pub(super) missed: Vec<Unguarded>,
+}
+
+struct Item<'a> {
+    path: PathBuf,
+    /// The folder's listing in the last search.
+    last: Option<&'a Arc<Listing>>,
+    /// Identity of the folder that contains this one.
+    above: Identity,
+    /// Whether a mount covers the folder, so that nothing in it can change.
+    covered: bool,
+    /// Whether the folder belongs to a repository's internal files.
+    in_git: bool,
+    /// Whether the folder is only counted, since nothing in it can be protected or hidden.
+    only_counted: bool,
+}
+
+struct Search<'a> {
+    root: &'a Root,
+    aim: Aim<'a>,
+    names: Names,
+    found: Found,
+    /// Folders searched with their number of names, and the new listings of those that changed.
+    seen: Vec<(PathBuf, u64)>,
+    listings: Listings,
+    missed: Vec<Unguarded>,
+    repositories: BTreeSet<PathBuf>,
+    /// Folders of the last search come first. A command may create very many new folders, and the
+    /// damage it can hide among them is smaller than in the old ones.
+    known: VecDeque<Item<'a>>,
+    fresh: VecDeque<Item<'a>>,
+    listed: usize,
+    searched: usize,
+    /// Whether all names are counted.
+    counts: bool,
+    /// The device whose listings are cached; `None` if none are.
+    remembers: Option<u64>,
+}
+
+/// Searches a workspace before a command.
+pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Unguarded> {
+    let mut searched = Search::new(root, Aim { last, known: None, reopens: false }).run();
+    if let Some(why) = searched.missed.pop() {
+        return Err(why);
+    }
+    if searched.found.covers() > COVERS_MAX {
+        return Err(Unguarded::Covers);
+    }
+    Ok(searched)
+}
+
+/// Searches a workspace after a command, as completely as possible.
+pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
+    let reopens = root.quota().files_max.is_some();
+    Search::new(root, Aim { last, known: Some(known), reopens }).run()
+}
+
+/// Counts a workspace while a command runs.
+pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
+    Search::new(root, Aim { last, known: Some(&Known::default()), reopens: false }).run()
+}
+
+/// Opens a folder by its path below the root, without following a link.
+pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
+    root.open_real(path, FOLDER)
+}
+
+impl<'a> Search<'a> {
+    fn new(root: &'a Root, aim: Aim<'a>) -> Self {
+        let device = Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own.0);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the numbers have 32 bits, their type differs")]
+        let is_remote = rustix::fs::fstatfs(&root.dir).map_or(true, |fs| REMOTE.contains(&(fs.f_type as u32)));
+        Self {
+            root,
+            aim,
+            names: root.rules().names(),
+            found: Found::default(),
+            seen: Vec::new(),
+            listings: Listings::new(),
+            missed: Vec::new(),
+            repositories: BTreeSet::new(),
+            known: VecDeque::new(),
+            fresh: VecDeque::new(),
+            listed: 0,
+            searched: 0,
+            counts: root.quota().files_max.is_some(),
+            remembers: device.filter(|_| !is_remote),
+        }
+    }
+
+    /// Whether this search comes before a command; then anything it cannot search is an error.
+    fn is_before(&self) -> bool {
+        self.aim.known.is_none()
+    }
+
+    fn run(mut self) -> Searched {
+        self.enter(PathBuf::new(), (0, 0), false, false);
+        let folders_max = if self.is_before() { FOLDERS_MAX } else { FOLDERS_AFTER_MAX };
+        while let Some(item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
+            self.searched += 1;
+            if self.searched > folders_max || self.known.len() + self.fresh.len() > folders_max {
+                self.missed.push(Unguarded::Folders);
+                break;
+            }
+            let names = if item.only_counted { self.count_folder(&item) } else { self.search_folder(&item) };
+            self.seen.push((item.path, names));
+            if self.is_before() && !self.missed.is_empty() {
+                break;
+            }
+        }
+        self.found.deduplicate();
+        let files = self.counts.then(|| self.count());
+        let listings = if self.listings.is_empty() && self.seen.len() == self.aim.last.len() {
+            self.aim.last.clone()
+        } else {
+            let (mut new, last) = (self.listings, self.aim.last);
+            let kept = self.seen.into_iter().filter_map(|(path, _)| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
+            Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
+        };
+        Searched { found: self.found, listings, files, missed: self.missed }
+    }
+
+    /// Number of names. A repository's folder may have been searched twice and counts once.
+    fn count(&self) -> u64 {
+        let mut counted = HashSet::new();
+        let firsts = self.seen.iter().filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
+        firsts.map(|(_, names)| names).sum()
+    }
+
+    fn enter(&mut self, path: PathBuf, above: Identity, covered: bool, in_git: bool) {
+        self.enqueue(Item { last: None, path, above, covered, in_git, only_counted: false });
+    }
+
+    /// Counts the names in a folder that is not searched, and in all folders below it.
+    fn enter_to_count(&mut self, path: PathBuf, above: Identity) {
+        if self.counts {
+            self.enqueue(Item { last: None, path, above, covered: false, in_git: false, only_counted: true });
+        }
+    }
+
+    fn enqueue(&mut self, item: Item<'a>) {
+        let last = self.aim.last.get(&item.path);
+        if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { last, ..item });
+    }
+
+    /// Counts one folder. An unreadable one counts as empty; it is not in the search, so nothing is
+    /// missed.
+    fn count_folder(&mut self, item: &Item<'_>) -> u64 {
+        let Ok(look) = self.look(&item.path) else { return 0 };
+        if look.kind != FileType::Directory {
+            return 0;
+        }
+        let last = item.last.filter(|last| last.stamp == Stamp { own: look.own, changed: look.changed }).cloned();
+        let Some(listing) = last.or_else(|| self.list_anew(item, look).ok().flatten()) else { return 0 };
+        for name in listing.folders.iter().chain(&listing.marked) {
+            self.enter_to_count(item.path.join(name), look.own);
+        }
+        listing.names
+    }
+
+    fn look(&self, path: &Path) -> Result<Look, Errno> {
+        Look::at(self.root.dir.as_fd(), path)
+    }
+
+    /// Searches one folder and returns the number of its names.
+    fn search_folder(&mut self, item: &Item<'_>) -> u64 {
+        let look = match self.look(&item.path) {
+            Ok(look) if look.kind == FileType::Directory => look,
+            Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
+            Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
+            // It was removed or became something else; or its parent cannot be entered and is
+            // protected as a whole.
+            Ok(_) | Err(_) => return 0,
+        };
+        let stamp = Stamp { own: look.own, changed: look.changed };
+        let listing = match item.last.filter(|last| last.stamp == stamp) {
+            Some(last) => last.clone(),
+            None => match self.list_anew(item, look) {
+                Ok(Some(listing)) => listing,
+                // Another command may have removed it during the search.
+                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return 0,
+                // The folder's owner can open it again at any time, so nothing in it may change
+                // meanwhile.
+                Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
+                    if !item.covered {
+                        self.found.protect(item.path.clone(), look, item.above);
+                    }
+                    return 0;
+                }
+                Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
+                Err(errno) => return self.miss(&item.path, errno),
+            },
+        };
+        if listing.parts.is_repository() && !item.covered {
+            self.search_repository(&item.path);
+        }
+        for name in &listing.marked {
+            self.search_name(item, look.own, name);
+        }
+        let skipped: &[&str] =
+            if item.in_git && listing.parts.is_repository() { &["objects", "refs", "logs", "info", "hooks", "lfs"] } else { &[] };
+        for name in listing.folders.iter().filter(|name| !skipped.iter().any(|skipped| *name == skipped)) {
+            self.enter(item.path.join(name), look.own, item.covered, item.in_git);
+        }
+        for name in listing.folders.iter().filter(|name| skipped.iter().any(|skipped| *name == skipped)) {
+            self.enter_to_count(item.path.join(name), look.own);
+        }
+        listing.names
+    }
+
+    fn miss(&mut self, path: &Path, errno: Errno) -> u64 {
+        self.missed.push(Unguarded::Unreadable(shown(path), std::io::Error::from(errno).to_string()));
+        0
+    }
+
+    /// Reports a path that is too deep, shortened to fit a line.
+    fn miss_deep(&mut self, path: &Path) -> u64 {
+        self.missed.push(Unguarded::Deep(shown(&path.iter().take(3).collect::<PathBuf>())));
+        0
+    }
+
+    /// Lists a folder. A folder that a command closed to its own user is reopened first.
+    fn list_anew(&mut self, item: &Item<'_>, look: Look) -> Result<Option<Arc<Listing>>, Errno> {
+        match self.list(&item.path) {
+            Err(Errno::ACCESS | Errno::PERM)
+                if self.aim.reopens
+                    && !self.aim.known.is_some_and(|known| known.has(look.own, None))
+                    && reopen(self.root, &item.path).is_some() =>
+            {
+                self.list(&item.path)
+            }
+            listed => listed,
+        }
+    }
+
+    /// Lists a folder; `None` if it was removed.
+    fn list(&mut self, path: &Path) -> Result<Option<Arc<Listing>>, Errno> {
+        let dir = match open_real(self.root, path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        // Checks the folder through itself: a folder that can be listed but not entered is as good
+        // as unreadable.
+        let look = Look::at(dir.as_fd(), Path::new(""))?;
+        let folder: Vec<String> = path.iter().map(lower_name).collect();
+        let (mut folders, mut marked, mut parts, mut lower, mut names) = (Vec::new(), Vec::new(), Parts::default(), String::new(), 0);
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            self.listed += 1;
+            names += 1;
+            if self.listed > NAMES_MAX && self.is_before() {
+                self.missed.push(Unguarded::Names);
+                return Ok(None);
+            }
+            lower.clear();
+            match name.to_str().filter(|name| name.is_ascii()) {
+                Some(ascii) => lower.extend(ascii.chars().map(|c| c.to_ascii_lowercase())),
+                None => lower = lower_name(name),
+            }
+            parts.add(&lower);
+            let rules = self.root.rules();
+            let is_marked = || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
+            if lower == ".git" || (self.names.has(&lower) && is_marked()) {
+                marked.push(name.to_owned());
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => Look::at(dir.as_fd(), Path::new(name)).map_or(FileType::Unknown, |look| look.kind),
+                kind => kind,
+            };
+            if kind == FileType::Directory {
+                folders.push(name.to_owned());
+            }
+        }
+        folders.sort();
+        marked.sort();
+        let listing = Arc::new(Listing { stamp: Stamp { own: look.own, changed: look.changed }, folders, marked, parts, names });
+        if self.remembers == Some(look.own.0) && is_settled(look.changed) {
+            self.listings.insert(path.to_owned(), listing.clone());
+        }
+        Ok(Some(listing))
+    }
+
+    /// Checks one name in a folder whose identity is `here`.
+    fn search_name(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
+        let path = item.path.join(name);
+        let look = match self.look(&path) {
+            Ok(look) => look,
+            Err(Errno::NAMETOOLONG) => {
+                self.miss_deep(&path);
+                return;
+            }
+            Err(_) => return,
+        };
+        let lower = lower_name(name);
+        if lower == ".git" {
+            match look.kind {
+                FileType::Directory if item.covered => self.enter_to_count(path, here),
+                _ if item.covered => {}
+                FileType::Directory => {
+                    self.search_repository(&path);
+                    self.enter_to_count(path, here);
+                }
+                // A link or file named `.git`, whatever its target: git may resolve it where we
+                // cannot.
+                _ => self.protect(path, look, here),
+            }
+            return;
+        }
+        let folder: Vec<String> = item.path.iter().map(lower_name).collect();
+        let is_protected = self.root.rules().is_protected_name(&folder, &lower);
+        if is_protected && !item.covered {
+            self.protect(path.clone(), look, here);
+        }
+        if self.root.rules().is_sensitive(&path) && look.is_coverable() {
+            self.found.hidden.push((path.clone(), look.kind == FileType::Directory));
+            if look.kind == FileType::Directory {
+                self.enter_to_count(path, here);
+            }
+        } else if look.kind == FileType::Directory {
+            self.enter(path, here, item.covered || is_protected, item.in_git);
+        }
+    }
+
+    /// Protects the files of a repository that decide which programs git runs.
+    fn search_repository(&mut self, path: &Path) {
+        let Ok(Look { own: here, .. }) = self.look(path) else { return };
+        if !self.repositories.insert(path.to_owned()) {
+            return;
+        }
+        if !path.as_os_str().is_empty() {
+            self.found.git.push(path.to_owned());
+        }
+        for name in PROGRAM_NAMES {
+            let path = path.join(name);
+            if let Ok(look) = self.look(&path) {
+                self.protect(path, look, here);
+            }
+        }
+        for name in REPOSITORY_FOLDERS.iter().chain(REBASE_FOLDERS) {
+            let path = path.join(name);
+            match self.look(&path) {
+                Ok(look) if look.kind != FileType::Directory => self.protect(path, look, here),
+                Ok(look) if REBASE_FOLDERS.contains(name) => self.search_steps(&path.join(REBASE_STEPS), look.own),
+                Ok(_) => self.enter(path, here, false, true),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Protects a list of rebase steps if it runs commands. Other lists stay writable, so that a
+    /// rebase can continue.
+    fn search_steps(&mut self, path: &Path, here: Identity) {
+        let Ok(look) = self.look(path) else { return };
+        let runs = || read(self.root, path).is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps));
+        if look.kind != FileType::RegularFile || runs() {
+            self.protect(path.to_owned(), look, here);
+        }
+    }
+
+    fn protect(&mut self, path: PathBuf, look: Look, here: Identity) {
+        let changed = (!look.is_coverable()).then_some(look.changed);
+        if self.aim.known.is_none_or(|known| known.has(look.own, changed)) {
+            match look.kind {
+                FileType::Symlink => self.follow(&path),
+                FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => self.follow_config(&path),
+                _ => {}
+            }
+        }
+        self.found.protect(path, look, here);
+    }
+
+    /// Protects the hooks and included configuration that a repository's configuration names.
+    fn follow_config(&mut self, config: &Path) {
+        let Some(repository) = config.parent() else { return };
+        let top = if repository.file_name() == Some(OsStr::new(".git")) { repository.parent().unwrap_or(repository) } else { repository };
+        let paths = read(self.root, config).map(|content| config_paths(&String::from_utf8_lossy(&content))).unwrap_or_default();
+        for path in paths {
+            let path = match path {
+                ConfigPath::Hooks(path) => top.join(path),
+                ConfigPath::Include(path) => repository.join(path),
+            };
+            if let Some(target) = path.to_str().and_then(|path| self.root.locate(path).ok()) {
+                self.protect_target(target, config);
+            }
+        }
+    }
+
+    /// Protects the target of `origin`, unless it contains `origin`: a folder cannot be closed
+    /// because of a file in it.
+    fn protect_target(&mut self, target: PathBuf, origin: &Path) {
+        let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
+        if !is_above
+            && let Ok(look) = self.look(&target)
+            && look.is_coverable()
+            && let Some(above) = target.parent().and_then(|above| self.look(above).ok())
+        {
+            self.found.protect(target, look, above.own);
+        }
+    }
+
+    /// Protects the target of a protected link as well.
+    fn follow(&mut self, link: &Path) {
+        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else { return };
+        let is_git = link.file_name().is_some_and(|name| lower_name(name) == ".git");
+        if is_git && self.look(&target).is_ok_and(|look| look.kind == FileType::Directory) {
+            self.search_repository(&target);
+        } else {
+            self.protect_target(target, link);
+        }
+    }
+}
+
+/// Gives this user access to a folder of this user again.
+fn reopen(root: &Root, path: &Path) -> Option<()> {
+    let dir = root.open_real(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC).ok()?;
+    let stat = rustix::fs::fstat(&dir).ok()?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    // A descriptor opened with O_PATH does not allow `fchmod`; its name under `/proc` allows
+    // `chmod`.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU).ok()
+}
+
+/// Whether a folder's last change is old enough that a listing made now includes it.
+fn is_settled((seconds, nanoseconds): Changed) -> bool {
+    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
+    let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    let settled = if nanos == 0 { SETTLED_SECONDS } else { SETTLED };
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > settled)
+}
+
+/// Whether every name in a folder passes; `false` if the folder cannot be listed.
+pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(entries) = Dir::read_from(dir) else { return false };
+    entries.into_iter().all(|entry| {
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name().to_bytes();
+            name == b"." || name == b".." || passes(name)
+        })
+    })
+}
+
+/// Reads the beginning of a file, without following links.
+pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
+    let fd = root.open_real(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
+    let mut content = Vec::new();
+    std::fs::File::from(fd).take(GIT_FILE_BYTES_MAX as u64).read_to_end(&mut content).ok()?;
+    Some(content)
+}

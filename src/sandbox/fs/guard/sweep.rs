@@ -1,0 +1,128 @@
+//! Cleans up after a command: moves aside protected files that did not exist before it, under names
+//! that no program reads.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, RenameFlags},
+    io::Errno,
+};
+
+use super::{
+    found::Look,
+    known::Known,
+    search::{self, Listings, Searched, all_names, open_real},
+};
+use crate::sandbox::fs::{Root, shown};
+
+/// Numbered names that are tried for a file moved aside, before a random name is used.
+const NUMBERS_MAX: u32 = 1000;
+const CHANCES_MAX: u32 = 8;
+
+/// Bytes kept of the file's name; a name has 255 at most.
+const NAME_KEPT: usize = 200;
+
+/// Moves new protected files aside. Returns a line for the model about each.
+pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Searched) {
+    let searched = search::after(root, last, known);
+    let mut lines = Vec::new();
+    for (path, (own, _)) in &searched.found.protected {
+        let changed = searched.found.loose.get(path).copied();
+        if (known.has(*own, changed) && !known.is_another(root, path, *own)) || is_harmless(root, path) {
+            continue;
+        }
+        let what = shown(path);
+        lines.push(match move_aside(root, path) {
+            Some(Aside::Moved(aside)) => {
+                format!("[refused: {what} may be created by the user only; it was moved to {}]", shown(&aside))
+            }
+            Some(Aside::Removed) => format!("[refused: {what} may be created by the user only; it was removed]"),
+            None => format!("[refused: {what} may be created by the user only; it could not be moved aside: do not use it]"),
+        });
+    }
+    lines.extend(searched.missed.iter().take(3).map(|why| format!("[what this command left could not be searched: {why}]")));
+    (lines, searched)
+}
+
+/// Whether a new file is one that git itself creates in a new repository or worktree and that runs
+/// nothing: a `hooks` folder with git's own samples, or the path from a linked worktree to the
+/// repository that contains it.
+fn is_harmless(root: &Root, path: &Path) -> bool {
+    let is_in_worktrees = || path.parent().and_then(Path::parent).and_then(Path::file_name) == Some(OsStr::new("worktrees"));
+    match path.file_name().and_then(OsStr::to_str) {
+        Some("hooks") => open_real(root, path).is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
+        Some("commondir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| content.trim_ascii_end() == b"../.."),
+        // Git reads it only to list and prune worktrees.
+        Some("gitdir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty()),
+        _ => false,
+    }
+}
+
+/// What happened to a new file.
+enum Aside {
+    Moved(PathBuf),
+    /// Deleted, since the disk had no room for another name.
+    Removed,
+}
+
+fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
+    let (parent, name) = (path.parent()?, path.file_name()?);
+    let dir = open_real(root, parent).ok()?;
+    let aside = match rename_or_remove(&dir, name) {
+        // The command left a folder that does not allow renames; it is this user's folder, so its
+        // mode can be changed.
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let mode = Mode::from_raw_mode(rustix::fs::fstat(&dir).ok()?.st_mode & 0o7777);
+            rustix::fs::fchmod(&dir, mode | Mode::RWXU).ok()?;
+            let aside = rename_or_remove(&dir, name);
+            let _ = rustix::fs::fchmod(&dir, mode);
+            aside
+        }
+        other => other,
+    };
+    aside.ok().map(|aside| aside.map_or(Aside::Removed, |aside| Aside::Moved(parent.join(aside))))
+}
+
+/// Returns the new name; `None` if the file was removed, which works even on a full disk.
+fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Errno> {
+    match rename_aside(dir, name) {
+        Ok(aside) => Ok(Some(aside)),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(errno),
+        Err(_) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).map(|()| None),
+    }
+}
+
+/// Renames to a numbered name. A command may have taken all of those, so the last attempt is a
+/// random name.
+fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
+    let numbers = (1..=NUMBERS_MAX).map(|n| if n == 1 { ".refused".to_owned() } else { format!(".refused.{n}") });
+    let chances = (0..CHANCES_MAX).filter_map(|_| getrandom::u64().ok()).map(|chance| format!(".refused.{chance:016x}"));
+    for ending in numbers.chain(chances) {
+        let mut aside = name.to_owned().into_vec();
+        aside.truncate(NAME_KEPT);
+        aside.extend_from_slice(ending.as_bytes());
+        let aside = OsString::from_vec(aside);
+        let renamed = match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
+            // Not every file system supports RENAME_NOREPLACE.
+            Err(Errno::INVAL | Errno::NOSYS) => match Look::at(dir.as_fd(), Path::new(&aside)) {
+                Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
+                _ => Err(Errno::EXIST),
+            },
+            other => other,
+        };
+        match renamed {
+            Ok(()) => return Ok(aside),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EXIST)
+}

@@ -1,0 +1,288 @@
+use std::{fs, os::unix::ffi::OsStrExt, time::Instant};
+
+use super::*;
+use crate::sandbox::{PathRules, WorkspaceQuota};
+
+fn ground() -> (tempfile::TempDir, Arc<Guard>) {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+    (folder, Guard::new(root))
+}
+
+fn write(folder: &tempfile::TempDir, path: &str, text: &str) {
+    let path = folder.path().join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn paths(found: &Found) -> Vec<String> {
+    found.protected.keys().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+fn repository(folder: &tempfile::TempDir, path: &str) {
+    for name in ["HEAD", "objects/x", "refs/x", "config"] {
+        write(folder, &format!("{path}/{name}"), "x");
+    }
+}
+
+#[test]
+fn what_names_programs_is_found_in_every_kind_of_repository() {
+    let (folder, guard) = ground();
+    repository(&folder, "plain/.git");
+    repository(&folder, "bare");
+    repository(&folder, "plain/.git/modules/deep/er");
+    for name in ["HEAD", "commondir", "gitdir", "config.worktree"] {
+        write(&folder, &format!("plain/.git/worktrees/wt/{name}"), "x");
+    }
+    write(&folder, "plain/.git/rebase-merge/git-rebase-todo", "pick 1\nexec make\n");
+    write(&folder, "bare/rebase-merge/git-rebase-todo", "pick 1\n");
+    write(&folder, "module/.git", "gitdir: ../plain/.git/modules/deep/er\n");
+    write(&folder, "ordinary/config", "x");
+
+    let guarded = guard.search().unwrap();
+
+    assert_eq!(
+        paths(guarded.found()),
+        [
+            "bare/config",
+            "module/.git",
+            "plain/.git/config",
+            "plain/.git/modules/deep/er/config",
+            "plain/.git/rebase-merge/git-rebase-todo",
+            "plain/.git/worktrees/wt/commondir",
+            "plain/.git/worktrees/wt/config.worktree",
+            "plain/.git/worktrees/wt/gitdir",
+        ]
+    );
+    let git: BTreeSet<_> = guarded.found().git.iter().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(git, BTreeSet::from(["bare", "plain/.git", "plain/.git/modules/deep/er", "plain/.git/worktrees/wt"]));
+}
+
+#[test]
+fn a_git_that_is_no_folder_is_protected_by_itself_wherever_it_leads() {
+    let (folder, guard) = ground();
+    repository(&folder, "meta");
+    for (name, target) in [("a", "/proc/self/cwd/y"), ("b", "../nothing"), ("c", ".git"), ("d", "/etc"), ("e", "../meta")] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(target, folder.path().join(name).join(".git")).unwrap();
+    }
+
+    let guarded = guard.search().unwrap();
+
+    assert_eq!(paths(guarded.found()), ["a/.git", "b/.git", "c/.git", "d/.git", "e/.git", "meta/config"]);
+    assert_eq!(guarded.found().loose.len(), 5);
+    assert_eq!(guarded.end(), Vec::<String>::new(), "the user's own stay");
+}
+
+#[test]
+fn a_users_link_that_is_replaced_is_known_to_be_another() {
+    let (folder, guard) = ground();
+    let link = folder.path().join(".git");
+    std::os::unix::fs::symlink("mine", &link).unwrap();
+    let guarded = guard.search().unwrap();
+
+    // The new link may get the same inode number.
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("evil", &link).unwrap();
+
+    assert_eq!(guarded.end().len(), 1);
+    assert!(fs::symlink_metadata(&link).is_err());
+}
+
+#[test]
+fn a_new_link_takes_nothing_along_that_it_leads_to() {
+    let (folder, guard) = ground();
+    write(&folder, "src/config", "the user's");
+    let guarded = guard.search().unwrap();
+
+    std::os::unix::fs::symlink("src", folder.path().join(".git")).unwrap();
+    std::os::unix::fs::symlink("src", folder.path().join(".mcp.json")).unwrap();
+
+    assert_eq!(guarded.end().len(), 2);
+    assert!(folder.path().join("src/config").exists());
+}
+
+#[test]
+fn what_a_protected_link_of_the_user_leads_to_is_protected_with_it() {
+    let (folder, guard) = ground();
+    repository(&folder, ".git");
+    write(&folder, "githooks/pre-commit", "x");
+    std::os::unix::fs::symlink("../githooks", folder.path().join(".git/hooks")).unwrap();
+
+    let guarded = guard.search().unwrap();
+
+    assert_eq!(paths(guarded.found()), [".git/config", ".git/hooks", "githooks"]);
+    assert!(guarded.found().read_only.contains(&PathBuf::from("githooks")));
+}
+
+#[test]
+fn hooks_and_files_that_the_users_configuration_names_are_protected_with_it() {
+    let (folder, guard) = ground();
+    repository(&folder, "repo/.git");
+    write(&folder, "repo/.git/config", "[core]\n\thooksPath = .githooks\n[include]\n\tpath = ../shared\n\tpath = ../..\n");
+    write(&folder, "repo/.githooks/pre-commit", "x");
+    repository(&folder, "other/.git");
+    write(&folder, "other/.git/config", "[core]\n\thooksPath = later\n");
+    write(&folder, "src/main.rs", "x");
+
+    let guarded = guard.search().unwrap();
+    assert_eq!(paths(guarded.found()), ["other/.git/config", "repo/.git/config", "repo/.githooks"]);
+    write(&folder, "repo/shared", "evil");
+    write(&folder, "other/later/post-commit", "evil");
+    // Paths that a new configuration names stay in place.
+    write(&folder, "src/.git/config", "[core]\n\thooksPath = ../src/main.rs\n[include]\n\tpath = ../main.rs\n");
+
+    assert_eq!(guarded.end().len(), 3);
+    for (place, is_there) in [("repo/shared", false), ("other/later", false), ("src/.git/config", false), ("src/main.rs", true)] {
+        assert_eq!(folder.path().join(place).exists(), is_there, "{place}");
+    }
+}
+
+#[test]
+fn names_that_are_taken_keep_nothing_in_its_place() {
+    let (folder, guard) = ground();
+    let guarded = guard.search().unwrap();
+
+    write(&folder, ".mcp.json", "evil");
+    write(&folder, ".mcp.json.refused", "taken");
+    (2..=1000).for_each(|n| write(&folder, &format!(".mcp.json.refused.{n}"), "taken"));
+    write(&folder, &format!("{}.code-workspace", "x".repeat(240)), "evil");
+
+    let lines = guarded.end();
+
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("it was moved to")), "{lines:?}");
+    assert!(!folder.path().join(".mcp.json").exists());
+}
+
+#[test]
+fn names_that_are_no_text_are_searched_like_others() {
+    let (folder, guard) = ground();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    let guarded = guard.search().unwrap();
+
+    fs::create_dir_all(odd.join("x/.git")).unwrap();
+    fs::write(odd.join("x/.git/config"), "evil").unwrap();
+
+    assert_eq!(guarded.end().len(), 1);
+    assert!(!odd.join("x/.git/config").exists() && odd.join("x/.git/config.refused").exists());
+}
+
+#[test]
+fn what_a_command_made_is_not_vouched_for_by_one_that_ran_beside_it() {
+    let (folder, guard) = ground();
+    write(&folder, ".mcp.json", "the user's");
+    let first = guard.search().unwrap();
+    write(&folder, "a/.mcp.json", "evil");
+    let second = guard.search().unwrap();
+    // Hides the file while the first command is swept, then brings it back.
+    fs::rename(folder.path().join("a/.mcp.json"), folder.path().join("a/x")).unwrap();
+    assert_eq!(first.end(), Vec::<String>::new());
+    fs::rename(folder.path().join("a/x"), folder.path().join("a/.mcp.json")).unwrap();
+
+    let lines = second.end();
+
+    assert_eq!(lines, ["[refused: a/.mcp.json may be created by the user only; it was moved to a/.mcp.json.refused]"]);
+    assert_eq!(fs::read_to_string(folder.path().join(".mcp.json")).unwrap(), "the user's");
+}
+
+#[test]
+fn sixty_thousand_names_in_a_folder_hide_nothing() {
+    let (folder, guard) = ground();
+    for n in 0..60_000 {
+        fs::hard_link(folder.path().join("first"), folder.path().join(n.to_string()))
+            .or_else(|_| fs::write(folder.path().join("first"), ""))
+            .unwrap();
+    }
+    for name in [".env", ".git/config", "AGENTS.md"] {
+        write(&folder, name, "x");
+    }
+
+    let guarded = guard.search().unwrap();
+
+    assert_eq!(paths(guarded.found()), [".git/config", "AGENTS.md"]);
+    assert_eq!(guarded.found().hidden, [(PathBuf::from(".env"), false)]);
+}
+
+#[test]
+fn more_protected_files_than_can_be_covered_are_an_error() {
+    let (folder, guard) = ground();
+    for n in 0..1001 {
+        write(&folder, &format!("{n}/.envrc"), "x");
+    }
+
+    assert_eq!(guard.search().unwrap_err(), Unguarded::Covers);
+    fs::remove_file(folder.path().join("7/.envrc")).unwrap();
+    assert_eq!(guard.search().unwrap().found().covers(), 1000);
+}
+
+#[test]
+fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
+    let (folder, guard) = ground();
+    let name = "d".repeat(200);
+    let mut here: std::os::fd::OwnedFd = fs::File::open(folder.path()).unwrap().into();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&here, &name, rustix::fs::Mode::RWXU).unwrap();
+        here = rustix::fs::openat(&here, &name, crate::sandbox::fs::jail::FOLDER, rustix::fs::Mode::empty()).unwrap();
+    }
+
+    assert!(matches!(guard.search().unwrap_err(), Unguarded::Deep(_)));
+}
+
+/// Prints a measurement. `CALLBOARD_LONG=1` measures the promised size.
+#[test]
+fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
+    let (folder, guard) = ground();
+    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 2) };
+    for n in 0..folders {
+        let path = folder.path().join(format!("{}/{}/{n}", n % 10, n % 100));
+        fs::create_dir_all(&path).unwrap();
+        (0..files).for_each(|n| fs::write(path.join(format!("file{n}.rs")), "").unwrap());
+    }
+    write(&folder, "9/99/.git/config", "x");
+    write(&folder, "9/99/deploy/.env", "x");
+    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that changed just now are not cached
+
+    let times: Vec<_> = (0..3)
+        .map(|_| {
+            let start = Instant::now();
+            let guarded = guard.search().unwrap();
+            assert_eq!((paths(guarded.found()), guarded.found().hidden.len()), (vec!["9/99/.git/config".to_owned()], 1));
+            start.elapsed()
+        })
+        .collect();
+
+    println!("{folders} folders, {} files: {times:?}", folders * files);
+    assert!(guard.state().listings.len() > folders);
+    write(&folder, "5/55/2055/.git/config", "evil");
+    assert_eq!(guard.search().unwrap().found().protected.len(), 2, "a change is seen at once");
+}
+
+#[test]
+fn the_search_counts_what_a_walk_counts_and_no_name_is_out_of_its_sight() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = WorkspaceQuota { files_max: Some(1000), ..WorkspaceQuota::default() };
+    let guard = Guard::new(Arc::new(Root::open(folder.path(), PathRules::default()).unwrap().bounded(quota)));
+    repository(&folder, "plain/.git");
+    repository(&folder, "bare");
+    repository(&folder, "plain/.git/modules/deep/er");
+    for path in [".git/objects/aa/b", ".git/objects/pack/c", ".git/logs/refs/x", "bare/objects/a/b", "bare/modules/m/objects/d/e"] {
+        write(&folder, path, "x");
+    }
+    for path in [".ssh/hoard/a", ".ssh/hoard/b", ".vscode/.git/objects/x", "node_modules/.bin/x", ".husky/_/x", "sub/.env"] {
+        write(&folder, path, "x");
+    }
+    std::os::unix::fs::symlink("..", folder.path().join("up")).unwrap();
+
+    for more in ["", "plain/.git/objects/new/file", ".ssh/hoard/deep/file", ".vscode/.git/objects/new/file"] {
+        if !more.is_empty() {
+            write(&folder, more, "x");
+        }
+        let guarded = guard.search().unwrap();
+        let searched = guard.root.usage().unwrap();
+        assert_eq!((searched, guard.count()), (guard.root.count(), searched), "{more}");
+        guarded.end();
+        assert_eq!(guard.root.usage(), Some(searched), "{more}");
+    }
+    assert!(guard.root.count().files > 60);
+}

@@ -1,0 +1,37 @@
+//! Files of the workspace: paths that cannot leave it, and what may lie in it. Imports only the
+//! policy.
+//!
+//! # Layout
+//! - `jail` has [`Root`], a folder that paths cannot leave; `spelling` normalizes paths by their
+//!   text.
+//! - `atomic` writes files, `walk` lists them.
+//! - `git` knows which files of a repository make git run programs.
+//! - `quota` and `space` bound a workspace, `disk` estimates what one command takes.
+//! - `guard` finds protected files before a command and moves aside those that it left.
+//!
+//! `guard` imports `jail`, `git`, `quota` and `space`; nothing here imports `guard`.
+
+mod atomic;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod disk;
+mod git;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod guard;
+mod jail;
+mod quota;
+mod space;
+mod spelling;
+mod walk;
+
+pub use atomic::Slot;
+pub(crate) use atomic::is_temporary;
+pub use jail::{Opened, PathError, Root};
+pub(crate) use jail::{settled, shown};
+pub use quota::{WorkspaceQuota, WorkspaceUsage};
+pub(crate) use walk::Walk;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(super) use {
+    disk::{Disk, Free, free},
+    guard::{Found, Guard, Guarded, Identity, Note, Orphaned, identity, names_of},
+    quota::Excess,
+};

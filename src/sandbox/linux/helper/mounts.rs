@@ -1,0 +1,298 @@
+//! Sets up the file system view of a command where the helper has a mount namespace. Every mount of
+//! the machine becomes read-only, except the workspace and the private folder. Home folders, `/etc`
+//! and similar show only what a command may use. Mounts over the workspace cover protected and
+//! hidden names; since the kernel refuses to rename, remove or replace a mount point, the folders
+//! around them can stay writable.
+//!
+//! Every cover is mounted through a descriptor opened without following links, and checked again
+//! afterwards. If another command moves names at the same time, this one fails; no name is left
+//! uncovered.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags},
+    io::Errno,
+    mount::{MountFlags, mount, mount_bind_recursive, mount_remount},
+};
+
+use crate::sandbox::fs::{Found, Identity, Root, identity, names_of};
+
+/// Names searched for other hard links to a protected file.
+const NAMES_MAX: usize = 50_000;
+
+/// Folders in which a command sees only what it may use.
+const EMPTIED: &[&str] = &["/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
+
+/// Mount options of an empty folder that will contain mount points.
+const SMALL: &std::ffi::CStr = c"size=1m,mode=755";
+
+/// Mount options of the empty folder, one page in size, that hides another.
+const EMPTY: &std::ffi::CStr = c"size=4k,mode=755";
+
+/// Makes every mount read-only except those at and below `writable`, which become separate mounts.
+pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
+    let mut own = Vec::new();
+    for folder in writable {
+        // The kernel lists mounts by their real paths.
+        let folder = folder.canonicalize().map_err(|error| format!("a writable folder: {}", error.kind()))?;
+        mount_bind_recursive(&folder, &folder).map_err(|error| format!("the mount of a writable folder: {error}"))?;
+        own.push(folder);
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("the list of mounts: {}", error.kind()))?;
+    for Mounted { place, flags } in mounts.lines().filter_map(Mounted::parse) {
+        if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder)) {
+            continue;
+        }
+        match mount_remount(&place, MountFlags::BIND | MountFlags::RDONLY | flags, c"") {
+            // Unreachable: another mount lies over it, or a folder on the way is closed. The
+            // command has fewer rights than this process, so it cannot reach the mount either.
+            Ok(()) | Err(Errno::ACCESS | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(Errno::INVAL) if !is_mount(&place) => {}
+            Err(error) => return Err(format!("a mount cannot be made read-only: {error}")),
+        }
+    }
+    let whole = rustix::fs::statvfs("/").map_err(|error| format!("the root folder: {error}"))?;
+    if whole.f_flag.contains(StatVfsMountFlags::RDONLY) { Ok(()) } else { Err("the root folder is not read-only".to_owned()) }
+}
+
+/// Whether a mount is visible at a place.
+fn is_mount(place: &Path) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(rustix::fs::CWD, place, flags, StatxFlags::empty());
+    stat.is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Empties the folders of [`EMPTIED`] except for `shown`. Most programs handle a missing file well
+/// and treat an unreadable one as a failure.
+pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), String> {
+    let said = |what: &'static str| move |error: Errno| format!("{what}: {error}");
+    let io = |error: std::io::Error| format!("a shown folder: {}", error.kind());
+    let shown: Vec<&Path> = shown.collect();
+    for folder in EMPTIED {
+        let Ok(folder) = Path::new(folder).canonicalize() else { continue };
+        // A workspace that contains the whole folder keeps it visible. A folder that is a link
+        // elsewhere keeps its contents.
+        if shown.iter().any(|place| folder.starts_with(place)) || folder.components().count() != 2 {
+            continue;
+        }
+        let kept = shown.iter().filter(|place| place.starts_with(&folder)).filter_map(|place| {
+            let fd = rustix::fs::open(*place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            let kind = rustix::fs::fstat(&fd).ok()?.st_mode;
+            Some((*place, fd, FileType::from_raw_mode(kind) == FileType::Directory))
+        });
+        let kept: Vec<(&Path, OwnedFd, bool)> = kept.collect();
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("tmpfs", &folder, "tmpfs", flags, SMALL).map_err(said("an empty folder"))?;
+        for (place, fd, is_folder) in kept {
+            if is_folder {
+                std::fs::create_dir_all(place).map_err(io)?;
+            } else {
+                std::fs::create_dir_all(place.parent().unwrap_or(&folder)).map_err(io)?;
+                std::fs::File::options().append(true).create(true).open(place).map_err(io)?;
+            }
+            mount_bind_recursive(through(&fd), place).map_err(said("a shown folder"))?;
+        }
+        mount_remount(&folder, MountFlags::BIND | MountFlags::RDONLY | flags, c"").map_err(said("an empty folder"))?;
+    }
+    Ok(())
+}
+
+/// A line of the kernel's list of mounts.
+#[derive(Debug, PartialEq)]
+struct Mounted {
+    place: PathBuf,
+    /// Flags that a remount must keep, since another user namespace set them.
+    flags: MountFlags,
+}
+
+impl Mounted {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ').skip(4);
+        let place = unescaped(fields.next()?);
+        let flags = fields.next()?.split(',').map(|option| match option {
+            "ro" => MountFlags::RDONLY,
+            "nosuid" => MountFlags::NOSUID,
+            "nodev" => MountFlags::NODEV,
+            "noexec" => MountFlags::NOEXEC,
+            _ => MountFlags::empty(),
+        });
+        Some(Self { place, flags: flags.collect() })
+    }
+}
+
+/// Decodes octal escapes: `\040` is a blank.
+fn unescaped(text: &str) -> PathBuf {
+    use std::{ffi::OsString, os::unix::ffi::OsStringExt};
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| *first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
+        let (byte, left) = match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) => (byte, after.get(3..).unwrap_or_default()),
+            None => (*first, after),
+        };
+        bytes.push(byte);
+        rest = left;
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Mounts the covers over the workspace, as bubblewrap does: a `.git` folder over itself, so that
+/// it stays in place; a protected path over itself, read-only; an empty file or folder over a path
+/// that holds keys.
+pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
+    // Before the covers are mounted: a covered file no longer shows its number of hard links.
+    let found = &with_second_names(root, found);
+    for path in &found.git {
+        lay(root, path, &Cover::Itself)?;
+    }
+    for path in &found.read_only {
+        lay(root, path, &Cover::ReadOnly)?;
+    }
+    for (path, is_folder) in &found.hidden {
+        lay(root, path, if *is_folder { &Cover::EmptyFolder } else { &Cover::EmptyFile })?;
+    }
+    Ok(())
+}
+
+enum Cover {
+    Itself,
+    ReadOnly,
+    EmptyFile,
+    EmptyFolder,
+}
+
+fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
+    let said = |error: Errno| format!("a protected name cannot be covered: {error}");
+    let place = match open(root, path) {
+        Ok(place) => place,
+        Err(Errno::NOENT) => return Ok(()), // it was removed after the search
+        Err(error) => return Err(said(error)),
+    };
+    let null;
+    let source = match cover {
+        Cover::Itself | Cover::ReadOnly => Some(&place),
+        Cover::EmptyFile => {
+            null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(said)?;
+            Some(&null)
+        }
+        Cover::EmptyFolder => None,
+    };
+    match source {
+        Some(source) => mount_bind_recursive(through(source), through(&place)).map_err(said)?,
+        None => {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            mount("tmpfs", through(&place), "tmpfs", flags, EMPTY).map_err(said)?;
+        }
+    }
+    // Another command may have moved the name between the open and the mount. Opening the path again
+    // must reach the mount that was just made; if it reaches another file, the cover lies elsewhere.
+    let laid = open(root, path).map_err(said)?;
+    let changed = || "a protected name was changed while it was covered: try again".to_owned();
+    if source.is_some_and(|source| own_identity(source) != own_identity(&laid)) {
+        return Err(changed());
+    }
+    if matches!(cover, Cover::ReadOnly | Cover::EmptyFile) {
+        let kept = rustix::fs::fstatvfs(&laid).map_err(said)?.f_flag;
+        let flags = [
+            (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+            (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+            (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        ];
+        let flags: MountFlags = flags.into_iter().filter(|(kind, _)| kept.contains(*kind)).map(|(_, flag)| flag).collect();
+        mount_remount(through(&laid), MountFlags::BIND | MountFlags::RDONLY | flags, c"").map_err(|error| match error {
+            Errno::INVAL => changed(), // it is not a mount point
+            other => said(other),
+        })?;
+    }
+    Ok(())
+}
+
+fn open(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(&root.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+}
+
+/// Path under `/proc` of an open descriptor, which names exactly that file.
+fn through(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn own_identity(fd: &OwnedFd) -> Option<Identity> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
+    Some((stat.st_dev as u64, stat.st_ino as u64))
+}
+
+/// Adds the other hard links of protected and hidden files to the result of a search.
+pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -> Cow<'f, Found> {
+    let mut found = Cow::Borrowed(found);
+    for (path, is_hidden) in second_names(root, &found) {
+        let found = found.to_mut();
+        if is_hidden { found.hidden.push((path, false)) } else { found.read_only.push(path) }
+    }
+    found
+}
+
+/// Other hard links of protected and hidden files, and whether each holds keys. A hard link is the
+/// same file under another name. Searches the workspace only if one of those files has several
+/// links, and checks [`NAMES_MAX`] names at most.
+fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
+    let hidden = found.hidden.iter().filter(|(_, is_folder)| !is_folder).map(|(path, _)| (path.as_path(), true));
+    let covered = hidden.chain(found.read_only.iter().map(|path| (path.as_path(), false)));
+    let wanted: Vec<(Identity, bool)> = covered.filter_map(|(path, is_hidden)| Some((with_second_name(root, path)?, is_hidden))).collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let known: BTreeSet<&Path> =
+        found.hidden.iter().map(|(path, _)| path.as_path()).chain(found.read_only.iter().map(PathBuf::as_path)).collect();
+    let (mut second, mut folders, mut names) = (Vec::new(), vec![PathBuf::new()], 0);
+    while let Some(folder) = folders.pop().filter(|_| names < NAMES_MAX) {
+        let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else { continue };
+        for name in names_of(&dir) {
+            names += 1;
+            let path = folder.join(&name);
+            let Some((own, kind)) = identity(dir.as_fd(), &name) else { continue };
+            if kind == FileType::Directory {
+                folders.push(path);
+            } else if let Some((_, is_hidden)) = wanted.iter().find(|(identity, _)| *identity == own)
+                && !known.contains(path.as_path())
+            {
+                second.push((path, *is_hidden));
+            }
+        }
+    }
+    second
+}
+
+/// The identity of a file with more than one hard link.
+fn with_second_name(root: &Root, path: &Path) -> Option<Identity> {
+    let fd = open(root, path).ok()?;
+    let stat = rustix::fs::fstat(&fd).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
+    (is_file && stat.st_nlink > 1).then_some((stat.st_dev as u64, stat.st_ino as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_of_mounts_is_read() {
+        let line = r"45 43 0:21 / /mnt/a\040b\134c rw,nosuid,nodev,relatime shared:7 - ext4 /dev/vda ro,errors=continue";
+        let closed = "43 42 254:0 /x / ro,noexec - ext4 /dev/vda rw";
+
+        assert_eq!(
+            Mounted::parse(line),
+            Some(Mounted { place: PathBuf::from("/mnt/a b\\c"), flags: MountFlags::NOSUID | MountFlags::NODEV })
+        );
+        assert_eq!(Mounted::parse(closed), Some(Mounted { place: PathBuf::from("/"), flags: MountFlags::RDONLY | MountFlags::NOEXEC }));
+        assert_eq!(Mounted::parse("43 42"), None);
+    }
+}
