@@ -18,12 +18,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     capture::Capture,
     groups::CommandGroup,
+    hidden_memory::HiddenMemory,
     launch::{Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect},
-    means::Means,
     processes::{Held, Processes, kill, kill_group, memory_of, pidfd},
-    tell::{Line, Teller},
-    together::{self, Ends, Group, Wish},
+    progress::{Line, ProgressSender},
+    termination::{Group, Kill, Needs, Terminate},
     words::{Words, rename},
 };
 use crate::sandbox::fs::Disk;
@@ -57,7 +57,7 @@ pub(super) enum Ending {
 
 /// How the job's processes are ended, and the progress of that. `killing` is the time of the first
 /// kill and of the next attempt; `None` before.
-enum Way {
+enum EndMethod {
     /// The kernel ends all processes of the namespace with its first one. `init` is that process,
     /// once it is known.
     Namespace {
@@ -84,8 +84,8 @@ pub(super) struct Job {
     err: Capture,
     out_line: Line,
     err_line: Line,
-    teller: Teller,
-    way: Way,
+    sender: ProgressSender,
+    method: EndMethod,
     limits: ExecLimits,
     pub(super) disk: Disk,
     /// The command's control group, where there are control groups.
@@ -117,10 +117,10 @@ impl Job {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let pid = i32::try_from(child.id()).unwrap_or(0);
-        let way = match launch.kind {
-            Kind::Namespace => Way::Namespace { init: None, killing: None },
-            Kind::Supervised => Way::Supervised { control: child.stdin.take(), killing: None },
-            Kind::Group(mark) => Way::Group(Group::new(pid, mark)),
+        let method = match launch.kind {
+            Kind::Namespace => EndMethod::Namespace { init: None, killing: None },
+            Kind::Supervised => EndMethod::Supervised { control: child.stdin.take(), killing: None },
+            Kind::Group(mark) => EndMethod::Group(Group::new(pid, mark)),
         };
         Self {
             pid,
@@ -132,8 +132,8 @@ impl Job {
             err: Capture::new(launch.errors_bytes_max),
             out_line: Line::default(),
             err_line: Line::default(),
-            teller: Teller::new(renamed(launch.progress, &launch.shown)),
-            way,
+            sender: ProgressSender::new(renamed(launch.progress, &launch.shown)),
+            method,
             limits: launch.limits,
             disk: Disk::of(launch.disk),
             before: if group.is_none() { Machine::read() } else { None },
@@ -153,9 +153,9 @@ impl Job {
 
     /// The next time at which the job must be checked even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let again = match &self.way {
-            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(_, again)| again),
-            Way::Group(group) => group.due(),
+        let again = match &self.method {
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => killing.map(|(_, again)| again),
+            EndMethod::Group(group) => group.due(),
         };
         let again = [again, self.emptying.map(|(_, again)| again)].into_iter().flatten().min();
         match (self.killed(), self.status) {
@@ -172,17 +172,17 @@ impl Job {
 
     /// Time of the first kill.
     fn killed(&self) -> Option<Instant> {
-        match &self.way {
-            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => killing.map(|(since, _)| since),
-            Way::Group(group) => group.killed(),
+        match &self.method {
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => killing.map(|(since, _)| since),
+            EndMethod::Group(group) => group.killed(),
         }
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ended = self.ended.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd);
-        let init = match &self.way {
-            Way::Namespace { init, .. } => init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd),
-            Way::Supervised { .. } | Way::Group(_) => None,
+        let init = match &self.method {
+            EndMethod::Namespace { init, .. } => init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd),
+            EndMethod::Supervised { .. } | EndMethod::Group(_) => None,
         };
         [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd), ended, init].into_iter().flatten()
     }
@@ -197,9 +197,9 @@ impl Job {
 
     fn kill_soon(&mut self) {
         let now = Instant::now();
-        match &mut self.way {
-            Way::Namespace { killing, .. } | Way::Supervised { killing, .. } => drop(killing.get_or_insert((now, now))),
-            Way::Group(group) => group.end(now),
+        match &mut self.method {
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => drop(killing.get_or_insert((now, now))),
+            EndMethod::Group(group) => group.end(now),
         }
     }
 
@@ -208,7 +208,7 @@ impl Job {
         if self.status.is_some() || self.killed().is_some() {
             return;
         }
-        if let Way::Namespace { init, .. } = &mut self.way {
+        if let EndMethod::Namespace { init, .. } = &mut self.method {
             find_init(init, self.pid, all);
         }
         let tree = all.tree(self.pid);
@@ -227,7 +227,9 @@ impl Job {
     /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
     /// with a control group, which counts them itself.
     fn files_in_memory(&self, all: &Processes) -> u64 {
-        let (None, Way::Namespace { .. }, Some(init)) = (&self.group, &self.way, all.children_of(self.pid).first()) else { return 0 };
+        let (None, EndMethod::Namespace { .. }, Some(init)) = (&self.group, &self.method, all.children_of(self.pid).first()) else {
+            return 0;
+        };
         let used = |place: &str| {
             let stat = rustix::fs::statvfs(format!("/proc/{init}/root{place}")).ok()?;
             // Until bubblewrap has set up the namespace, these are the host's own folders.
@@ -256,15 +258,15 @@ impl Job {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
         let held = memory_of(&tree);
-        let means = Means::of(&tree, DESCRIPTORS_MAX, now.lost_since(before) / SOCKET_BYTES + 1);
+        let hidden = HiddenMemory::of(&tree, DESCRIPTORS_MAX, now.lost_since(before) / SOCKET_BYTES + 1);
         Some(Suspect {
             before,
             bound: self.limits.memory_bytes,
             private: held.private.saturating_add(held.tables),
             tables: held.tables,
             shared: held.shared.saturating_add(self.files_in_memory(all)),
-            shared_means: means.shared,
-            kernel_means: machine::kernel_means(means.sockets, means.pipes, all.virtual_bytes(&tree), tree.len() as u64),
+            shared_means: hidden.shared,
+            kernel_means: machine::kernel_means(hidden.sockets, hidden.pipes, all.virtual_bytes(&tree), tree.len() as u64),
         })
     }
 
@@ -309,8 +311,8 @@ impl Job {
     }
 
     /// Sends the latest line to watchers if it is due.
-    pub(super) fn tell(&mut self, now: Instant) {
-        self.teller.tell(now);
+    pub(super) fn send_progress(&mut self, now: Instant) {
+        self.sender.send_due(now);
     }
 
     /// Reads output and reaps the child, without blocking.
@@ -319,7 +321,7 @@ impl Job {
         let now = Instant::now();
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
-            if let (Some(_), Way::Group(group)) = (self.status, &mut self.way) {
+            if let (Some(_), EndMethod::Group(group)) = (self.status, &mut self.method) {
                 group.leader_ended(now);
             }
         }
@@ -328,7 +330,7 @@ impl Job {
         }
         // Processes that the command left running end with it.
         if self.status.is_some()
-            && let Way::Namespace { init: Some(init), .. } = &self.way
+            && let EndMethod::Namespace { init: Some(init), .. } = &self.method
             && !has_ended(init)
         {
             self.kill_soon();
@@ -341,10 +343,10 @@ impl Job {
             return true;
         }
         let gone = self.status.is_some()
-            && match &self.way {
-                Way::Namespace { init, .. } => init.as_ref().is_none_or(has_ended),
-                Way::Supervised { .. } => true,
-                Way::Group(group) => group.is_gone(),
+            && match &self.method {
+                EndMethod::Namespace { init, .. } => init.as_ref().is_none_or(has_ended),
+                EndMethod::Supervised { .. } => true,
+                EndMethod::Group(group) => group.is_gone(),
             }
             && self.is_empty(now);
         if gone {
@@ -371,14 +373,14 @@ impl Job {
 
     /// Reads the available output of both streams. Returns whether there may be more.
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
-        let (out, err, teller) = (&mut self.out, &mut self.err, &mut self.teller);
+        let (out, err, sender) = (&mut self.out, &mut self.err, &mut self.sender);
         let more = drain(&mut self.stdout, buffer, |bytes| {
             out.push(bytes);
-            teller.hear(&mut self.out_line, bytes);
+            sender.push(&mut self.out_line, bytes);
         });
         let more_err = drain(&mut self.stderr, buffer, |bytes| {
             err.push(bytes);
-            teller.hear(&mut self.err_line, bytes);
+            sender.push(&mut self.err_line, bytes);
         });
         more || more_err
     }
@@ -419,31 +421,31 @@ impl Job {
     }
 }
 
-impl Ends for Job {
-    fn wish(&self, now: Instant) -> Wish {
+impl Terminate for Job {
+    fn needs(&self, now: Instant) -> Needs {
         let due = |killing: &Option<(Instant, Instant)>| killing.filter(|(_, again)| now >= *again);
-        let kill = match &self.way {
-            Way::Namespace { init, killing } => due(killing).map(|_| match init.is_none() && self.status.is_none() {
-                true => together::Kill::WithAllBelow,
-                false => together::Kill::AsKnown,
+        let kill = match &self.method {
+            EndMethod::Namespace { init, killing } => due(killing).map(|_| match init.is_none() && self.status.is_none() {
+                true => Kill::Tree,
+                false => Kill::Known,
             }),
-            Way::Supervised { control, killing } => due(killing).filter(|_| self.status.is_none()).map(|_| match control.is_none() {
-                true => together::Kill::WithAllBelow,
-                false => together::Kill::AsKnown,
+            EndMethod::Supervised { control, killing } => due(killing).filter(|_| self.status.is_none()).map(|_| match control.is_none() {
+                true => Kill::Tree,
+                false => Kill::Known,
             }),
-            Way::Group(group) => return group.wish(now),
+            EndMethod::Group(group) => return group.needs(now),
         };
-        Wish { kill, ..Wish::default() }
+        Needs { kill, ..Needs::default() }
     }
 
     fn kill(&mut self, now: Instant, all: &Processes) {
         let lives = self.status.is_none();
-        match &mut self.way {
+        match &mut self.method {
             // The kernel ends the whole namespace with its first process, and bubblewrap exits when
             // that process is gone. So the exit of bubblewrap proves that no process is left.
             // Bubblewrap itself is killed only if it does not exit in time, or has no first process
             // yet.
-            Way::Namespace { init, killing } => {
+            EndMethod::Namespace { init, killing } => {
                 let first = killing.is_none_or(|(since, again)| since == again);
                 *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
                 if lives {
@@ -458,29 +460,29 @@ impl Ends for Job {
             }
             // Closing the control pipe makes the supervisor kill and reap all processes below it;
             // orphans become its children. Only if that takes too long are they killed here.
-            Way::Supervised { control, killing } => {
+            EndMethod::Supervised { control, killing } => {
                 *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
                 if control.take().is_none() && lives {
                     all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
                 }
             }
-            Way::Group(group) => group.kill(now, all),
+            EndMethod::Group(group) => group.kill(now, all),
         }
     }
 
     fn mark(&self) -> &str {
-        match &self.way {
-            Way::Namespace { .. } | Way::Supervised { .. } => "",
-            Way::Group(group) => group.mark(),
+        match &self.method {
+            EndMethod::Namespace { .. } | EndMethod::Supervised { .. } => "",
+            EndMethod::Group(group) => group.mark(),
         }
     }
 
-    fn hear(&mut self, now: Instant, marked: &[i32]) {
-        if let Way::Group(group) = &mut self.way {
+    fn take_marked(&mut self, now: Instant, marked: &[i32]) {
+        if let EndMethod::Group(group) = &mut self.method {
             if self.status.is_some() && self.ending.is_none() && group.killed().is_none() {
                 self.left = u32::try_from(marked.len()).unwrap_or(u32::MAX);
             }
-            group.hear(now, marked);
+            group.take_marked(now, marked);
         }
     }
 }

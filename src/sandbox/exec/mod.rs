@@ -6,8 +6,8 @@
 //! - [`Spawner`] is the handle, `piped` its processes with open streams, `thread` its one thread.
 //! - `job` and `piped_job` are the processes that the thread manages, `parked` starts a job in its
 //!   control group (`groups`).
-//! - `together` ends jobs with shared scans. `processes`, `machine` and `means` read `/proc`,
-//!   `capture` and `tell` take a job's output.
+//! - `termination` ends jobs with shared scans. `processes`, `machine` and `hidden_memory` read
+//!   `/proc`, `capture` and `progress` take a job's output.
 //! - `watchdog` sweeps after a host that was killed.
 //! - `start` starts each process, in a session keyring of its own (`keys`). `program` is this
 //!   program, started again as a helper.
@@ -19,22 +19,22 @@
 pub(super) mod call;
 mod capture;
 pub(super) mod groups;
+mod hidden_memory;
 mod job;
 pub(super) mod keys;
 mod launch;
 mod machine;
-mod means;
 mod parked;
 mod piped;
 mod piped_job;
 pub(super) mod processes;
 mod program;
+mod progress;
 pub(super) mod shell;
 mod spawner;
 mod start;
-mod tell;
+mod termination;
 mod thread;
-mod together;
 pub(super) mod watchdog;
 pub(super) mod words;
 
@@ -45,4 +45,4 @@ pub use piped::{Piped, PipedProcess};
 pub(super) use program::{ASK, ASKED, Program};
 pub use spawner::Spawner;
 pub(super) use start::{UNSHARE, become_command, start_helper};
-pub(super) use watchdog::Noted;
+pub(super) use watchdog::Registration;

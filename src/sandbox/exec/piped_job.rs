@@ -14,7 +14,7 @@ use super::{
     launch::{CarryingLaunch, Streams, StreamsReply},
     processes::{MARK, Processes, pidfd},
     start::{Role, clean_command, handed},
-    together::{Ends, Group, Wish},
+    termination::{Group, Needs, Terminate},
 };
 
 /// How long killing is attempted.
@@ -111,9 +111,9 @@ impl PipedJob {
     }
 }
 
-impl Ends for PipedJob {
-    fn wish(&self, now: Instant) -> Wish {
-        self.group.wish(now)
+impl Terminate for PipedJob {
+    fn needs(&self, now: Instant) -> Needs {
+        self.group.needs(now)
     }
 
     fn kill(&mut self, now: Instant, all: &Processes) {
@@ -124,8 +124,8 @@ impl Ends for PipedJob {
         self.group.mark()
     }
 
-    fn hear(&mut self, now: Instant, marked: &[i32]) {
-        self.group.hear(now, marked);
+    fn take_marked(&mut self, now: Instant, marked: &[i32]) {
+        self.group.take_marked(now, marked);
     }
 }
 

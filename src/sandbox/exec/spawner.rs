@@ -53,7 +53,7 @@ struct Inner {
     watchdog: Watchdog,
     /// Number of scans of all processes made to end some.
     #[cfg(test)]
-    looks: Arc<AtomicU64>,
+    scans: Arc<AtomicU64>,
 }
 
 /// Concurrent commands of a host that may open `files` files. Most files are left for other uses.
@@ -78,8 +78,8 @@ impl Spawner {
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
         let (orders, inbox) = mpsc::channel();
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let looks = Arc::<AtomicU64>::default();
-        let counter = looks.clone();
+        let scans = Arc::<AtomicU64>::default();
+        let counter = scans.clone();
         std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
             // Raise this thread's priority where permitted. As root the kernel's process limit does
             // not apply, so this thread must get a processor to stop a fork bomb.
@@ -97,7 +97,7 @@ impl Spawner {
             piped: Arc::new(Semaphore::new(PIPED_MAX)),
             watchdog: Watchdog::default(),
             #[cfg(test)]
-            looks,
+            scans,
         })))
     }
 
@@ -112,8 +112,8 @@ impl Spawner {
 
     /// Number of scans of all processes made so far to end some.
     #[cfg(test)]
-    pub(super) fn looks(&self) -> u64 {
-        self.0.looks.load(Ordering::Relaxed)
+    pub(super) fn scans(&self) -> u64 {
+        self.0.scans.load(Ordering::Relaxed)
     }
 
     /// Number of further commands that may start now.

@@ -25,7 +25,7 @@ use super::{
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
     processes::{Processes, total},
-    together::{Ends, Together},
+    termination::{Terminate, Terminator},
 };
 
 /// Interval between two checks of all limits. A command must end within two seconds of exceeding
@@ -89,7 +89,7 @@ pub(super) struct Thread {
     waiting: VecDeque<Waiting>,
     jobs: BTreeMap<u64, Job>,
     piped: BTreeMap<u64, PipedJob>,
-    together: Together,
+    terminator: Terminator,
     starter: Starter,
     watched: Instant,
     watch: Duration,
@@ -109,7 +109,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, looks: Arc<AtomicU64>, groups: ControlGroups) -> Self {
+    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, scans: Arc<AtomicU64>, groups: ControlGroups) -> Self {
         let now = Instant::now();
         Self {
             inbox,
@@ -117,7 +117,7 @@ impl Thread {
             waiting: VecDeque::new(),
             jobs: BTreeMap::new(),
             piped: BTreeMap::new(),
-            together: Together::counted_by(looks),
+            terminator: Terminator::counted_by(scans),
             starter: Starter::new(groups),
             watched: now,
             watch: WATCH,
@@ -165,7 +165,7 @@ impl Thread {
         let asks = self.jobs.values().any(Job::is_asked).then(|| now + ASK);
         let goes_on = (self.round.is_some() || !self.waiting.is_empty()).then_some(now);
         let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
-        let until = dues.chain([looks, asks, goes_on, self.together.due, self.starter.due].into_iter().flatten()).min();
+        let until = dues.chain([looks, asks, goes_on, self.terminator.due, self.starter.due].into_iter().flatten()).min();
         let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
         for (id, job) in &self.jobs {
@@ -233,7 +233,7 @@ impl Thread {
         let now = Instant::now();
         self.starter.refill(now);
         for (id, job) in &mut self.jobs {
-            job.tell(now);
+            job.send_progress(now);
             if ready.contains(id) || job.is_asked() || job.due().is_some_and(|due| now >= due) {
                 job.step(&mut self.buffer);
             }
@@ -328,9 +328,9 @@ impl Thread {
     /// Ends the jobs that must end. Reuses the process scan if one was just made.
     fn end(&mut self, looked: bool) {
         let seen = self.round.as_ref().filter(|_| looked).map(|round| &round.all);
-        let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Ends);
-        let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Ends)).collect();
-        self.together.pass(&mut all, seen);
+        let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Terminate);
+        let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Terminate)).collect();
+        self.terminator.pass(&mut all, seen);
     }
 
     /// Continues a check of limits with the next slice.
@@ -389,10 +389,10 @@ mod tests {
 
     /// Most scans that a crowd may take together. A job that scans alone takes at least three. The
     /// machine decides over how many passes the crowd is spread, and each pass takes one scan.
-    const LOOKS_MAX: u64 = 40;
+    const SCANS_MAX: u64 = 40;
 
     #[tokio::test]
-    async fn groups_that_end_together_take_a_few_looks_at_all_processes() {
+    async fn groups_that_end_together_take_a_few_scans_of_all_processes() {
         let folder = tempfile::tempdir().unwrap();
         let spawner = Spawner::start().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
@@ -412,15 +412,15 @@ mod tests {
             leaders.push(runs.recv().await.unwrap());
         }
 
-        let before = spawner.looks();
+        let before = spawner.scans();
         cancel.cancel();
         let ended = commands.join_all().await;
 
-        let looks = spawner.looks() - before;
-        println!("{count} groups ended with {looks} looks at all processes");
+        let scans = spawner.scans() - before;
+        println!("{count} groups ended with {scans} scans of all processes");
         assert!(ended.iter().all(|end| *end == Err(SandboxError::Cancelled)), "{ended:?}");
         assert!(leaders.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()), "an answer comes when it is gone");
-        assert!((1..=LOOKS_MAX).contains(&looks), "{count} groups took {looks} looks");
+        assert!((1..=SCANS_MAX).contains(&scans), "{count} groups took {scans} scans");
     }
 
     fn launch() -> Box<Launch> {

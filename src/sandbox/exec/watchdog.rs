@@ -84,10 +84,10 @@ struct State {
     next: u64,
 }
 
-/// A command that the watchdog knows of. After a drop without [`Noted::end`] the watchdog sweeps for
-/// the command when the host's end of the pipe closes.
+/// A command that the watchdog knows of. After a drop without [`Registration::end`] the watchdog
+/// sweeps for the command when the host's end of the pipe closes.
 #[derive(Debug)]
-pub(in crate::sandbox) struct Noted {
+pub(in crate::sandbox) struct Registration {
     watchdog: Watchdog,
     id: u64,
 }
@@ -99,7 +99,7 @@ impl Watchdog {
 
     /// Registers a command just before its start: from here on, the watchdog sweeps if the host is
     /// killed. `None` if there is no watchdog. Blocks, longest when it has to start one.
-    pub(in crate::sandbox) fn note(&self, helper: &Program, guarded: &Guarded) -> Option<Noted> {
+    pub(in crate::sandbox) fn register(&self, helper: &Program, guarded: &Guarded) -> Option<Registration> {
         let note = guarded.note()?;
         let mut state = self.state();
         let id = state.next;
@@ -107,12 +107,12 @@ impl Watchdog {
         let mut line = serde_json::to_vec(&Line::Begins { id, note }).ok()?;
         line.push(b'\n');
         state.open.insert(id, line.clone());
-        let is_noted = state.running.is_some() && state.write(&line) || state.restart(helper);
-        if !is_noted {
+        let is_registered = state.running.is_some() && state.write(&line) || state.restart(helper);
+        if !is_registered {
             state.open.remove(&id);
             return None;
         }
-        Some(Noted { watchdog: self.clone(), id })
+        Some(Registration { watchdog: self.clone(), id })
     }
 }
 
@@ -169,7 +169,7 @@ impl State {
     }
 }
 
-impl Noted {
+impl Registration {
     /// Ends the registration: the command has ended and its sweep is done, or it never began. Does
     /// not block.
     pub(in crate::sandbox) fn end(self) {

@@ -41,16 +41,16 @@ const LINKS_MAX: u32 = 40;
 const CHANGES_MAX: u32 = 16;
 
 /// Retries for a whole path without a pause.
-const LOOKS_AT_ONCE: u32 = 8;
+const CHECKS_AT_ONCE: u32 = 8;
 
-/// Retries for a whole path that met a link or a missing name. Those after [`LOOKS_AT_ONCE`] pause
+/// Retries for a whole path that met a link or a missing name. Those after [`CHECKS_AT_ONCE`] pause
 /// first, so that the program that swaps names can run and finish.
-const LOOKS_MAX: u32 = 20;
+const CHECKS_MAX: u32 = 20;
 
-const LOOK_PAUSE: Duration = Duration::from_micros(50);
+const CHECK_PAUSE: Duration = Duration::from_micros(50);
 
 /// Folders on one resolved path; each costs a descriptor.
-const WAY_MAX: usize = 256;
+const DEPTH_MAX: usize = 256;
 
 pub(super) const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 // O_NONBLOCK: opening a fifo without a writer would block forever, and so may opening a device.
@@ -123,10 +123,10 @@ pub enum PathError {
 impl PathError {
     /// How often a path is checked again after this error, which a swap in progress may have
     /// caused.
-    fn looks(&self) -> u32 {
+    fn checks(&self) -> u32 {
         match self {
-            Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => LOOKS_MAX,
-            Self::NotAFolder(_) | Self::NotAFile { .. } => LOOKS_AT_ONCE,
+            Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => CHECKS_MAX,
+            Self::NotAFolder(_) | Self::NotAFile { .. } => CHECKS_AT_ONCE,
             Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Full { .. } | Self::Io { .. } => 0,
         }
     }
@@ -145,20 +145,20 @@ impl PathError {
     }
 }
 
-/// Repeats `look` until the result cannot come from a swap in progress, or the retries are used up.
+/// Repeats `check` until the result cannot come from a swap in progress, or the retries are used up.
 ///
 /// # Errors
 /// The error of the last attempt.
-pub(crate) fn settled<T>(mut look: impl FnMut() -> Result<T, PathError>) -> Result<T, PathError> {
-    let mut looks = 0;
+pub(crate) fn settled<T>(mut check: impl FnMut() -> Result<T, PathError>) -> Result<T, PathError> {
+    let mut checks = 0;
     loop {
-        let found = look();
-        if looks >= found.as_ref().err().map_or(0, PathError::looks) {
+        let found = check();
+        if checks >= found.as_ref().err().map_or(0, PathError::checks) {
             return found;
         }
-        looks += 1;
-        if looks > LOOKS_AT_ONCE {
-            std::thread::sleep(LOOK_PAUSE);
+        checks += 1;
+        if checks > CHECKS_AT_ONCE {
+            std::thread::sleep(CHECK_PAUSE);
         }
     }
 }
@@ -192,18 +192,18 @@ pub struct Opened {
 /// The end of a resolved path.
 struct Place {
     /// Names and descriptors of the folders below the root.
-    way: Vec<(OsString, OwnedFd)>,
+    folders: Vec<(OsString, OwnedFd)>,
     /// The last name and its type; `None` when the path ends at a folder.
     leaf: Option<(OsString, Option<FileType>)>,
 }
 
 impl Place {
     fn folder<'a>(&'a self, root: &'a Root) -> BorrowedFd<'a> {
-        self.way.last().map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
+        self.folders.last().map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
     }
 
     fn relative(&self) -> PathBuf {
-        self.way.iter().map(|(name, _)| name).chain(self.leaf.iter().map(|(name, _)| name)).collect()
+        self.folders.iter().map(|(name, _)| name).chain(self.leaf.iter().map(|(name, _)| name)).collect()
     }
 }
 
@@ -370,7 +370,7 @@ impl Root {
         if self.rules.is_sensitive(&relative) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
-        let fd = match place.way.pop() {
+        let fd = match place.folders.pop() {
             Some((_, fd)) => fd,
             None => rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?,
         };
@@ -409,17 +409,17 @@ impl Root {
     /// Walks the path name by name. No descriptor is opened through a link: a link is read, and the
     /// names of its target are walked instead.
     fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
-        // `todo` holds the remaining names, the next one last; `place.way` holds the descriptors of
+        // `todo` holds the remaining names, the next one last; `place.folders` holds the descriptors of
         // the folders walked so far. A link pushes the names of its target onto `todo`, and `..` pops
         // a descriptor, so a path can leave the root only by an empty stack. If the type of a name
         // changes between `statat` and the open, the name is pushed back and checked again.
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
-        let mut place = Place { way: Vec::new(), leaf: None };
+        let mut place = Place { folders: Vec::new(), leaf: None };
         let (mut links, mut changes) = (0, 0);
         while let Some(name) = todo.pop() {
             if name == ".." {
-                if place.way.pop().is_none() {
+                if place.folders.pop().is_none() {
                     return Err(PathError::Outside(given.to_owned()));
                 }
                 continue;
@@ -434,9 +434,9 @@ impl Root {
                 Err(errno) => return Err(PathError::io(given, errno)),
             };
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory if place.way.len() >= WAY_MAX => return Err(PathError::Invalid(given.to_owned())),
+                FileType::Directory if place.folders.len() >= DEPTH_MAX => return Err(PathError::Invalid(given.to_owned())),
                 FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty()) {
-                    Ok(fd) => place.way.push((name, fd)),
+                    Ok(fd) => place.folders.push((name, fd)),
                     // It was a folder a moment ago, so check it again.
                     Err(Errno::LOOP | Errno::NOTDIR) if changes < CHANGES_MAX => {
                         changes += 1;
@@ -460,7 +460,7 @@ impl Root {
                     };
                     if target.is_absolute() {
                         let inside = self.beneath(&target).ok_or_else(|| PathError::Outside(given.to_owned()))?;
-                        place.way.clear();
+                        place.folders.clear();
                         push_parts(&mut todo, inside);
                     } else {
                         push_parts(&mut todo, &target);

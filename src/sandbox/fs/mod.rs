@@ -2,8 +2,8 @@
 //! policy.
 //!
 //! # Layout
-//! - `jail` has [`Root`], a folder that paths cannot leave; `spelling` normalizes paths by their
-//!   text.
+//! - `jail` has [`Root`], a folder that paths cannot leave; `normalize` computes the canonical
+//!   spelling of a path from its text.
 //! - `atomic` writes files, `walk` lists them.
 //! - `git` knows which files of a repository make git run programs.
 //! - `quota` and `space` bound a workspace, `disk` estimates what one command takes.
@@ -18,9 +18,9 @@ mod git;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 mod guard;
 mod jail;
+mod normalize;
 mod quota;
 mod space;
-mod spelling;
 mod walk;
 
 pub use atomic::Slot;

@@ -123,11 +123,11 @@ impl Root {
 
     /// Number of names on the path that do not exist and would have to be created.
     pub(super) fn missing_names(&self, path: &Path) -> u64 {
-        let mut way = PathBuf::new();
+        let mut path_so_far = PathBuf::new();
         let mut names = path.iter();
         for name in names.by_ref() {
-            way.push(name);
-            if matches!(rustix::fs::statat(&self.dir, &way, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
+            path_so_far.push(name);
+            if matches!(rustix::fs::statat(&self.dir, &path_so_far, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
                 return 1 + names.count() as u64;
             }
         }

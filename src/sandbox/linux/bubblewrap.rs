@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     filter::{self, Behind, Uncounted, UnixSockets},
-    held::Held,
     helper::with_second_names,
+    quota_check::QuotaCheck,
     system_paths::{PROGRAMS, SYSTEM},
 };
 use crate::sandbox::{
     allow_list::AllowList,
     exec::{
-        CARRIED, Carried, Kind, Launch, Noted, Program, Spawner,
+        CARRIED, Carried, Kind, Launch, Program, Registration, Spawner,
         call::{self, PROBE_TIME_MAX, denied},
         shell::{NO_FORWARDER, Then, limited_command},
         words::nonce,
@@ -87,7 +87,7 @@ struct Inner {
 
 /// What is bound into a jail whose command may reach listed hosts.
 #[derive(Clone, Copy)]
-struct Wire<'a> {
+struct ProxyAccess<'a> {
     helper: &'a Path,
     /// Socket of the proxy; `None` in a probe, which has no proxy.
     socket: Option<&'a Path>,
@@ -143,8 +143,8 @@ impl Linux {
         let Inner { root, policy, spawner, .. } = &*self.inner;
         let proxy = Proxy::new(allow, helper, root.real_path()).map_err(SandboxError::Failed)?;
         let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
-        let wire = Wire { helper: proxy.helper()?, socket: None };
-        let result = spawner.run_blocking(self.inner.launch(Path::new(""), exec, &Found::default(), Some(wire))?)?;
+        let access = ProxyAccess { helper: proxy.helper()?, socket: None };
+        let result = spawner.run_blocking(self.inner.launch(Path::new(""), exec, &Found::default(), Some(access))?)?;
         if result.status != Some(0) || result.stderr.contains(NO_FORWARDER) {
             return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
         }
@@ -155,7 +155,7 @@ impl Linux {
 }
 
 impl Inner {
-    fn launch(&self, folder: &Path, exec: Exec, found: &Found, wire: Option<Wire<'_>>) -> Result<Launch, SandboxError> {
+    fn launch(&self, folder: &Path, exec: Exec, found: &Found, access: Option<ProxyAccess<'_>>) -> Result<Launch, SandboxError> {
         let (nonce, limits) = (nonce()?, self.policy.limits);
         let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
         let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
@@ -203,7 +203,7 @@ impl Inner {
         let root = self.root.real_path();
         add!("--bind", root, WORKSPACE);
         self.cover(found, &mut add);
-        if let Some(Wire { helper, socket }) = wire {
+        if let Some(ProxyAccess { helper, socket }) = access {
             let address = format!("http://127.0.0.1:{FORWARD_PORT}");
             for variable in PROXY_VARIABLES {
                 add!("--setenv", *variable, &address);
@@ -213,7 +213,7 @@ impl Inner {
                 add!("--ro-bind", socket, FORWARD_SOCKET);
             }
         }
-        let (then, unix) = match wire {
+        let (then, unix) = match access {
             Some(_) => (Then::WaitBesideForwarder, UnixSockets::Allowed),
             None => (Then::Wait, UnixSockets::Refused),
         };
@@ -268,34 +268,34 @@ impl Inner {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search()?;
             let covers = with_second_names(&this.root, guarded.found()).into_owned();
-            let held = Held::start(&this.guard, &exec.command)?;
-            Ok((folder, guarded, covers, held, exec))
+            let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
+            Ok((folder, guarded, covers, quota_check, exec))
         });
-        let (folder, guarded, covers, held, exec) = searched.await?;
-        let door = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
-        let wire = match (&self.proxy, &door) {
-            (Some(proxy), Some(door)) => Some(Wire { helper: proxy.helper()?, socket: Some(door.socket()) }),
+        let (folder, guarded, covers, quota_check, exec) = searched.await?;
+        let command_proxy = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
+        let access = match (&self.proxy, &command_proxy) {
+            (Some(proxy), Some(command_proxy)) => Some(ProxyAccess { helper: proxy.helper()?, socket: Some(command_proxy.socket()) }),
             _ => None,
         };
-        let launch = self.launch(&folder, exec, &covers, wire)?;
+        let launch = self.launch(&folder, exec, &covers, access)?;
         let this = self.clone();
         let begun = call::blocking(move || {
-            let noted = this.watchdog.as_ref().and_then(|helper| this.spawner.watchdog().note(helper, &guarded));
-            Ok((guarded, noted))
+            let registration = this.watchdog.as_ref().and_then(|helper| this.spawner.watchdog().register(helper, &guarded));
+            Ok((guarded, registration))
         });
-        let (guarded, noted) = begun.await?;
-        let result = held.run(&self.spawner, launch, &cancel).await;
-        let mut told = match door {
-            Some(door) => door.close().await,
+        let (guarded, registration) = begun.await?;
+        let result = quota_check.run(&self.spawner, launch, &cancel).await;
+        let mut lines = match command_proxy {
+            Some(command_proxy) => command_proxy.close().await,
             None => Vec::new(),
         };
         // All processes of the command are gone, so the sweep sees its final state.
         call::blocking(move || {
-            told.extend(guarded.end());
-            noted.into_iter().for_each(Noted::end);
+            lines.extend(guarded.end());
+            registration.into_iter().for_each(Registration::end);
             result.map(|mut result| {
                 call::resolve_folder(&self.root, &mut result);
-                call::add_lines(&mut result.stderr, &told);
+                call::add_lines(&mut result.stderr, &lines);
                 result
             })
         })

@@ -26,10 +26,10 @@ use std::{
 use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
 use tokio_util::sync::CancellationToken;
 
-use super::{held::Held, helper::Plan};
+use super::{helper::Plan, quota_check::QuotaCheck};
 use crate::sandbox::{
     exec::{
-        ASK, ASKED, Kind, Launch, Namespace, Noted, Program, Shown, Spawner, UNSHARE,
+        ASK, ASKED, Kind, Launch, Namespace, Program, Registration, Shown, Spawner, UNSHARE,
         call::{self, PROBE_TIME_MAX, denied},
         words::nonce,
     },
@@ -196,20 +196,20 @@ impl Inner {
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
         let (this, folder) = (self.clone(), exec.working_dir.clone());
-        let (launch, guarded, noted, held) = call::blocking(move || {
+        let (launch, guarded, registration, quota_check) = call::blocking(move || {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search()?;
-            let held = Held::start(&this.guard, &exec.command)?;
+            let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
             let launch = this.launch(folder, exec, guarded.found())?;
-            let noted = this.spawner.watchdog().note(&this.program, &guarded);
-            Ok((launch, guarded, noted, held))
+            let registration = this.spawner.watchdog().register(&this.program, &guarded);
+            Ok((launch, guarded, registration, quota_check))
         })
         .await?;
-        let result = held.run(&self.spawner, launch, &cancel).await.and_then(began);
+        let result = quota_check.run(&self.spawner, launch, &cancel).await.and_then(began);
         // All processes of the command are gone, so the sweep sees its final state.
         call::blocking(move || {
             let lines = guarded.end();
-            noted.into_iter().for_each(Noted::end);
+            registration.into_iter().for_each(Registration::end);
             result.map(|mut result| {
                 call::resolve_folder(&self.root, &mut result);
                 call::add_lines(&mut result.stderr, &lines);

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - `bubblewrap` has [`Linux`], `landlock` has [`Landlock`]. Both check the workspace's quota while
-//!   a command runs (`held`).
+//!   a command runs (`quota_check`).
 //! - `helper` is this program, started again to confine itself; `pdf` uses it to read PDFs.
 //! - `filter` builds the seccomp filters of both boundaries and of the helper.
 //! - `system_paths` lists the paths of the system that commands read. Plain data.
@@ -11,11 +11,11 @@
 
 mod bubblewrap;
 mod filter;
-mod held;
 mod helper;
 mod landlock;
 #[cfg(feature = "pdf")]
 mod pdf;
+mod quota_check;
 mod system_paths;
 
 pub use bubblewrap::Linux;

@@ -20,16 +20,16 @@ impl Proxy {
         match *self {}
     }
 
-    pub(super) fn open(&self) -> Result<Door, SandboxError> {
+    pub(super) fn open(&self) -> Result<CommandProxy, SandboxError> {
         match *self {}
     }
 }
 
 /// Never constructed.
 #[derive(Debug)]
-pub(super) enum Door {}
+pub(super) enum CommandProxy {}
 
-impl Door {
+impl CommandProxy {
     pub(super) fn socket(&self) -> &Path {
         match *self {}
     }

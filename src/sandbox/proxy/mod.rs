@@ -40,7 +40,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{gate::Gate, request::What, tunnel::Budget};
+use self::{gate::Gate, request::RequestKind, tunnel::Budget};
 use super::{
     allow_list::AllowList,
     exec::{ASKED, words::nonce},
@@ -76,7 +76,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 /// Distinct refusals that are reported after a command.
-const TOLD_MAX: usize = 8;
+const REFUSALS_MAX: usize = 8;
 
 const REPLACED: &str = "this program's file has been moved or replaced since it was started";
 
@@ -85,7 +85,7 @@ fn file_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// The proxy of one sandbox. Opens a [`Door`] for each command.
+/// The proxy of one sandbox. Opens a [`CommandProxy`] for each command.
 #[derive(Debug)]
 pub(super) struct Proxy {
     gate: Arc<Gate>,
@@ -137,16 +137,16 @@ impl Proxy {
     }
 
     /// Starts to listen for one command. Needs a runtime with I/O enabled.
-    pub(super) fn open(&self) -> Result<Door, SandboxError> {
+    pub(super) fn open(&self) -> Result<CommandProxy, SandboxError> {
         let failed = |error: std::io::Error| SandboxError::Failed(format!("no socket for the network: {}", error.kind()));
         let folder = Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
         let socket = folder.0.join("proxy");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
-        let (end, told) = (CancellationToken::new(), Arc::default());
+        let (end, refusals) = (CancellationToken::new(), Arc::default());
         let budget = Arc::new(Budget::new(self.bounds.bytes));
-        let visitor = Visitor { gate: self.gate.clone(), told: Arc::clone(&told), budget, bounds: self.bounds };
-        let loops = tokio::spawn(accept(listener, self.permits.clone(), visitor, end.clone()));
-        Ok(Door { socket, end, loops, told, _folder: folder })
+        let context = Context { gate: self.gate.clone(), refusals: Arc::clone(&refusals), budget, bounds: self.bounds };
+        let loops = tokio::spawn(accept(listener, self.permits.clone(), context, end.clone()));
+        Ok(CommandProxy { socket, end, loops, refusals, _folder: folder })
     }
 }
 
@@ -167,20 +167,20 @@ impl Drop for Folder {
     }
 }
 
-type Told = Arc<Mutex<BTreeSet<String>>>;
+type Refusals = Arc<Mutex<BTreeSet<String>>>;
 
-/// The proxy of one command. A drop ends all its connections in the background; [`Door::close`]
-/// waits until they have ended.
+/// The proxy of one command. A drop ends all its connections in the background;
+/// [`CommandProxy::close`] waits until they have ended.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct CommandProxy {
     socket: PathBuf,
     end: CancellationToken,
     loops: JoinHandle<()>,
-    told: Told,
+    refusals: Refusals,
     _folder: Folder,
 }
 
-impl Door {
+impl CommandProxy {
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
@@ -189,18 +189,18 @@ impl Door {
     pub(super) async fn close(mut self) -> Vec<String> {
         self.end.cancel();
         let _ = (&mut self.loops).await;
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.iter().map(|line| format!("[network: {line}]\n")).collect()
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.iter().map(|line| format!("[network: {line}]\n")).collect()
     }
 }
 
-impl Drop for Door {
+impl Drop for CommandProxy {
     fn drop(&mut self) {
         self.end.cancel();
     }
 }
 
-async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visitor, end: CancellationToken) {
+async fn accept(listener: UnixListener, permits: Arc<Semaphore>, context: Context, end: CancellationToken) {
     // A connection holds its permit until its task ends. All commands of a sandbox share the permits,
     // so the loop never waits for one: a connection without a permit is refused at once. On `end`,
     // `shutdown` aborts the open connections and waits for them.
@@ -211,9 +211,9 @@ async fn accept(listener: UnixListener, permits: Arc<Semaphore>, visitor: Visito
             Some(_) = open.join_next(), if !open.is_empty() => {}
             accepted = listener.accept() => match (accepted, permits.clone().try_acquire_owned()) {
                 (Ok((client, _)), Ok(permit)) => {
-                    let visitor = visitor.clone();
+                    let context = context.clone();
                     open.spawn(async move {
-                        visitor.serve(client).await;
+                        context.serve(client).await;
                         drop(permit);
                     });
                 }
@@ -259,18 +259,18 @@ impl Refusal {
 
 /// State shared by all connections of a command.
 #[derive(Debug, Clone)]
-struct Visitor {
+struct Context {
     gate: Arc<Gate>,
-    told: Told,
+    refusals: Refusals,
     budget: Arc<Budget>,
     bounds: Bounds,
 }
 
-impl Visitor {
+impl Context {
     async fn serve(&self, mut client: UnixStream) {
         let _ = tokio::time::timeout(self.bounds.total, async {
             if let Err(refusal) = self.carry(&mut client).await {
-                self.tell(&refusal.text);
+                self.report(&refusal.text);
                 // A client that does not read its answer must not hold the permit.
                 let _ = tokio::time::timeout(self.bounds.head, client.write_all(refusal.answer().as_bytes())).await;
             }
@@ -287,25 +287,25 @@ impl Visitor {
         let late = |_| Refusal::new("504 Gateway Timeout", format!("{}:{} did not answer in time", request.host, request.port));
         let server = dialed.map_err(late)??;
         tracing::debug!(host = %request.host, port = request.port, "a command in the sandbox is connected");
-        let carried = match request.what {
-            What::Tunnel => {
+        let carried = match request.kind {
+            RequestKind::Tunnel => {
                 let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await;
                 tunnel::both(client, server, &first, self.bounds.idle, &self.budget).await
             }
-            What::Plain { head, body_bytes } => {
+            RequestKind::Plain { head, body_bytes } => {
                 tunnel::exchange(client, server, &head, &first, body_bytes, self.bounds.idle, &self.budget).await
             }
         };
         if carried.is_err() {
-            self.tell(&format!("this command has used up its {} MiB of network traffic", self.bounds.bytes >> 20));
+            self.report(&format!("this command has used up its {} MiB of network traffic", self.bounds.bytes >> 20));
         }
         Ok(())
     }
 
-    fn tell(&self, line: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() < TOLD_MAX {
-            told.insert(line.to_owned());
+    fn report(&self, line: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.len() < REFUSALS_MAX {
+            refusals.insert(line.to_owned());
         }
     }
 }

@@ -14,11 +14,11 @@ pub(super) struct Request {
     /// A name or an address, in lower case; IPv6 in brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) what: What,
+    pub(super) kind: RequestKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum RequestKind {
     /// `CONNECT`: bytes are copied in both directions.
     Tunnel,
     /// Plain HTTP: one request and its answer.
@@ -66,7 +66,7 @@ fn parse(head: &[u8]) -> Result<Request, Refusal> {
     let headers = lines.map(header).collect::<Result<Vec<_>, _>>()?;
     if *method == "CONNECT" {
         let (host, port) = authority(target, None).ok_or(Refusal::bad("CONNECT needs a host and a port"))?;
-        return Ok(Request { host, port, what: What::Tunnel });
+        return Ok(Request { host, port, kind: RequestKind::Tunnel });
     }
     let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let rest = scheme.and_then(|_| target.get(7..)).ok_or(Refusal::bad("it needs a whole URL of http, or CONNECT"))?;
@@ -96,7 +96,7 @@ fn parse(head: &[u8]) -> Result<Request, Refusal> {
         }
         _ => return Err(Refusal::bad("its Content-Length")),
     };
-    Ok(Request { host, port, what: What::Plain { head: head.into_bytes(), body_bytes } })
+    Ok(Request { host, port, kind: RequestKind::Plain { head: head.into_bytes(), body_bytes } })
 }
 
 fn header(line: &str) -> Result<(&str, &str), Refusal> {
@@ -143,9 +143,9 @@ mod tests {
         );
 
         let head = "POST /?a=b HTTP/1.1\r\nHost: allowed.test:81\r\nContent-Length: 3\r\nX-Kept: a, b\r\nConnection: close\r\n\r\n";
-        let what = What::Plain { head: head.as_bytes().to_vec(), body_bytes: 3 };
-        assert_eq!(request, Ok(Request { host: "allowed.test".to_owned(), port: 81, what }));
-        let tunnel = Request { host: "[::1]".to_owned(), port: 443, what: What::Tunnel };
+        let kind = RequestKind::Plain { head: head.as_bytes().to_vec(), body_bytes: 3 };
+        assert_eq!(request, Ok(Request { host: "allowed.test".to_owned(), port: 81, kind }));
+        let tunnel = Request { host: "[::1]".to_owned(), port: 443, kind: RequestKind::Tunnel };
         assert_eq!(read_text("CONNECT [::1]:443 HTTP/1.1\r\nHost: other.test"), Ok(tunnel));
     }
 

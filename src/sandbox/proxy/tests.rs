@@ -11,27 +11,27 @@ use tokio::{
 use super::*;
 use crate::web::Resolver;
 
-struct Nobody;
+struct NeverResolves;
 
-impl Resolver for Nobody {
+impl Resolver for NeverResolves {
     fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<std::net::IpAddr>>> {
         Box::pin(std::future::pending())
     }
 }
 
-/// Opens a door to a new listener.
-async fn door(bounds: Bounds) -> (Door, TcpListener, String) {
+/// Opens a proxy of a command to a new listener.
+async fn open(bounds: Bounds) -> (CommandProxy, TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = listener.local_addr().unwrap().to_string();
     let hosts = vec![place.parse().unwrap(), "slow.test".parse().unwrap()];
-    let gate = Arc::new(Gate::new(hosts, Arc::new(Nobody)));
+    let gate = Arc::new(Gate::new(hosts, Arc::new(NeverResolves)));
     let permits = Arc::new(Semaphore::new(bounds.connections));
     let proxy = Proxy { gate, permits, bounds, helper: PathBuf::new(), helper_file: (0, 0), place: std::env::temp_dir() };
     (proxy.open().unwrap(), listener, place)
 }
 
-async fn visit(door: &Door, request: String) -> UnixStream {
-    let mut client = UnixStream::connect(door.socket()).await.unwrap();
+async fn visit(proxy: &CommandProxy, request: String) -> UnixStream {
+    let mut client = UnixStream::connect(proxy.socket()).await.unwrap();
     client.write_all(request.as_bytes()).await.unwrap();
     client
 }
@@ -42,8 +42,8 @@ async fn answer(mut client: UnixStream) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-async fn tunnel(door: &Door, listener: &TcpListener, place: &str) -> (UnixStream, TcpStream) {
-    let mut client = visit(door, format!("CONNECT {place} HTTP/1.1\r\n\r\n")).await;
+async fn tunnel(proxy: &CommandProxy, listener: &TcpListener, place: &str) -> (UnixStream, TcpStream) {
+    let mut client = visit(proxy, format!("CONNECT {place} HTTP/1.1\r\n\r\n")).await;
     let (server, _) = listener.accept().await.unwrap();
     let mut established = [0; 39];
     client.read_exact(&mut established).await.unwrap();
@@ -53,23 +53,23 @@ async fn tunnel(door: &Door, listener: &TcpListener, place: &str) -> (UnixStream
 #[tokio::test]
 async fn silence_of_both_sides_and_requests_that_do_not_come_end_a_connection() {
     let short = Duration::from_millis(100);
-    let (door, listener, place) = door(Bounds { idle: short, head: short, dial: short, ..BOUNDS }).await;
+    let (proxy, listener, place) = open(Bounds { idle: short, head: short, dial: short, ..BOUNDS }).await;
 
-    let (client, mut server) = tunnel(&door, &listener, &place).await;
+    let (client, mut server) = tunnel(&proxy, &listener, &place).await;
 
     assert_eq!(answer(client).await, "");
     assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
-    assert!(answer(visit(&door, "GET http:".to_owned()).await).await.starts_with("HTTP/1.1 408 "));
-    assert!(answer(visit(&door, "CONNECT slow.test:443 HTTP/1.1\r\n\r\n".to_owned()).await).await.starts_with("HTTP/1.1 504 "));
+    assert!(answer(visit(&proxy, "GET http:".to_owned()).await).await.starts_with("HTTP/1.1 408 "));
+    assert!(answer(visit(&proxy, "CONNECT slow.test:443 HTTP/1.1\r\n\r\n".to_owned()).await).await.starts_with("HTTP/1.1 504 "));
 }
 
 #[tokio::test]
 async fn a_command_has_so_many_bytes_and_connections_and_no_more() {
-    let (door, listener, place) = door(Bounds { bytes: 100_000, connections: 2, ..BOUNDS }).await;
+    let (proxy, listener, place) = open(Bounds { bytes: 100_000, connections: 2, ..BOUNDS }).await;
 
-    let (first, mut server) = tunnel(&door, &listener, &place).await;
-    let (second, quiet) = tunnel(&door, &listener, &place).await;
-    let refused = answer(UnixStream::connect(door.socket()).await.unwrap()).await;
+    let (first, mut server) = tunnel(&proxy, &listener, &place).await;
+    let (second, quiet) = tunnel(&proxy, &listener, &place).await;
+    let refused = answer(UnixStream::connect(proxy.socket()).await.unwrap()).await;
     let flood = tokio::spawn(async move { while server.write_all(&[0; 1000]).await.is_ok() {} });
     let got = answer(first).await;
     flood.await.unwrap();
@@ -77,17 +77,17 @@ async fn a_command_has_so_many_bytes_and_connections_and_no_more() {
 
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections at once from this sandbox\n"), "{refused}");
     assert!((50_000..=100_000).contains(&got.len()), "{}", got.len());
-    assert_eq!(door.close().await, ["[network: this command has used up its 0 MiB of network traffic]\n"]);
+    assert_eq!(proxy.close().await, ["[network: this command has used up its 0 MiB of network traffic]\n"]);
 }
 
 #[tokio::test]
 async fn a_closed_door_leaves_no_connection_and_no_file() {
-    let (door, listener, place) = door(BOUNDS).await;
-    let (client, mut server) = tunnel(&door, &listener, &place).await;
-    let folder = door.socket().parent().unwrap().to_owned();
+    let (proxy, listener, place) = open(BOUNDS).await;
+    let (client, mut server) = tunnel(&proxy, &listener, &place).await;
+    let folder = proxy.socket().parent().unwrap().to_owned();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&folder).unwrap().permissions()) & 0o777, 0o700);
 
-    assert_eq!(door.close().await, Vec::<String>::new());
+    assert_eq!(proxy.close().await, Vec::<String>::new());
 
     assert!(!folder.exists());
     assert_eq!((answer(client).await.as_str(), server.read(&mut [0]).await.unwrap()), ("", 0));
@@ -95,10 +95,10 @@ async fn a_closed_door_leaves_no_connection_and_no_file() {
 
 #[tokio::test]
 async fn a_second_request_of_a_connection_reaches_nobody() {
-    let (door, listener, place) = door(BOUNDS).await;
+    let (proxy, listener, place) = open(BOUNDS).await;
     let request = format!("POST http://{place}/ HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody");
 
-    let client = visit(&door, format!("{request}GET / HTTP/1.1\r\nHost: other.test\r\n\r\n")).await;
+    let client = visit(&proxy, format!("{request}GET / HTTP/1.1\r\nHost: other.test\r\n\r\n")).await;
     let (mut server, _) = listener.accept().await.unwrap();
     let mut heard = vec![0; 4096];
     let mut count = 0;

@@ -34,28 +34,28 @@ impl Budget {
     }
 }
 
-/// Detects silence. Only silence in both directions counts, since one direction may be quiet for
+/// Detects idleness. Only idleness in both directions counts, since one direction may be quiet for
 /// long.
-struct Silence {
+struct IdleTimer {
     start: Instant,
     /// Milliseconds from the start to the last byte received.
-    heard: AtomicU64,
+    last_byte: AtomicU64,
     idle: Duration,
 }
 
-impl Silence {
+impl IdleTimer {
     fn new(idle: Duration) -> Self {
-        Self { start: Instant::now(), heard: AtomicU64::new(0), idle }
+        Self { start: Instant::now(), last_byte: AtomicU64::new(0), idle }
     }
 
-    fn broken(&self) {
+    fn reset(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_byte.store(now, Ordering::Relaxed);
     }
 
-    async fn too_long(&self) {
+    async fn expired(&self) {
         loop {
-            let until = self.start + Duration::from_millis(self.heard.load(Ordering::Relaxed)) + self.idle;
+            let until = self.start + Duration::from_millis(self.last_byte.load(Ordering::Relaxed)) + self.idle;
             if Instant::now() >= until {
                 return;
             }
@@ -74,19 +74,19 @@ pub(super) async fn both(
 ) -> Result<(), UsedUp> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
-    let silence = Silence::new(idle);
+    let timer = IdleTimer::new(idle);
     let up = async {
-        say(&mut to_server, first, &silence, budget).await?;
-        carry(&mut from_client, &mut to_server, u64::MAX, &silence, budget).await?;
+        send(&mut to_server, first, &timer, budget).await?;
+        carry(&mut from_client, &mut to_server, u64::MAX, &timer, budget).await?;
         to_server.shutdown().await.map_err(End::from)
     };
     let down = async {
-        carry(&mut from_server, &mut to_client, u64::MAX, &silence, budget).await?;
+        carry(&mut from_server, &mut to_client, u64::MAX, &timer, budget).await?;
         to_client.shutdown().await.map_err(End::from)
     };
     ended(tokio::select! {
         both = async { tokio::try_join!(up, down) } => both.map(drop),
-        () = silence.too_long() => Ok(()),
+        () = timer.expired() => Ok(()),
     })
 }
 
@@ -103,12 +103,12 @@ pub(super) async fn exchange(
 ) -> Result<(), UsedUp> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
-    let silence = Silence::new(idle);
+    let timer = IdleTimer::new(idle);
     let first = first.get(..usize::try_from(body_bytes).unwrap_or(usize::MAX)).unwrap_or(first);
     let request = async {
-        say(&mut to_server, head, &silence, budget).await?;
-        say(&mut to_server, first, &silence, budget).await?;
-        carry(&mut from_client, &mut to_server, body_bytes.saturating_sub(first.len() as u64), &silence, budget).await
+        send(&mut to_server, head, &timer, budget).await?;
+        send(&mut to_server, first, &timer, budget).await?;
+        carry(&mut from_client, &mut to_server, body_bytes.saturating_sub(first.len() as u64), &timer, budget).await
     };
     let up = async {
         match request.await {
@@ -118,13 +118,13 @@ pub(super) async fn exchange(
         }
     };
     let down = async {
-        carry(&mut from_server, &mut to_client, u64::MAX, &silence, budget).await?;
+        carry(&mut from_server, &mut to_client, u64::MAX, &timer, budget).await?;
         to_client.shutdown().await.map_err(End::from)
     };
     ended(tokio::select! {
         down = down => down,
         up = up => up,
-        () = silence.too_long() => Ok(()),
+        () = timer.expired() => Ok(()),
     })
 }
 
@@ -147,10 +147,10 @@ fn ended(result: Result<(), End>) -> Result<(), UsedUp> {
     }
 }
 
-async fn say(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], silence: &Silence, budget: &Budget) -> Result<(), End> {
+async fn send(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], timer: &IdleTimer, budget: &Budget) -> Result<(), End> {
     budget.take(bytes.len()).map_err(|UsedUp| End::UsedUp)?;
     to.write_all(bytes).await?;
-    silence.broken();
+    timer.reset();
     Ok(())
 }
 
@@ -158,7 +158,7 @@ async fn carry(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     most: u64,
-    silence: &Silence,
+    timer: &IdleTimer,
     budget: &Budget,
 ) -> Result<(), End> {
     let (mut buffer, mut left) = (vec![0; BUFFER_BYTES], most);
@@ -168,8 +168,8 @@ async fn carry(
         if count == 0 {
             break;
         }
-        silence.broken();
-        say(to, buffer.get(..count).unwrap_or_default(), silence, budget).await?;
+        timer.reset();
+        send(to, buffer.get(..count).unwrap_or_default(), timer, budget).await?;
         left -= count as u64;
     }
     Ok(())

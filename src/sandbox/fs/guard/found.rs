@@ -44,13 +44,13 @@ pub(in crate::sandbox) type Changed = (i64, i64);
 
 /// Status of a name, without following links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct FileStatus {
     pub(super) own: Identity,
     pub(super) kind: FileType,
     pub(super) changed: Changed,
 }
 
-impl Look {
+impl FileStatus {
     #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ by platform")]
     pub(super) fn of(stat: &Stat) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Look {
 
 /// Identity and type of the file with this name; `None` if there is none.
 pub(in crate::sandbox) fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
-    Look::at(dir, Path::new(name)).ok().map(|look| (look.own, look.kind))
+    FileStatus::at(dir, Path::new(name)).ok().map(|status| (status.own, status.kind))
 }
 
 /// The names in a folder, sorted.
@@ -87,13 +87,13 @@ pub(in crate::sandbox) fn names_of(dir: &OwnedFd) -> Vec<OsString> {
 }
 
 impl Found {
-    pub(super) fn protect(&mut self, path: PathBuf, look: Look, folder: Identity) {
-        if look.is_coverable() {
+    pub(super) fn protect(&mut self, path: PathBuf, status: FileStatus, folder: Identity) {
+        if status.is_coverable() {
             self.read_only.push(path.clone());
         } else {
-            self.loose.insert(path.clone(), look.changed);
+            self.loose.insert(path.clone(), status.changed);
         }
-        self.protected.insert(path, (look.own, folder));
+        self.protected.insert(path, (status.own, folder));
     }
 
     /// Removes duplicates, which arise when a path is found both by its name and through a link.

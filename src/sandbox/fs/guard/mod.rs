@@ -38,7 +38,7 @@ use std::{
 };
 
 use callboard_actors::ports::SandboxError;
-use found::Look;
+use found::FileStatus;
 pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
 use search::{Listings, Unguarded};
@@ -52,7 +52,7 @@ use crate::sandbox::PathRules;
 
 /// Identity of the root folder.
 fn identity_of_root(root: &Root) -> Option<Identity> {
-    Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own)
+    FileStatus::at(root.dir.as_fd(), Path::new("")).ok().map(|status| status.own)
 }
 
 /// The guard of one workspace.
@@ -120,7 +120,7 @@ impl Guard {
         };
         let searched = search::before(&self.root, &listings).map(|mut searched| {
             if !is_alone {
-                self.look_again(&mut searched.found, &remembered);
+                self.check_remembered(&mut searched.found, &remembered);
             }
             searched
         });
@@ -147,11 +147,11 @@ impl Guard {
 
     /// Checks the paths of the last search again. A concurrent command can move folders during the
     /// search, so a path that the walk missed may still be in its old place.
-    fn look_again(&self, found: &mut Found, remembered: &BTreeSet<PathBuf>) {
-        let look = |path: &Path| Look::at(self.root.dir.as_fd(), path).ok();
+    fn check_remembered(&self, found: &mut Found, remembered: &BTreeSet<PathBuf>) {
+        let status = |path: &Path| FileStatus::at(self.root.dir.as_fd(), path).ok();
         let missing: Vec<PathBuf> = remembered.iter().filter(|path| !found.protected.contains_key(*path)).cloned().collect();
         for path in missing {
-            if let (Some(own), Some(above)) = (look(&path), path.parent().and_then(look)) {
+            if let (Some(own), Some(above)) = (status(&path), path.parent().and_then(status)) {
                 found.protect(path, own, above.own);
             }
         }

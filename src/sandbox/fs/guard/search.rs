@@ -28,7 +28,7 @@ use rustix::{
 };
 
 use super::{
-    found::{Changed, Found, Identity, Look},
+    found::{Changed, FileStatus, Found, Identity},
     known::Known,
 };
 use crate::sandbox::{
@@ -111,7 +111,7 @@ pub(super) struct Listing {
 pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
 
 /// The purpose of a search: what it looks for and what it may do.
-pub(super) struct Aim<'a> {
+pub(super) struct Purpose<'a> {
     /// Listings cached by an earlier search.
     pub(super) last: &'a Arc<Listings>,
     /// After a command: what existed before it. Only links and configurations from before are
@@ -149,7 +149,7 @@ struct Item<'a> {
 
 struct Search<'a> {
     root: &'a Root,
-    aim: Aim<'a>,
+    purpose: Purpose<'a>,
     names: Names,
     found: Found,
     /// Folders searched with their number of names, and the new listings of those that changed.
@@ -171,7 +171,7 @@ struct Search<'a> {
 
 /// Searches a workspace before a command.
 pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Unguarded> {
-    let mut searched = Search::new(root, Aim { last, known: None, reopens: false }).run();
+    let mut searched = Search::new(root, Purpose { last, known: None, reopens: false }).run();
     if let Some(why) = searched.missed.pop() {
         return Err(why);
     }
@@ -184,12 +184,12 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
 /// Searches a workspace after a command, as completely as possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
     let reopens = root.quota().files_max.is_some();
-    Search::new(root, Aim { last, known: Some(known), reopens }).run()
+    Search::new(root, Purpose { last, known: Some(known), reopens }).run()
 }
 
 /// Counts a workspace while a command runs.
 pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
-    Search::new(root, Aim { last, known: Some(&Known::default()), reopens: false }).run()
+    Search::new(root, Purpose { last, known: Some(&Known::default()), reopens: false }).run()
 }
 
 /// Opens a folder by its path below the root, without following a link.
@@ -198,13 +198,13 @@ pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 impl<'a> Search<'a> {
-    fn new(root: &'a Root, aim: Aim<'a>) -> Self {
-        let device = Look::at(root.dir.as_fd(), Path::new("")).ok().map(|look| look.own.0);
+    fn new(root: &'a Root, purpose: Purpose<'a>) -> Self {
+        let device = FileStatus::at(root.dir.as_fd(), Path::new("")).ok().map(|status| status.own.0);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the numbers have 32 bits, their type differs")]
         let is_remote = rustix::fs::fstatfs(&root.dir).map_or(true, |fs| REMOTE.contains(&(fs.f_type as u32)));
         Self {
             root,
-            aim,
+            purpose,
             names: root.rules().names(),
             found: Found::default(),
             seen: Vec::new(),
@@ -222,7 +222,7 @@ impl<'a> Search<'a> {
 
     /// Whether this search comes before a command; then anything it cannot search is an error.
     fn is_before(&self) -> bool {
-        self.aim.known.is_none()
+        self.purpose.known.is_none()
     }
 
     fn run(mut self) -> Searched {
@@ -242,10 +242,10 @@ impl<'a> Search<'a> {
         }
         self.found.deduplicate();
         let files = self.counts.then(|| self.count());
-        let listings = if self.listings.is_empty() && self.seen.len() == self.aim.last.len() {
-            self.aim.last.clone()
+        let listings = if self.listings.is_empty() && self.seen.len() == self.purpose.last.len() {
+            self.purpose.last.clone()
         } else {
-            let (mut new, last) = (self.listings, self.aim.last);
+            let (mut new, last) = (self.listings, self.purpose.last);
             let kept = self.seen.into_iter().filter_map(|(path, _)| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
             Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
         };
@@ -271,43 +271,43 @@ impl<'a> Search<'a> {
     }
 
     fn enqueue(&mut self, item: Item<'a>) {
-        let last = self.aim.last.get(&item.path);
+        let last = self.purpose.last.get(&item.path);
         if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { last, ..item });
     }
 
     /// Counts one folder. An unreadable one counts as empty; it is not in the search, so nothing is
     /// missed.
     fn count_folder(&mut self, item: &Item<'_>) -> u64 {
-        let Ok(look) = self.look(&item.path) else { return 0 };
-        if look.kind != FileType::Directory {
+        let Ok(status) = self.status(&item.path) else { return 0 };
+        if status.kind != FileType::Directory {
             return 0;
         }
-        let last = item.last.filter(|last| last.stamp == Stamp { own: look.own, changed: look.changed }).cloned();
-        let Some(listing) = last.or_else(|| self.list_anew(item, look).ok().flatten()) else { return 0 };
+        let last = item.last.filter(|last| last.stamp == Stamp { own: status.own, changed: status.changed }).cloned();
+        let Some(listing) = last.or_else(|| self.list_reopening(item, status).ok().flatten()) else { return 0 };
         for name in listing.folders.iter().chain(&listing.marked) {
-            self.enter_to_count(item.path.join(name), look.own);
+            self.enter_to_count(item.path.join(name), status.own);
         }
         listing.names
     }
 
-    fn look(&self, path: &Path) -> Result<Look, Errno> {
-        Look::at(self.root.dir.as_fd(), path)
+    fn status(&self, path: &Path) -> Result<FileStatus, Errno> {
+        FileStatus::at(self.root.dir.as_fd(), path)
     }
 
     /// Searches one folder and returns the number of its names.
     fn search_folder(&mut self, item: &Item<'_>) -> u64 {
-        let look = match self.look(&item.path) {
-            Ok(look) if look.kind == FileType::Directory => look,
+        let status = match self.status(&item.path) {
+            Ok(status) if status.kind == FileType::Directory => status,
             Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
             Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
             // It was removed or became something else; or its parent cannot be entered and is
             // protected as a whole.
             Ok(_) | Err(_) => return 0,
         };
-        let stamp = Stamp { own: look.own, changed: look.changed };
+        let stamp = Stamp { own: status.own, changed: status.changed };
         let listing = match item.last.filter(|last| last.stamp == stamp) {
             Some(last) => last.clone(),
-            None => match self.list_anew(item, look) {
+            None => match self.list_reopening(item, status) {
                 Ok(Some(listing)) => listing,
                 // Another command may have removed it during the search.
                 Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return 0,
@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
                 // meanwhile.
                 Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
                     if !item.covered {
-                        self.found.protect(item.path.clone(), look, item.above);
+                        self.found.protect(item.path.clone(), status, item.above);
                     }
                     return 0;
                 }
@@ -327,15 +327,15 @@ impl<'a> Search<'a> {
             self.search_repository(&item.path);
         }
         for name in &listing.marked {
-            self.search_name(item, look.own, name);
+            self.search_name(item, status.own, name);
         }
         let skipped: &[&str] =
             if item.in_git && listing.parts.is_repository() { &["objects", "refs", "logs", "info", "hooks", "lfs"] } else { &[] };
         for name in listing.folders.iter().filter(|name| !skipped.iter().any(|skipped| *name == skipped)) {
-            self.enter(item.path.join(name), look.own, item.covered, item.in_git);
+            self.enter(item.path.join(name), status.own, item.covered, item.in_git);
         }
         for name in listing.folders.iter().filter(|name| skipped.iter().any(|skipped| *name == skipped)) {
-            self.enter_to_count(item.path.join(name), look.own);
+            self.enter_to_count(item.path.join(name), status.own);
         }
         listing.names
     }
@@ -352,11 +352,11 @@ impl<'a> Search<'a> {
     }
 
     /// Lists a folder. A folder that a command closed to its own user is reopened first.
-    fn list_anew(&mut self, item: &Item<'_>, look: Look) -> Result<Option<Arc<Listing>>, Errno> {
+    fn list_reopening(&mut self, item: &Item<'_>, status: FileStatus) -> Result<Option<Arc<Listing>>, Errno> {
         match self.list(&item.path) {
             Err(Errno::ACCESS | Errno::PERM)
-                if self.aim.reopens
-                    && !self.aim.known.is_some_and(|known| known.has(look.own, None))
+                if self.purpose.reopens
+                    && !self.purpose.known.is_some_and(|known| known.has(status.own, None))
                     && reopen(self.root, &item.path).is_some() =>
             {
                 self.list(&item.path)
@@ -374,7 +374,7 @@ impl<'a> Search<'a> {
         };
         // Checks the folder through itself: a folder that can be listed but not entered is as good
         // as unreadable.
-        let look = Look::at(dir.as_fd(), Path::new(""))?;
+        let status = FileStatus::at(dir.as_fd(), Path::new(""))?;
         let folder: Vec<String> = path.iter().map(lower_name).collect();
         let (mut folders, mut marked, mut parts, mut lower, mut names) = (Vec::new(), Vec::new(), Parts::default(), String::new(), 0);
         for entry in Dir::read_from(&dir)? {
@@ -402,7 +402,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::Unknown => Look::at(dir.as_fd(), Path::new(name)).map_or(FileType::Unknown, |look| look.kind),
+                FileType::Unknown => FileStatus::at(dir.as_fd(), Path::new(name)).map_or(FileType::Unknown, |status| status.kind),
                 kind => kind,
             };
             if kind == FileType::Directory {
@@ -411,8 +411,8 @@ impl<'a> Search<'a> {
         }
         folders.sort();
         marked.sort();
-        let listing = Arc::new(Listing { stamp: Stamp { own: look.own, changed: look.changed }, folders, marked, parts, names });
-        if self.remembers == Some(look.own.0) && is_settled(look.changed) {
+        let listing = Arc::new(Listing { stamp: Stamp { own: status.own, changed: status.changed }, folders, marked, parts, names });
+        if self.remembers == Some(status.own.0) && is_settled(status.changed) {
             self.listings.insert(path.to_owned(), listing.clone());
         }
         Ok(Some(listing))
@@ -421,8 +421,8 @@ impl<'a> Search<'a> {
     /// Checks one name in a folder whose identity is `here`.
     fn search_name(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
         let path = item.path.join(name);
-        let look = match self.look(&path) {
-            Ok(look) => look,
+        let status = match self.status(&path) {
+            Ok(status) => status,
             Err(Errno::NAMETOOLONG) => {
                 self.miss_deep(&path);
                 return;
@@ -431,7 +431,7 @@ impl<'a> Search<'a> {
         };
         let lower = lower_name(name);
         if lower == ".git" {
-            match look.kind {
+            match status.kind {
                 FileType::Directory if item.covered => self.enter_to_count(path, here),
                 _ if item.covered => {}
                 FileType::Directory => {
@@ -440,28 +440,28 @@ impl<'a> Search<'a> {
                 }
                 // A link or file named `.git`, whatever its target: git may resolve it where we
                 // cannot.
-                _ => self.protect(path, look, here),
+                _ => self.protect(path, status, here),
             }
             return;
         }
         let folder: Vec<String> = item.path.iter().map(lower_name).collect();
         let is_protected = self.root.rules().is_protected_name(&folder, &lower);
         if is_protected && !item.covered {
-            self.protect(path.clone(), look, here);
+            self.protect(path.clone(), status, here);
         }
-        if self.root.rules().is_sensitive(&path) && look.is_coverable() {
-            self.found.hidden.push((path.clone(), look.kind == FileType::Directory));
-            if look.kind == FileType::Directory {
+        if self.root.rules().is_sensitive(&path) && status.is_coverable() {
+            self.found.hidden.push((path.clone(), status.kind == FileType::Directory));
+            if status.kind == FileType::Directory {
                 self.enter_to_count(path, here);
             }
-        } else if look.kind == FileType::Directory {
+        } else if status.kind == FileType::Directory {
             self.enter(path, here, item.covered || is_protected, item.in_git);
         }
     }
 
     /// Protects the files of a repository that decide which programs git runs.
     fn search_repository(&mut self, path: &Path) {
-        let Ok(Look { own: here, .. }) = self.look(path) else { return };
+        let Ok(FileStatus { own: here, .. }) = self.status(path) else { return };
         if !self.repositories.insert(path.to_owned()) {
             return;
         }
@@ -470,15 +470,15 @@ impl<'a> Search<'a> {
         }
         for name in PROGRAM_NAMES {
             let path = path.join(name);
-            if let Ok(look) = self.look(&path) {
-                self.protect(path, look, here);
+            if let Ok(status) = self.status(&path) {
+                self.protect(path, status, here);
             }
         }
         for name in REPOSITORY_FOLDERS.iter().chain(REBASE_FOLDERS) {
             let path = path.join(name);
-            match self.look(&path) {
-                Ok(look) if look.kind != FileType::Directory => self.protect(path, look, here),
-                Ok(look) if REBASE_FOLDERS.contains(name) => self.search_steps(&path.join(REBASE_STEPS), look.own),
+            match self.status(&path) {
+                Ok(status) if status.kind != FileType::Directory => self.protect(path, status, here),
+                Ok(status) if REBASE_FOLDERS.contains(name) => self.search_steps(&path.join(REBASE_STEPS), status.own),
                 Ok(_) => self.enter(path, here, false, true),
                 Err(_) => {}
             }
@@ -488,23 +488,23 @@ impl<'a> Search<'a> {
     /// Protects a list of rebase steps if it runs commands. Other lists stay writable, so that a
     /// rebase can continue.
     fn search_steps(&mut self, path: &Path, here: Identity) {
-        let Ok(look) = self.look(path) else { return };
+        let Ok(status) = self.status(path) else { return };
         let runs = || read(self.root, path).is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps));
-        if look.kind != FileType::RegularFile || runs() {
-            self.protect(path.to_owned(), look, here);
+        if status.kind != FileType::RegularFile || runs() {
+            self.protect(path.to_owned(), status, here);
         }
     }
 
-    fn protect(&mut self, path: PathBuf, look: Look, here: Identity) {
-        let changed = (!look.is_coverable()).then_some(look.changed);
-        if self.aim.known.is_none_or(|known| known.has(look.own, changed)) {
-            match look.kind {
+    fn protect(&mut self, path: PathBuf, status: FileStatus, here: Identity) {
+        let changed = (!status.is_coverable()).then_some(status.changed);
+        if self.purpose.known.is_none_or(|known| known.has(status.own, changed)) {
+            match status.kind {
                 FileType::Symlink => self.follow(&path),
                 FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => self.follow_config(&path),
                 _ => {}
             }
         }
-        self.found.protect(path, look, here);
+        self.found.protect(path, status, here);
     }
 
     /// Protects the hooks and included configuration that a repository's configuration names.
@@ -528,11 +528,11 @@ impl<'a> Search<'a> {
     fn protect_target(&mut self, target: PathBuf, origin: &Path) {
         let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
         if !is_above
-            && let Ok(look) = self.look(&target)
-            && look.is_coverable()
-            && let Some(above) = target.parent().and_then(|above| self.look(above).ok())
+            && let Ok(status) = self.status(&target)
+            && status.is_coverable()
+            && let Some(above) = target.parent().and_then(|above| self.status(above).ok())
         {
-            self.found.protect(target, look, above.own);
+            self.found.protect(target, status, above.own);
         }
     }
 
@@ -540,7 +540,7 @@ impl<'a> Search<'a> {
     fn follow(&mut self, link: &Path) {
         let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else { return };
         let is_git = link.file_name().is_some_and(|name| lower_name(name) == ".git");
-        if is_git && self.look(&target).is_ok_and(|look| look.kind == FileType::Directory) {
+        if is_git && self.status(&target).is_ok_and(|status| status.kind == FileType::Directory) {
             self.search_repository(&target);
         } else {
             self.protect_target(target, link);

@@ -17,7 +17,7 @@ use rustix::{
 };
 
 use super::{
-    found::Look,
+    found::FileStatus,
     known::Known,
     search::{self, Listings, Searched, all_names, open_real},
 };
@@ -112,7 +112,7 @@ fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
         let aside = OsString::from_vec(aside);
         let renamed = match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
             // Not every file system supports RENAME_NOREPLACE.
-            Err(Errno::INVAL | Errno::NOSYS) => match Look::at(dir.as_fd(), Path::new(&aside)) {
+            Err(Errno::INVAL | Errno::NOSYS) => match FileStatus::at(dir.as_fd(), Path::new(&aside)) {
                 Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
                 _ => Err(Errno::EXIST),
             },

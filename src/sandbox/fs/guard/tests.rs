@@ -3,7 +3,7 @@ use std::{fs, os::unix::ffi::OsStrExt, time::Instant};
 use super::*;
 use crate::sandbox::{PathRules, WorkspaceQuota};
 
-fn ground() -> (tempfile::TempDir, Arc<Guard>) {
+fn fixture() -> (tempfile::TempDir, Arc<Guard>) {
     let folder = tempfile::tempdir().unwrap();
     let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
     (folder, Guard::new(root))
@@ -27,7 +27,7 @@ fn repository(folder: &tempfile::TempDir, path: &str) {
 
 #[test]
 fn what_names_programs_is_found_in_every_kind_of_repository() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     repository(&folder, "plain/.git");
     repository(&folder, "bare");
     repository(&folder, "plain/.git/modules/deep/er");
@@ -60,7 +60,7 @@ fn what_names_programs_is_found_in_every_kind_of_repository() {
 
 #[test]
 fn a_git_that_is_no_folder_is_protected_by_itself_wherever_it_leads() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     repository(&folder, "meta");
     for (name, target) in [("a", "/proc/self/cwd/y"), ("b", "../nothing"), ("c", ".git"), ("d", "/etc"), ("e", "../meta")] {
         fs::create_dir(folder.path().join(name)).unwrap();
@@ -76,7 +76,7 @@ fn a_git_that_is_no_folder_is_protected_by_itself_wherever_it_leads() {
 
 #[test]
 fn a_users_link_that_is_replaced_is_known_to_be_another() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     let link = folder.path().join(".git");
     std::os::unix::fs::symlink("mine", &link).unwrap();
     let guarded = guard.search().unwrap();
@@ -91,7 +91,7 @@ fn a_users_link_that_is_replaced_is_known_to_be_another() {
 
 #[test]
 fn a_new_link_takes_nothing_along_that_it_leads_to() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     write(&folder, "src/config", "the user's");
     let guarded = guard.search().unwrap();
 
@@ -104,7 +104,7 @@ fn a_new_link_takes_nothing_along_that_it_leads_to() {
 
 #[test]
 fn what_a_protected_link_of_the_user_leads_to_is_protected_with_it() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     repository(&folder, ".git");
     write(&folder, "githooks/pre-commit", "x");
     std::os::unix::fs::symlink("../githooks", folder.path().join(".git/hooks")).unwrap();
@@ -117,7 +117,7 @@ fn what_a_protected_link_of_the_user_leads_to_is_protected_with_it() {
 
 #[test]
 fn hooks_and_files_that_the_users_configuration_names_are_protected_with_it() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     repository(&folder, "repo/.git");
     write(&folder, "repo/.git/config", "[core]\n\thooksPath = .githooks\n[include]\n\tpath = ../shared\n\tpath = ../..\n");
     write(&folder, "repo/.githooks/pre-commit", "x");
@@ -140,7 +140,7 @@ fn hooks_and_files_that_the_users_configuration_names_are_protected_with_it() {
 
 #[test]
 fn names_that_are_taken_keep_nothing_in_its_place() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     let guarded = guard.search().unwrap();
 
     write(&folder, ".mcp.json", "evil");
@@ -156,7 +156,7 @@ fn names_that_are_taken_keep_nothing_in_its_place() {
 
 #[test]
 fn names_that_are_no_text_are_searched_like_others() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
     let guarded = guard.search().unwrap();
 
@@ -169,7 +169,7 @@ fn names_that_are_no_text_are_searched_like_others() {
 
 #[test]
 fn what_a_command_made_is_not_vouched_for_by_one_that_ran_beside_it() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     write(&folder, ".mcp.json", "the user's");
     let first = guard.search().unwrap();
     write(&folder, "a/.mcp.json", "evil");
@@ -187,7 +187,7 @@ fn what_a_command_made_is_not_vouched_for_by_one_that_ran_beside_it() {
 
 #[test]
 fn sixty_thousand_names_in_a_folder_hide_nothing() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     for n in 0..60_000 {
         fs::hard_link(folder.path().join("first"), folder.path().join(n.to_string()))
             .or_else(|_| fs::write(folder.path().join("first"), ""))
@@ -205,7 +205,7 @@ fn sixty_thousand_names_in_a_folder_hide_nothing() {
 
 #[test]
 fn more_protected_files_than_can_be_covered_are_an_error() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     for n in 0..1001 {
         write(&folder, &format!("{n}/.envrc"), "x");
     }
@@ -217,7 +217,7 @@ fn more_protected_files_than_can_be_covered_are_an_error() {
 
 #[test]
 fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     let name = "d".repeat(200);
     let mut here: std::os::fd::OwnedFd = fs::File::open(folder.path()).unwrap().into();
     for _ in 0..25 {
@@ -231,7 +231,7 @@ fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
 /// Prints a measurement. `CALLBOARD_LONG=1` measures the promised size.
 #[test]
 fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
-    let (folder, guard) = ground();
+    let (folder, guard) = fixture();
     let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
     let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 2) };
     for n in 0..folders {

@@ -21,19 +21,19 @@ pub(super) struct Line {
 
 /// Selects the lines to send.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct ProgressSender {
     progress: Progress,
-    told: Option<Instant>,
+    sent: Option<Instant>,
     latest: Option<Vec<u8>>,
 }
 
-impl Teller {
+impl ProgressSender {
     pub(super) fn new(progress: Progress) -> Self {
-        Self { progress, told: None, latest: None }
+        Self { progress, sent: None, latest: None }
     }
 
     /// Takes new output. Only its last complete line is kept.
-    pub(super) fn hear(&mut self, line: &mut Line, printed: &[u8]) {
+    pub(super) fn push(&mut self, line: &mut Line, printed: &[u8]) {
         let mut parts = printed.rsplitn(3, |b| *b == b'\n');
         let rest = parts.next().unwrap_or_default();
         match (parts.next(), parts.next()) {
@@ -52,11 +52,11 @@ impl Teller {
     }
 
     /// Sends the latest line if it is due.
-    pub(super) fn tell(&mut self, now: Instant) {
-        if self.told.is_none_or(|told| now >= told + PAUSE)
+    pub(super) fn send_due(&mut self, now: Instant) {
+        if self.sent.is_none_or(|sent| now >= sent + PAUSE)
             && let Some(line) = self.latest.take()
         {
-            self.told = Some(now);
+            self.sent = Some(now);
             self.progress.tell(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
     }
@@ -88,25 +88,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_whole_line_is_told_at_most_twice_a_second() {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let sink = told.clone();
-        let (mut teller, mut line, start) =
-            (Teller::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
+    fn the_latest_whole_line_is_sent_at_most_twice_a_second() {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let sink = sent.clone();
+        let (mut sender, mut line, start) =
+            (ProgressSender::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
 
-        teller.hear(&mut line, b"half");
-        teller.tell(start);
-        teller.hear(&mut line, b" and half\n");
-        teller.tell(start);
-        teller.hear(&mut line, b"a\nb\n\nc");
-        teller.tell(start + Duration::from_millis(499));
-        teller.hear(&mut line, b"d\n");
-        teller.tell(start + Duration::from_millis(500));
-        teller.hear(&mut line, b"words and ");
-        teller.hear(&mut line, &[b'x'; 10_000]);
-        teller.hear(&mut line, b"\n");
-        teller.tell(start + Duration::from_millis(1000));
+        sender.push(&mut line, b"half");
+        sender.send_due(start);
+        sender.push(&mut line, b" and half\n");
+        sender.send_due(start);
+        sender.push(&mut line, b"a\nb\n\nc");
+        sender.send_due(start + Duration::from_millis(499));
+        sender.push(&mut line, b"d\n");
+        sender.send_due(start + Duration::from_millis(500));
+        sender.push(&mut line, b"words and ");
+        sender.push(&mut line, &[b'x'; 10_000]);
+        sender.push(&mut line, b"\n");
+        sender.send_due(start + Duration::from_millis(1000));
 
-        assert_eq!(*told.lock().unwrap(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
+        assert_eq!(*sent.lock().unwrap(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
     }
 }

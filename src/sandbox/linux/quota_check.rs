@@ -23,7 +23,7 @@ use crate::sandbox::{
 };
 
 /// Interval between two reads of the disk's free space, each one system call.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest time between two counts, whatever the disk reports: files that others remove hide files
 /// that the command creates.
@@ -34,7 +34,7 @@ const COUNT_SHARE: u32 = 10;
 
 /// The quota check of one running command.
 #[derive(Debug)]
-pub(in crate::sandbox) struct Held {
+pub(in crate::sandbox) struct QuotaCheck {
     guard: Arc<Guard>,
     quota: WorkspaceQuota,
     /// Usage before the command started.
@@ -46,7 +46,7 @@ pub(in crate::sandbox) struct Held {
     took: Duration,
 }
 
-impl Held {
+impl QuotaCheck {
     /// Prepares the check; called after the search before a command, which has counted the
     /// workspace. Does not block.
     ///
@@ -82,20 +82,20 @@ impl Held {
         let stop = cancel.child_token();
         let mut run = std::pin::pin!(spawner.run(launch, &stop));
         loop {
-            let look = async {
-                tokio::time::sleep(LOOK).await;
+            let check = async {
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 tokio::task::spawn_blocking(move || {
-                    let excess = self.look();
+                    let excess = self.check();
                     (self, excess)
                 })
                 .await
             };
-            let looked = tokio::select! {
+            let checked = tokio::select! {
                 result = &mut run => return result,
-                looked = look => looked,
+                checked = check => checked,
             };
             // The runtime is shutting down and ends the command with it.
-            let Ok((held, excess)) = looked else { return run.await };
+            let Ok((this, excess)) = checked else { return run.await };
             if let Some(excess) = excess {
                 stop.cancel();
                 return match run.await {
@@ -103,12 +103,12 @@ impl Held {
                     ended => ended,
                 };
             }
-            self = held;
+            self = this;
         }
     }
 
     /// Returns the quota that the command has exceeded, if any. Blocks while it counts.
-    fn look(&mut self) -> Option<Excess> {
+    fn check(&mut self) -> Option<Excess> {
         let since = self.at.elapsed();
         if since < self.took * COUNT_SHARE || (since < COUNT_AGAIN && !self.may_be_over()) {
             return None;
@@ -126,8 +126,8 @@ impl Held {
     /// does not report its free space or inodes.
     fn may_be_over(&self) -> bool {
         let now = free(self.guard.root().real_path());
-        let is_over = |max: u64, held: u64, before: Option<u64>, now: Option<u64>| match (before, now) {
-            (Some(before), Some(now)) => before.saturating_sub(now) > max.saturating_sub(held),
+        let is_over = |max: u64, used: u64, before: Option<u64>, now: Option<u64>| match (before, now) {
+            (Some(before), Some(now)) => before.saturating_sub(now) > max.saturating_sub(used),
             _ => true,
         };
         let files = |of: Option<Free>| of.and_then(|free| free.files);

@@ -9,7 +9,7 @@ const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/s
 
 /// The result for some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Means {
+pub(super) struct HiddenMemory {
     /// Bytes of memory files and shared memory, each counted once: the file's size or its mapped
     /// length, whichever is larger.
     pub(super) shared: u64,
@@ -18,21 +18,21 @@ pub(super) struct Means {
     pub(super) pipes: u64,
 }
 
-impl Means {
-    /// Examines processes, `looks_max` descriptors and mappings of theirs at most. Stops counting
+impl HiddenMemory {
+    /// Examines processes, `reads_max` descriptors and mappings of theirs at most. Stops counting
     /// sockets at `sockets_max`, since more would not change the decision.
-    pub(super) fn of(tree: &[i32], looks_max: usize, sockets_max: u64) -> Self {
-        let (mut means, mut files, mut looks) = (Self::default(), HashMap::<u64, u64>::new(), looks_max);
+    pub(super) fn of(tree: &[i32], reads_max: usize, sockets_max: u64) -> Self {
+        let (mut hidden, mut files, mut reads) = (Self::default(), HashMap::<u64, u64>::new(), reads_max);
         for pid in tree {
             for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-                if looks == 0 || means.sockets >= sockets_max {
+                if reads == 0 || hidden.sockets >= sockets_max {
                     break;
                 }
-                looks -= 1;
+                reads -= 1;
                 let to = fs::read_link(fd.path()).unwrap_or_default();
                 match to.as_os_str().as_encoded_bytes() {
-                    to if to.starts_with(b"socket:") => means.sockets += 1,
-                    to if to.starts_with(b"pipe:") => means.pipes += 1,
+                    to if to.starts_with(b"socket:") => hidden.sockets += 1,
+                    to if to.starts_with(b"pipe:") => hidden.pipes += 1,
                     to if to.starts_with(b"/memfd:") => {
                         if let Ok(file) = fs::metadata(fd.path()) {
                             let bytes = files.entry(file.ino()).or_default();
@@ -43,13 +43,13 @@ impl Means {
                 }
             }
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-            for (inode, mapped) in maps.lines().take(looks).filter_map(shared_memory) {
+            for (inode, mapped) in maps.lines().take(reads).filter_map(shared_memory) {
                 let bytes = files.entry(inode).or_default();
                 *bytes = (*bytes).max(mapped);
             }
         }
-        means.shared = files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
-        means
+        hidden.shared = files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        hidden
     }
 }
 
@@ -82,14 +82,14 @@ mod tests {
     #[test]
     fn sockets_and_pipes_of_a_process_are_counted() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let before = Means::of(&[own], 10_000, u64::MAX);
+        let before = HiddenMemory::of(&[own], 10_000, u64::MAX);
         let _held = (rustix::pipe::pipe().unwrap(), std::os::unix::net::UnixStream::pair().unwrap());
 
-        let after = Means::of(&[own], 10_000, u64::MAX);
+        let after = HiddenMemory::of(&[own], 10_000, u64::MAX);
 
         // Other tests of this process open and close descriptors too.
         assert!(after.sockets >= 2 && after.pipes >= 2, "{before:?} {after:?}");
-        assert_eq!(Means::of(&[own], 0, u64::MAX), Means::default());
-        assert_eq!(Means::of(&[own], 10_000, 1).sockets, 1);
+        assert_eq!(HiddenMemory::of(&[own], 0, u64::MAX), HiddenMemory::default());
+        assert_eq!(HiddenMemory::of(&[own], 10_000, 1).sockets, 1);
     }
 }
