@@ -1,5 +1,5 @@
 //! One running command: its output, its limits and how it ends. The spawner's thread drives it with
-//! `step` and `watch`, which never block.
+//! `step` and `check_limits`, which never block.
 
 use std::{
     io::Read,
@@ -166,7 +166,7 @@ impl Job {
     }
 
     /// Whether the job has no descriptor to wait for, so that its exit must be polled.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn exit_is_polled(&self) -> bool {
         self.ended.is_none() && self.status.is_none()
     }
 
@@ -204,7 +204,7 @@ impl Job {
     }
 
     /// Compares the job's processes, memory and disk usage with its limits.
-    pub(super) fn watch(&mut self, all: &Processes) {
+    pub(super) fn check_limits(&mut self, all: &Processes) {
         if self.status.is_some() || self.killed().is_some() {
             return;
         }

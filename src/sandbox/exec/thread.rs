@@ -30,20 +30,20 @@ use super::{
 
 /// Interval between two checks of all limits. A command must end within two seconds of exceeding
 /// one.
-const WATCH: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Interval between two reads of the machine's number of processes. If the number has grown by one
 /// command's limit, all limits are checked at once: a fork bomb doubles until no other process gets
 /// a processor, and the kernel's own limit does not apply to root.
-const GLANCE: Duration = Duration::from_millis(20);
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Share of the time that checking limits may take on a machine with very many processes: one part
 /// in this many.
-const WATCH_SHARE: u32 = 20;
+const CHECK_SHARE: u32 = 20;
 
 /// Longest interval between two checks of all limits, however long a check takes. A command must
 /// end within two seconds of exceeding one.
-const WATCH_MAX: Duration = Duration::from_millis(1000);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(1000);
 
 /// Processes started in one pass (each takes about a millisecond), and commands checked in one
 /// pass.
@@ -53,18 +53,18 @@ const SLICE: usize = 64;
 /// Loss of memory since the last check after which all limits are checked at once: a command fills
 /// memory at gigabytes a second. While the machine loses memory it is read more often.
 const LOSS: u64 = 16 * 1024 * 1024;
-const MEMORY_GLANCE: Duration = Duration::from_millis(10);
-const HURRIED_GLANCE: Duration = Duration::from_millis(3);
+const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(10);
+const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Pause after a check of commands that lose memory, as a multiple of the check's duration.
 const LOSS_SHARE: u32 = 3;
 
 /// Share of the time that reading the machine's memory may take on a machine with very many
 /// processors: one part in this many.
-const GLANCE_SHARE: u32 = 10;
+const READ_SHARE: u32 = 10;
 
 /// Interval for polling the exit of a job that has no descriptor.
-const ASK: Duration = Duration::from_millis(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A command that waits to be started.
 struct Waiting {
@@ -75,7 +75,7 @@ struct Waiting {
 }
 
 /// A check of the limits of all commands, made in slices.
-struct Round {
+struct LimitCheck {
     all: Processes,
     /// Id of the next job to check.
     next: u64,
@@ -91,17 +91,17 @@ pub(super) struct Thread {
     piped: BTreeMap<u64, PipedJob>,
     terminator: Terminator,
     starter: Starter,
-    watched: Instant,
-    watch: Duration,
-    round: Option<Round>,
-    glanced: Instant,
+    checked_at: Instant,
+    check_interval: Duration,
+    limit_check: Option<LimitCheck>,
+    read_at: Instant,
     /// Number of processes of the machine before the first job started, or at the last jump.
     usual: u32,
     /// Interval to the next read of the machine's processes and memory.
-    glance: Duration,
+    read_interval: Duration,
     /// When the last check of commands that lose memory ended, and how long it took.
-    looked: Instant,
-    took: Duration,
+    losses_checked_at: Instant,
+    losses_check_took: Duration,
     /// Memory available at the last check and at the last read, in bytes; `None` if every command
     /// has a control group.
     available: Option<(u64, u64)>,
@@ -119,14 +119,14 @@ impl Thread {
             piped: BTreeMap::new(),
             terminator: Terminator::counted_by(scans),
             starter: Starter::new(groups),
-            watched: now,
-            watch: WATCH,
-            round: None,
-            glanced: now,
+            checked_at: now,
+            check_interval: CHECK_INTERVAL,
+            limit_check: None,
+            read_at: now,
             usual: 0,
-            glance: GLANCE,
-            looked: now,
-            took: Duration::ZERO,
+            read_interval: READ_INTERVAL,
+            losses_checked_at: now,
+            losses_check_took: Duration::ZERO,
             available: None,
             buffer: vec![0; 64 * 1024],
         }
@@ -161,11 +161,11 @@ impl Thread {
     /// something to read or reap.
     fn wait(&self) -> HashSet<u64> {
         let now = Instant::now();
-        let looks = (!self.jobs.is_empty()).then(|| (self.watched + self.watch).min(self.glanced + self.glance));
-        let asks = self.jobs.values().any(Job::is_asked).then(|| now + ASK);
-        let goes_on = (self.round.is_some() || !self.waiting.is_empty()).then_some(now);
+        let check = (!self.jobs.is_empty()).then(|| (self.checked_at + self.check_interval).min(self.read_at + self.read_interval));
+        let asks = self.jobs.values().any(Job::exit_is_polled).then(|| now + EXIT_POLL_INTERVAL);
+        let goes_on = (self.limit_check.is_some() || !self.waiting.is_empty()).then_some(now);
         let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
-        let until = dues.chain([looks, asks, goes_on, self.terminator.due, self.starter.due].into_iter().flatten()).min();
+        let until = dues.chain([check, asks, goes_on, self.terminator.due, self.starter.due].into_iter().flatten()).min();
         let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
         for (id, job) in &self.jobs {
@@ -209,14 +209,14 @@ impl Thread {
             match self.starter.start(&launch, permit.is_none()) {
                 Ok((child, group)) => {
                     if self.jobs.is_empty() {
-                        self.watched = Instant::now();
-                        self.glanced = self.watched;
+                        self.checked_at = Instant::now();
+                        self.read_at = self.checked_at;
                         self.usual = total();
                     }
                     let job = Job::new(child, *launch, group, reply, permit);
                     if self.available.is_none() && job.is_suspect() {
                         self.available = machine::available().map(|available| (available, available));
-                        self.glance = MEMORY_GLANCE;
+                        self.read_interval = MEMORY_READ_INTERVAL;
                     }
                     self.jobs.insert(id, job);
                 }
@@ -226,72 +226,72 @@ impl Thread {
     }
 
     fn turn(&mut self, ready: &HashSet<u64>) {
-        // The order matters. `step` notices exits and timeouts, so it comes before `end`, which kills.
-        // `look` also comes before `end`, so that both share one scan. `answer` comes last, so that a
-        // job that ended in this pass is answered in it.
+        // The order matters. `step` notices exits and timeouts, so it comes before `end`, which
+        // kills. `start_limit_check` also comes before `end`, so that both share one scan. `answer`
+        // comes last, so that a job that ended in this pass is answered in it.
         self.start_some();
         let now = Instant::now();
         self.starter.refill(now);
         for (id, job) in &mut self.jobs {
             job.send_progress(now);
-            if ready.contains(id) || job.is_asked() || job.due().is_some_and(|due| now >= due) {
+            if ready.contains(id) || job.exit_is_polled() || job.due().is_some_and(|due| now >= due) {
                 job.step(&mut self.buffer);
             }
         }
         self.piped.values_mut().for_each(PipedJob::step);
-        let looked = self.look(now);
-        self.end(looked);
-        self.watch();
+        let scanned = self.start_limit_check(now);
+        self.end(scanned);
+        self.continue_limit_check();
         self.answer();
     }
 
     /// Starts a check of all limits if one is due: on its interval, after a jump in processes, or
     /// after a loss of memory. Between checks only the cheap counts of the machine are read.
     /// Returns whether it scanned the processes.
-    fn look(&mut self, now: Instant) -> bool {
-        if self.jobs.is_empty() || self.round.is_some() {
+    fn start_limit_check(&mut self, now: Instant) -> bool {
+        if self.jobs.is_empty() || self.limit_check.is_some() {
             return false;
         }
-        let mut look = now >= self.watched + self.watch;
-        if !look && now >= self.glanced + self.glance {
-            self.glanced = now;
+        let mut is_due = now >= self.checked_at + self.check_interval;
+        if !is_due && now >= self.read_at + self.read_interval {
+            self.read_at = now;
             let now_total = total();
-            look = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
-            if look {
+            is_due = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
+            if is_due {
                 // Other programs may have grown too, so the next jump counts from here.
                 self.usual = now_total;
             }
-            look = look || self.loses_memory(now);
-            if !look {
-                self.look_at_losses();
+            is_due = is_due || self.loses_memory(now);
+            if !is_due {
+                self.check_losses();
             }
         }
-        if look {
+        if is_due {
             let all = Processes::read();
-            self.watch_memory(&all);
-            self.round = Some(Round { all, next: 0, took: now.elapsed() });
+            self.check_memory(&all);
+            self.limit_check = Some(LimitCheck { all, next: 0, took: now.elapsed() });
         }
-        look
+        is_due
     }
 
     /// Whether the machine has lost so much memory since the last check that all limits must be
     /// checked. The interval grows with the duration of a check, so that checks keep to their share
     /// of the time however fast memory is lost.
     fn loses_memory(&mut self, now: Instant) -> bool {
-        self.glance = GLANCE;
-        let Some((looked, glanced)) = self.available else { return false };
+        self.read_interval = READ_INTERVAL;
+        let Some((at_check, at_read)) = self.available else { return false };
         let Some(available) = machine::available() else { return false };
-        self.glance = if glanced.saturating_sub(available) > LOSS / 4 { HURRIED_GLANCE } else { MEMORY_GLANCE };
-        self.available = Some((looked, available));
-        self.glance = self.glance.max(now.elapsed() * GLANCE_SHARE);
-        let rested = now >= self.watched + self.watch.saturating_sub(WATCH).max(HURRIED_GLANCE);
-        rested && looked.saturating_sub(available) > LOSS
+        self.read_interval = if at_read.saturating_sub(available) > LOSS / 4 { HURRIED_READ_INTERVAL } else { MEMORY_READ_INTERVAL };
+        self.available = Some((at_check, available));
+        self.read_interval = self.read_interval.max(now.elapsed() * READ_SHARE);
+        let rested = now >= self.checked_at + self.check_interval.saturating_sub(CHECK_INTERVAL).max(HURRIED_READ_INTERVAL);
+        rested && at_check.saturating_sub(available) > LOSS
     }
 
     /// Checks only commands that may hold what the machine has lost, without scanning other
     /// processes. Takes a quarter of the time at most.
-    fn look_at_losses(&mut self) {
-        if self.available.is_none() || self.looked.elapsed() < self.took * LOSS_SHARE {
+    fn check_losses(&mut self) {
+        if self.available.is_none() || self.losses_checked_at.elapsed() < self.losses_check_took * LOSS_SHARE {
             return;
         }
         let start = Instant::now();
@@ -299,13 +299,13 @@ impl Thread {
         if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             self.end_losing(&Processes::read_below(self.jobs.values().filter(|job| job.is_suspect()).map(Job::root)));
         }
-        self.looked = Instant::now();
-        self.took = start.elapsed();
+        self.losses_checked_at = Instant::now();
+        self.losses_check_took = start.elapsed();
     }
 
     /// Ends the command that holds what the machine has lost. Needed only for commands without a
     /// control group.
-    fn watch_memory(&mut self, all: &Processes) {
+    fn check_memory(&mut self, all: &Processes) {
         let is_needed = self.jobs.values().any(Job::is_suspect);
         self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
         if is_needed {
@@ -326,35 +326,35 @@ impl Thread {
     }
 
     /// Ends the jobs that must end. Reuses the process scan if one was just made.
-    fn end(&mut self, looked: bool) {
-        let seen = self.round.as_ref().filter(|_| looked).map(|round| &round.all);
+    fn end(&mut self, scanned: bool) {
+        let seen = self.limit_check.as_ref().filter(|_| scanned).map(|limit_check| &limit_check.all);
         let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Terminate);
         let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Terminate)).collect();
         self.terminator.pass(&mut all, seen);
     }
 
     /// Continues a check of limits with the next slice.
-    fn watch(&mut self) {
-        let (now, Some(mut round)) = (Instant::now(), self.round.take()) else { return };
-        let (mut watched, mut last) = (0, round.next);
-        for (id, job) in self.jobs.range_mut(round.next..).take(SLICE) {
-            job.watch(&round.all);
-            (watched, last) = (watched + 1, *id);
+    fn continue_limit_check(&mut self) {
+        let (now, Some(mut limit_check)) = (Instant::now(), self.limit_check.take()) else { return };
+        let (mut checked, mut last) = (0, limit_check.next);
+        for (id, job) in self.jobs.range_mut(limit_check.next..).take(SLICE) {
+            job.check_limits(&limit_check.all);
+            (checked, last) = (checked + 1, *id);
         }
-        round.took += now.elapsed();
-        if watched == SLICE {
-            round.next = last + 1;
-            self.round = Some(round);
+        limit_check.took += now.elapsed();
+        if checked == SLICE {
+            limit_check.next = last + 1;
+            self.limit_check = Some(limit_check);
             return;
         }
-        self.watch_disks();
-        self.watched = Instant::now();
-        self.watch = WATCH.max(round.took * WATCH_SHARE).min(WATCH_MAX);
+        self.check_disks();
+        self.checked_at = Instant::now();
+        self.check_interval = CHECK_INTERVAL.max(limit_check.took * CHECK_SHARE).min(CHECK_INTERVAL_MAX);
     }
 
     /// A disk shows that it fills up, but not who fills it. So the command that wrote most is
     /// ended, and the counts of the others start again.
-    fn watch_disks(&mut self) {
+    fn check_disks(&mut self) {
         let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
         if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
             job.stop_filling();
