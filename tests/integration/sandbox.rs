@@ -40,7 +40,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 /// A workspace with a sandbox over it, and a file outside that commands must not reach.
-struct Ground {
+struct SandboxFixture {
     folder: tempfile::TempDir,
     sandbox: Arc<dyn Sandbox>,
 }
@@ -62,7 +62,7 @@ fn counted(workspace: &Path, only: Boundary, limits: ExecLimits, groups: Control
     detect_with(&root, Mode::Linux, &Spawner::start_with(groups).unwrap(), options).map(|detected| detected.sandbox.unwrap())
 }
 
-impl Ground {
+impl SandboxFixture {
     /// `None`, with a note on standard error, where the boundary does not work.
     fn of(test: &str, only: Boundary, limits: ExecLimits) -> Option<Self> {
         Self::counted(test, only, limits, ControlGroups::Auto)
@@ -92,9 +92,9 @@ impl Ground {
 
     /// Landlock with a mount namespace; `None` where none can be created.
     fn covered(test: &str) -> Option<Self> {
-        let ground = Self::landlock(test)?;
-        if ground.kind() == "landlock" {
-            return Some(ground);
+        let fixture = Self::landlock(test)?;
+        if fixture.kind() == "landlock" {
+            return Some(fixture);
         }
         writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no mount namespace can be made here").unwrap();
         None
@@ -141,15 +141,15 @@ impl Ground {
 
 /// Runs a test in every sandbox, even after one has failed, so that a hole is reported for each
 /// boundary that has it.
-async fn each(grounds: impl IntoIterator<Item = Ground>, test: impl AsyncFn(Ground)) {
-    each_of(grounds.into_iter().map(|ground| (ground.kind().to_owned(), ground)), test).await;
+async fn each(fixtures: impl IntoIterator<Item = SandboxFixture>, test: impl AsyncFn(SandboxFixture)) {
+    each_of(fixtures.into_iter().map(|fixture| (fixture.kind().to_owned(), fixture)), test).await;
 }
 
 /// Like [`each`], with names.
-async fn each_of<G>(grounds: impl IntoIterator<Item = (String, G)>, test: impl AsyncFn(G)) {
+async fn each_of<G>(fixtures: impl IntoIterator<Item = (String, G)>, test: impl AsyncFn(G)) {
     let mut failed = Vec::new();
-    for (name, ground) in grounds {
-        if AssertUnwindSafe(test(ground)).catch_unwind().await.is_err() {
+    for (name, fixture) in fixtures {
+        if AssertUnwindSafe(test(fixture)).catch_unwind().await.is_err() {
             failed.push(name);
         }
     }
@@ -186,18 +186,18 @@ fn marker(test: &str) -> String {
 
 #[tokio::test]
 async fn a_command_sees_the_workspace_and_nothing_else_of_the_host() {
-    let Some(ground) = Ground::linux("a_command_sees_the_workspace_and_nothing_else_of_the_host") else { return };
-    fs::write(ground.path("inside.txt"), "inside").unwrap();
-    let outside = ground.folder.path().join("outside.txt");
+    let Some(fixture) = SandboxFixture::linux("a_command_sees_the_workspace_and_nothing_else_of_the_host") else { return };
+    fs::write(fixture.path("inside.txt"), "inside").unwrap();
+    let outside = fixture.folder.path().join("outside.txt");
 
-    let inside = ground.run("cat inside.txt; pwd").await;
-    let beyond = ground
+    let inside = fixture.run("cat inside.txt; pwd").await;
+    let beyond = fixture
         .run(&format!(
             "cat {}; cat ../outside.txt; ls /root /home /etc/shadow /etc/ssh; cat /proc/1/environ | tr '\\0' '\\n'",
             outside.display()
         ))
         .await;
-    let write = ground.run("echo made > made.txt; for place in /usr/x /etc/x /x /dev/x /proc/sys/kernel/hostname /proc/sys/kernel/core_pattern /proc/self/oom_score_adj /proc/sysrq-trigger; do echo x > $place && echo WROTE $place; done; touch /tmp/ok /dev/shm/ok && echo tmp; cat /proc/kallsyms /proc/keys /proc/kcore | head -c 100").await;
+    let write = fixture.run("echo made > made.txt; for place in /usr/x /etc/x /x /dev/x /proc/sys/kernel/hostname /proc/sys/kernel/core_pattern /proc/self/oom_score_adj /proc/sysrq-trigger; do echo x > $place && echo WROTE $place; done; touch /tmp/ok /dev/shm/ok && echo tmp; cat /proc/kallsyms /proc/keys /proc/kcore | head -c 100").await;
 
     assert_eq!(
         inside,
@@ -212,22 +212,22 @@ async fn a_command_sees_the_workspace_and_nothing_else_of_the_host() {
     assert!(!beyond.stdout.contains("outside") && !beyond.stdout.contains("HOME=/root"), "{}", beyond.stdout);
     assert_eq!(beyond.stderr.matches("No such file or directory").count(), 6, "{}", beyond.stderr);
     assert_eq!(write.stdout, "tmp\n");
-    assert_eq!(fs::read_to_string(ground.path("made.txt")).unwrap(), "made\n");
+    assert_eq!(fs::read_to_string(fixture.path("made.txt")).unwrap(), "made\n");
 }
 
 #[tokio::test]
 async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
-    let Some(ground) = Ground::linux("a_command_has_no_network_no_keys_and_no_descriptors_of_the_host") else { return };
+    let Some(fixture) = SandboxFixture::linux("a_command_has_no_network_no_keys_and_no_descriptors_of_the_host") else { return };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // Simulates a descriptor that the host forgot to close on exec.
-    let leak = fs::File::open(ground.folder.path().join("outside.txt")).unwrap();
+    let leak = fs::File::open(fixture.folder.path().join("outside.txt")).unwrap();
     rustix_clear_cloexec(&leak);
 
-    let net = ground.run(&format!("(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo CONNECTED; (echo x > /dev/udp/127.0.0.1/{port}) 2>/dev/null; cat /proc/net/dev | grep -cv lo:")).await;
-    let environment = ground.run("env | grep -v SHLVL | sort").await;
-    let descriptors = ground.run("for p in /proc/[0-9]*; do for f in $p/fd/*; do readlink $f; done; done | sort -u | grep -v -e pipe: -e /dev/null -e socket: -e anon_inode -e /proc -e ' '").await;
-    let status = ground.run("grep -E 'CapEff|NoNewPrivs' /proc/self/status").await;
+    let net = fixture.run(&format!("(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo CONNECTED; (echo x > /dev/udp/127.0.0.1/{port}) 2>/dev/null; cat /proc/net/dev | grep -cv lo:")).await;
+    let environment = fixture.run("env | grep -v SHLVL | sort").await;
+    let descriptors = fixture.run("for p in /proc/[0-9]*; do for f in $p/fd/*; do readlink $f; done; done | sort -u | grep -v -e pipe: -e /dev/null -e socket: -e anon_inode -e /proc -e ' '").await;
+    let status = fixture.run("grep -E 'CapEff|NoNewPrivs' /proc/self/status").await;
     drop(leak);
 
     assert_eq!(net.stdout, "2\n", "only the two header lines beside lo");
@@ -247,7 +247,7 @@ fn rustix_clear_cloexec(file: &fs::File) {
 
 #[tokio::test]
 async fn protected_files_cannot_be_written_by_a_command() {
-    let Some(ground) = Ground::linux("protected_files_cannot_be_written_by_a_command") else { return };
+    let Some(fixture) = SandboxFixture::linux("protected_files_cannot_be_written_by_a_command") else { return };
     for (path, text) in [
         (".git/config", "config"),
         (".git/hooks/old", "hook"),
@@ -255,11 +255,11 @@ async fn protected_files_cannot_be_written_by_a_command() {
         ("sub/.git/config", "nested"),
         (".git/HEAD", "x"),
     ] {
-        fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-        fs::write(ground.path(path), text).unwrap();
+        fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+        fs::write(fixture.path(path), text).unwrap();
     }
 
-    ground
+    fixture
         .run(
             "echo evil > .git/config; echo evil > .git/hooks/pre-commit; echo evil >> callboard.toml; rm -f .git/config callboard.toml; mv .git .git2; \
              mv .git/hooks h; mv callboard.toml c; ln -sf /tmp/x callboard.toml; ln .git/config hard && echo evil > hard; cp /dev/null .git/config; \
@@ -267,22 +267,22 @@ async fn protected_files_cannot_be_written_by_a_command() {
         )
         .await;
 
-    let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap();
+    let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
     assert_eq!(
         [read(".git/config"), read(".git/hooks/old"), read("callboard.toml"), read("sub/.git/config")],
         ["config", "hook", "toml", "nested"]
     );
-    assert!(!ground.path(".git/hooks/pre-commit").exists());
+    assert!(!fixture.path(".git/hooks/pre-commit").exists());
     assert_eq!(read(".git/HEAD"), "y\n", "the rest of .git stays writable: agents commit");
 }
 
 #[tokio::test]
 async fn protected_files_that_were_absent_do_not_stay() {
-    let Some(ground) = Ground::linux("protected_files_that_were_absent_do_not_stay") else { return };
-    fs::create_dir_all(ground.path("repo/.git")).unwrap();
-    fs::write(ground.path("repo/.git/config"), "mine").unwrap();
+    let Some(fixture) = SandboxFixture::linux("protected_files_that_were_absent_do_not_stay") else { return };
+    fs::create_dir_all(fixture.path("repo/.git")).unwrap();
+    fs::write(fixture.path("repo/.git/config"), "mine").unwrap();
 
-    let result = ground
+    let result = fixture
         .run(
             "mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo evil > .git/config; echo evil > .mcp.json; mkdir .callboard; ln -s x callboard.toml; \
              mkdir -p new/.git; echo evil > new/.git/config; echo evil > .bashrc; mv repo moved; mkdir -p repo/.git; echo evil > repo/.git/config",
@@ -291,39 +291,39 @@ async fn protected_files_that_were_absent_do_not_stay() {
 
     for path in [".git/hooks", ".git/config", ".mcp.json", ".callboard", "callboard.toml", "new/.git/config", ".bashrc", "repo/.git/config"]
     {
-        assert!(fs::symlink_metadata(ground.path(path)).is_err(), "{path} is there");
+        assert!(fs::symlink_metadata(fixture.path(path)).is_err(), "{path} is there");
         assert!(result.stderr.contains(&format!("[refused: {path} ")), "{path}: {}", result.stderr);
     }
-    assert_eq!(fs::read_to_string(ground.path("moved/.git/config")).unwrap(), "mine", "what the user had moves along");
-    assert_eq!(fs::read_to_string(ground.path(".mcp.json.refused")).unwrap(), "evil\n");
+    assert_eq!(fs::read_to_string(fixture.path("moved/.git/config")).unwrap(), "mine", "what the user had moves along");
+    assert_eq!(fs::read_to_string(fixture.path(".mcp.json.refused")).unwrap(), "evil\n");
 }
 
 #[tokio::test]
 async fn commands_cannot_read_files_that_hold_keys() {
-    let Some(ground) = Ground::linux("commands_cannot_read_files_that_hold_keys") else { return };
-    fs::write(ground.path(".env"), "KEY=needle").unwrap();
-    fs::write(ground.path(".env.example"), "KEY=example").unwrap();
-    fs::create_dir_all(ground.path("a/.ssh")).unwrap();
-    fs::write(ground.path("a/.ssh/id_rsa"), "needle").unwrap();
+    let Some(fixture) = SandboxFixture::linux("commands_cannot_read_files_that_hold_keys") else { return };
+    fs::write(fixture.path(".env"), "KEY=needle").unwrap();
+    fs::write(fixture.path(".env.example"), "KEY=example").unwrap();
+    fs::create_dir_all(fixture.path("a/.ssh")).unwrap();
+    fs::write(fixture.path("a/.ssh/id_rsa"), "needle").unwrap();
 
-    let result = ground.run("cat .env .env.example a/.ssh/id_rsa; cp .env copy; mv .env e; cat copy e; grep -r needle . ; true").await;
+    let result = fixture.run("cat .env .env.example a/.ssh/id_rsa; cp .env copy; mv .env e; cat copy e; grep -r needle . ; true").await;
 
     assert_eq!(result.stdout, "KEY=example");
-    assert_eq!(fs::read_to_string(ground.path(".env")).unwrap(), "KEY=needle");
+    assert_eq!(fs::read_to_string(fixture.path(".env")).unwrap(), "KEY=needle");
 }
 
 #[tokio::test]
 async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
-    each(Ground::both("many_commands_run_at_once_and_each_gets_its_own_answer"), async |ground| {
+    each(SandboxFixture::both("many_commands_run_at_once_and_each_gets_its_own_answer"), async |fixture| {
         let runs = (0..24).map(|n| {
-            let sandbox = ground.sandbox.clone();
+            let sandbox = fixture.sandbox.clone();
             tokio::spawn(async move { sandbox.exec(Exec::new(format!("echo {n}; exit {n}")), CancellationToken::new()).await.unwrap() })
         });
         let runs: Vec<_> = runs.collect();
 
         for (n, run) in runs.into_iter().enumerate() {
             let result = run.await.unwrap();
-            assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")), "{}", ground.kind());
+            assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")), "{}", fixture.kind());
         }
     })
     .await;
@@ -331,16 +331,16 @@ async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
 
 #[tokio::test]
 async fn a_working_folder_must_lie_inside() {
-    each(Ground::both("a_working_folder_must_lie_inside").into_iter().chain([Ground::local()]), async |ground| {
-        fs::create_dir(ground.path("sub")).unwrap();
-        std::os::unix::fs::symlink("/etc", ground.path("out")).unwrap();
+    each(SandboxFixture::both("a_working_folder_must_lie_inside").into_iter().chain([SandboxFixture::local()]), async |fixture| {
+        fs::create_dir(fixture.path("sub")).unwrap();
+        std::os::unix::fs::symlink("/etc", fixture.path("out")).unwrap();
         let exec = |folder: &str| Exec { working_dir: Some(PathBuf::from(folder)), ..Exec::new("pwd; cd ..; exit 4") };
-        let shown = if ground.kind() == "bubblewrap" { "/workspace/sub\n" } else { "$WORKSPACE/sub\n" };
+        let shown = if fixture.kind() == "bubblewrap" { "/workspace/sub\n" } else { "$WORKSPACE/sub\n" };
 
-        let inside = ground.sandbox.exec(exec("sub"), CancellationToken::new()).await.unwrap();
+        let inside = fixture.sandbox.exec(exec("sub"), CancellationToken::new()).await.unwrap();
         assert_eq!((inside.status, inside.stdout.as_str(), inside.working_dir), (Some(4), shown, Some(PathBuf::new())));
         for folder in ["..", "out", "/etc", "sub/../.."] {
-            let refused = ground.sandbox.exec(exec(folder), CancellationToken::new()).await;
+            let refused = fixture.sandbox.exec(exec(folder), CancellationToken::new()).await;
             assert_eq!(refused, Err(SandboxError::Denied(format!("{folder:?} is outside of the workspace"))));
         }
     })
@@ -350,18 +350,20 @@ async fn a_working_folder_must_lie_inside() {
 #[tokio::test]
 async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
     each(
-        Ground::both("the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten").into_iter().chain([Ground::local()]),
-        async |ground| {
-            fs::create_dir_all(ground.path("a/b c")).unwrap();
-            std::os::unix::fs::symlink("a", ground.path("link")).unwrap();
-            let folder = async |command: &str| ground.run(command).await.working_dir;
+        SandboxFixture::both("the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten")
+            .into_iter()
+            .chain([SandboxFixture::local()]),
+        async |fixture| {
+            fs::create_dir_all(fixture.path("a/b c")).unwrap();
+            std::os::unix::fs::symlink("a", fixture.path("link")).unwrap();
+            let folder = async |command: &str| fixture.run(command).await.working_dir;
 
             assert_eq!(folder("cd 'link/b c'").await, Some(PathBuf::from("a/b c")));
             assert_eq!(folder("cd a; false; exit 3").await, Some(PathBuf::from("a")));
             assert_eq!(folder("cd /usr").await, None);
             assert_eq!(folder("cd a; exec 2>log; echo x >&2").await, None, "a file gets no words of ours");
-            assert_eq!(fs::read_to_string(ground.path("a/log")).unwrap(), "x\n");
-            let quiet = ground.run("cd a; echo out; echo err >&2").await;
+            assert_eq!(fs::read_to_string(fixture.path("a/log")).unwrap(), "x\n");
+            let quiet = fixture.run("cd a; echo out; echo err >&2").await;
             assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str(), quiet.bytes_printed), ("out\n", "err\n", 8));
         },
     )
@@ -370,16 +372,16 @@ async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
 
 #[tokio::test]
 async fn watchers_hear_the_latest_line_of_a_long_command() {
-    each(Ground::both("watchers_hear_the_latest_line_of_a_long_command"), async |ground| {
+    each(SandboxFixture::both("watchers_hear_the_latest_line_of_a_long_command"), async |fixture| {
         let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
         let sink = heard.clone();
         let progress = callboard::ports::Progress::new(move |line| sink.lock().unwrap().push(line));
 
         let exec = Exec { progress, ..Exec::new("for n in {1..30}; do echo line $n in $PWD; sleep 0.05; done") };
-        ground.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
+        fixture.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
 
         let heard = heard.lock().unwrap();
-        let place = if ground.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
+        let place = if fixture.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
         assert!((2..=8).contains(&heard.len()), "{heard:?}");
         assert!(heard.iter().all(|line| line.starts_with("line ") && line.ends_with(place)), "{heard:?}");
     })
@@ -388,32 +390,35 @@ async fn watchers_hear_the_latest_line_of_a_long_command() {
 
 #[tokio::test]
 async fn the_sandboxes_keep_the_contract() {
-    each(Ground::both("the_sandboxes_keep_the_contract").into_iter().chain([Ground::local()]), async |ground| {
-        callboard_actors::testing::contract::sandbox(ground.sandbox.clone()).await;
+    each(SandboxFixture::both("the_sandboxes_keep_the_contract").into_iter().chain([SandboxFixture::local()]), async |fixture| {
+        callboard_actors::testing::contract::sandbox(fixture.sandbox.clone()).await;
     })
     .await;
 }
 
 #[test]
-fn a_policy_tells_what_holds_and_no_path_of_the_host() {
-    let ground = Ground::local();
-    let policy = ground.sandbox.policy();
-    let told = serde_json::to_value(policy).unwrap();
+fn a_policy_reports_what_holds_and_no_path_of_the_host() {
+    let fixture = SandboxFixture::local();
+    let policy = fixture.sandbox.policy();
+    let reported = serde_json::to_value(policy).unwrap();
 
-    assert_eq!((told["kind"].as_str(), told["network"].as_str(), told["boundary"].as_bool()), (Some("local"), Some("open"), Some(false)));
-    assert_eq!(told["limits"]["processes"], 512);
-    assert!(told.get("root").is_none() && !told.to_string().contains(ground.folder.path().to_str().unwrap()));
+    assert_eq!(
+        (reported["kind"].as_str(), reported["network"].as_str(), reported["boundary"].as_bool()),
+        (Some("local"), Some("open"), Some(false))
+    );
+    assert_eq!(reported["limits"]["processes"], 512);
+    assert!(reported.get("root").is_none() && !reported.to_string().contains(fixture.folder.path().to_str().unwrap()));
     assert_eq!(policy.network, Network::Open);
 }
 
 #[test]
 fn paths_are_validated_after_links_and_new_ones_by_their_parents() {
-    let ground = Ground::local();
-    let real = fs::canonicalize(ground.path("")).unwrap();
-    fs::create_dir(ground.path("a")).unwrap();
-    std::os::unix::fs::symlink("a", ground.path("inner")).unwrap();
-    std::os::unix::fs::symlink("/tmp", ground.path("outer")).unwrap();
-    let validate = |path: &str| ground.sandbox.validate_path(path);
+    let fixture = SandboxFixture::local();
+    let real = fs::canonicalize(fixture.path("")).unwrap();
+    fs::create_dir(fixture.path("a")).unwrap();
+    std::os::unix::fs::symlink("a", fixture.path("inner")).unwrap();
+    std::os::unix::fs::symlink("/tmp", fixture.path("outer")).unwrap();
+    let validate = |path: &str| fixture.sandbox.validate_path(path);
 
     assert_eq!(validate("inner/new/file"), Ok(real.join("a/new/file")));
     assert_eq!(validate(&real.join("a").to_string_lossy()), Ok(real.join("a")));

@@ -8,9 +8,9 @@ async fn an_output_bomb_is_bounded() {
     if !is_alone("bombs::an_output_bomb_is_bounded") {
         return;
     }
-    each(Ground::both("an_output_bomb_is_bounded"), async |ground| {
+    each(SandboxFixture::both("an_output_bomb_is_bounded"), async |fixture| {
         let (before, start) = (own_memory(), Instant::now());
-        let result = ground.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
+        let result = fixture.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
 
         assert!(start.elapsed() < Duration::from_secs(5), "two seconds after its time: {:?}", start.elapsed());
         assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
@@ -26,13 +26,13 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     if !is_alone("bombs::a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
         return;
     }
-    each(Ground::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"), async |ground| {
+    each(SandboxFixture::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"), async |fixture| {
         let marker = marker("forks");
 
         let (before, start) = (own_memory(), Instant::now());
         let (full, over) = when_full(&marker);
         // Sleeping processes, started one by one, since other jobs share the test machine.
-        let result = ground
+        let result = fixture
             .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
             .await;
         let ended = Instant::now();
@@ -44,7 +44,7 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
                 assert_eq!(what, "more than 512 processes and threads");
                 if let Ok(full) = full.join() {
                     let took = ended.saturating_duration_since(full.unwrap_or(ended));
-                    assert!(took < Duration::from_secs(2), "{}: {took:?} after its limit", ground.kind());
+                    assert!(took < Duration::from_secs(2), "{}: {took:?} after its limit", fixture.kind());
                 }
             }
             // Where the kernel's own limit applies (the host is not root), bash itself stops.
@@ -52,7 +52,7 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
         }
         assert_eq!(alive(&marker), 0);
         assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
-        assert_eq!(ground.run("echo still here").await.stdout, "still here\n");
+        assert_eq!(fixture.run("echo still here").await.stdout, "still here\n");
     })
     .await;
 }
@@ -76,10 +76,10 @@ fn when_full(marker: &str) -> (std::thread::JoinHandle<Option<Instant>>, Arc<std
 
 #[tokio::test]
 async fn a_command_knows_its_limits() {
-    if let Some(ground) = Ground::linux("a_command_knows_its_limits") {
-        let limits = ground.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
+    if let Some(fixture) = SandboxFixture::linux("a_command_knows_its_limits") {
+        let limits = fixture.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
         let large =
-            ground.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
+            fixture.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
 
         assert_eq!(limits.stdout, "0\n1024\n512\n1200\n4194304\n1048576\n524288\n");
         assert_eq!(large.stdout, "536870912\n0\n", "{}", large.stderr);
@@ -88,20 +88,20 @@ async fn a_command_knows_its_limits() {
 
 #[tokio::test]
 async fn a_command_behind_landlock_knows_its_limits() {
-    let Some(ground) = Ground::landlock("a_command_behind_landlock_knows_its_limits") else { return };
+    let Some(fixture) = SandboxFixture::landlock("a_command_behind_landlock_knows_its_limits") else { return };
 
     let limits =
-        ground.run("ulimit -H -c; ulimit -H -n; ulimit -H -t; ulimit -H -d; ulimit -H -f; [ $(ulimit -H -u) -gt 512 ] && echo more").await;
-    let large = ground.run("truncate -s 2G file; stat -c %s file").await;
+        fixture.run("ulimit -H -c; ulimit -H -n; ulimit -H -t; ulimit -H -d; ulimit -H -f; [ $(ulimit -H -u) -gt 512 ] && echo more").await;
+    let large = fixture.run("truncate -s 2G file; stat -c %s file").await;
 
     assert_eq!(limits.stdout, "0\n1024\n1200\n4194304\n1048576\nmore\n");
     assert_eq!(large.stdout, "0\n", "{}", large.stderr);
 }
 
 /// Runs a bomb. Returns its result and how long it ran.
-async fn explode(ground: &Ground, bomb: &str) -> (Result<ExecResult, SandboxError>, Duration) {
+async fn explode(fixture: &SandboxFixture, bomb: &str) -> (Result<ExecResult, SandboxError>, Duration) {
     let start = Instant::now();
-    let result = ground.exec(bomb, Duration::from_secs(30), CancellationToken::new()).await;
+    let result = fixture.exec(bomb, Duration::from_secs(30), CancellationToken::new()).await;
     (result, start.elapsed())
 }
 
@@ -111,21 +111,21 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
         return;
     }
     let limits = ExecLimits { memory_bytes: 192 * 1024 * 1024, ..ExecLimits::default() };
-    each(Ground::both_with("a_memory_bomb_of_many_processes_is_stopped", limits), async |ground| {
+    each(SandboxFixture::both_with("a_memory_bomb_of_many_processes_is_stopped", limits), async |fixture| {
         let before = own_memory();
         // 50 MiB each, so no single process exceeds the limit.
         let bomb = r"for n in {1..6}; do { x=$(head -c 50M /dev/zero | tr '\0' x); sleep 20; } & done; wait";
-        let (result, took) = explode(&ground, bomb).await;
+        let (result, took) = explode(&fixture, bomb).await;
 
         match result {
-            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 192 MiB of memory", "{}", ground.kind()),
-            other => panic!("{}: {other:?}", ground.kind()),
+            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 192 MiB of memory", "{}", fixture.kind()),
+            other => panic!("{}: {other:?}", fixture.kind()),
         }
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
         // For one process alone, the kernel refuses the memory, or the watch stops the command
         // first.
-        match explode(&ground, r"x=$(head -c 400M /dev/zero | tr '\0' x); echo held").await.0 {
+        match explode(&fixture, r"x=$(head -c 400M /dev/zero | tr '\0' x); echo held").await.0 {
             Ok(single) => assert!(single.stdout.is_empty() && single.status != Some(0), "{single:?}"),
             Err(error) => assert_eq!(error, SandboxError::Limit("more than 192 MiB of memory".to_owned())),
         }
@@ -156,11 +156,11 @@ pub(super) fn own_memory() -> u64 {
 #[tokio::test]
 async fn a_disk_bomb_of_many_files_is_stopped() {
     let limits = ExecLimits { disk_bytes: 128 * 1024 * 1024, ..ExecLimits::default() };
-    each(Ground::both_with("a_disk_bomb_of_many_files_is_stopped", limits), async |ground| {
+    each(SandboxFixture::both_with("a_disk_bomb_of_many_files_is_stopped", limits), async |fixture| {
         // The loop is finite: if the bomb is not stopped, it must not fill the machine's disk.
-        let (result, took) = explode(&ground, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
+        let (result, took) = explode(&fixture, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
 
-        assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", ground.kind());
+        assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", fixture.kind());
         assert!(took < Duration::from_secs(20), "{took:?}");
     })
     .await;

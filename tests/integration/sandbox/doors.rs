@@ -19,30 +19,30 @@ fn config(mark: &Path) -> String {
 }
 
 /// Runs the user's git in a folder, without the user's settings.
-fn git(ground: &Ground, folder: &str, arguments: &[&str]) -> std::process::Output {
+fn git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) -> std::process::Output {
     Command::new("git")
         .args(["-c", "user.name=U", "-c", "user.email=u@example.org"])
         .args(arguments)
-        .current_dir(ground.path(folder))
-        .env("HOME", ground.folder.path())
+        .current_dir(fixture.path(folder))
+        .env("HOME", fixture.folder.path())
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_EDITOR", "true")
         .output()
         .unwrap()
 }
 
-fn user_git(ground: &Ground, folder: &str, arguments: &[&str]) {
-    let output = git(ground, folder, arguments);
+fn user_git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) {
+    let output = git(fixture, folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Creates a repository of the user with one commit.
-fn users_repository(ground: &Ground, folder: &str) {
-    fs::create_dir_all(ground.path(folder)).unwrap();
-    user_git(ground, folder, &["init", "-q", "-b", "main"]);
-    fs::write(ground.path(folder).join("kept"), "x").unwrap();
-    user_git(ground, folder, &["add", "kept"]);
-    user_git(ground, folder, &["commit", "-q", "-m", "one"]);
+fn users_repository(fixture: &SandboxFixture, folder: &str) {
+    fs::create_dir_all(fixture.path(folder)).unwrap();
+    user_git(fixture, folder, &["init", "-q", "-b", "main"]);
+    fs::write(fixture.path(folder).join("kept"), "x").unwrap();
+    user_git(fixture, folder, &["add", "kept"]);
+    user_git(fixture, folder, &["commit", "-q", "-m", "one"]);
 }
 
 /// Creates `y` in the current folder: a repository whose configuration is the workspace's
@@ -51,30 +51,30 @@ const EVIL_REPOSITORY: &str = "mkdir -p y/refs y/objects; echo 'ref: refs/heads/
 
 #[tokio::test]
 async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
-    each(Ground::both("a_git_link_planted_by_a_command_runs_nothing_for_the_user"), async |ground| {
-        let mark = ground.folder.path().join("mark");
-        fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
+    each(SandboxFixture::both("a_git_link_planted_by_a_command_runs_nothing_for_the_user"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        fs::write(fixture.path("evil.txt"), config(&mark)).unwrap();
         let places =
             [("a", "/proc/self/cwd/y"), ("b", "y"), ("c", "../c/y"), ("d", "/proc/self/cwd/../d/y"), ("e", "/proc/thread-self/cwd/y")];
-        users_repository(&ground, "repo");
-        fs::create_dir_all(ground.path("repo/src")).unwrap();
+        users_repository(&fixture, "repo");
+        fs::create_dir_all(fixture.path("repo/src")).unwrap();
         for (place, _) in places {
-            fs::create_dir(ground.path(place)).unwrap();
+            fs::create_dir(fixture.path(place)).unwrap();
         }
 
         let mut command = places.map(|(place, target)| format!("cd {place}; {EVIL_REPOSITORY}; ln -s {target} .git; cd ..")).join("; ");
         command.push_str(&format!("; cd repo/src; {}; ln -s /proc/self/cwd/y .git", EVIL_REPOSITORY.replace("$OLDPWD", "../..")));
-        let result = ground.run(&command).await;
+        let result = fixture.run(&command).await;
         // Repeat, now that the folders exist.
-        ground.run("cd a; rm -rf .git .git.refused; ln -s /proc/self/cwd/y .git; cd ..; ln -s b/y .git").await;
+        fixture.run("cd a; rm -rf .git .git.refused; ln -s /proc/self/cwd/y .git; cd ..; ln -s b/y .git").await;
 
         for place in ["a", "b", "c", "d", "e", "repo/src", "."] {
-            git(&ground, place, &["status"]);
-            assert!(!mark.exists(), "{}: {place}", ground.kind());
-            assert!(fs::symlink_metadata(ground.path(place).join(".git")).is_err(), "{}: {place}", ground.kind());
+            git(&fixture, place, &["status"]);
+            assert!(!mark.exists(), "{}: {place}", fixture.kind());
+            assert!(fs::symlink_metadata(fixture.path(place).join(".git")).is_err(), "{}: {place}", fixture.kind());
         }
         for (place, _) in places {
-            assert!(result.stderr.contains(&format!("[refused: {place}/.git ")), "{}: {place}: {}", ground.kind(), result.stderr);
+            assert!(result.stderr.contains(&format!("[refused: {place}/.git ")), "{}: {place}: {}", fixture.kind(), result.stderr);
         }
         assert!(result.stderr.contains("[refused: repo/src/.git "), "{}", result.stderr);
     })
@@ -83,51 +83,51 @@ async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
 
 #[tokio::test]
 async fn a_bare_repository_planted_by_a_command_runs_nothing_for_the_user() {
-    each(Ground::both("a_bare_repository_planted_by_a_command_runs_nothing_for_the_user"), async |ground| {
-        let mark = ground.folder.path().join("mark");
-        fs::write(ground.path("evil.txt"), config(&mark)).unwrap();
+    each(SandboxFixture::both("a_bare_repository_planted_by_a_command_runs_nothing_for_the_user"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        fs::write(fixture.path("evil.txt"), config(&mark)).unwrap();
         for place in ["a", "b", "c", "d", "kept/refs", "kept/objects"] {
-            fs::create_dir_all(ground.path(place)).unwrap();
+            fs::create_dir_all(fixture.path(place)).unwrap();
         }
-        fs::write(ground.path("kept/config"), "mine").unwrap();
-        fs::write(ground.path("kept/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(fixture.path("kept/config"), "mine").unwrap();
+        fs::write(fixture.path("kept/HEAD"), "ref: refs/heads/main\n").unwrap();
 
-        let whole = ground.run("cd a; mkdir refs objects; echo 'ref: refs/heads/main' > HEAD; cp ../evil.txt config").await;
+        let whole = fixture.run("cd a; mkdir refs objects; echo 'ref: refs/heads/main' > HEAD; cp ../evil.txt config").await;
         // The parts of the repository lie elsewhere, and a later command adds the last one.
         let apart =
-            ground.run("mkdir -p d/refs d/objects; cp evil.txt d/config; echo 'ref: refs/heads/main' > b/HEAD; cp evil.txt c/config").await;
-        let joined = ground.run("echo ../d > b/commondir; mkdir c/refs c/objects; echo 'ref: refs/heads/main' > c/HEAD").await;
-        let old = ground.run("cp evil.txt kept/config; rm -f kept/config; mv kept/config kept/x; mkdir kept/hooks; echo true > kept/hooks/post-index-change").await;
+            fixture.run("mkdir -p d/refs d/objects; cp evil.txt d/config; echo 'ref: refs/heads/main' > b/HEAD; cp evil.txt c/config").await;
+        let joined = fixture.run("echo ../d > b/commondir; mkdir c/refs c/objects; echo 'ref: refs/heads/main' > c/HEAD").await;
+        let old = fixture.run("cp evil.txt kept/config; rm -f kept/config; mv kept/config kept/x; mkdir kept/hooks; echo true > kept/hooks/post-index-change").await;
 
         for place in ["a", "b", "c", "d"] {
-            git(&ground, place, &["status"]);
-            assert!(!mark.exists(), "{}: {place}", ground.kind());
+            git(&fixture, place, &["status"]);
+            assert!(!mark.exists(), "{}: {place}", fixture.kind());
         }
-        assert!(whole.stderr.contains("[refused: a/config "), "{}: {}", ground.kind(), whole.stderr);
+        assert!(whole.stderr.contains("[refused: a/config "), "{}: {}", fixture.kind(), whole.stderr);
         assert!(!apart.stderr.contains("[refused"), "{}", apart.stderr);
         assert!(joined.stderr.contains("[refused: b/commondir ") && joined.stderr.contains("[refused: c/config "), "{}", joined.stderr);
-        assert_eq!(fs::read_to_string(ground.path("kept/config")).unwrap(), "mine", "{}: {}", ground.kind(), old.stderr);
-        assert!(!ground.path("kept/hooks").exists());
+        assert_eq!(fs::read_to_string(fixture.path("kept/config")).unwrap(), "mine", "{}: {}", fixture.kind(), old.stderr);
+        assert!(!fixture.path("kept/hooks").exists());
     })
     .await;
 }
 
 #[tokio::test]
 async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command() {
-    each(Ground::both("worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command"), async |ground| {
-        let mark = ground.folder.path().join("mark");
-        users_repository(&ground, "repo");
-        user_git(&ground, "repo", &["worktree", "add", "-q", "../wt"]);
-        fs::create_dir_all(ground.path("evil/refs")).unwrap();
-        fs::create_dir_all(ground.path("evil/objects")).unwrap();
-        fs::write(ground.path("evil/config"), config(&mark)).unwrap();
-        fs::create_dir_all(ground.path("repo/.git/modules/sub/refs")).unwrap();
-        fs::create_dir_all(ground.path("repo/.git/modules/sub/objects")).unwrap();
-        fs::write(ground.path("repo/.git/modules/sub/HEAD"), "ref: refs/heads/main\n").unwrap();
-        fs::write(ground.path("repo/.git/modules/sub/config"), "mine").unwrap();
-        let before = fs::read_to_string(ground.path("repo/.git/worktrees/wt/commondir")).unwrap();
+    each(SandboxFixture::both("worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        users_repository(&fixture, "repo");
+        user_git(&fixture, "repo", &["worktree", "add", "-q", "../wt"]);
+        fs::create_dir_all(fixture.path("evil/refs")).unwrap();
+        fs::create_dir_all(fixture.path("evil/objects")).unwrap();
+        fs::write(fixture.path("evil/config"), config(&mark)).unwrap();
+        fs::create_dir_all(fixture.path("repo/.git/modules/sub/refs")).unwrap();
+        fs::create_dir_all(fixture.path("repo/.git/modules/sub/objects")).unwrap();
+        fs::write(fixture.path("repo/.git/modules/sub/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(fixture.path("repo/.git/modules/sub/config"), "mine").unwrap();
+        let before = fs::read_to_string(fixture.path("repo/.git/worktrees/wt/commondir")).unwrap();
 
-        ground
+        fixture
             .run(
                 "cd repo/.git; echo ../../../../evil > worktrees/wt/commondir; cp ../../evil/config worktrees/wt/config.worktree; \
                  rm -f worktrees/wt/commondir; echo ../../../../evil > worktrees/wt/commondir; echo x > worktrees/wt/gitdir; \
@@ -137,12 +137,12 @@ async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command()
             )
             .await;
 
-        git(&ground, "wt", &["status"]);
-        assert!(!mark.exists(), "{}", ground.kind());
-        assert_eq!(fs::read_to_string(ground.path("repo/.git/worktrees/wt/commondir")).unwrap(), before, "{}", ground.kind());
-        assert_eq!(fs::read_to_string(ground.path("repo/.git/modules/sub/config")).unwrap(), "mine");
+        git(&fixture, "wt", &["status"]);
+        assert!(!mark.exists(), "{}", fixture.kind());
+        assert_eq!(fs::read_to_string(fixture.path("repo/.git/worktrees/wt/commondir")).unwrap(), before, "{}", fixture.kind());
+        assert_eq!(fs::read_to_string(fixture.path("repo/.git/modules/sub/config")).unwrap(), "mine");
         for absent in ["worktrees/wt/config.worktree", "worktrees/new/commondir", "modules/sub/hooks", "rebase-merge/git-rebase-todo"] {
-            assert!(!ground.path("repo/.git").join(absent).exists(), "{}: {absent}", ground.kind());
+            assert!(!fixture.path("repo/.git").join(absent).exists(), "{}: {absent}", fixture.kind());
         }
     })
     .await;
@@ -153,10 +153,10 @@ const WHO: &str = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.org GIT_C
 
 #[tokio::test]
 async fn a_command_works_with_git_as_before() {
-    let Some(ground) = Ground::linux("a_command_works_with_git_as_before") else { return };
-    users_repository(&ground, "repo");
+    let Some(fixture) = SandboxFixture::linux("a_command_works_with_git_as_before") else { return };
+    users_repository(&fixture, "repo");
     let run = async |command: &str| {
-        let result = ground.run(&format!("{WHO}{command}")).await;
+        let result = fixture.run(&format!("{WHO}{command}")).await;
         assert_eq!(result.status, Some(0), "{command}: {}", result.stderr);
         result
     };
@@ -176,17 +176,17 @@ async fn a_command_works_with_git_as_before() {
     assert!(cloned.stdout.starts_with('7') || cloned.stdout.starts_with('8'), "{}", cloned.stdout);
     assert!(stopped.stdout.contains("rebase in progress") && !stopped.stderr.contains("[refused"), "{} {}", stopped.stdout, stopped.stderr);
     assert!(continued.stdout.contains("left"), "{}", continued.stdout);
-    let log = git(&ground, "repo", &["log", "--oneline"]);
+    let log = git(&fixture, "repo", &["log", "--oneline"]);
     assert!(log.status.success() && String::from_utf8_lossy(&log.stdout).lines().count() >= 7);
 }
 
 #[tokio::test]
 async fn a_new_repository_of_a_command_stays_without_its_configuration() {
-    let Some(ground) = Ground::linux("a_new_repository_of_a_command_stays_without_its_configuration") else { return };
+    let Some(fixture) = SandboxFixture::linux("a_new_repository_of_a_command_stays_without_its_configuration") else { return };
     let make = "mkdir new; cd new; git init -q -b main; echo a > f; git add f; git commit -qm one; cd ..; git clone -q --bare new bare.git";
 
-    let result = ground.run(&format!("{WHO}{make}")).await;
-    let more = ground.run(&format!("{WHO}cd new; echo b > f; git commit -qam two; git push -q ../bare.git main")).await;
+    let result = fixture.run(&format!("{WHO}{make}")).await;
+    let more = fixture.run(&format!("{WHO}cd new; echo b > f; git commit -qam two; git push -q ../bare.git main")).await;
 
     assert_eq!((result.status, more.status), (Some(0), Some(0)), "{} {}", result.stderr, more.stderr);
     for config in ["new/.git/config", "bare.git/config"] {
@@ -194,7 +194,7 @@ async fn a_new_repository_of_a_command_stays_without_its_configuration() {
     }
     assert!(!result.stderr.contains("hooks"), "git's own samples stay: {}", result.stderr);
     for place in ["new", "bare.git"] {
-        user_git(&ground, place, &["log", "--oneline", "-2"]);
+        user_git(&fixture, place, &["log", "--oneline", "-2"]);
     }
 }
 
@@ -301,20 +301,20 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         ".tool-versions",
         "a.code-workspace",
     ];
-    each(Ground::both("files_of_editors_and_agents_are_written_by_no_command"), async |ground| {
+    each(SandboxFixture::both("files_of_editors_and_agents_are_written_by_no_command"), async |fixture| {
         let plant = PLACES.map(|place| format!("mkdir -p $(dirname {place}); echo evil > {place}")).join("; ");
 
-        let absent = ground.run(&plant).await;
+        let absent = fixture.run(&plant).await;
         for place in PLACES {
-            assert!(fs::symlink_metadata(ground.path(place)).is_err(), "{}: {place}: {}", ground.kind(), absent.stderr);
-            fs::create_dir_all(ground.path(place).parent().unwrap()).unwrap();
-            fs::write(ground.path(place), "mine").unwrap();
+            assert!(fs::symlink_metadata(fixture.path(place)).is_err(), "{}: {place}: {}", fixture.kind(), absent.stderr);
+            fs::create_dir_all(fixture.path(place).parent().unwrap()).unwrap();
+            fs::write(fixture.path(place), "mine").unwrap();
         }
-        let there = ground.run(&format!("cat {}; {plant}; rm -rf {}", PLACES.join(" "), PLACES.join(" "))).await;
+        let there = fixture.run(&format!("cat {}; {plant}; rm -rf {}", PLACES.join(" "), PLACES.join(" "))).await;
 
         assert_eq!(there.stdout, "mine".repeat(PLACES.len()), "they can be read");
         for place in PLACES {
-            assert_eq!(fs::read_to_string(ground.path(place)).unwrap(), "mine", "{}: {place}", ground.kind());
+            assert_eq!(fs::read_to_string(fixture.path(place)).unwrap(), "mine", "{}: {place}", fixture.kind());
         }
     })
     .await;
@@ -322,21 +322,21 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
 
 #[tokio::test]
 async fn a_large_workspace_is_guarded_like_a_small_one() {
-    each(Ground::both("a_large_workspace_is_guarded_like_a_small_one"), async |ground| {
+    each(SandboxFixture::both("a_large_workspace_is_guarded_like_a_small_one"), async |fixture| {
         let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
         let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 1) };
         for n in 0..folders {
-            let path = ground.path(&format!("aaa/{}/{}/{n}", n % 10, n % 100));
+            let path = fixture.path(&format!("aaa/{}/{}/{n}", n % 10, n % 100));
             fs::create_dir_all(&path).unwrap();
             (0..files).for_each(|n| fs::write(path.join(n.to_string()), "").unwrap());
         }
-        fs::create_dir(ground.path("crowd")).unwrap();
-        let crowd = ground.path("crowd/0");
+        fs::create_dir(fixture.path("crowd")).unwrap();
+        let crowd = fixture.path("crowd/0");
         fs::write(&crowd, "").unwrap();
-        (1..60_000).for_each(|n| fs::hard_link(&crowd, ground.path(&format!("crowd/{n}"))).unwrap());
+        (1..60_000).for_each(|n| fs::hard_link(&crowd, fixture.path(&format!("crowd/{n}"))).unwrap());
         for (path, text) in [("zz/sub/.git/config", "mine"), ("zz/sub/.git/hooks/x.sample", "mine"), ("deploy/.env", "KEY=needle")] {
-            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-            fs::write(ground.path(path), text).unwrap();
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
         }
         let attack = "cat deploy/.env; base64 deploy/.env; echo evil >> zz/sub/.git/config; echo evil > zz/sub/.git/hooks/pre-commit; \
                       mkdir -p zz/new/.git/hooks; echo evil > zz/new/.git/hooks/pre-commit; echo evil > crowd/.bashrc; echo evil > aaa/9/99/.envrc";
@@ -344,15 +344,15 @@ async fn a_large_workspace_is_guarded_like_a_small_one() {
         let (mut times, mut last) = (Vec::new(), ExecResult::default());
         for command in ["true", "true", "true", attack] {
             let start = Instant::now();
-            last = ground.run(command).await;
+            last = fixture.run(command).await;
             times.push(start.elapsed());
         }
 
-        writeln!(&mut std::io::stderr(), "note: {}: {folders} folders: {times:?}", ground.kind()).unwrap();
-        assert_eq!(last.stdout, "", "{}", ground.kind());
-        assert_eq!(fs::read_to_string(ground.path("zz/sub/.git/config")).unwrap(), "mine");
+        writeln!(&mut std::io::stderr(), "note: {}: {folders} folders: {times:?}", fixture.kind()).unwrap();
+        assert_eq!(last.stdout, "", "{}", fixture.kind());
+        assert_eq!(fs::read_to_string(fixture.path("zz/sub/.git/config")).unwrap(), "mine");
         for absent in ["zz/sub/.git/hooks/pre-commit", "zz/new/.git/hooks", "crowd/.bashrc", "aaa/9/99/.envrc"] {
-            assert!(!ground.path(absent).exists(), "{}: {absent}: {}", ground.kind(), last.stderr);
+            assert!(!fixture.path(absent).exists(), "{}: {absent}: {}", fixture.kind(), last.stderr);
         }
     })
     .await;
@@ -360,45 +360,45 @@ async fn a_large_workspace_is_guarded_like_a_small_one() {
 
 #[tokio::test]
 async fn a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why() {
-    each(Ground::both("a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why"), async |ground| {
+    each(SandboxFixture::both("a_workspace_that_cannot_be_guarded_runs_no_command_and_says_why"), async |fixture| {
         for n in 0..1001 {
-            fs::create_dir(ground.path(&n.to_string())).unwrap();
-            fs::write(ground.path(&format!("{n}/.env")), "").unwrap();
+            fs::create_dir(fixture.path(&n.to_string())).unwrap();
+            fs::write(fixture.path(&format!("{n}/.env")), "").unwrap();
         }
 
-        let refused = ground.exec("touch ran", Duration::from_secs(20), CancellationToken::new()).await;
+        let refused = fixture.exec("touch ran", Duration::from_secs(20), CancellationToken::new()).await;
 
         assert!(
             matches!(&refused, Err(SandboxError::Failed(why)) if why.starts_with("the workspace cannot be guarded: more than 1000")),
             "{refused:?}"
         );
-        assert!(!ground.path("ran").exists());
-        (1..1001).for_each(|n| fs::remove_dir_all(ground.path(&n.to_string())).unwrap());
-        assert_eq!(ground.run("true").await.status, Some(0), "{}", ground.kind());
+        assert!(!fixture.path("ran").exists());
+        (1..1001).for_each(|n| fs::remove_dir_all(fixture.path(&n.to_string())).unwrap());
+        assert_eq!(fixture.run("true").await.status, Some(0), "{}", fixture.kind());
     })
     .await;
 }
 
 #[tokio::test]
 async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
-    each(Ground::both("what_a_command_planted_is_moved_aside_when_the_host_is_killed"), async |ground| {
+    each(SandboxFixture::both("what_a_command_planted_is_moved_aside_when_the_host_is_killed"), async |fixture| {
         let planted = [".mcp.json", ".git/hooks/post-checkout", ".envrc", "sub/.git"];
-        fs::write(ground.path("callboard.toml"), "mine").unwrap();
-        fs::create_dir(ground.path("sub")).unwrap();
-        symlink("mine", ground.path(".bashrc")).unwrap();
+        fs::write(fixture.path("callboard.toml"), "mine").unwrap();
+        fs::create_dir(fixture.path("sub")).unwrap();
+        symlink("mine", fixture.path(".bashrc")).unwrap();
         let command = "mkdir -p sub/new/.git; echo {} > sub/new/.mcp.json; echo x > sub/new/.git/config; \
                        echo {} > .mcp.json; mkdir -p .git/hooks; echo evil > .git/hooks/post-checkout; echo x > .envrc; \
                        ln -s /proc/self/cwd/y sub/.git; echo > sub/started; sleep 60";
         let mut host = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
-            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+            .env("CALLBOARD_TEST_KIND", fixture.kind())
             .env("CALLBOARD_TEST_COMMAND", command)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        wait_until("the command", Duration::from_secs(20), || ground.path("sub/started").exists()).await;
+        wait_until("the command", Duration::from_secs(20), || fixture.path("sub/started").exists()).await;
 
         host.kill().unwrap();
         let ended = host.wait().unwrap();
@@ -406,49 +406,49 @@ async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
         assert_eq!(ended.signal(), Some(9));
         let gone = || {
             let places = planted.iter().copied().chain(["sub/new/.mcp.json", "sub/new/.git/config"]);
-            places.into_iter().all(|place| fs::symlink_metadata(ground.path(place)).is_err())
+            places.into_iter().all(|place| fs::symlink_metadata(fixture.path(place)).is_err())
         };
         wait_until("the sweep", Duration::from_secs(3), gone).await;
-        assert_eq!(fs::read_to_string(ground.path("callboard.toml")).unwrap(), "mine");
-        assert_eq!(fs::read_link(ground.path(".bashrc")).unwrap(), Path::new("mine"), "the user's own stay");
+        assert_eq!(fs::read_to_string(fixture.path("callboard.toml")).unwrap(), "mine");
+        assert_eq!(fs::read_link(fixture.path(".bashrc")).unwrap(), Path::new("mine"), "the user's own stay");
     })
     .await;
 }
 
 /// Every boundary, and Landlock without a mount namespace: there, rules apply to files and not to
 /// places.
-fn all(test: &str) -> impl Iterator<Item = Ground> {
-    Ground::linux(test).into_iter().chain(Ground::landlocks(test))
+fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
+    SandboxFixture::linux(test).into_iter().chain(SandboxFixture::landlocks(test))
 }
 
 #[tokio::test]
 async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
     let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
-    each(all(test), async |ground| {
-        users_repository(&ground, "repo");
-        fs::create_dir(ground.path("repo/w")).unwrap();
-        fs::write(ground.path("repo/AGENTS.md"), "mine").unwrap();
-        let mark = ground.folder.path().join("mark");
+    each(all(test), async |fixture| {
+        users_repository(&fixture, "repo");
+        fs::create_dir(fixture.path("repo/w")).unwrap();
+        fs::write(fixture.path("repo/AGENTS.md"), "mine").unwrap();
+        let mark = fixture.folder.path().join("mark");
         let evil = config(&mark);
-        fs::write(ground.path("repo/w/evil.txt"), &evil).unwrap();
+        fs::write(fixture.path("repo/w/evil.txt"), &evil).unwrap();
         // Replaces the file as git does with its configuration (`git push -u`) and as editors do.
         // Then another file gets the inode number of the old one.
         let attack = "cd repo/w; old=$(stat -c %i ../AGENTS.md); touch started; while [ ! -e go ]; do sleep 0.02; done; \
                       cat evil.txt > ../.git/config; ln ../.git/config ../.git/hard; rm ../AGENTS.md && for n in {1..300}; do echo evil > n$n; done; \
                       mv $(find . -inum $old) ../AGENTS.md; echo done";
         let task = async {
-            wait_until("the command", Duration::from_secs(10), || ground.path("repo/w/started").exists()).await;
-            user_git(&ground, "repo", &["config", "user.name", "U"]);
-            fs::write(ground.path("repo/AGENTS.md~"), "mine, too").unwrap();
-            fs::rename(ground.path("repo/AGENTS.md~"), ground.path("repo/AGENTS.md")).unwrap();
-            fs::write(ground.path("repo/w/go"), "").unwrap();
+            wait_until("the command", Duration::from_secs(10), || fixture.path("repo/w/started").exists()).await;
+            user_git(&fixture, "repo", &["config", "user.name", "U"]);
+            fs::write(fixture.path("repo/AGENTS.md~"), "mine, too").unwrap();
+            fs::rename(fixture.path("repo/AGENTS.md~"), fixture.path("repo/AGENTS.md")).unwrap();
+            fs::write(fixture.path("repo/w/go"), "").unwrap();
         };
-        let (result, ()) = tokio::join!(ground.run(attack), task);
+        let (result, ()) = tokio::join!(fixture.run(attack), task);
 
-        assert!(result.stdout.ends_with("done\n"), "{}: {}", ground.kind(), result.stderr);
-        git(&ground, "repo", &["status"]);
-        assert!(!mark.exists(), "{}: {}", ground.kind(), result.stderr);
-        let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap_or_default();
+        assert!(result.stdout.ends_with("done\n"), "{}: {}", fixture.kind(), result.stderr);
+        git(&fixture, "repo", &["status"]);
+        assert!(!mark.exists(), "{}: {}", fixture.kind(), result.stderr);
+        let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap_or_default();
         assert!(!read("repo/.git/config").contains("fsmonitor") && !read("repo/AGENTS.md").contains("evil"), "{}", result.stderr);
     })
     .await;
@@ -457,10 +457,10 @@ async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_
 #[tokio::test]
 async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users() {
     let test = "a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users";
-    each(all(test), async |ground| {
+    each(all(test), async |fixture| {
         for (path, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle"), ("w/x", "")] {
-            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-            fs::write(ground.path(path), text).unwrap();
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
         }
         let link = "for file in $PWD/a/.git/config callboard.toml .env /proc/self/cwd/callboard.toml; do for to in hard w/hard a/hard a/.git/hard; do \
                     ln $file $to; ln -L $file $to; done; done; \
@@ -468,18 +468,18 @@ async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_thro
                     l.linkat(d, b\"\", -100, b\"w/fd%d\" % n, 0x1000); l.linkat(-100, b\"/proc/self/fd/%d\" % d, -100, b\"w/fp%d\" % n, 0x400)'; \
                     mv a b; ln b/.git/config w/late; mv b a; true";
 
-        let linked = ground.run(link).await;
+        let linked = fixture.run(link).await;
         for file in ["a/.git/config", "callboard.toml", ".env"] {
-            assert_eq!(fs::metadata(ground.path(file)).unwrap().nlink(), 1, "{}: {file}: {}", ground.kind(), linked.stderr);
+            assert_eq!(fs::metadata(fixture.path(file)).unwrap().nlink(), 1, "{}: {file}: {}", fixture.kind(), linked.stderr);
         }
         for (file, other) in [("a/.git/config", "w/one"), ("callboard.toml", "w/two"), (".env", "w/three")] {
-            fs::hard_link(ground.path(file), ground.path(other)).unwrap();
+            fs::hard_link(fixture.path(file), fixture.path(other)).unwrap();
         }
-        let written = ground.run("for n in one two three; do echo evil > w/$n; done; cat w/three; mv w v; echo evil > v/one").await;
+        let written = fixture.run("for n in one two three; do echo evil > w/$n; done; cat w/three; mv w v; echo evil > v/one").await;
 
-        assert_eq!(written.stdout, "", "{}", ground.kind());
+        assert_eq!(written.stdout, "", "{}", fixture.kind());
         for (file, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle")] {
-            assert_eq!(fs::read_to_string(ground.path(file)).unwrap(), text, "{}: {file}", ground.kind());
+            assert_eq!(fs::read_to_string(fixture.path(file)).unwrap(), text, "{}: {file}", fixture.kind());
         }
     })
     .await;

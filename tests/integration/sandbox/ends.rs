@@ -4,13 +4,13 @@ use super::*;
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_timeout() {
-    each(Ground::both("no_process_is_alive_two_seconds_after_a_timeout"), async |ground| {
+    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_a_timeout"), async |fixture| {
         let marker = marker("timeout");
 
         let start = Instant::now();
-        let result = ground.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
+        let result = fixture.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
 
-        assert!(ground.path("started").exists(), "the stragglers were there");
+        assert!(fixture.path("started").exists(), "the stragglers were there");
         assert_eq!((result.timed_out, result.status), (true, None));
         assert_eq!(alive(&marker), 0);
         assert!(start.elapsed() < Duration::from_millis(2700), "{:?}", start.elapsed());
@@ -20,13 +20,13 @@ async fn no_process_is_alive_two_seconds_after_a_timeout() {
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
-    each(Ground::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"), async |ground| {
+    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"), async |fixture| {
         for drop_it in [false, true] {
             let (marker, cancel) = (marker(if drop_it { "drop" } else { "cancel" }), CancellationToken::new());
-            let _ = fs::remove_file(ground.path("started"));
-            let (sandbox, token, command) = (ground.sandbox.clone(), cancel.clone(), stragglers(&marker));
+            let _ = fs::remove_file(fixture.path("started"));
+            let (sandbox, token, command) = (fixture.sandbox.clone(), cancel.clone(), stragglers(&marker));
             let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
-            wait_until("the command", Duration::from_secs(10), || ground.path("started").exists() && alive(&marker) >= 4).await;
+            wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists() && alive(&marker) >= 4).await;
 
             if drop_it {
                 task.abort();
@@ -44,14 +44,14 @@ async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
 
 #[tokio::test]
 async fn what_a_command_leaves_running_ends_with_it() {
-    each(Ground::both("what_a_command_leaves_running_ends_with_it"), async |ground| {
+    each(SandboxFixture::both("what_a_command_leaves_running_ends_with_it"), async |fixture| {
         let marker = marker("left");
 
-        let result = ground.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
+        let result = fixture.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
 
         assert_eq!((result.status, result.stdout.as_str()), (Some(0), "done\n"));
         assert!(result.left_running >= 4, "{}", result.left_running);
-        assert_eq!(ground.run("sleep 0.01 & wait; echo | cat").await.left_running, 0);
+        assert_eq!(fixture.run("sleep 0.01 & wait; echo | cat").await.left_running, 0);
         assert_eq!(alive(&marker), 0);
     })
     .await;
@@ -59,26 +59,26 @@ async fn what_a_command_leaves_running_ends_with_it() {
 
 #[tokio::test]
 async fn without_a_boundary_strays_are_still_found() {
-    let ground = Ground::local();
+    let fixture = SandboxFixture::local();
     let marker = marker("local");
 
-    let result = ground.exec(&stragglers(&marker), Duration::from_millis(2000), CancellationToken::new()).await.unwrap();
-    assert!(result.timed_out && ground.path("started").exists());
+    let result = fixture.exec(&stragglers(&marker), Duration::from_millis(2000), CancellationToken::new()).await.unwrap();
+    assert!(result.timed_out && fixture.path("started").exists());
     wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-    let plain = ground.run("echo $((1+1)); exit 3").await;
+    let plain = fixture.run("echo $((1+1)); exit 3").await;
 
     assert_eq!((plain.status, plain.stdout.as_str()), (Some(3), "2\n"));
-    assert!(!ground.sandbox.policy().boundary);
+    assert!(!fixture.sandbox.policy().boundary);
 }
 
 #[tokio::test]
 async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_those_above_it() {
-    let ground = Ground::local();
+    let fixture = SandboxFixture::local();
     let (marker, cancel) = (marker("unmarked"), CancellationToken::new());
     let command = format!("env -i setsid bash -c 'touch started; while :; do sleep 1000; done' {marker} & wait");
-    let (sandbox, token) = (ground.sandbox.clone(), cancel.clone());
+    let (sandbox, token) = (fixture.sandbox.clone(), cancel.clone());
     let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
-    wait_until("the command", Duration::from_secs(10), || ground.path("started").exists()).await;
+    wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists()).await;
     assert_eq!(alive(&marker), 1);
 
     cancel.cancel();
@@ -101,18 +101,18 @@ async fn child_host() {
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
-    each(Ground::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host"), async |ground| {
+    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host"), async |fixture| {
         let marker = marker("host");
         let mut host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
-            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+            .env("CALLBOARD_TEST_KIND", fixture.kind())
             .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        wait_until("the command", Duration::from_secs(20), || ground.path("started").exists() && alive(&marker) >= 4).await;
+        wait_until("the command", Duration::from_secs(20), || fixture.path("started").exists() && alive(&marker) >= 4).await;
 
         host.kill().unwrap();
         host.wait().unwrap();
@@ -124,12 +124,12 @@ async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
 
 #[tokio::test]
 async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
-    each(Ground::both("no_key_of_the_host_is_in_a_command_or_within_its_reach"), async |ground| {
-        let key = format!("sk-not-a-real-key-{}", ground.kind());
+    each(SandboxFixture::both("no_key_of_the_host_is_in_a_command_or_within_its_reach"), async |fixture| {
+        let key = format!("sk-not-a-real-key-{}", fixture.kind());
         let host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
-            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+            .env("CALLBOARD_TEST_KIND", fixture.kind())
             .env("ANTHROPIC_API_KEY", &key)
             .env(
                 "CALLBOARD_TEST_COMMAND",
@@ -139,10 +139,10 @@ async fn no_key_of_the_host_is_in_a_command_or_within_its_reach() {
             .output()
             .unwrap();
 
-        let found = String::from_utf8_lossy(&fs::read(ground.path("found")).unwrap()).into_owned();
-        assert!(host.status.success() && found.ends_with("done\n"), "{}", ground.kind());
-        assert!(!found.contains(&key) && !found.contains("ANTHROPIC") && !found.contains("OPEN"), "{}: {found}", ground.kind());
-        assert!(ground.kind() == "bubblewrap" || !found.contains("REACHED"), "{found}");
+        let found = String::from_utf8_lossy(&fs::read(fixture.path("found")).unwrap()).into_owned();
+        assert!(host.status.success() && found.ends_with("done\n"), "{}", fixture.kind());
+        assert!(!found.contains(&key) && !found.contains("ANTHROPIC") && !found.contains("OPEN"), "{}: {found}", fixture.kind());
+        assert!(fixture.kind() == "bubblewrap" || !found.contains("REACHED"), "{found}");
     })
     .await;
 }

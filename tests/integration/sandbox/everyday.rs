@@ -195,12 +195,12 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everyday_commands_work_as_they_do_without_a_sandbox() {
     let test = "everyday_commands_work_as_they_do_without_a_sandbox";
-    let mut boundaries: Vec<Boundary> = Ground::linux(test).map(|_| Boundary::Bubblewrap).into_iter().collect();
-    boundaries.extend(Ground::covered(test).map(|_| Boundary::Landlock));
+    let mut boundaries: Vec<Boundary> = SandboxFixture::linux(test).map(|_| Boundary::Bubblewrap).into_iter().collect();
+    boundaries.extend(SandboxFixture::covered(test).map(|_| Boundary::Landlock));
     // Landlock without a mount namespace is not required to pass: its closed folders are
     // documented. The number of passing rows is printed.
     let long = std::env::var_os("CALLBOARD_LONG").is_some();
-    boundaries.extend(Ground::landlock(test).filter(|_| long).map(|_| Boundary::LandlockAlone));
+    boundaries.extend(SandboxFixture::landlock(test).filter(|_| long).map(|_| Boundary::LandlockAlone));
 
     for (boundary, failed) in measured(&boundaries).await {
         assert!(failed.is_empty() || boundary == Boundary::LandlockAlone, "{boundary:?}: {failed:#?}");

@@ -11,8 +11,8 @@ const SESSION: &str = "CALLBOARD_TEST_SESSION";
 async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next() {
     let test = "a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next";
     let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
-    each(Ground::both(test), async |ground| {
-        let probe = ground.path("probe");
+    each(SandboxFixture::both(test), async |fixture| {
+        let probe = fixture.path("probe");
         compile(&probe);
         let left = format!("{key}-left");
         let by_the_host = |key: &str| {
@@ -20,13 +20,13 @@ async fn a_command_finds_no_key_of_the_hosts_session_and_leaves_none_to_the_next
             String::from_utf8(output.stdout).unwrap()
         };
 
-        let found = ground.run(&format!("./probe --key-read {key}")).await;
-        let leaves = ground.run(&format!("./probe --key-add {left}")).await;
-        let next = ground.run(&format!("./probe --key-read {left}")).await;
+        let found = fixture.run(&format!("./probe --key-read {key}")).await;
+        let leaves = fixture.run(&format!("./probe --key-add {left}")).await;
+        let next = fixture.run(&format!("./probe --key-read {left}")).await;
 
         assert_eq!(by_the_host(&key), "ok LEFT-BEHIND\n", "the host itself finds its own");
-        assert_eq!([&found, &leaves, &next].map(|result| result.stdout.as_str()), ["refused 1\n"; 3], "{}", ground.kind());
-        assert_eq!(by_the_host(&left), format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()), "{}", ground.kind());
+        assert_eq!([&found, &leaves, &next].map(|result| result.stdout.as_str()), ["refused 1\n"; 3], "{}", fixture.kind());
+        assert_eq!(by_the_host(&left), format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()), "{}", fixture.kind());
     })
     .await;
 }
@@ -48,9 +48,9 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
     let ways = [ControlGroups::Auto, ControlGroups::Off];
     let boundaries = [Boundary::Bubblewrap, Boundary::Landlock, Boundary::LandlockAlone];
     let pairs = boundaries.into_iter().flat_map(|only| ways.into_iter().map(move |groups| (only, groups)));
-    let grounds = pairs.filter_map(|(only, groups)| Ground::counted(test, only, ExecLimits::default(), groups));
+    let fixtures = pairs.filter_map(|(only, groups)| SandboxFixture::counted(test, only, ExecLimits::default(), groups));
     let mut wrong = Vec::new();
-    for ground in grounds.chain([Ground::local()]) {
+    for fixture in fixtures.chain([SandboxFixture::local()]) {
         let by_host = || keyrings(&key).first().map_or(0, |(_, users)| *users);
         let of_commands = || keyrings("_ses").into_iter().filter(|(_, users)| *users >= PROCESSES).map(|(number, _)| number);
         let (before, known) = (by_host(), of_commands().collect::<Vec<_>>());
@@ -63,16 +63,16 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
         };
         let (one, two) = (command("one"), command("two"));
         let observe = async {
-            let begun = || ground.path("one").exists() && ground.path("two").exists();
+            let begun = || fixture.path("one").exists() && fixture.path("two").exists();
             wait_until("both commands", Duration::from_secs(20), begun).await;
             let seen = (by_host().saturating_sub(before), of_commands().filter(|number| !known.contains(number)).count());
-            fs::write(ground.path("stop"), "").unwrap();
+            fs::write(fixture.path("stop"), "").unwrap();
             seen
         };
-        let (_, _, (users, own)) = tokio::join!(ground.run(&one), ground.run(&two), observe);
+        let (_, _, (users, own)) = tokio::join!(fixture.run(&one), fixture.run(&two), observe);
 
         if users >= PROCESSES || own < 2 {
-            wrong.push(format!("{}: {users} more users of the host's keyring, {own} keyrings of commands", ground.kind()));
+            wrong.push(format!("{}: {users} more users of the host's keyring, {own} keyrings of commands", fixture.kind()));
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
@@ -82,11 +82,11 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
 async fn a_command_without_a_boundary_finds_no_key_of_the_hosts_session_either() {
     let test = "a_command_without_a_boundary_finds_no_key_of_the_hosts_session_either";
     let Ok(key) = std::env::var(SESSION) else { return in_a_session(test) };
-    let ground = Ground::local();
-    compile(&ground.path("probe"));
-    let by_the_host = Command::new(ground.path("probe")).args(["--key-read", &key]).output().unwrap();
+    let fixture = SandboxFixture::local();
+    compile(&fixture.path("probe"));
+    let by_the_host = Command::new(fixture.path("probe")).args(["--key-read", &key]).output().unwrap();
 
-    let result = ground.run(&format!("./probe --key-read {key}")).await;
+    let result = fixture.run(&format!("./probe --key-read {key}")).await;
 
     assert_eq!(by_the_host.stdout, b"ok LEFT-BEHIND\n", "the host itself finds its own");
     assert_eq!(result.stdout, format!("refused {}\n", rustix::io::Errno::NOKEY.raw_os_error()));
@@ -109,20 +109,20 @@ fn in_a_session(test: &str) {
 
 #[tokio::test]
 async fn a_command_connects_to_no_socket_that_lies_in_its_workspace() {
-    each(Ground::both("a_command_connects_to_no_socket_that_lies_in_its_workspace"), async |ground| {
-        compile(&ground.path("probe"));
-        fs::create_dir_all(ground.path(".git")).unwrap();
-        let listeners = ["server", ".git/fsmonitor--daemon.ipc"].map(|name| UnixListener::bind(ground.path(name)).unwrap());
+    each(SandboxFixture::both("a_command_connects_to_no_socket_that_lies_in_its_workspace"), async |fixture| {
+        compile(&fixture.path("probe"));
+        fs::create_dir_all(fixture.path(".git")).unwrap();
+        let listeners = ["server", ".git/fsmonitor--daemon.ipc"].map(|name| UnixListener::bind(fixture.path(name)).unwrap());
         listeners.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
-        let by_the_host = Command::new(ground.path("probe")).args(["--connect", "server"]).current_dir(ground.path("")).output().unwrap();
+        let by_the_host = Command::new(fixture.path("probe")).args(["--connect", "server"]).current_dir(fixture.path("")).output().unwrap();
         let heard = listeners[0].accept().is_ok();
 
         let result =
-            ground.run("for socket in server .git/fsmonitor--daemon.ipc /workspace/server; do ./probe --connect $socket; done").await;
+            fixture.run("for socket in server .git/fsmonitor--daemon.ipc /workspace/server; do ./probe --connect $socket; done").await;
 
         assert_eq!((by_the_host.stdout.as_slice(), heard), (b"ok \n".as_slice(), true), "outside it can be reached");
-        assert_eq!(result.stdout, "refused 1\n".repeat(3), "{}: {}", ground.kind(), result.stderr);
-        assert!(listeners.iter().all(|listener| listener.accept().is_err()), "{}", ground.kind());
+        assert_eq!(result.stdout, "refused 1\n".repeat(3), "{}: {}", fixture.kind(), result.stderr);
+        assert!(listeners.iter().all(|listener| listener.accept().is_err()), "{}", fixture.kind());
     })
     .await;
 }
@@ -182,23 +182,23 @@ async fn a_command_asks_for_larger_buffers_of_a_socket_and_keeps_the_default() {
                   a.setsockopt(s.SOL_SOCKET, o, 4096); b.setsockopt(s.SOL_SOCKET, o, 2 * d); a.setsockopt(s.SOL_SOCKET, s.SO_KEEPALIVE, 1)\n \
                   print(a.getsockopt(s.SOL_SOCKET, o) == b.getsockopt(s.SOL_SOCKET, o) == d, a.getsockopt(s.SOL_SOCKET, s.SO_KEEPALIVE))\n";
     let mut came = Vec::new();
-    for ground in Ground::both("a_command_asks_for_larger_buffers_of_a_socket_and_keeps_the_default") {
-        fs::write(ground.path("buffers.py"), script).unwrap();
-        came.push((ground.kind(), ground.run("if [ -x /usr/bin/python3 ]; then /usr/bin/python3 buffers.py; fi").await.stdout));
+    for fixture in SandboxFixture::both("a_command_asks_for_larger_buffers_of_a_socket_and_keeps_the_default") {
+        fs::write(fixture.path("buffers.py"), script).unwrap();
+        came.push((fixture.kind(), fixture.run("if [ -x /usr/bin/python3 ]; then /usr/bin/python3 buffers.py; fi").await.stdout));
     }
     assert!(came.iter().all(|(_, said)| said.is_empty() || said == "True 1\nTrue 1\n"), "{came:?}");
 }
 
 #[tokio::test]
 async fn everyday_programs_work_behind_bubblewraps_filter() {
-    let Some(ground) = Ground::linux("everyday_programs_work_behind_bubblewraps_filter") else { return };
+    let Some(fixture) = SandboxFixture::linux("everyday_programs_work_behind_bubblewraps_filter") else { return };
     let mut script = String::new();
     for (name, needs, runs) in EVERYDAY {
         script.push_str(&format!("if [ -n \"$(PATH=/usr/bin:/bin type -p {needs})\" ]; then ( {runs} ) >/tmp/out 2>&1 || {{ echo '{name}'; cat /tmp/out; }}; fi\n"));
     }
-    fs::write(ground.path("everyday.sh"), script).unwrap();
+    fs::write(fixture.path("everyday.sh"), script).unwrap();
 
-    let result = ground.run("bash everyday.sh").await;
+    let result = fixture.run("bash everyday.sh").await;
 
     assert_eq!((result.stdout.as_str(), result.status), ("", Some(0)), "{}", result.stderr);
 }

@@ -6,12 +6,12 @@ use super::*;
 
 #[tokio::test]
 async fn landlock_shows_the_workspace_and_opens_nothing_else() {
-    each(Ground::landlocks("landlock_shows_the_workspace_and_opens_nothing_else"), async |ground| {
-        fs::write(ground.path("inside.txt"), "inside\n").unwrap();
-        let outside = ground.folder.path();
+    each(SandboxFixture::landlocks("landlock_shows_the_workspace_and_opens_nothing_else"), async |fixture| {
+        fs::write(fixture.path("inside.txt"), "inside\n").unwrap();
+        let outside = fixture.folder.path();
 
-        let inside = ground.run("cat inside.txt; pwd; mkdir -p a/b && mv a c && ln -s c d && rm -r c && echo made > made.txt; echo t > $TMPDIR/t && cat $TMPDIR/t").await;
-        let beyond = ground
+        let inside = fixture.run("cat inside.txt; pwd; mkdir -p a/b && mv a c && ln -s c d && rm -r c && echo made > made.txt; echo t > $TMPDIR/t && cat $TMPDIR/t").await;
+        let beyond = fixture
         .run(&format!(
             "cd {0}; cat outside.txt; ls .; echo x > new; echo x >> outside.txt; rm outside.txt; mv outside.txt workspace/got; ln outside.txt workspace/hard; \
              ln -s {0}/outside.txt workspace/soft; cat workspace/soft; mkdir sub; mkfifo pipe; truncate -s 0 outside.txt; cat /etc/shadow; ls /root /proc /sys /tmp; \
@@ -28,7 +28,7 @@ async fn landlock_shows_the_workspace_and_opens_nothing_else() {
         assert_eq!(names, ["outside.txt", "workspace"]);
         assert_eq!(fs::read_to_string(outside.join("outside.txt")).unwrap(), "outside");
         let age = fs::metadata(outside.join("outside.txt")).unwrap().modified().unwrap().elapsed().unwrap();
-        assert!(age < Duration::from_secs(600) && !ground.path("got").exists() && !ground.path("hard").exists());
+        assert!(age < Duration::from_secs(600) && !fixture.path("got").exists() && !fixture.path("hard").exists());
         assert!(!beyond.stderr.contains(outside.join("workspace").to_str().unwrap()), "the workspace has a name: {}", beyond.stderr);
     })
     .await;
@@ -36,17 +36,17 @@ async fn landlock_shows_the_workspace_and_opens_nothing_else() {
 
 #[tokio::test]
 async fn landlock_changes_no_mode_owner_or_attribute_outside() {
-    each(Ground::landlocks("landlock_changes_no_mode_owner_or_attribute_outside"), async |ground| {
-        let outside = ground.folder.path().join("outside.txt");
+    each(SandboxFixture::landlocks("landlock_changes_no_mode_owner_or_attribute_outside"), async |fixture| {
+        let outside = fixture.folder.path().join("outside.txt");
         fs::set_permissions(&outside, fs::Permissions::from_mode(0o640)).unwrap();
 
-        let result = ground
+        let result = fixture
             .run(&format!(
                 "for f in {0} /usr/bin/env; do chmod 777 $f; chown 1 $f; chgrp 1 $f; setfattr -n user.x -v y $f; chattr +d $f; done",
                 outside.display()
             ))
             .await;
-        let open = ground
+        let open = fixture
         .run("python3 -c 'import os\nfor n in (\"fchmod\", \"fchown\"):\n f = os.open(\"/usr/bin/env\", os.O_RDONLY)\n try: os.fchmod(f, 0o777) if n == \"fchmod\" else os.fchown(f, 1, 1); print(\"CHANGED\")\n except OSError: pass'")
         .await;
 
@@ -83,15 +83,15 @@ print('tried')
 
 #[tokio::test]
 async fn landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator() {
-    each(Ground::landlocks("landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator"), async |ground| {
+    each(SandboxFixture::landlocks("landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator"), async |fixture| {
         if !Path::new("/usr/bin/python3").exists() {
             writeln!(&mut std::io::stderr(), "SKIPPED: landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator: no python3")
                 .unwrap();
             return;
         }
-        fs::write(ground.path("sockets.py"), SOCKETS).unwrap();
+        fs::write(fixture.path("sockets.py"), SOCKETS).unwrap();
 
-        let result = ground.run("python3 sockets.py").await;
+        let result = fixture.run("python3 sockets.py").await;
 
         assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("tried\n", ""));
     })
@@ -100,16 +100,16 @@ async fn landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator() {
 
 #[tokio::test]
 async fn landlock_reaches_no_listener_of_this_machine() {
-    let Some(ground) = Ground::landlock("landlock_reaches_no_listener_of_this_machine") else { return };
+    let Some(fixture) = SandboxFixture::landlock("landlock_reaches_no_listener_of_this_machine") else { return };
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let unix = UnixListener::bind(ground.path("listener")).unwrap();
+    let unix = UnixListener::bind(fixture.path("listener")).unwrap();
     for each in [tcp.set_nonblocking(true), udp.set_nonblocking(true), unix.set_nonblocking(true)] {
         each.unwrap();
     }
     let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
 
-    let result = ground
+    let result = fixture
         .run(&format!(
             "(exec 3<>/dev/tcp/127.0.0.1/{tcp_port}) && echo TCP; (echo x >/dev/udp/127.0.0.1/{udp_port}) && echo UDP; \
              python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"listener\")' && echo UNIX; cat listener && echo OPENED"
@@ -122,11 +122,11 @@ async fn landlock_reaches_no_listener_of_this_machine() {
 
 #[tokio::test]
 async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
-    each(Ground::landlocks("landlock_keeps_signals_and_limits_away_from_other_processes"), async |ground| {
+    each(SandboxFixture::landlocks("landlock_keeps_signals_and_limits_away_from_other_processes"), async |fixture| {
         let own = std::process::id();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
 
-        let result = ground
+        let result = fixture
         .run(&format!(
             "for p in $PPID {own}; do kill -KILL $p && echo KILLED; prlimit --pid $p --nofile=5:5 && echo LIMITED; renice -n 19 -p $p && echo RENICED; \
              taskset -p 1 $p && echo MOVED; done; kill -KILL -1; echo gone"
@@ -135,20 +135,20 @@ async fn landlock_keeps_signals_and_limits_away_from_other_processes() {
 
         assert!(!result.stdout.contains(['K', 'L', 'R', 'M']), "{}", result.stdout);
         assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile), limit);
-        assert_eq!(ground.run("sleep 100 & kill %1; wait; echo own").await.stdout, "own\n", "its own it may end");
+        assert_eq!(fixture.run("sleep 100 & kill %1; wait; echo own").await.stdout, "own\n", "its own it may end");
     })
     .await;
 }
 
 #[tokio::test]
 async fn landlock_leaves_no_capability_and_no_way_to_get_one() {
-    each(Ground::landlocks("landlock_leaves_no_capability_and_no_way_to_get_one"), async |ground| {
+    each(SandboxFixture::landlocks("landlock_leaves_no_capability_and_no_way_to_get_one"), async |fixture| {
         // The shell's own `/proc` entries are not readable inside, so a program asks the kernel.
-        let result = ground.run("python3 -c 'import ctypes; l = ctypes.CDLL(None); print([l.prctl(23, c) for c in (0, 1, 12, 21)], l.prctl(39, 0, 0, 0, 0), l.prctl(21, 0))'; sudo -n true; unshare -r true; su -c true").await;
+        let result = fixture.run("python3 -c 'import ctypes; l = ctypes.CDLL(None); print([l.prctl(23, c) for c in (0, 1, 12, 21)], l.prctl(39, 0, 0, 0, 0), l.prctl(21, 0))'; sudo -n true; unshare -r true; su -c true").await;
 
         // Only a process with the right to drop its capability bounds can do so. An unprivileged
         // one gains nothing from them.
-        let bounds = if ground.kind() == "landlock" || rustix::process::geteuid().is_root() { "[0, 0, 0, 0]" } else { "[1, 1, 1, 1]" };
+        let bounds = if fixture.kind() == "landlock" || rustix::process::geteuid().is_root() { "[0, 0, 0, 0]" } else { "[1, 1, 1, 1]" };
         assert_eq!(result.stdout, format!("{bounds} 1 2\n"), "{}", result.stderr);
     })
     .await;
@@ -156,7 +156,7 @@ async fn landlock_leaves_no_capability_and_no_way_to_get_one() {
 
 #[tokio::test]
 async fn protected_and_hidden_names_hold_behind_landlock() {
-    each(Ground::landlocks("protected_and_hidden_names_hold_behind_landlock"), async |ground| {
+    each(SandboxFixture::landlocks("protected_and_hidden_names_hold_behind_landlock"), async |fixture| {
         for (path, text) in [
             (".git/config", "config"),
             (".git/hooks/old", "hook"),
@@ -168,17 +168,17 @@ async fn protected_and_hidden_names_hold_behind_landlock() {
             ("a/.ssh/id_rsa", "needle"),
             ("src/lib.rs", "x"),
         ] {
-            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-            fs::write(ground.path(path), text).unwrap();
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
         }
-        fs::hard_link(ground.path(".git/config"), ground.path("twin")).unwrap();
-        if ground.kind() == "landlock" {
-            fs::create_dir_all(ground.path("src/deep")).unwrap();
-            fs::hard_link(ground.path(".git/config"), ground.path("src/deep/twin")).unwrap();
-            fs::hard_link(ground.path(".env"), ground.path("src/deep/key")).unwrap();
+        fs::hard_link(fixture.path(".git/config"), fixture.path("twin")).unwrap();
+        if fixture.kind() == "landlock" {
+            fs::create_dir_all(fixture.path("src/deep")).unwrap();
+            fs::hard_link(fixture.path(".git/config"), fixture.path("src/deep/twin")).unwrap();
+            fs::hard_link(fixture.path(".env"), fixture.path("src/deep/key")).unwrap();
         }
 
-        let result = ground
+        let result = fixture
         .run(
             "echo evil > .git/config; echo evil > .git/hooks/pre-commit; echo evil >> callboard.toml; rm -f .git/config callboard.toml; mv .git .git2; mv .git/hooks h; \
              mv callboard.toml c; ln -sf /tmp/x callboard.toml; ln .git/config src/hard && echo evil > src/hard; cp /dev/null .git/config; echo evil > sub/.git/config; \
@@ -188,13 +188,13 @@ async fn protected_and_hidden_names_hold_behind_landlock() {
         )
         .await;
 
-        let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap();
+        let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
         assert_eq!(
             [read(".git/config"), read(".git/hooks/old"), read("callboard.toml"), read("sub/.git/config"), read(".env")],
             ["config", "hook", "toml", "nested", "KEY=needle"]
         );
         for absent in [".git/hooks/pre-commit", ".mcp.json", ".bashrc", "src/hard", "src/lib.rs", "src/l"] {
-            assert!(!ground.path(absent).exists(), "{absent}");
+            assert!(!fixture.path(absent).exists(), "{absent}");
         }
         assert_eq!([read(".git/HEAD"), read(".git/refs/r2"), read("src/new")], ["y\n", "y\n", "y\n"]);
         // The other hard link, `.git/config` and `callboard.toml`: protected files can be read,
@@ -206,13 +206,13 @@ async fn protected_and_hidden_names_hold_behind_landlock() {
 
 #[tokio::test]
 async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
-    each(Ground::landlocks("protected_names_that_were_absent_do_not_stay_behind_landlock"), async |ground| {
-        let result = ground
+    each(SandboxFixture::landlocks("protected_names_that_were_absent_do_not_stay_behind_landlock"), async |fixture| {
+        let result = fixture
         .run("mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo evil > .mcp.json; ln -s x callboard.toml; echo evil > .bashrc")
         .await;
 
         for path in [".git/hooks", ".mcp.json", "callboard.toml", ".bashrc"] {
-            assert!(fs::symlink_metadata(ground.path(path)).is_err(), "{path} is there");
+            assert!(fs::symlink_metadata(fixture.path(path)).is_err(), "{path} is there");
             assert!(result.stderr.contains(&format!("[refused: {path} ")), "{path}: {}", result.stderr);
         }
     })
@@ -221,10 +221,10 @@ async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
 
 #[tokio::test]
 async fn the_private_folder_goes_with_the_command() {
-    each(Ground::landlocks("the_private_folder_goes_with_the_command"), async |ground| {
-        let place = ground.path("place");
+    each(SandboxFixture::landlocks("the_private_folder_goes_with_the_command"), async |fixture| {
+        let place = fixture.path("place");
 
-        ground.run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b").await;
+        fixture.run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b").await;
 
         let private = fs::read_to_string(place).unwrap();
         assert!(private.starts_with(std::env::temp_dir().to_str().unwrap()) && !Path::new(private.trim()).exists(), "{private}");
@@ -234,15 +234,15 @@ async fn the_private_folder_goes_with_the_command() {
 
 #[tokio::test]
 async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
-    let Some(ground) = Ground::covered("work_is_done_beside_protected_files_where_mounts_cover_them") else { return };
+    let Some(fixture) = SandboxFixture::covered("work_is_done_beside_protected_files_where_mounts_cover_them") else { return };
     for (path, text) in
         [(".git/config", ""), (".git/HEAD", "ref: refs/heads/main"), (".env", "KEY=needle"), ("callboard.toml", "x"), ("c.txt", "c")]
     {
-        fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-        fs::write(ground.path(path), text).unwrap();
+        fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+        fs::write(fixture.path(path), text).unwrap();
     }
 
-    let result = ground
+    let result = fixture
         .run(
             "echo hi > out.txt && mv out.txt in.txt && sed -i s/hi/ho/ in.txt && cat in.txt && rm c.txt && mkdir -p d/e && chmod 750 in.txt d && \
              touch -d 2001-02-03T04:05:06Z in.txt && stat -c '%a %Y' in.txt && cp -p in.txt copy && ln -s copy link && echo y > .git/HEAD && echo z > .git/new",
@@ -250,40 +250,40 @@ async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
         .await;
 
     assert_eq!((result.status, result.stdout.as_str(), result.stderr.as_str()), (Some(0), "ho\n750 981173106\n", ""));
-    let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap();
+    let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
     assert_eq!([read(".env"), read("link"), read(".git/new")], ["KEY=needle", "ho\n", "z\n"]);
-    assert!(!ground.path("c.txt").exists());
+    assert!(!fixture.path("c.txt").exists());
 }
 
 #[tokio::test]
 async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay() {
     let test = "parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay";
-    each(Ground::linux(test).into_iter().chain(Ground::covered(test)), async |ground| {
+    each(SandboxFixture::linux(test).into_iter().chain(SandboxFixture::covered(test)), async |fixture| {
         for (path, text) in [("a/repo/.git/config", "mine"), ("a/repo/.git/hooks/old", "mine"), ("a/b/.env", "KEY=needle")] {
-            fs::create_dir_all(ground.path(path).parent().unwrap()).unwrap();
-            fs::write(ground.path(path), text).unwrap();
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
         }
 
-        let result = ground
+        let result = fixture
             .run(
                 "mv a moved; echo evil > moved/repo/.git/config; rm -rf moved/repo/.git/hooks; echo evil > moved/b/.env; cat moved/b/.env; \
                  mkdir -p a/repo/.git/hooks; echo evil > a/repo/.git/config; echo evil > a/repo/.git/hooks/pre-commit",
             )
             .await;
 
-        let read = |path: &str| fs::read_to_string(ground.path(path)).unwrap();
+        let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
         assert_eq!(
             [read("moved/repo/.git/config"), read("moved/repo/.git/hooks/old"), read("moved/b/.env")],
             ["mine", "mine", "KEY=needle"],
             "{}: {}",
-            ground.kind(),
+            fixture.kind(),
             result.stderr
         );
         for path in ["a/repo/.git/config", "a/repo/.git/hooks"] {
             assert!(
-                !ground.path(path).exists() && result.stderr.contains(&format!("[refused: {path} ")),
+                !fixture.path(path).exists() && result.stderr.contains(&format!("[refused: {path} ")),
                 "{}: {}",
-                ground.kind(),
+                fixture.kind(),
                 result.stderr
             );
         }
@@ -295,15 +295,15 @@ async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_do
 #[tokio::test]
 async fn a_protected_link_is_not_replaced_by_a_file() {
     let test = "a_protected_link_is_not_replaced_by_a_file";
-    each(Ground::linux(test).into_iter().chain(Ground::landlocks(test)), async |ground| {
-        fs::write(ground.path("shared.toml"), "mine").unwrap();
-        std::os::unix::fs::symlink("shared.toml", ground.path("callboard.toml")).unwrap();
+    each(SandboxFixture::linux(test).into_iter().chain(SandboxFixture::landlocks(test)), async |fixture| {
+        fs::write(fixture.path("shared.toml"), "mine").unwrap();
+        std::os::unix::fs::symlink("shared.toml", fixture.path("callboard.toml")).unwrap();
 
-        let result = ground.run("rm -f callboard.toml; echo evil > callboard.toml").await;
+        let result = fixture.run("rm -f callboard.toml; echo evil > callboard.toml").await;
 
-        let now = fs::read_to_string(ground.path("callboard.toml"));
-        assert!(now.is_err() || fs::symlink_metadata(ground.path("callboard.toml")).unwrap().is_symlink(), "{}: {now:?}", ground.kind());
-        assert!(now.is_err() == result.stderr.contains("[refused: callboard.toml "), "{}: {}", ground.kind(), result.stderr);
+        let now = fs::read_to_string(fixture.path("callboard.toml"));
+        assert!(now.is_err() || fs::symlink_metadata(fixture.path("callboard.toml")).unwrap().is_symlink(), "{}: {now:?}", fixture.kind());
+        assert!(now.is_err() == result.stderr.contains("[refused: callboard.toml "), "{}: {}", fixture.kind(), result.stderr);
     })
     .await;
 }
@@ -327,14 +327,14 @@ os.close(os.open('g', os.O_CREAT | os.O_WRONLY, 0o755)); print('tried')
 
 #[tokio::test]
 async fn no_file_is_made_that_runs_with_its_owners_rights() {
-    each(Ground::landlocks("no_file_is_made_that_runs_with_its_owners_rights"), async |ground| {
-        fs::write(ground.path("try.py"), SET_USER_ID).unwrap();
+    each(SandboxFixture::landlocks("no_file_is_made_that_runs_with_its_owners_rights"), async |fixture| {
+        fs::write(fixture.path("try.py"), SET_USER_ID).unwrap();
 
-        let result = ground.run("umask 0; python3 try.py").await;
+        let result = fixture.run("umask 0; python3 try.py").await;
 
-        assert_eq!((result.stdout.as_str(), ground.path("g").exists()), ("tried\n", true), "{}", result.stderr);
-        for entry in fs::read_dir(ground.path("")).unwrap().flatten() {
-            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o4000, 0, "{}: {:?}", ground.kind(), entry.path());
+        assert_eq!((result.stdout.as_str(), fixture.path("g").exists()), ("tried\n", true), "{}", result.stderr);
+        for entry in fs::read_dir(fixture.path("")).unwrap().flatten() {
+            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o4000, 0, "{}: {:?}", fixture.kind(), entry.path());
         }
     })
     .await;
@@ -354,7 +354,7 @@ fn child_that_says_its_boundary() {
 #[test]
 fn where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so() {
     let test = "where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so";
-    if !rustix::process::geteuid().is_root() || Ground::landlock(test).is_none() {
+    if !rustix::process::geteuid().is_root() || SandboxFixture::landlock(test).is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -381,7 +381,7 @@ fn all_of_this_holds_for_an_unprivileged_user() {
 }
 
 #[test]
-fn a_program_that_does_not_ask_gets_no_commands_and_is_told_why() {
+fn a_program_that_does_not_ask_gets_no_commands_and_reads_why() {
     let folder = tempfile::tempdir().unwrap();
     let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
     // Without a named helper this test binary itself is started, and its `main` is the harness's.
@@ -395,7 +395,7 @@ fn a_program_that_does_not_ask_gets_no_commands_and_is_told_why() {
 }
 
 #[test]
-fn a_helper_that_was_told_nonsense_runs_nothing() {
+fn a_helper_that_gets_nonsense_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("ran");
     for arguments in
@@ -410,16 +410,16 @@ fn a_helper_that_was_told_nonsense_runs_nothing() {
 
 /// Prints a measurement; not a limit.
 #[tokio::test]
-async fn what_a_sandboxed_true_costs_is_told() {
-    each(Ground::both("what_a_sandboxed_true_costs_is_told"), async |ground| {
+async fn the_cost_of_a_sandboxed_true_is_reported() {
+    each(SandboxFixture::both("the_cost_of_a_sandboxed_true_is_reported"), async |fixture| {
         let mut times = Vec::new();
         for _ in 0..15 {
             let start = Instant::now();
-            assert_eq!(ground.run("true").await.status, Some(0));
+            assert_eq!(fixture.run("true").await.status, Some(0));
             times.push(start.elapsed());
         }
         times.sort();
-        writeln!(&mut std::io::stderr(), "note: {}: p50 of true {:?}", ground.kind(), times[7]).unwrap();
+        writeln!(&mut std::io::stderr(), "note: {}: p50 of true {:?}", fixture.kind(), times[7]).unwrap();
         assert!(times[7] < Duration::from_secs(2));
     })
     .await;

@@ -38,17 +38,21 @@ fn hoard() -> (tempfile::TempDir, PathBuf) {
 }
 
 /// Every boundary, with control groups where they can be created, and without.
-fn grounds(test: &str, limits: ExecLimits) -> Vec<(Ground, ControlGroups)> {
+fn fixtures(test: &str, limits: ExecLimits) -> Vec<(SandboxFixture, ControlGroups)> {
     let ways = callboard::sandbox::control_groups().ok().map(|_| ControlGroups::Auto).into_iter().chain([ControlGroups::Off]);
     let boundaries = [Boundary::Bubblewrap, Boundary::Landlock];
     let pairs = boundaries.into_iter().flat_map(|only| ways.clone().map(move |groups| (only, groups)));
-    pairs.filter_map(|(only, groups)| Some((Ground::counted(test, only, limits, groups)?, groups))).collect()
+    pairs.filter_map(|(only, groups)| Some((SandboxFixture::counted(test, only, limits, groups)?, groups))).collect()
 }
 
-/// Like [`each`], over [`grounds`].
-async fn each_way(grounds: impl IntoIterator<Item = (Ground, ControlGroups)>, test: impl AsyncFn((Ground, ControlGroups))) {
-    let named = |(ground, groups): (Ground, ControlGroups)| (format!("{}, control groups {groups:?}", ground.kind()), (ground, groups));
-    each_of(grounds.into_iter().map(named), test).await;
+/// Like [`each`], over [`fixtures`].
+async fn each_way(
+    fixtures: impl IntoIterator<Item = (SandboxFixture, ControlGroups)>,
+    test: impl AsyncFn((SandboxFixture, ControlGroups)),
+) {
+    let named =
+        |(fixture, groups): (SandboxFixture, ControlGroups)| (format!("{}, control groups {groups:?}", fixture.kind()), (fixture, groups));
+    each_of(fixtures.into_iter().map(named), test).await;
 }
 
 /// Memory of the machine that is neither free, nor private to programs, nor a file's, in bytes: the
@@ -99,13 +103,13 @@ async fn is_stopped(test: &str, kind: &str) {
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    each_way(grounds(test, limits), async |(ground, groups)| {
-        fs::copy(&program, ground.path("hoard")).unwrap();
-        let place = format!("{}, control groups {groups:?}", ground.kind());
-        ground.run("true").await;
+    each_way(fixtures(test, limits), async |(fixture, groups)| {
+        fs::copy(&program, fixture.path("hoard")).unwrap();
+        let place = format!("{}, control groups {groups:?}", fixture.kind());
+        fixture.run("true").await;
 
         let attack = format!("./hoard {kind} {WANTED}; echo over");
-        is_bounded(&place, groups, || ground.exec(&attack, Duration::from_secs(6), CancellationToken::new())).await;
+        is_bounded(&place, groups, || fixture.exec(&attack, Duration::from_secs(6), CancellationToken::new())).await;
     })
     .await;
 }
@@ -182,12 +186,12 @@ async fn files_in_memory_count_as_memory_of_a_command() {
     let _alone = MACHINE.lock().await;
     let test = "files_in_memory_count_as_memory_of_a_command";
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    let namespaces = grounds(test, limits).into_iter().filter(|(ground, _)| ground.kind() == "bubblewrap");
-    each_way(namespaces, async |(ground, groups)| {
+    let namespaces = fixtures(test, limits).into_iter().filter(|(fixture, _)| fixture.kind() == "bubblewrap");
+    each_way(namespaces, async |(fixture, groups)| {
         for folder in ["/tmp", "/dev/shm"] {
             let fill = format!("for n in {{1..8}}; do head -c 48M /dev/zero >{folder}/f$n; done; sleep 20");
             let place = format!("{folder}, control groups {groups:?}");
-            is_bounded(&place, groups, || ground.exec(&fill, Duration::from_secs(6), CancellationToken::new())).await;
+            is_bounded(&place, groups, || fixture.exec(&fill, Duration::from_secs(6), CancellationToken::new())).await;
         }
     })
     .await;
@@ -196,12 +200,12 @@ async fn files_in_memory_count_as_memory_of_a_command() {
 #[tokio::test]
 async fn a_command_that_creates_too_many_files_is_stopped() {
     let limits = ExecLimits { files: 3000, ..ExecLimits::default() };
-    each(Ground::both_with("a_command_that_creates_too_many_files_is_stopped", limits), async |ground| {
+    each(SandboxFixture::both_with("a_command_that_creates_too_many_files_is_stopped", limits), async |fixture| {
         let create = "for ((n = 0; n < 100000; n++)); do : >f$n; done";
-        let result = ground.exec(create, Duration::from_secs(20), CancellationToken::new()).await;
+        let result = fixture.exec(create, Duration::from_secs(20), CancellationToken::new()).await;
 
-        assert_eq!(result, Err(SandboxError::Limit("more than 3000 new files".to_owned())), "{}", ground.kind());
-        assert_eq!(ground.run("for n in {1..50}; do : >g$n; done; echo made").await.stdout, "made\n");
+        assert_eq!(result, Err(SandboxError::Limit("more than 3000 new files".to_owned())), "{}", fixture.kind());
+        assert_eq!(fixture.run("for n in {1..50}; do : >g$n; done; echo made").await.stdout, "made\n");
     })
     .await;
 }
@@ -212,11 +216,11 @@ async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_t
     let (_folder, program) = hoard();
     let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
     each_way(
-        grounds("a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory", limits),
-        async |(ground, groups)| {
+        fixtures("a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory", limits),
+        async |(fixture, groups)| {
             let mut other =
                 std::process::Command::new(&program).args(["memfd", "200"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-            let command = ground.exec(
+            let command = fixture.exec(
                 "x=$(head -c 8M /dev/zero | tr '\\0' x); sleep 0.8; echo fine",
                 Duration::from_secs(20),
                 CancellationToken::new(),
@@ -226,7 +230,7 @@ async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_t
             other.kill().unwrap();
             other.wait().unwrap();
 
-            assert_eq!(result.map(|result| result.stdout), Ok("fine\n".to_owned()), "{}, {groups:?}", ground.kind());
+            assert_eq!(result.map(|result| result.stdout), Ok("fine\n".to_owned()), "{}, {groups:?}", fixture.kind());
         },
     )
     .await;
@@ -254,18 +258,18 @@ async fn a_killed_host_leaves_no_control_group() {
     if callboard::sandbox::control_groups().is_err() {
         return; // no control groups, so none can be left
     }
-    each(Ground::both("a_killed_host_leaves_no_control_group"), async |ground| {
+    each(SandboxFixture::both("a_killed_host_leaves_no_control_group"), async |fixture| {
         let marker = marker("groups");
         let mut host = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", ground.path(""))
-            .env("CALLBOARD_TEST_KIND", ground.kind())
+            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+            .env("CALLBOARD_TEST_KIND", fixture.kind())
             .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        wait_until("the command", Duration::from_secs(20), || ground.path("started").exists() && groups_of(host.id()) > 0).await;
+        wait_until("the command", Duration::from_secs(20), || fixture.path("started").exists() && groups_of(host.id()) > 0).await;
 
         host.kill().unwrap();
         host.wait().unwrap();
@@ -323,12 +327,12 @@ async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() 
     let model = ScriptedModel::always(Reply::text("on").after(Duration::from_millis(100)));
     let host = Host::builder().provider(model).build().await.unwrap();
     let p99 = |took: &[Duration]| took[took.len() * 99 / 100];
-    for (ground, groups) in grounds(test, limits) {
-        fs::copy(&program, ground.path("hoard")).unwrap();
+    for (fixture, groups) in fixtures(test, limits) {
+        fs::copy(&program, fixture.path("hoard")).unwrap();
         for kind in ["sockets", "shared", "tables"] {
-            let place = format!("{}, {groups:?}, {kind}", ground.kind());
+            let place = format!("{}, {groups:?}, {kind}", fixture.kind());
             let alone = turns(&host, Duration::from_secs(4)).await;
-            let (over, sandbox, attack) = (Arc::<AtomicBool>::default(), ground.sandbox.clone(), format!("./hoard {kind} {WANTED}"));
+            let (over, sandbox, attack) = (Arc::<AtomicBool>::default(), fixture.sandbox.clone(), format!("./hoard {kind} {WANTED}"));
             let ends = over.clone();
             let attacker = tokio::spawn(async move {
                 let mut stopped = 0;

@@ -47,13 +47,13 @@ fn detected(workspace: &Path, only: Boundary, network: AllowList, helper: Option
 }
 
 /// `None`, with a note on standard error, where there is no bubblewrap.
-fn ground(test: &str, hosts: &[String], resolver: Arc<dyn Resolver>) -> Option<Ground> {
-    let mut ground = Ground::linux(test)?;
+fn fixture(test: &str, hosts: &[String], resolver: Arc<dyn Resolver>) -> Option<SandboxFixture> {
+    let mut fixture = SandboxFixture::linux(test)?;
     let helper = Some(env!("CARGO_BIN_EXE_callboard").into());
-    let found = detected(&ground.path(""), Boundary::Bubblewrap, listed(hosts, resolver), helper).unwrap();
+    let found = detected(&fixture.path(""), Boundary::Bubblewrap, listed(hosts, resolver), helper).unwrap();
     assert_eq!(found.note, None, "{test}");
-    ground.sandbox = found.sandbox.unwrap();
-    Some(ground)
+    fixture.sandbox = found.sandbox.unwrap();
+    Some(fixture)
 }
 
 /// Sends a request to the proxy with bash alone; `$1` is the complete request.
@@ -86,29 +86,29 @@ impl Canary {
 async fn server(endless: bool) -> (u16, mpsc::Receiver<String>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (tell, told) = mpsc::channel(64);
+    let (report, reported) = mpsc::channel(64);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let tell = tell.clone();
+            let report = report.clone();
             tokio::spawn(async move {
                 let mut heard = vec![0; 4096];
                 let count = stream.read(&mut heard).await.unwrap_or(0);
                 let heard = String::from_utf8_lossy(&heard[..count]).into_owned();
                 if endless {
-                    let _ = tell.send("begun".to_owned()).await;
+                    let _ = report.send("begun".to_owned()).await;
                     while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
                 } else if heard.starts_with("hold") {
-                    let _ = tell.send("begun".to_owned()).await;
+                    let _ = report.send("begun".to_owned()).await;
                     while stream.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
                 } else {
                     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{heard}", heard.len());
                     let _ = stream.write_all(answer.as_bytes()).await;
                 }
-                let _ = tell.send(heard).await;
+                let _ = report.send(heard).await;
             });
         }
     });
-    (port, told)
+    (port, reported)
 }
 
 #[tokio::test]
@@ -117,29 +117,29 @@ async fn a_listed_host_answers() {
     let names = Names::resolver(&[("allowed.test", &["127.0.0.1"]), ("a.below.test", &["127.0.0.1"])]);
     // The literal entry allows the address, the other two the names.
     let hosts = [format!("allowed.test:{port}"), format!("*.below.test:{port}"), format!("127.0.0.1:{port}")];
-    let Some(ground) = ground("a_listed_host_answers", &hosts, names) else { return };
+    let Some(fixture) = fixture("a_listed_host_answers", &hosts, names) else { return };
 
-    let plain = ground.run(&format!("{ASK}ask 'GET http://allowed.test:{port}/plain HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n'")).await;
-    let tunnel = ground.run(&format!("{ASK}ask 'CONNECT a.below.test:{port} HTTP/1.1\\r\\n\\r\\nthrough the tunnel'")).await;
-    let literal = ground.run(&format!("{ASK}ask 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n'")).await;
-    let program = ground.run(&format!("command -v curl >/dev/null || exit 77; curl -sS http://allowed.test:{port}/curl")).await;
+    let plain = fixture.run(&format!("{ASK}ask 'GET http://allowed.test:{port}/plain HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n'")).await;
+    let tunnel = fixture.run(&format!("{ASK}ask 'CONNECT a.below.test:{port} HTTP/1.1\\r\\n\\r\\nthrough the tunnel'")).await;
+    let literal = fixture.run(&format!("{ASK}ask 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n'")).await;
+    let program = fixture.run(&format!("command -v curl >/dev/null || exit 77; curl -sS http://allowed.test:{port}/curl")).await;
 
     assert!(plain.stdout.contains(&format!("GET /plain HTTP/1.1\r\nHost: allowed.test:{port}\r\nConnection: close\r\n\r\n")), "{plain:?}");
     assert!(tunnel.stdout.contains("200 Connection established") && tunnel.stdout.ends_with("through the tunnel"), "{tunnel:?}");
     assert!(literal.stdout.starts_with("HTTP/1.1 200 OK"), "{literal:?}");
     assert!(program.status == Some(77) || program.stdout.contains("GET /curl HTTP/1.1"), "{program:?}");
     assert_eq!((plain.left_running, plain.stderr.as_str(), plain.status), (0, "", Some(0)), "the forwarder is none of the command's");
-    let told = serde_json::to_value(ground.sandbox.policy()).unwrap();
-    assert_eq!(told["network"], serde_json::json!({ "hosts": hosts }));
+    let reported = serde_json::to_value(fixture.sandbox.policy()).unwrap();
+    assert_eq!(reported["network"], serde_json::json!({ "hosts": hosts }));
 }
 
 #[tokio::test]
 async fn without_a_list_there_is_no_way_out() {
-    let Some(ground) = Ground::linux("without_a_list_there_is_no_way_out") else { return };
+    let Some(fixture) = SandboxFixture::linux("without_a_list_there_is_no_way_out") else { return };
 
-    let found = ground.run("env | grep -i proxy; ls /run; (exec 3<>/dev/tcp/127.0.0.1/3128) 2>/dev/null && echo CONNECTED; true").await;
+    let found = fixture.run("env | grep -i proxy; ls /run; (exec 3<>/dev/tcp/127.0.0.1/3128) 2>/dev/null && echo CONNECTED; true").await;
 
-    assert_eq!((found.stdout.as_str(), &ground.sandbox.policy().network), ("", &Network::Off));
+    assert_eq!((found.stdout.as_str(), &fixture.sandbox.policy().network), ("", &Network::Off));
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
     ]);
     let by_name = ["inside.test", "mixed.test", "mapped.test", "metadata.test", "localhost"];
     let hosts: Vec<String> = by_name.iter().map(|name| format!("{name}:{port}")).chain([format!("allowed.test:{port}")]).collect();
-    let Some(ground) = ground("what_is_not_listed_is_refused_and_nothing_is_dialed", &hosts, names) else { return };
+    let Some(fixture) = fixture("what_is_not_listed_is_refused_and_nothing_is_dialed", &hosts, names) else { return };
 
     let unlisted = [
         "unlisted.test",
@@ -180,7 +180,7 @@ async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
     requests.push((format!("GET / HTTP/1.1\\r\\nHost: allowed.test:{port}\\r\\n\\r\\n"), "HTTP/1.1 400"));
     requests.push((format!("GET http://allowed.test:{port}@127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n"), "HTTP/1.1 400"));
     let script: Vec<String> = requests.iter().map(|(request, _)| format!("ask '{request}' | head -1")).collect();
-    let result = ground.run(&format!("{ASK}{}", script.join("; "))).await;
+    let result = fixture.run(&format!("{ASK}{}", script.join("; "))).await;
 
     let answers: Vec<&str> = result.stdout.lines().collect();
     assert_eq!(answers.len(), requests.len(), "{result:?}");
@@ -189,14 +189,14 @@ async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
     }
     assert!(canary.is_untouched() && other.is_untouched());
     // The model reads the reason, even if a program hides the answer.
-    let told = ground
+    let reported = fixture
         .run(&format!(
             "{ASK}ask 'CONNECT unlisted.test:443 HTTP/1.1\\r\\n\\r\\n'; ask 'CONNECT inside.test:{port} HTTP/1.1\\r\\n\\r\\n' >/dev/null"
         ))
         .await;
-    assert!(told.stdout.contains("can add \"unlisted.test\" to `[sandbox] network`"), "{told:?}");
-    assert!(told.stderr.contains("[network: unlisted.test:443 is not on this sandbox's allow-list"), "{told:?}");
-    assert!(told.stderr.contains("address that is not public (loopback)") && !told.stderr.contains("127.0.0.1"), "{told:?}");
+    assert!(reported.stdout.contains("can add \"unlisted.test\" to `[sandbox] network`"), "{reported:?}");
+    assert!(reported.stderr.contains("[network: unlisted.test:443 is not on this sandbox's allow-list"), "{reported:?}");
+    assert!(reported.stderr.contains("address that is not public (loopback)") && !reported.stderr.contains("127.0.0.1"), "{reported:?}");
 }
 
 #[tokio::test]
@@ -204,9 +204,9 @@ async fn direct_connections_and_datagrams_stay_impossible() {
     let canary = Canary::new();
     let port = canary.port();
     let hosts = [format!("127.0.0.1:{port}")];
-    let Some(ground) = ground("direct_connections_and_datagrams_stay_impossible", &hosts, Names::resolver(&[])) else { return };
+    let Some(fixture) = fixture("direct_connections_and_datagrams_stay_impossible", &hosts, Names::resolver(&[])) else { return };
 
-    let direct = ground
+    let direct = fixture
         .run(&format!(
             "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo CONNECTED; echo x 2>/dev/null > /dev/udp/127.0.0.1/{port}; \
              (echo x > /dev/udp/192.0.2.1/53) 2>/dev/null && echo SENT; grep -cv lo: /proc/net/dev; \
@@ -224,12 +224,12 @@ async fn a_command_that_reaches_hosts_has_no_unix_sockets_and_cannot_use_the_for
     let (port, _told) = server(false).await;
     let hosts = [format!("127.0.0.1:{port}")];
     let test = "a_command_that_reaches_hosts_has_no_unix_sockets_and_cannot_use_the_forwarders";
-    let Some(ground) = ground(test, &hosts, Names::resolver(&[])) else { return };
-    super::probe::compile(&ground.path("probe"));
-    let listener = std::os::unix::net::UnixListener::bind(ground.path("listener")).unwrap();
+    let Some(fixture) = fixture(test, &hosts, Names::resolver(&[])) else { return };
+    super::probe::compile(&fixture.path("probe"));
+    let listener = std::os::unix::net::UnixListener::bind(fixture.path("listener")).unwrap();
     listener.set_nonblocking(true).unwrap();
 
-    let result = ground
+    let result = fixture
         .run(&format!(
             "{ASK}./probe --connect listener; ./probe --connect /run/callboard/proxy; \
              for p in /proc/[0-9]*; do if tr '\\0' ' ' <$p/cmdline | grep -q '^/run/callboard/forward __jail forward '; then ./probe --trace ${{p##*/}}; fi; done; \
@@ -260,10 +260,10 @@ fn process_with(marker: &str) -> Option<u32> {
 
 #[tokio::test]
 async fn connections_and_their_carriers_end_with_the_command() {
-    let (port, mut told) = server(false).await;
+    let (port, mut reported) = server(false).await;
     let hosts = [format!("allowed.test:{port}"), format!("127.0.0.1:{port}")];
     let names = Names::resolver(&[("allowed.test", &["127.0.0.1"])]);
-    let Some(ground) = ground("connections_and_their_carriers_end_with_the_command", &hosts, names) else { return };
+    let Some(fixture) = fixture("connections_and_their_carriers_end_with_the_command", &hosts, names) else { return };
 
     for ending in ["end", "cancel", "timeout", "drop"] {
         let (marker, cancel) = (marker(&format!("network-{ending}")), CancellationToken::new());
@@ -272,20 +272,20 @@ async fn connections_and_their_carriers_end_with_the_command() {
             "rm -f go; mkfifo go; bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf \"CONNECT allowed.test:{port} HTTP/1.1\\r\\n\\r\\nhold\" >&3; sleep 1000; :' {marker} & {rest}"
         );
         let timeout = Duration::from_secs(if ending == "timeout" { 4 } else { 30 });
-        let (sandbox, token) = (ground.sandbox.clone(), cancel.clone());
+        let (sandbox, token) = (fixture.sandbox.clone(), cancel.clone());
         let task = tokio::spawn(async move { sandbox.exec(Exec { timeout, ..Exec::new(command) }, token).await });
-        assert_eq!(tokio::time::timeout(Duration::from_secs(20), told.recv()).await.unwrap().unwrap(), "begun", "{ending}");
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), reported.recv()).await.unwrap().unwrap(), "begun", "{ending}");
         let namespace = namespace_of(process_with(&marker).unwrap());
         assert!(living_in(&namespace) >= 3, "the shells and the forwarder");
 
         match ending {
-            "end" => fs::write(ground.path("go"), "\n").unwrap(),
+            "end" => fs::write(fixture.path("go"), "\n").unwrap(),
             "cancel" => cancel.cancel(),
             "drop" => task.abort(),
             _ => drop(wait_until("the timeout", Duration::from_secs(10), || task.is_finished()).await),
         }
 
-        let ended = tokio::time::timeout(Duration::from_secs(2), told.recv()).await;
+        let ended = tokio::time::timeout(Duration::from_secs(2), reported.recv()).await;
         assert_eq!(ended.expect(ending).unwrap(), "hold", "the server has seen the end");
         wait_until("the end of the forwarder", Duration::from_secs(2), || living_in(&namespace) == 0).await;
     }
@@ -296,19 +296,19 @@ async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
     if !super::bombs::is_alone("network::an_endless_peer_ends_with_the_command_and_fills_no_memory") {
         return;
     }
-    let (port, mut told) = server(true).await;
+    let (port, mut reported) = server(true).await;
     let hosts = [format!("127.0.0.1:{port}")];
-    let Some(ground) = ground("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::resolver(&[])) else { return };
+    let Some(fixture) = fixture("an_endless_peer_ends_with_the_command_and_fills_no_memory", &hosts, Names::resolver(&[])) else { return };
     let before = super::bombs::own_memory();
 
     // The client sends a request and never reads: the proxy does not buffer what the client does
     // not take.
     let command = format!("exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://127.0.0.1:{port}/ HTTP/1.1\\r\\n\\r\\n' >&3; sleep 1000");
-    let result = ground.exec(&command, Duration::from_secs(3), CancellationToken::new()).await.unwrap();
+    let result = fixture.exec(&command, Duration::from_secs(3), CancellationToken::new()).await.unwrap();
 
     assert!(result.timed_out);
-    assert_eq!(told.recv().await.unwrap(), "begun");
-    let ended = tokio::time::timeout(Duration::from_secs(2), told.recv()).await;
+    assert_eq!(reported.recv().await.unwrap(), "begun");
+    let ended = tokio::time::timeout(Duration::from_secs(2), reported.recv()).await;
     assert!(ended.unwrap().unwrap().starts_with("GET / "));
     assert!(super::bombs::own_memory() < before + 64 * 1024);
 }
@@ -316,11 +316,11 @@ async fn an_endless_peer_ends_with_the_command_and_fills_no_memory() {
 #[tokio::test]
 async fn a_helper_whose_file_was_replaced_is_not_started_and_the_user_reads_why() {
     let test = "a_helper_whose_file_was_replaced_is_not_started_and_the_user_reads_why";
-    let (Some(ground), folder) = (Ground::linux(test), tempfile::tempdir().unwrap()) else { return };
+    let (Some(fixture), folder) = (SandboxFixture::linux(test), tempfile::tempdir().unwrap()) else { return };
     let program = folder.path().join("callboard");
     super::stranger::link_or_copy(Path::new(env!("CARGO_BIN_EXE_callboard")), &program);
     let list = listed(&["crates.io".to_owned()], Names::resolver(&[]));
-    let sandbox = detected(&ground.path(""), Boundary::Bubblewrap, list, Some(program.clone())).unwrap().sandbox.unwrap();
+    let sandbox = detected(&fixture.path(""), Boundary::Bubblewrap, list, Some(program.clone())).unwrap().sandbox.unwrap();
     let before = sandbox.exec(Exec::new("echo ran"), CancellationToken::new()).await.unwrap();
 
     fs::write(folder.path().join("new"), "#!/bin/sh\ntouch /workspace/evil; exec /bin/bash\n").unwrap();
@@ -329,11 +329,11 @@ async fn a_helper_whose_file_was_replaced_is_not_started_and_the_user_reads_why(
 
     assert_eq!(before.stdout, "ran\n");
     assert!(matches!(&after, Err(SandboxError::Failed(why)) if why.contains("moved or replaced since it was started")), "{after:?}");
-    assert!(!ground.path("evil").exists());
+    assert!(!fixture.path("evil").exists());
 }
 
 #[test]
-fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told() {
+fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_reads_why() {
     let folder = tempfile::tempdir().unwrap();
     let list = || listed(&["crates.io".to_owned()], Names::resolver(&[]));
     let within = folder.path().join("program");
@@ -353,7 +353,7 @@ fn where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told() 
             }
             Err(error) => writeln!(
                 &mut std::io::stderr(),
-                "SKIPPED: where_the_list_cannot_be_served_the_network_stays_off_and_the_user_is_told: {only:?}: {error}"
+                "SKIPPED: where_the_list_cannot_be_served_the_network_stays_off_and_the_user_reads_why: {only:?}: {error}"
             )
             .unwrap(),
         }

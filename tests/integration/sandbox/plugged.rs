@@ -48,10 +48,10 @@ async fn a_sandbox_of_ones_own_can_be_plugged_in() {
 
 #[tokio::test]
 async fn the_bash_tool_goes_on_where_it_left_off_for_each_conversation() {
-    for ground in Ground::both("the_bash_tool_goes_on_where_it_left_off_for_each_conversation") {
-        fs::create_dir_all(ground.path("a/b")).unwrap();
-        let root = Arc::new(Root::open(ground.path(""), PathRules::default()).unwrap());
-        let toolbox = tools::over(root, Some(ground.sandbox.clone()), tools::mask::Masker::new([] as [&str; 0]));
+    for fixture in SandboxFixture::both("the_bash_tool_goes_on_where_it_left_off_for_each_conversation") {
+        fs::create_dir_all(fixture.path("a/b")).unwrap();
+        let root = Arc::new(Root::open(fixture.path(""), PathRules::default()).unwrap());
+        let toolbox = tools::over(root, Some(fixture.sandbox.clone()), tools::mask::Masker::new([] as [&str; 0]));
         let bash = toolbox.get("bash").unwrap().clone();
         let say = async |conversation: &str, command: &str| {
             let mut context = contract::example_context(CancellationToken::new());

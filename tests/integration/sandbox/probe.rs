@@ -82,8 +82,8 @@ fn write(path: &Path, text: &str) {
 }
 
 async fn probe(test: &str, only: Boundary, list: &'static str) {
-    let Some(ground) = Ground::of(test, only, ExecLimits::default()) else { return };
-    let outside = ground.folder.path().join("beyond");
+    let Some(fixture) = SandboxFixture::of(test, only, ExecLimits::default()) else { return };
+    let outside = fixture.folder.path().join("beyond");
     for name in ["file", "spare", "tenant/file", "home/.ssh/id_rsa", "callboard.db"] {
         write(&outside.join(name), "not for commands");
     }
@@ -91,16 +91,16 @@ async fn probe(test: &str, only: Boundary, list: &'static str) {
     fs::set_permissions(outside.join("script"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     fs::create_dir(outside.join("empty")).unwrap();
     for name in [".git/config", ".git/hooks/there", "callboard.toml", ".env", "w/README"] {
-        write(&ground.path(name), "the user's");
+        write(&fixture.path(name), "the user's");
     }
-    fs::hard_link(ground.path(".git/config"), ground.path("twin")).unwrap();
-    let listeners = Listeners::new(&ground.path(""), &outside);
-    compile(&ground.path("w/probe"));
+    fs::hard_link(fixture.path(".git/config"), fixture.path("twin")).unwrap();
+    let listeners = Listeners::new(&fixture.path(""), &outside);
+    compile(&fixture.path("w/probe"));
 
     let (tcp, udp) = (listeners.tcp.local_addr().unwrap().port(), listeners.udp.local_addr().unwrap().port());
     let command = format!("cd w && ./probe {} {} {tcp} {udp} {}", outside.display(), std::process::id(), listeners.name);
     let exec = Exec { output_bytes_max: 1 << 20, timeout: Duration::from_secs(60), ..Exec::new(command) };
-    let result = ground.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
+    let result = fixture.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
 
     assert_eq!((result.status, result.bytes_left_out), (Some(0), 0), "{}", result.stderr);
     let tried: BTreeMap<&str, &str> = result.stdout.lines().map(|line| line.rsplit_once(": ").unwrap()).collect();
