@@ -2,7 +2,11 @@
 //! pipes. Read only after the machine has lost memory, since it examines every descriptor and
 //! mapping.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    os::unix::fs::MetadataExt,
+};
 
 /// Prefixes of the names of shared memory that is no file of a disk.
 const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/shm/"];
@@ -53,6 +57,32 @@ impl HiddenMemory {
     }
 }
 
+/// Number of open files of all kinds, without looking at each. A file that several processes share
+/// counts for each of them.
+pub(super) fn open_files(tree: &[i32]) -> u64 {
+    let of = |pid: &i32| {
+        let folder = format!("/proc/{pid}/fd");
+        // Linux 6.2 and later report the number as the folder's size.
+        match fs::metadata(&folder).map_or(0, |folder| folder.len()) {
+            0 => fs::read_dir(folder).map_or(0, |files| files.count() as u64),
+            count => count,
+        }
+    };
+    tree.iter().map(of).sum()
+}
+
+/// Number of open sockets. One that several processes share counts once.
+pub(super) fn open_sockets(tree: &[i32]) -> u64 {
+    let mut sockets = HashSet::new();
+    for pid in tree {
+        for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let to = fs::read_link(file.path()).unwrap_or_default();
+            sockets.extend(to.to_str().and_then(|to| to.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()));
+        }
+    }
+    sockets.len() as u64
+}
+
 /// Inode and length of a mapping; `None` if it is not shared memory.
 fn shared_memory(line: &str) -> Option<(u64, u64)> {
     let (addresses, rest) = line.split_once(' ')?;
@@ -91,5 +121,7 @@ mod tests {
         assert!(after.sockets >= 2 && after.pipes >= 2, "{before:?} {after:?}");
         assert_eq!(HiddenMemory::of(&[own], 0, u64::MAX), HiddenMemory::default());
         assert_eq!(HiddenMemory::of(&[own], 10_000, 1).sockets, 1);
+        let sockets = open_sockets(&[own]);
+        assert!(sockets >= 2 && open_files(&[own]) > sockets && open_sockets(&[own, own]) < 2 * sockets, "{sockets}");
     }
 }

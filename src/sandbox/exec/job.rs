@@ -18,10 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     capture::Capture,
     groups::CommandGroup,
-    hidden_memory::HiddenMemory,
+    hidden_memory::{HiddenMemory, open_files, open_sockets},
     launch::{Kind, Launch, Shown},
-    machine::{self, Machine, SOCKET_BYTES, Suspect},
-    processes::{Held, Processes, kill, kill_group, memory_of, pidfd},
+    machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
+    processes::{Held, Paused, Processes, kill, kill_group, memory_of, pidfd},
     progress::{Line, ProgressSender},
     termination::{Group, Kill, Needs, Terminate},
     words::{Words, rename},
@@ -44,6 +44,9 @@ const EMPTY_AGAIN: Duration = Duration::from_millis(1);
 /// Descriptors of a command that are checked one by one for memory files.
 const DESCRIPTORS_MAX: usize = 16 * 1024;
 
+/// Sockets are counted again when the number of open files has grown by one part in this many.
+const RECOUNT_SHARE: u64 = 16;
+
 /// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
 
@@ -53,6 +56,17 @@ pub(super) enum Ending {
     TimedOut,
     Cancelled,
     Limit(String),
+}
+
+/// When the sockets of a job must be checked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hurry {
+    /// At the usual interval.
+    None,
+    /// More often: it has many open files.
+    Often,
+    /// As soon as possible: it has just been counted and goes on.
+    AtOnce,
 }
 
 /// How the job's processes are ended, and the progress of that. `killing` is the time of the first
@@ -97,6 +111,8 @@ pub(super) struct Job {
     before: Option<Machine>,
     /// Memory held at the last check.
     held: Held,
+    /// Number of open files when its sockets were last counted.
+    counted_files: u64,
     nonce: String,
     shown: Vec<Shown>,
     /// Strays found when the command ended.
@@ -140,6 +156,7 @@ impl Job {
             group,
             emptying: None,
             held: Held::default(),
+            counted_files: 0,
             nonce: launch.nonce,
             shown: launch.shown,
             left: 0,
@@ -268,6 +285,33 @@ impl Job {
             shared_means: hidden.shared,
             kernel_means: machine::kernel_means(hidden.sockets, hidden.pipes, all.virtual_bytes(&tree), tree.len() as u64),
         })
+    }
+
+    /// Ends the job if its sockets can hold more than its bound leaves them. They are counted only
+    /// if its open files, were they all sockets, could hold half the bound, and again only when more
+    /// are open. The job is paused meanwhile, since it could open and fill more.
+    ///
+    /// Returns when to check again.
+    pub(super) fn check_sockets(&mut self) -> Hurry {
+        if !self.is_suspect() {
+            return Hurry::None;
+        }
+        let (bound, each) = (self.limits.memory_bytes, charged_socket_bytes());
+        let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
+        let might_hold = files.saturating_mul(each);
+        let is_counted = files <= self.counted_files.saturating_add(self.counted_files / RECOUNT_SHARE);
+        if might_hold.saturating_add(self.held.sum()) <= bound / 2 || is_counted {
+            return if might_hold > bound / 8 { Hurry::Often } else { Hurry::None };
+        }
+        let _paused = Paused::below([self.pid].into_iter());
+        let all = Processes::read_below([self.pid]);
+        let tree = all.tree(self.pid);
+        let held = open_sockets(&tree).saturating_mul(each).saturating_add(memory_of(&tree).sum());
+        if held > bound {
+            self.stop_losing(&all);
+        }
+        self.counted_files = files;
+        Hurry::AtOnce
     }
 
     fn stop_hoarding(&mut self) {

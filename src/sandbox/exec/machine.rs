@@ -18,6 +18,15 @@ const TOLERANCE: u64 = 24 * 1024 * 1024;
 /// lets no command change.
 pub(super) const SOCKET_BYTES: u64 = 512 * 1024;
 
+/// Bytes that an open socket counts as, for a command without a control group, whether it holds them
+/// or not: what a writer can leave in it. The number of sockets is known at any time, and what they
+/// hold is not: another program that ends meanwhile returns memory, and the machine seems to have
+/// lost nothing.
+pub(super) fn charged_socket_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap_or_default();
+    text.trim().parse().unwrap_or(SOCKET_BYTES).min(SOCKET_BYTES)
+}
+
 /// Sockets that may be in transit between processes and open in none. The kernel allows a user as
 /// many as one process may have open.
 const ON_THEIR_WAY: u64 = 1024;

@@ -21,6 +21,9 @@ const PAGE_MAX: u64 = 64 * 1024;
 /// more tables lie above it.
 const BYTES_PER_TABLE_BYTE: u64 = 500;
 
+/// Scans for processes to pause. Each finds only what was started during the one before.
+const PAUSE_SCANS_MAX: usize = 4;
+
 /// A process as one scan saw it.
 #[derive(Debug)]
 struct Seen {
@@ -132,6 +135,40 @@ impl Processes {
     }
 }
 
+/// Processes that do not run while this value lives. Ones that were stopped before are left as they
+/// are.
+#[derive(Debug)]
+pub(super) struct Paused(Vec<i32>);
+
+impl Paused {
+    /// Stops every process below `roots`, but not the roots themselves: a supervisor must be able
+    /// to notice that the host is gone.
+    pub(super) fn below(roots: impl Iterator<Item = i32>) -> Self {
+        let (mut paused, mut file, mut known) = (Vec::new(), Buffer::default(), HashSet::new());
+        for root in roots {
+            // A process that was starting another one may have been missed, so the search is
+            // repeated until it finds nothing new.
+            for _ in 0..PAUSE_SCANS_MAX {
+                let new: Vec<i32> = below(root).into_iter().filter(|pid| known.insert(*pid)).collect();
+                if new.is_empty() {
+                    break;
+                }
+                let runs = |file: &mut Buffer, pid: i32| file.state(pid).is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'));
+                paused.extend(new.into_iter().filter(|pid| runs(&mut file, *pid) && signal(*pid, Signal::STOP)));
+            }
+        }
+        Self(paused)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            signal(*pid, Signal::CONT);
+        }
+    }
+}
+
 /// Processes by the mark in their environment, from one scan.
 #[derive(Debug, Default)]
 pub(super) struct Marked(HashMap<Vec<u8>, Vec<i32>>);
@@ -182,6 +219,12 @@ impl Buffer {
             }
             self.0.resize(len * 2, 0);
         }
+    }
+
+    /// State of a process, as one letter.
+    fn state(&mut self, pid: i32) -> Option<u8> {
+        let stat = self.read(pid, "stat")?;
+        stat.get(stat.iter().rposition(|b| *b == b')')? + 2).copied()
     }
 
     /// Returns the parent and the status of a process.
@@ -271,9 +314,12 @@ pub(in crate::sandbox) fn pidfd(pid: i32) -> Option<OwnedFd> {
 
 /// Kills one process.
 pub(in crate::sandbox) fn kill(pid: i32) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-    }
+    signal(pid, Signal::KILL);
+}
+
+/// Sends a signal to one process. Returns whether there was one.
+fn signal(pid: i32, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
 }
 
 /// Kills a process if `is_it` still recognizes it. The check comes after the process's descriptor
@@ -298,6 +344,32 @@ pub(super) fn kill_group(pid: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_below_are_paused_and_go_on_and_a_stopped_one_stays_stopped() {
+        let mut root = std::process::Command::new("/bin/bash")
+            .args(["-c", "/bin/cat & /bin/cat & kill -STOP $!; echo; wait"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(root.id()).unwrap();
+        let states = || -> Vec<u8> {
+            let mut states: Vec<u8> = below(pid).into_iter().filter_map(|pid| Buffer::default().state(pid)).collect();
+            states.sort_unstable();
+            states
+        };
+        while states() != *b"ST" {} // both have started, and the second one has stopped
+
+        let paused = Paused::below([pid].into_iter());
+        while states() != *b"TT" {} // a signal takes effect with a delay
+        assert_eq!(Buffer::default().state(pid), Some(b'S'), "the root itself goes on");
+        drop(paused);
+
+        while states() != *b"ST" {}
+        below(pid).into_iter().chain([pid]).for_each(kill);
+        root.wait().unwrap();
+    }
 
     #[test]
     fn a_process_is_found_below_by_either_look_and_by_its_mark() {

@@ -19,12 +19,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    job::{Ending, Job},
+    job::{Ending, Hurry, Job},
     launch::{Launch, Order, Reply},
     machine::{self, Machine},
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
-    processes::{Processes, total},
+    processes::{Paused, Processes, total},
     termination::{Terminate, Terminator},
 };
 
@@ -53,8 +53,8 @@ const SLICE: usize = 64;
 /// Loss of memory since the last check after which all limits are checked at once: a command fills
 /// memory at gigabytes a second. While the machine loses memory it is read more often.
 const LOSS: u64 = 16 * 1024 * 1024;
-const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(10);
-const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(3);
+const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(5);
+const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Pause after a check of commands that lose memory, as a multiple of the check's duration.
 const LOSS_SHARE: u32 = 3;
@@ -102,6 +102,8 @@ pub(super) struct Thread {
     /// When the last check of commands that lose memory ended, and how long it took.
     losses_checked_at: Instant,
     losses_check_took: Duration,
+    /// The machine at the last check that examined commands.
+    examined: Machine,
     /// Memory available at the last check and at the last read, in bytes; `None` if every command
     /// has a control group.
     available: Option<(u64, u64)>,
@@ -127,6 +129,7 @@ impl Thread {
             read_interval: READ_INTERVAL,
             losses_checked_at: now,
             losses_check_took: Duration::ZERO,
+            examined: Machine::default(),
             available: None,
             buffer: vec![0; 64 * 1024],
         }
@@ -262,9 +265,8 @@ impl Thread {
                 self.usual = now_total;
             }
             is_due = is_due || self.loses_memory(now);
-            if !is_due {
-                self.check_losses();
-            }
+            self.check_sockets(now);
+            self.check_losses();
         }
         if is_due {
             let all = Processes::read();
@@ -288,8 +290,25 @@ impl Thread {
         rested && at_check.saturating_sub(available) > LOSS
     }
 
+    /// Checks the sockets of commands without a control group.
+    fn check_sockets(&mut self, now: Instant) {
+        if self.available.is_none() {
+            return;
+        }
+        let hurry = self.jobs.values_mut().map(Job::check_sockets).max().unwrap_or(Hurry::None);
+        let (wanted, share) = match hurry {
+            Hurry::None => (MEMORY_READ_INTERVAL, READ_SHARE),
+            Hurry::Often => (HURRIED_READ_INTERVAL, LOSS_SHARE),
+            Hurry::AtOnce => (HURRIED_READ_INTERVAL, 1),
+        };
+        self.read_interval = self.read_interval.min(wanted).max(now.elapsed() * share);
+    }
+
     /// Checks only commands that may hold what the machine has lost, without scanning other
     /// processes. Takes a quarter of the time at most.
+    ///
+    /// While the loss grows, the commands are paused during the check: they could fill tens of
+    /// mebibytes while their processes are examined.
     fn check_losses(&mut self) {
         if self.available.is_none() || self.losses_checked_at.elapsed() < self.losses_check_took * LOSS_SHARE {
             return;
@@ -297,7 +316,13 @@ impl Thread {
         let start = Instant::now();
         let Some(now) = Machine::read() else { return };
         if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
-            self.end_losing(&Processes::read_below(self.jobs.values().filter(|job| job.is_suspect()).map(Job::root)));
+            let roots = || self.jobs.values().filter(|job| job.is_suspect()).map(Job::root);
+            let grows = now.lost_since(self.examined) > LOSS / 2;
+            let paused = grows.then(|| Paused::below(roots()));
+            let all = Processes::read_below(roots());
+            self.end_losing(&all);
+            self.examined = now;
+            drop(paused);
         }
         self.losses_checked_at = Instant::now();
         self.losses_check_took = start.elapsed();
