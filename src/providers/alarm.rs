@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     config::Timeouts,
-    http::{idle_error, total_error},
+    errors::{idle_error, total_error},
 };
 
 /// Watches the idle limit, the total limit and the cancel token of one call.

@@ -14,7 +14,7 @@ use http_body::Body as _;
 use reqwest::header::HeaderMap;
 use tokio::time::timeout;
 
-use super::{http::broken, plain};
+use super::{errors::transport_error, plain};
 
 /// How long the unread rest of an answer may take to arrive before its connection is closed instead
 /// of reused.
@@ -111,7 +111,7 @@ impl Full {
         loop {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(frame) => {
-                    if let Ok(bytes) = frame.map_err(broken)?.into_data() {
+                    if let Ok(bytes) = frame.map_err(transport_error)?.into_data() {
                         self.bytes = bytes;
                         return Poll::Ready(Ok(true));
                     }

@@ -3,6 +3,7 @@
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
 use super::{
+    errors::protocol,
     sse::{SseDecoder, SseEvent, SseTooLong},
     template::DeltaTemplate,
 };
@@ -30,10 +31,6 @@ impl From<SseTooLong> for ProviderError {
     fn from(error: SseTooLong) -> Self {
         protocol(error)
     }
-}
-
-pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
-    ProviderError::Protocol { message: what.to_string() }
 }
 
 /// The wire-specific half of an assembler.

@@ -1,4 +1,5 @@
-//! Maps a provider's refusal to a [`ProviderError`]. Pure, except for the wall clock that an
+//! The errors of a model call: maps a provider's refusal, a broken connection or a passed limit to a
+//! [`ProviderError`]. Pure, except for the wall clock that an
 //! HTTP-date needs.
 //!
 //! Classes: 401 and 403 are `Auth`; 402, and 429 with a quota code, are `QuotaExhausted`; 429 is
@@ -12,7 +13,7 @@ use callboard_actors::ports::ProviderError;
 use reqwest::header::{DATE, HeaderMap, LOCATION, RETRY_AFTER};
 use serde_json::Value;
 
-use super::limits;
+use super::{config::Timeouts, limits};
 
 /// Characters of a provider's message that are passed on. Longer ones are usually HTML pages.
 const MESSAGE_CHARS_MAX: usize = 500;
@@ -104,6 +105,47 @@ pub(super) fn of_event(body: &[u8]) -> ProviderError {
         _ if words.is(&["request_too_large"]) => refused(413),
         _ => ProviderError::Server { status: 0, retry_after: None, message: words.message },
     }
+}
+
+/// The error of a call that received no bytes within the idle limit.
+pub(super) fn idle_error(timeouts: Timeouts) -> ProviderError {
+    ProviderError::Timeout { message: format!("no bytes for {:?}", timeouts.idle) }
+}
+
+/// The error of a call that exceeded its total limit.
+pub(super) fn total_error(timeouts: Timeouts) -> ProviderError {
+    ProviderError::Timeout { message: format!("the call took longer than {:?}", timeouts.total) }
+}
+
+/// The error of an answer that breaks the wire's protocol.
+pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
+    ProviderError::Protocol { message: what.to_string() }
+}
+
+/// The error of a web page in place of an event stream.
+pub(super) fn html_error() -> ProviderError {
+    protocol("the server answered with an HTML page instead of an event stream; check the base URL")
+}
+
+/// The error of a broken connection. The URL is left out: it may hold a password.
+pub(super) fn transport_error(error: reqwest::Error) -> ProviderError {
+    let error = error.without_url();
+    if error.is_timeout() {
+        return ProviderError::Timeout { message: with_sources(&error) };
+    }
+    ProviderError::Connection { message: with_sources(&error) }
+}
+
+/// An error and its sources in one line.
+pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    one_line(&text)
 }
 
 /// Reads `retry-after-ms`, else `retry-after` in seconds or as a date. A date is compared with the

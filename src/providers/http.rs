@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     alarm::Alarm,
     answer::Answer,
-    assembler::{Assemble, protocol},
+    assembler::Assemble,
     body::Body,
     config::{ProviderConfigError, Timeouts},
-    errors,
+    errors::{self, html_error, idle_error, transport_error, with_sources},
     plain::Plain,
     reply::Reply,
     secret::Secret,
@@ -136,7 +136,7 @@ impl Http {
         if error.is_connect() && error.is_timeout() {
             return ProviderError::Timeout { message: format!("no connection within {:?}", self.timeouts.connect) };
         }
-        broken(error)
+        transport_error(error)
     }
 }
 
@@ -149,43 +149,11 @@ fn full(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
         .tcp_nodelay(true);
     // A proxy of the environment does not apply to this machine itself.
     let builder = if is_loopback(base) { builder.no_proxy() } else { builder };
-    builder.build().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })
+    builder.build().map_err(|error| ProviderConfigError::Client { reason: with_sources(&error) })
 }
 
 fn is_success(status: u16) -> bool {
     (200..300).contains(&status)
-}
-
-pub(super) fn idle_error(timeouts: Timeouts) -> ProviderError {
-    ProviderError::Timeout { message: format!("no bytes for {:?}", timeouts.idle) }
-}
-
-pub(super) fn total_error(timeouts: Timeouts) -> ProviderError {
-    ProviderError::Timeout { message: format!("the call took longer than {:?}", timeouts.total) }
-}
-
-pub(super) fn html_error() -> ProviderError {
-    protocol("the server answered with an HTML page instead of an event stream; check the base URL")
-}
-
-/// A broken connection. The URL is left out: it may hold a password.
-pub(super) fn broken(error: reqwest::Error) -> ProviderError {
-    let error = error.without_url();
-    if error.is_timeout() {
-        return ProviderError::Timeout { message: chain(&error) };
-    }
-    ProviderError::Connection { message: chain(&error) }
-}
-
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    errors::one_line(&text)
 }
 
 fn is_loopback(url: &Url) -> bool {

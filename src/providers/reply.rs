@@ -15,9 +15,8 @@ use futures_util::Stream;
 use super::{
     alarm::Alarm,
     answer::Answer,
-    assembler::{Assemble, protocol},
-    errors,
-    http::html_error,
+    assembler::Assemble,
+    errors::{self, html_error, protocol},
     limits,
     secret::Secret,
 };

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::stream::AnthropicAssembler;
 use super::{
-    assembler::protocol,
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
+    errors::protocol,
     http::Http,
     secret::Secret,
 };

@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 
 use super::wire::{BlockStart, Delta, Event, MessageDelta, MessageStart, Tag};
 use crate::providers::{
-    assembler::{self, Assemble, Piece, Pieces, TakesEvents, protocol},
+    assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
-    errors,
+    errors::{self, protocol},
     json::{RawObject, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,

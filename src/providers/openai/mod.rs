@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use self::convert::{MaxTokens, Shown};
 pub use self::stream::OpenAiAssembler;
 use super::{
-    assembler::protocol,
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
+    errors::protocol,
     http::Http,
     secret::Secret,
 };

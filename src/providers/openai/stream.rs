@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 
 use super::wire::{Call, Choice, Chunk, Delta, Part};
 use crate::providers::{
-    assembler::{self, Assemble, Piece, Pieces, TakesEvents, protocol},
+    assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
-    errors,
+    errors::{self, protocol},
     json::{RawObject, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,

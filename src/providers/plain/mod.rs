@@ -41,7 +41,7 @@ use self::{
     head::Head,
     pool::Pool,
 };
-use super::{body::Body, http::chain};
+use super::{body::Body, errors::with_sources};
 
 /// Interval of TCP keep-alive probes, which detect a dead peer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -112,7 +112,7 @@ impl Plain {
                 if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut) {
                     return Err(self.no_connection());
                 }
-                Err(ProviderError::Connection { message: chain(&error) })
+                Err(ProviderError::Connection { message: with_sources(&error) })
             }
             Err(_) => Err(self.no_connection()),
         }
@@ -174,7 +174,7 @@ impl Answer {
 }
 
 fn failure(error: Broken) -> ProviderError {
-    let message = chain(&error);
+    let message = with_sources(&error);
     match error {
         Broken::Io(error) if error.kind() == io::ErrorKind::TimedOut => ProviderError::Timeout { message },
         Broken::Io(_) | Broken::NoAnswer | Broken::LongHead | Broken::Head(_) | Broken::Body(_) => ProviderError::Connection { message },
