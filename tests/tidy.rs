@@ -96,7 +96,6 @@ const CYCLES_LEFT: &[(&str, &str, &[&str])] = &[
     ("src", "mcp", &["connection", "pool", "server"]),
     ("src", "mock_model", &["answer", "anthropic", "openai"]),
     ("src", "providers/offline/rules", &["attribute", "plan"]),
-    ("src", "storage/sqlite", &["queue", "write"]),
     ("src", "tools", &["web", "web_fetch", "web_search"]),
 ];
 

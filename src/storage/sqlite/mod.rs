@@ -14,6 +14,7 @@
 mod options;
 mod open;
 mod error;
+mod job;
 mod queue;
 mod write;
 mod writer;
@@ -47,7 +48,8 @@ use tokio::sync::oneshot;
 use checkpoint::Checkpoints;
 use error::unavailable;
 use gate::Gate;
-use queue::{Answer, Job, Queue};
+use job::{Answer, Job};
+use queue::Queue;
 use readers::Readers;
 use stored::Stored;
 use writer::{Counters, Writer};

@@ -9,7 +9,10 @@ use callboard_actors::{
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{error::WriteError, queue::Job};
+use super::{
+    error::WriteError,
+    job::{Change, Job},
+};
 
 /// The stored form of a state.
 pub(super) fn code(open: Open) -> i64 {
@@ -33,23 +36,6 @@ pub(super) fn nat(number: i64) -> u64 {
 /// Runs a cached statement without parameters.
 pub(super) fn run(conn: &Connection, sql: &str) -> rusqlite::Result<()> {
     conn.prepare_cached(sql)?.execute([]).map(drop)
-}
-
-/// Result of one member of a commit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Change {
-    /// Whether the conversation existed.
-    pub(super) found: bool,
-    /// Change of the tenant's stored bytes.
-    pub(super) bytes: i64,
-    /// The tenant's stored bytes, if they were counted.
-    pub(super) counted: Option<u64>,
-}
-
-impl Change {
-    fn found(bytes: i64) -> Self {
-        Self { found: true, bytes, counted: None }
-    }
 }
 
 /// Executes one job.

@@ -15,9 +15,10 @@ use super::{
     checkpoint::Checkpoints,
     error::WriteError,
     gate::Gate,
-    queue::{Job, Queue},
+    job::{Change, Job},
+    queue::Queue,
     stored::Stored,
-    write::{Change, perform, run},
+    write::{perform, run},
 };
 
 /// Estimated bytes that a member adds to the log beside its content: two pages.

@@ -1,0 +1,105 @@
+//! What the writer is asked to do, and the result of it.
+
+use bytes::Bytes;
+use callboard_actors::{
+    ids::{Scope, Seq, TenantId},
+    ports::{Append, AppendError, Durability, StoreError},
+};
+use tokio::sync::oneshot;
+
+use super::error::{WriteError, unavailable};
+
+/// Result of one member of a commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Whether the conversation existed.
+    pub(super) found: bool,
+    /// Change of the tenant's stored bytes.
+    pub(super) bytes: i64,
+    /// The tenant's stored bytes, if they were counted.
+    pub(super) counted: Option<u64>,
+}
+
+impl Change {
+    pub(super) fn found(bytes: i64) -> Self {
+        Self { found: true, bytes, counted: None }
+    }
+}
+
+/// The channel for a job's result.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// A change of one conversation or of a whole tenant. All kinds share a tenant's line, which
+/// preserves the order of calls.
+#[derive(Debug)]
+pub(super) enum Job {
+    Append(Append),
+    Delete(Scope, Answer<bool>),
+    Snapshot(Scope, Seq, Bytes, Answer<()>),
+    Mark(Scope, Option<String>, Answer<()>),
+    /// Deletes everything of a tenant, including rows whose id is invalid.
+    Erase(TenantId, Answer<bool>),
+    /// Empties the bodies of all entries up to this one, and deletes a snapshot of them.
+    Empty(Scope, Seq, Answer<()>),
+    /// Counts a tenant's stored bytes; changes nothing.
+    Count(TenantId, Answer<u64>),
+}
+
+impl Job {
+    pub(super) fn tenant(&self) -> &TenantId {
+        match self {
+            Self::Append(append) => &append.scope.tenant,
+            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) | Self::Empty(scope, ..) => &scope.tenant,
+            Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Append(append) => append.size(),
+            Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => 256,
+        }
+    }
+
+    pub(super) fn is_awaited(&self) -> bool {
+        match self {
+            Self::Append(append) => append.durability == Durability::Awaited,
+            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => true,
+            Self::Snapshot(..) => false,
+        }
+    }
+
+    /// Whether it deletes data that then remains in the log.
+    pub(super) fn is_erasure(&self) -> bool {
+        match self {
+            Self::Delete(..) | Self::Erase(..) | Self::Empty(..) => true,
+            Self::Append(_) | Self::Snapshot(..) | Self::Mark(..) | Self::Count(..) => false,
+        }
+    }
+
+    /// Sends the result to the caller.
+    pub(super) fn finish(self, result: Result<Change, WriteError>) {
+        match self {
+            Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
+            Self::Delete(_, answer) | Self::Erase(_, answer) => {
+                drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
+            }
+            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+                drop(answer.send(result.map(drop).map_err(StoreError::from)));
+            }
+            Self::Count(_, answer) => drop(answer.send(result.map(|change| change.counted.unwrap_or_default()).map_err(StoreError::from))),
+        }
+    }
+
+    pub(super) fn refuse(self, why: &str) {
+        match self {
+            Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
+            Self::Delete(_, answer) | Self::Erase(_, answer) => drop(answer.send(Err(unavailable(why)))),
+            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+                drop(answer.send(Err(unavailable(why))))
+            }
+            Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
+        }
+    }
+}
