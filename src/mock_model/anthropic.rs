@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::answer::{Call, Whole};
+use super::call::{Call, Whole};
 
 /// Renders the event of one chunk of text.
 pub(super) fn chunk(text: &str) -> String {

@@ -7,13 +7,14 @@
 //!
 //! # Layout
 //! `settings` its configuration · `fault` which calls fail, by a seed · `asked` the parsed request
-//! · `meter` rates and concurrency · `anthropic`, `openai` their JSON · `answer` the bytes of a
-//! reply · `link` connections that can be reset · `routes`.
+//! · `meter` rates and concurrency · `call` the values that a reply renders · `anthropic`, `openai` their JSON ·
+//! `answer` the bytes of a reply · `link` connections that can be reset · `routes`.
 
 mod settings;
 mod fault;
 mod asked;
 mod meter;
+mod call;
 mod anthropic;
 mod openai;
 mod answer;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Call, Whole};
+use super::call::{Call, Whole};
 
 /// The start of every chunk of a stream.
 const CHUNK: &str = r#"{"id":"chatcmpl-mock","object":"chat.completion.chunk","created":0,"model":"mock","choices":"#;
