@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, fmt::Write};
 use super::{
     attribute::{self, Quote},
     definition::{Definition, Kind},
+    known::Known,
     lines::{hits, listed},
-    plan::{Known, telling_lines},
+    plan::telling_lines,
     question::{Part, Question, Wants},
     rank::{Ranked, has_word, is_prose, is_test, value_on},
     round::Round,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     definition::Kind,
-    plan::Known,
+    known::Known,
     question::{Part, Question, Wants},
     rank::{Ranked, has_number, has_word, is_test, value_on},
     sites::{Site, is_comment},

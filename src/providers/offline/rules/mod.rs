@@ -11,6 +11,7 @@
 mod question;
 mod words;
 mod round;
+mod known;
 mod plan;
 mod lines;
 mod definition;

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::{
     attribute,
     definition::{KEYWORDS, OUTLINE},
-    lines::{Line, Lines},
+    known::Known,
+    lines::Line,
     question::{Part, Question, Wants},
-    rank::{Ranked, is_prose, is_test, rank, weights},
+    rank::{Ranked, is_prose, is_test, weights},
     round::{Offered, Round, Seen},
-    sites::{Site, is_comment, sites},
+    sites::is_comment,
     words::{Term, escape},
 };
 
@@ -68,27 +69,6 @@ pub(super) fn read(path: &str, first: u32, count: u32) -> Call {
 /// Requests the top of the folder.
 pub(super) fn top() -> Call {
     Call { tool: "file_list", input: json!({}) }
-}
-
-/// Everything that a round knows, computed once per request.
-pub(super) struct Known {
-    pub(super) lines: Lines,
-    pub(super) sites: Vec<Site>,
-}
-
-impl Known {
-    /// Collects the results of all tool calls.
-    pub(super) fn of(round: &Round) -> Self {
-        let mut lines = Lines::default();
-        round.batches.iter().flatten().for_each(|seen| lines.take_in(seen));
-        let sites = sites(&lines);
-        Self { lines, sites }
-    }
-
-    /// Returns the definitions that answer a part, best first.
-    pub(super) fn ranked(&self, part: &Part) -> Vec<Ranked> {
-        rank(part, &weights(part, &self.sites), &self.lines, &self.sites)
-    }
 }
 
 /// Returns the next batch of a search; empty when it is time to answer.

@@ -7,8 +7,9 @@ use serde_json::json;
 use super::{
     answer::{WHO, quoted},
     definition::Kind,
+    known::Known,
     lines::{left_out, listed},
-    plan::{Call, Known, fresh, outline, read, top},
+    plan::{Call, fresh, outline, read, top},
     question::Question,
     rank::is_prose,
     round::{Offered, Round},
