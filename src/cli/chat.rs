@@ -7,14 +7,9 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{
-        Attachment, ContentBlock, Message, Role,
-        attachment::{is_document_text, label},
-        is_reminder,
-    },
+    chat::Attachment,
     host::{Prompt, SendError},
     ids::ConversationId,
-    journal::summary,
     policy::usd,
 };
 use clap::Args;
@@ -258,37 +253,6 @@ async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
     session.handle.rewind(to).await?;
     out_line(&format!("{} left", counted(session.handle.messages().await?.len(), "message")));
     Ok(())
-}
-
-/// Formats a message for people.
-pub(super) fn describe(message: &Message) -> String {
-    let who = match message.role() {
-        Role::User => "you",
-        Role::Assistant => "model",
-        Role::System => "system",
-    };
-    let mut text = String::new();
-    for block in message.blocks() {
-        let part = match block {
-            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // Reminders are the host's words, not the person's.
-            ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
-            ContentBlock::Thinking(_) => continue,
-            ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),
-            ContentBlock::ToolResult(result) => {
-                let content = result.content.text();
-                let first = content.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-                let more = content.lines().count().saturating_sub(1);
-                let more = if more > 0 { format!(" (+{})", counted(more, "line")) } else { String::new() };
-                format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
-            }
-            block @ ContentBlock::Other { .. } => match label(&block) {
-                Some(label) if !is_document_text(&block) => format!("{who}: [{label}]\n"),
-                _ => continue,
-            },
-        };
-        text.push_str(&part);
-    }
-    tame(text.trim_end())
 }
 
 async fn show_metrics(session: &Session) {

@@ -1,4 +1,4 @@
-//! Flags that `run`, `chat`, `fanout` and `sessions request` share.
+//! Flags that commands share: of a host (`run`, `chat`, `fanout`, `sessions request`) and of a store.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
 use crate::{
-    app::Overrides,
+    app::{Opening, Overrides, Sessions},
     config::{Approve, Config, SandboxMode},
 };
 
@@ -141,5 +141,19 @@ impl HostFlags {
             budget: self.budget(),
             at_terminal: Terminals::look().has_person(),
         })
+    }
+}
+
+/// The flag `--db`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StoreFlag {
+    /// Session file [default: in the data folder of the configuration]
+    #[arg(long, value_name = "FILE")]
+    pub(super) db: Option<PathBuf>,
+}
+
+impl StoreFlag {
+    pub(super) async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
+        Ok(Sessions::open(config, self.db.as_deref(), opening).await?)
     }
 }

@@ -10,7 +10,8 @@ use clap::Args;
 
 use super::{
     failure::{Done, Failure},
-    sessions::{StoreFlag, stored},
+    flags::StoreFlag,
+    sessions::stored,
     terminal::{err_line, out, out_json, tame},
 };
 use crate::{

@@ -1,8 +1,21 @@
-//! Finds rounds by number or id, and formats them for people.
+//! Finds rounds by number or id, and formats them and their messages for people.
 
-use callboard_actors::{chat::Message, ids::RoundId, journal::ConversationRound, stream::RoundStatus};
+use callboard_actors::{
+    chat::{
+        ContentBlock, Message, Role,
+        attachment::{is_document_text, label},
+        is_reminder,
+    },
+    ids::RoundId,
+    journal::{ConversationRound, summary},
+    stream::RoundStatus,
+};
 
-use super::{failure::Failure, terminal::tame, view::seconds};
+use super::{
+    failure::Failure,
+    terminal::{counted, tame},
+    view::seconds,
+};
 
 /// Maximum length of an excerpt of a prompt, in characters.
 const WORDS_CHARS: usize = 60;
@@ -55,10 +68,40 @@ pub(super) fn describe(rounds: &[ConversationRound], messages: &[Message]) -> St
         if let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_some_and(|start| start as usize == index)) {
             put(&line(number, round));
         }
-        put(&super::chat::describe(message));
+        put(&describe_message(message));
     }
     numbered.for_each(|(number, round)| put(&line(number, round)));
     text
+}
+
+fn describe_message(message: &Message) -> String {
+    let who = match message.role() {
+        Role::User => "you",
+        Role::Assistant => "model",
+        Role::System => "system",
+    };
+    let mut text = String::new();
+    for block in message.blocks() {
+        let part = match block {
+            ContentBlock::Text(text) if is_reminder(&text.text) => continue, // Reminders are the host's words, not the person's.
+            ContentBlock::Text(text) => format!("{who}: {}\n", text.text),
+            ContentBlock::Thinking(_) => continue,
+            ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),
+            ContentBlock::ToolResult(result) => {
+                let content = result.content.text();
+                let first = content.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let more = content.lines().count().saturating_sub(1);
+                let more = if more > 0 { format!(" (+{})", counted(more, "line")) } else { String::new() };
+                format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
+            }
+            block @ ContentBlock::Other { .. } => match label(&block) {
+                Some(label) if !is_document_text(&block) => format!("{who}: [{label}]\n"),
+                _ => continue,
+            },
+        };
+        text.push_str(&part);
+    }
+    tame(text.trim_end())
 }
 
 #[cfg(test)]

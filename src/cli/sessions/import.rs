@@ -12,7 +12,6 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    StoreFlag,
     export::{Exported, FORMAT, VERSION},
     quiet_host,
 };
@@ -20,6 +19,7 @@ use crate::{
     app::{Opening, Sessions, TENANT},
     cli::{
         failure::{Done, Failure},
+        flags::StoreFlag,
         run::SHUTDOWN,
         session::{fresh_id, scope},
         terminal::{counted, out_json},

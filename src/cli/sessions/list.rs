@@ -6,11 +6,11 @@ use callboard_actors::{
 };
 use clap::Args;
 
-use super::StoreFlag;
 use crate::{
     app::{Opening, TENANT},
     cli::{
         failure::{Done, Failure},
+        flags::StoreFlag,
         terminal::{err_line, out, out_json, tame},
     },
     config::Config,

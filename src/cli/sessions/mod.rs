@@ -10,7 +10,7 @@ mod rounds;
 mod remove;
 mod repair;
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use callboard_actors::{
     conversation::{ConversationError, round::rules::Recovery},
@@ -21,6 +21,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     failure::{Done, Failure},
+    flags::StoreFlag,
     session::{not_found, scope, unreadable},
 };
 use crate::{
@@ -77,20 +78,6 @@ pub(super) struct OneArgs {
     id: ConversationId,
     #[command(flatten)]
     store: StoreFlag,
-}
-
-/// The flag `--db`.
-#[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct StoreFlag {
-    /// Session file [default: in the data folder of the configuration]
-    #[arg(long, value_name = "FILE")]
-    db: Option<PathBuf>,
-}
-
-impl StoreFlag {
-    pub(in crate::cli) async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
-        Ok(Sessions::open(config, self.db.as_deref(), opening).await?)
-    }
 }
 
 /// An existing conversation.

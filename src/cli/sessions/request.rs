@@ -3,12 +3,12 @@
 use callboard_actors::{conversation::round::rules::Recovery, ports::ProviderError};
 use clap::Args;
 
-use super::{Found, OneArgs, StoreFlag};
+use super::{Found, OneArgs};
 use crate::{
     app::{self, Purpose, TENANT},
     cli::{
         failure::{Done, Failure},
-        flags::HostFlags,
+        flags::{HostFlags, StoreFlag},
         session::unreadable,
         terminal::{Terminals, out_data, out_json},
     },
