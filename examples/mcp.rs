@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use callboard::{
     EventKind, Host,
-    mcp::{self, HttpClients, McpPool, McpServerConfig, Means, MemoryPins},
+    mcp::{self, HttpClients, McpPool, McpResources, McpServerConfig, MemoryPins},
     sandbox::Spawner,
 };
 use callboard_actors::testing::{Reply, ScriptedModel};
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Every tenant gets its own process. A tool whose definition changes later refuses calls until
     // someone accepts the change; `FilePins` remembers the definitions across restarts.
-    let pool = McpPool::new(Means::new(Spawner::start()?, HttpClients::vouched_only(), Arc::default()));
+    let pool = McpPool::new(McpResources::new(Spawner::start()?, HttpClients::vouched_only(), Arc::default()));
     let pins = Arc::new(MemoryPins::default());
     let (tools, notes) = mcp::tools(&[config], &pool, &"acme".try_into()?, &(pins as _)).await;
     notes.iter().for_each(|note| println!("note: {note}"));

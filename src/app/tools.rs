@@ -16,7 +16,7 @@ use super::{AppError, Overrides, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, SandboxMode, TOOL_NAMES},
-    mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, Means, Pins},
+    mcp::{self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, Pins},
     sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
     storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
     tools::{self, Toolbox, mask::Masker, memory::Memory, web},
@@ -147,7 +147,7 @@ pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
         policy.check(&target.url).map_err(|denied| denied.to_string())?;
         unvouched(guarded(Arc::new(policy), Arc::new(SystemResolver)))
     });
-    Ok(McpPool::new(Means::new(spawner, clients, Arc::new(masker))))
+    Ok(McpPool::new(McpResources::new(spawner, clients, Arc::new(masker))))
 }
 
 /// The HTTP client for servers without `allow_private`. It follows no redirects, because reqwest

@@ -42,7 +42,7 @@ use super::{
     definitions,
     guarded::{Guarded, ProgressSink, Watch},
     http::HttpTarget,
-    pool::Means,
+    resources::McpResources,
     stdio::{FRAME_BYTES_MAX, Fault, Stdio},
 };
 use crate::{
@@ -123,10 +123,10 @@ struct Expanded {
     masker: Arc<Masker>,
 }
 
-fn expand(templates: &BTreeMap<String, Template>, means: &Means, masker: &Masker) -> Result<Expanded, String> {
+fn expand(templates: &BTreeMap<String, Template>, resources: &McpResources, masker: &Masker) -> Result<Expanded, String> {
     let mut values = Vec::new();
     for (name, template) in templates {
-        match template.expand(|name| means.variable(name)) {
+        match template.expand(|name| resources.variable(name)) {
             Ok(value) => values.push((name.clone(), value)),
             Err(missing) => return Err(format!("the environment variable {missing} is not set")),
         }
@@ -150,27 +150,32 @@ impl Connection {
     /// Dropping the future ends the started process and its connection.
     pub(super) async fn open(
         config: &McpServerConfig,
-        means: &Means,
+        resources: &McpResources,
         era: Option<Era>,
         words: Arc<Mutex<String>>,
     ) -> Result<Self, McpError> {
-        match Box::pin(Self::open_once(config, means, era, words.clone())).await {
+        match Box::pin(Self::open_once(config, resources, era, words.clone())).await {
             Err(Refusal { is_modern: true, .. }) if era != Some(Era::Modern) => {
-                Box::pin(Self::open_once(config, means, Some(Era::Modern), words)).await
+                Box::pin(Self::open_once(config, resources, Some(Era::Modern), words)).await
             }
             opened => opened,
         }
         .map_err(|refusal| McpError::Unreachable { server: config.name.clone(), reason: refusal.reason })
     }
 
-    async fn open_once(config: &McpServerConfig, means: &Means, era: Option<Era>, words: Arc<Mutex<String>>) -> Result<Self, Refusal> {
+    async fn open_once(
+        config: &McpServerConfig,
+        resources: &McpResources,
+        era: Option<Era>,
+        words: Arc<Mutex<String>>,
+    ) -> Result<Self, Refusal> {
         let unreachable = Refusal::new;
         let ended = CancellationToken::new();
         let fault = Fault::default();
         let list_changed = Arc::new(AtomicBool::new(false));
         let mut watch = Watch {
             server: config.name.as_str().into(),
-            masker: means.masker.clone(),
+            masker: resources.masker.clone(),
             list_changed: list_changed.clone(),
             // A server known to speak the newer protocol gets the whole start timeout.
             probe: if era == Some(Era::Modern) { config.start_timeout } else { config.probe },
@@ -179,18 +184,18 @@ impl Connection {
         let mut process = None;
         let handshake = match &config.transport {
             McpTransport::Stdio { command, args, env, env_from, cwd } => {
-                let expanded = expand(env, means, &means.masker).map_err(unreachable)?;
+                let expanded = expand(env, resources, &resources.masker).map_err(unreachable)?;
                 watch.masker = expanded.masker;
                 let plain = PLAIN_ENVIRONMENT.iter().copied().chain(env_from.iter().map(String::as_str));
                 let mut environment: BTreeMap<String, String> =
-                    plain.filter_map(|name| Some((name.to_owned(), means.variable(name)?))).collect();
+                    plain.filter_map(|name| Some((name.to_owned(), resources.variable(name)?))).collect();
                 environment.extend(expanded.values);
                 let launch = PipedLaunch {
                     argv: std::iter::once(command).chain(args).map(OsString::from).collect(),
                     environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
                     folder: cwd.clone().unwrap_or_else(|| PathBuf::from(".")),
                 };
-                let started = means.spawner.start_piped(launch).await;
+                let started = resources.spawner.start_piped(launch).await;
                 let piped = started.map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
                 process = Some(piped.process);
                 tokio::spawn(read_stderr(piped.stderr, watch.server.clone(), watch.masker.clone(), words));
@@ -198,11 +203,11 @@ impl Connection {
                 shake_hands(Guarded::new(stdio, watch.clone(), ended.clone()), config, era).await
             }
             McpTransport::Http { url, headers, allow_private } => {
-                let expanded = expand(headers, means, &means.masker).map_err(unreachable)?;
+                let expanded = expand(headers, resources, &resources.masker).map_err(unreachable)?;
                 watch.masker = expanded.masker;
                 let url = url::Url::parse(url).map_err(|_| unreachable("its address is no URL".to_owned()))?;
                 let target = HttpTarget { url, allow_private: *allow_private };
-                let client = means.http.client(&target).map_err(unreachable)?;
+                let client = resources.http.client(&target).map_err(unreachable)?;
                 let http = over_http(client, &target, expanded.values).map_err(unreachable)?;
                 shake_hands(Guarded::new(http, watch.clone(), ended.clone()), config, era).await
             }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`config`], [`mod@file`] | configuration of servers; the `mcpServers` files of other clients |
 //! | [`Server`], [`McpPool`] | one server of one tenant; all servers of a host |
+//! | [`McpResources`] | what the servers of a host share |
 //! | `connection`, `stdio`, `http`, `guarded` | one connection; transports; the message filter |
 //! | `definitions`, `name`, `tool` | a server's definitions and results; tool names; the [`Tool`] |
 //! | [`pins`] | digests of approved tool definitions |
@@ -22,6 +23,7 @@ mod definitions;
 mod stdio;
 mod guarded;
 mod http;
+mod resources;
 mod connection;
 mod server;
 mod pool;
@@ -41,7 +43,8 @@ pub use file::{McpFileError, read_file};
 pub use http::{HttpClients, HttpTarget};
 pub use name::tool_name;
 pub use pins::{FilePins, MemoryPins, PinError, PinSet, Pins};
-pub use pool::{McpPool, Means};
+pub use pool::McpPool;
+pub use resources::McpResources;
 pub use server::Server;
 pub use stdio::{FRAME_BYTES_MAX, FRAME_PARTS_MAX};
 

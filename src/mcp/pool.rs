@@ -12,49 +12,10 @@ use callboard_actors::{
 };
 use futures_util::future::join_all;
 
-use super::{HttpClients, McpServerConfig, Server, name::is_server_name};
-use crate::{sandbox::Spawner, tools::mask::Masker};
+use super::{McpServerConfig, Server, name::is_server_name, resources::McpResources};
 
 /// Most servers of one pool, over all tenants.
 const SERVERS_MAX: usize = 4096;
-
-type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
-
-/// What a pool needs to reach servers.
-#[derive(Clone)]
-pub struct Means {
-    /// Starts server processes.
-    pub spawner: Spawner,
-    /// Creates HTTP clients.
-    pub http: HttpClients,
-    /// Masks secrets in everything that servers send.
-    pub masker: Arc<Masker>,
-    environment: Arc<Variable>,
-}
-
-impl fmt::Debug for Means {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Means").field("http", &self.http).field("masker", &self.masker).finish_non_exhaustive()
-    }
-}
-
-impl Means {
-    /// Uses the environment of this process.
-    pub fn new(spawner: Spawner, http: HttpClients, masker: Arc<Masker>) -> Self {
-        Self { spawner, http, masker, environment: Arc::new(|name| std::env::var(name).ok()) }
-    }
-
-    /// Replaces the environment that templates and `env_from` read.
-    #[must_use]
-    pub fn environment(mut self, variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.environment = Arc::new(variable);
-        self
-    }
-
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
-        (self.environment)(name)
-    }
-}
 
 impl callboard_actors::ports::Resource for McpPool {
     fn close(&self) -> callboard_actors::ports::BoxFuture<'_, ()> {
@@ -67,7 +28,7 @@ impl callboard_actors::ports::Resource for McpPool {
 pub struct McpPool(Arc<Inner>);
 
 struct Inner {
-    means: Means,
+    resources: McpResources,
     servers: Mutex<Servers>,
 }
 
@@ -85,8 +46,8 @@ impl fmt::Debug for McpPool {
 
 impl McpPool {
     /// A pool without servers.
-    pub fn new(means: Means) -> Self {
-        Self(Arc::new(Inner { means, servers: Mutex::default() }))
+    pub fn new(resources: McpResources) -> Self {
+        Self(Arc::new(Inner { resources, servers: Mutex::default() }))
     }
 
     fn servers(&self) -> std::sync::MutexGuard<'_, Servers> {
@@ -115,7 +76,7 @@ impl McpPool {
         if servers.all.len() >= SERVERS_MAX {
             return Err(unreachable("there are too many servers"));
         }
-        let server = Server::new(config.clone(), self.0.means.clone());
+        let server = Server::new(config.clone(), self.0.resources.clone());
         let former = servers.all.insert(key, server.clone());
         drop(servers);
         if let (Some(former), Ok(runtime)) = (former, tokio::runtime::Handle::try_current()) {

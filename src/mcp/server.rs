@@ -21,7 +21,7 @@ use super::{
     backoff::Backoff,
     config::McpServerConfig,
     connection::{Connection, Era, Lease, Listed},
-    pool::Means,
+    resources::McpResources,
 };
 use crate::tools::mask::Masker;
 
@@ -29,7 +29,7 @@ use crate::tools::mask::Masker;
 pub struct Server {
     me: Weak<Self>,
     config: McpServerConfig,
-    means: Means,
+    resources: McpResources,
     state: tokio::sync::Mutex<State>,
     /// The last line of the process's standard error.
     words: Arc<Mutex<String>>,
@@ -56,12 +56,12 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    pub(super) fn new(config: McpServerConfig, means: Means) -> Arc<Self> {
+    pub(super) fn new(config: McpServerConfig, resources: McpResources) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             config,
-            masker: Mutex::new(means.masker.clone()),
-            means,
+            masker: Mutex::new(resources.masker.clone()),
+            resources,
             state: tokio::sync::Mutex::default(),
             words: Arc::default(),
             epoch: Instant::now(),
@@ -140,7 +140,7 @@ impl Server {
         let opened = tokio::select! {
             biased;
             () = self.closing.cancelled() => return Err(self.unreachable("it was closed")),
-            opened = Connection::open(&self.config, &self.means, state.era, self.words.clone()) => opened,
+            opened = Connection::open(&self.config, &self.resources, state.era, self.words.clone()) => opened,
         };
         match opened {
             Ok(connection) => {

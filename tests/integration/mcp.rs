@@ -19,7 +19,10 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
-    mcp::{self, FilePins, HttpClients, McpPool, McpServerConfig, McpTransport, Means, MemoryPins, Pins, Server, Trust, config::Template},
+    mcp::{
+        self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, McpTransport, MemoryPins, Pins, Server, Trust,
+        config::Template,
+    },
     ports::{Approval, McpClient, McpError, Progress, Tool, ToolSource},
     sandbox::Spawner,
     tool::{EffectClass, ToolErrorType},
@@ -47,10 +50,10 @@ impl Stage {
             "FAKE_PROVIDER_KEY" => Some("fake-provider-key".to_owned()),
             _ => None,
         };
-        let means = Means::new(Spawner::start().unwrap(), HttpClients::vouched_only(), Arc::new(Masker::default()));
+        let resources = McpResources::new(Spawner::start().unwrap(), HttpClients::vouched_only(), Arc::new(Masker::default()));
         Self {
             folder: tempfile::tempdir().unwrap(),
-            pool: McpPool::new(means.environment(variable)),
+            pool: McpPool::new(resources.environment(variable)),
             tenant: TenantId::new("ann").unwrap(),
             pins: Arc::new(MemoryPins::default()),
         }
