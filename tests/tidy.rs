@@ -92,7 +92,6 @@ const CYCLES_LEFT: &[(&str, &str, &[&str])] = &[
     ("src", "", &["config", "trust"]),
     ("src", "config", &["compaction", "env", "keys", "mcp", "observability", "prices", "show", "tokens", "value", "web"]),
     ("src", "config", &["file", "tenant"]),
-    ("src", "tools", &["web", "web_fetch", "web_search"]),
 ];
 
 #[test]

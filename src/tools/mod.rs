@@ -22,10 +22,6 @@ pub mod bash;
 mod page;
 #[cfg(feature = "web")]
 pub mod web;
-#[cfg(feature = "web")]
-pub mod web_fetch;
-#[cfg(feature = "web")]
-pub mod web_search;
 
 use std::{
     path::{Path, PathBuf},

@@ -19,12 +19,17 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
-    mask::Masker,
-    page::visible,
-    text::{cut_line, prefix},
-    web::{TOOL_TIME, status_error, web_error},
+    TOOL_TIME,
+    errors::{status_error, web_error},
 };
-use crate::web::{WebAnswer, WebClient, WebRequest};
+use crate::{
+    tools::{
+        mask::Masker,
+        page::visible,
+        text::{cut_line, prefix},
+    },
+    web::{WebAnswer, WebClient, WebRequest},
+};
 
 /// The address of Tavily's API.
 pub const TAVILY_URL: &str = "https://api.tavily.com";

@@ -17,12 +17,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::{
-    blocking, cancelled,
-    mask::Masker,
-    page::{self, Document},
-    web::{TOOL_TIME, refused, status_error, web_error},
+    TOOL_TIME,
+    errors::{refused, status_error, web_error},
 };
-use crate::web::{WebClient, WebRequest};
+use crate::{
+    tools::{
+        blocking, cancelled,
+        mask::Masker,
+        page::{self, Document},
+    },
+    web::{WebClient, WebRequest},
+};
 
 /// Concurrent conversions of documents to text, which are CPU work.
 const CONVERSIONS_MAX: usize = 4;
