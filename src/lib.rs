@@ -127,6 +127,10 @@ pub mod observe;
 #[cfg(feature = "schema")]
 pub mod schema;
 #[cfg(feature = "tools")]
+pub mod mask;
+#[cfg(feature = "tools")]
+pub mod visible;
+#[cfg(feature = "tools")]
 pub mod tools;
 #[cfg(feature = "tools")]
 pub mod sandbox;

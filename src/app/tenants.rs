@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     config::{Approve, Config, MemoryScope, SandboxMode, TenantSection},
+    mask::Masker,
     mcp::{self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, config::Template},
     observe::Redactor,
     sandbox::{self, Options, Root, Spawner, Toolchains, WorkspaceQuota},
@@ -184,7 +185,7 @@ impl TenantProvisioner {
         Ok((toolbox.only(has), root))
     }
 
-    fn over(&self, config: &Config, root: Arc<Root>, wants_commands: bool, masker: tools::mask::Masker) -> Result<Toolbox, AppError> {
+    fn over(&self, config: &Config, root: Arc<Root>, wants_commands: bool, masker: Masker) -> Result<Toolbox, AppError> {
         // A sandbox that no tool uses is not tried and produces no notes.
         if !wants_commands {
             return Ok(tools::over(root, None, masker));

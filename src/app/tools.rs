@@ -16,10 +16,11 @@ use super::{AppError, Overrides, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, SandboxMode, TOOL_NAMES},
+    mask::Masker,
     mcp::{self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, Pins},
     sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
     storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
-    tools::{self, Toolbox, mask::Masker, memory::Memory, web},
+    tools::{self, Toolbox, memory::Memory, web},
     web::{SystemResolver, UrlPolicy, guarded},
 };
 

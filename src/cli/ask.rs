@@ -14,7 +14,7 @@ use super::{
     terminal::{Paint, err},
     typed,
 };
-use crate::tools::visible::{escaped_json, visible_strict};
+use crate::visible::{escaped_json, visible_strict};
 
 /// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use callboard_actors::{
 };
 
 use super::terminal::{Paint, err_line};
-use crate::{app::AppError, config::ConfigError, tools::visible::visible_line};
+use crate::{app::AppError, config::ConfigError, visible::visible_line};
 
 /// How a command ended that returns no [`Failure`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use crate::{
     app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT},
     config::Config,
     storage::{MemorySessions, SessionLock},
-    tools::visible::visible_line,
+    visible::visible_line,
 };
 
 /// Maximum size of the file of lines, in bytes.

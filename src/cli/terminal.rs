@@ -7,7 +7,7 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use crate::tools::visible::{escaped_json, visible};
+use crate::visible::{escaped_json, visible};
 
 /// The escape sequences that [`Paint`] writes. All others are made visible.
 const PAINTED: [&str; 5] = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[32m", "\u{1b}[1;31m"];
@@ -143,7 +143,7 @@ pub(super) fn counted<N: PartialEq + From<u8> + Display>(count: N, noun: &str) -
 
 /// Escapes everything but our own color sequences.
 fn shown(text: &str) -> Cow<'_, str> {
-    if !text.contains(crate::tools::visible::is_invisible) {
+    if !text.contains(crate::visible::is_invisible) {
         return Cow::Borrowed(text);
     }
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);

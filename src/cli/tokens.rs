@@ -14,7 +14,7 @@ use super::{
     failure::{Done, Failure},
     terminal::{out, out_line},
 };
-use crate::{config::Config, tools::visible::escaped_json};
+use crate::{config::Config, visible::escaped_json};
 
 /// Size of a buffered write to standard output, in bytes.
 const WRITE_BYTES: usize = 64 * 1024;

@@ -18,8 +18,8 @@ use super::{
 use crate::{
     app::instructions_of,
     config::{Config, ConfigError, ProjectKind},
-    tools::visible::visible_strict,
     trust::{Place, Standing, TrustError},
+    visible::visible_strict,
 };
 use candidate::Candidate;
 

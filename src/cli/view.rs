@@ -10,7 +10,7 @@ use callboard_actors::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, tame};
-use crate::tools::visible::VisibleStream;
+use crate::visible::VisibleStream;
 
 /// How a round is displayed.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use super::{
     shared::Shared,
     socket::Socket,
 };
-use crate::{Host, tools::mask};
+use crate::{Host, mask};
 
 /// Pause after a failed `accept`. The usual cause is a lack of file descriptors, which affects the
 /// next connection as well.

@@ -15,7 +15,7 @@ use std::{
 use serde_json::Value;
 
 use super::name::is_server_name;
-use crate::tools::visible::visible_line;
+use crate::visible::visible_line;
 
 /// Longest timeout that can be configured: one hour.
 const WAIT_MS_MAX: u64 = 3_600_000;

@@ -46,8 +46,9 @@ use super::{
     stdio::{FRAME_BYTES_MAX, Fault, Stdio},
 };
 use crate::{
+    mask::Masker,
     sandbox::{PipedLaunch, PipedProcess},
-    tools::{mask::Masker, visible::visible_line},
+    visible::visible_line,
 };
 
 /// Concurrent calls of one server; further ones wait.

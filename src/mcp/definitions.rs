@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::pins::digest;
 use crate::{
     schema::JsonSchemas,
-    tools::visible::{visible_line, visible_material, visible_value},
+    visible::{visible_line, visible_material, visible_value},
 };
 
 /// Largest description and schema, in bytes; both are part of every request to a model.

@@ -6,7 +6,7 @@ use std::{io::Read as _, path::Path};
 use serde_json::Value;
 
 use super::config::{McpDialect, McpEntry, McpServerConfig, read_server};
-use crate::tools::visible::visible_line;
+use crate::visible::visible_line;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -35,8 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::tools::mask::Masker;
-use crate::tools::visible::visible_line;
+use crate::{mask::Masker, visible::visible_line};
 
 /// Most answers to a server's requests that may be in flight.
 const ANSWERS_MAX: usize = 8;

@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use super::http::HttpClients;
-use crate::{sandbox::Spawner, tools::mask::Masker};
+use crate::{mask::Masker, sandbox::Spawner};
 
 type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
 

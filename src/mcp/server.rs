@@ -23,7 +23,7 @@ use super::{
     connection::{Connection, Era, Lease, Listed},
     resources::McpResources,
 };
-use crate::tools::mask::Masker;
+use crate::mask::Masker;
 
 /// An MCP server as one tenant uses it.
 pub struct Server {

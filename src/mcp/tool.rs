@@ -20,7 +20,7 @@ use callboard_actors::{
 use serde_json::Value;
 
 use super::{Server, config::Trust, name::tool_name, pins::Pins};
-use crate::tools::{
+use crate::{
     mask::Masker,
     visible::{visible, visible_line, visible_value},
 };

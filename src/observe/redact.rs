@@ -1,5 +1,5 @@
 //! Masks secrets in everything that leaves the process: configured keys exactly, other keys by the
-//! known shapes in `tools::mask`.
+//! known shapes in `crate::mask`.
 //!
 //! **Invariant:** a host has one [`Redactor`]. Every configured key is registered before it is
 //! used.
@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use crate::tools::mask::Masker;
+use crate::mask::Masker;
 
 /// Shortest secret that is masked; masking shorter ones would hide ordinary words.
 const SECRET_BYTES_MIN: usize = 6;

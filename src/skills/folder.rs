@@ -16,7 +16,7 @@ use rustix::fs::FileType;
 use super::front::{self, FRONT_BYTES_MAX};
 use crate::{
     sandbox::{PathError, Root, Walk},
-    tools::visible::visible,
+    visible::visible,
 };
 
 /// Most skills of one folder; each one's file is read whenever the skills are listed.

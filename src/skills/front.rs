@@ -7,7 +7,7 @@ use callboard_actors::skill::{ContextModifier, SkillMetadata, SkillName};
 use serde_json::Value;
 
 use super::tool_names::{Meaning, meaning, split as split_names};
-use crate::tools::visible::{is_invisible, visible_material};
+use crate::visible::{is_invisible, visible_material};
 
 /// Largest front matter, in bytes.
 pub const FRONT_BYTES_MAX: usize = 16 * 1024;

@@ -14,7 +14,7 @@ use crate::{
     config::Observability,
     observe::{Redactor, redact::RedactingWriter},
     private::make_folder,
-    tools::visible::escaped_json,
+    visible::escaped_json,
 };
 
 /// A log writer that writes whole events. Clones share their outputs.

@@ -25,12 +25,10 @@ use tokio::time::Instant;
 use folders::Folders;
 
 use super::{
-    danger,
-    mask::Masker,
-    reading,
+    danger, reading,
     text::{middle_cut, middle_cut_counted},
 };
-use crate::sandbox::policy::EXEC_TIME_MAX;
+use crate::{mask::Masker, sandbox::policy::EXEC_TIME_MAX};
 
 /// Bytes of a command. The kernel accepts no argument longer than 128 KiB.
 const COMMAND_BYTES_MAX: usize = 100 * 1024;

@@ -31,10 +31,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     blocking,
     encoding::{self, Encoding},
-    mask::{MARK, Masker},
     text::middle_cut,
 };
-use crate::sandbox::{PathError, Root, Slot, settled, shown};
+use crate::{
+    mask::{MARK, Masker},
+    sandbox::{PathError, Root, Slot, settled, shown},
+};
 
 /// Bytes of a file that can be edited. Two copies of it are in memory.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

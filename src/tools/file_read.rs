@@ -26,10 +26,12 @@ use super::{
     blocking,
     encoding::{Encoding, Judge, START_BYTES, binary},
     io_error,
-    mask::Masker,
     text::LINE_CHARS_MAX,
 };
-use crate::sandbox::{Opened, Root};
+use crate::{
+    mask::Masker,
+    sandbox::{Opened, Root},
+};
 
 /// Lines in one answer by default.
 const LINES_DEFAULT: u64 = 2000;

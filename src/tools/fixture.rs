@@ -10,8 +10,11 @@ use callboard_actors::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Toolbox, mask::Masker, over};
-use crate::sandbox::{PathRules, Root};
+use super::{Toolbox, over};
+use crate::{
+    mask::Masker,
+    sandbox::{PathRules, Root},
+};
 
 pub(crate) struct Fixture {
     folder: tempfile::TempDir,

@@ -26,10 +26,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     blocking, cancelled,
     file_list::glob,
-    mask::Masker,
     text::{cut_line, path_line},
 };
-use crate::sandbox::{Opened, PathError, Root, Walk};
+use crate::{
+    mask::Masker,
+    sandbox::{Opened, PathError, Root, Walk},
+};
 
 /// Matching lines that are shown; more are counted only.
 const MATCHES_MAX: u64 = 200;

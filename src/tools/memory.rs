@@ -37,8 +37,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{blocking, cancelled, io_error, text::path_line, visible::visible};
-use crate::sandbox::{PathError, PathRules, Root, Walk, is_temporary, settled};
+use super::{blocking, cancelled, io_error, text::path_line};
+use crate::{
+    sandbox::{PathError, PathRules, Root, Walk, is_temporary, settled},
+    visible::visible,
+};
 
 /// Characters in a key.
 const KEY_CHARS_MAX: usize = 200;

@@ -6,8 +6,6 @@
 
 mod text;
 mod encoding;
-pub mod mask;
-pub mod visible;
 mod danger;
 mod reading;
 pub mod file_read;
@@ -35,8 +33,10 @@ use callboard_actors::{
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
-use crate::sandbox::{Options, PathError, PathRules, Root, detect_opted};
-use mask::Masker;
+use crate::{
+    mask::Masker,
+    sandbox::{Options, PathError, PathRules, Root, detect_opted},
+};
 
 /// A set of tools for a host, with notes about tools that are absent.
 #[derive(Clone, Default)]

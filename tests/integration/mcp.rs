@@ -19,6 +19,7 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
+    mask::Masker,
     mcp::{
         self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, McpTransport, MemoryPins, Pins, Server, Trust,
         config::Template,
@@ -27,7 +28,6 @@ use callboard::{
     sandbox::Spawner,
     tool::{EffectClass, ToolErrorType},
     tool_executor::{LoneCall, ToolEnvironment, ToolInvocationRequest, call_once},
-    tools::mask::Masker,
 };
 use tokio_util::sync::CancellationToken;
 

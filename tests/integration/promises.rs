@@ -23,12 +23,13 @@ use callboard::{
     clock::SystemClock,
     conversation::round::rules::ApprovalMode,
     ids::ArtifactId,
+    mask::Masker,
     ports::{ExecLimits, FnTool, Tool, ToolContext},
     providers::openai::OpenAi,
     sandbox::{Mode, Options, PathRules, Root, Spawner, detect_with},
     storage::{FileArtifacts, FileArtifactsSettings},
     tool::EffectClass,
-    tools::{self, mask::Masker},
+    tools,
 };
 use callboard_actors::{
     HostBuilder,

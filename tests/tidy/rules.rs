@@ -220,6 +220,22 @@ pub const ROWS: &[Row] = &[
         fix: WIRING,
     },
     Row {
+        within: &["src/mcp/**", "src/observe/**", "src/skills/**"],
+        except: &[],
+        forbidden: &[Starts("crate::tools")],
+        in_tests: false,
+        reason: "servers, skills and telemetry stand beside the built-in tools",
+        fix: "move what both need below the tools, as src/mask.rs and src/visible.rs are",
+    },
+    Row {
+        within: &["src/mask.rs", "src/visible.rs"],
+        except: &[],
+        forbidden: &[Starts("crate")],
+        in_tests: false,
+        reason: "both are used by every room, so they need none",
+        fix: "pass what it needs as an argument",
+    },
+    Row {
         within: &["src/web/**"],
         except: &[],
         forbidden: &[

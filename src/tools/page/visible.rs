@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::tools::visible::is_invisible;
+use crate::visible::is_invisible;
 
 /// Returns the text without invisible characters, and how many there were. Line ends become `\n`
 /// and are not counted.

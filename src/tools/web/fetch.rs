@@ -21,9 +21,9 @@ use super::{
     errors::{refused, status_error, web_error},
 };
 use crate::{
+    mask::Masker,
     tools::{
         blocking, cancelled,
-        mask::Masker,
         page::{self, Document},
     },
     web::{WebClient, WebRequest},

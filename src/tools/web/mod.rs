@@ -12,8 +12,10 @@ use self::{
     fetch::WebFetch,
     search::{SearchEngine, SearxNg, TAVILY_URL, Tavily, WebSearch},
 };
-use super::mask::Masker;
-use crate::web::{Denied, NoSuchEntry, UrlPolicy, WebClient, WebError};
+use crate::{
+    mask::Masker,
+    web::{Denied, NoSuchEntry, UrlPolicy, WebClient, WebError},
+};
 
 /// The executor's time limit. The web client's own limit of 30 s ends first; the rest is for the
 /// conversion.

@@ -23,8 +23,8 @@ use super::{
     errors::{status_error, web_error},
 };
 use crate::{
+    mask::Masker,
     tools::{
-        mask::Masker,
         page::visible,
         text::{cut_line, prefix},
     },

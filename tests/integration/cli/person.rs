@@ -101,7 +101,7 @@ fn assert_tame(what: &str, text: &str) {
         rest = after.get(1..).unwrap_or_default();
     }
     plain.push_str(rest);
-    let hidden: Vec<char> = plain.replace('\r', "").chars().filter(|c| callboard::tools::visible::is_invisible(*c)).collect();
+    let hidden: Vec<char> = plain.replace('\r', "").chars().filter(|c| callboard::visible::is_invisible(*c)).collect();
     assert!(hidden.is_empty(), "{what}: {hidden:?} in {text:?}");
 }
 

@@ -63,7 +63,7 @@ async fn what_a_result_hides_is_shown_to_the_model() {
 
     let shown = r"\u{202e}live\u{202c} \u{200b}\u{e0041}\u{9b}2J\u{1b}]0;x\u{7}";
     assert_eq!(text, format!("{shown} 👩\u{200d}💻 مرحبا"));
-    assert!(!data.chars().any(callboard::tools::visible::is_invisible) && data.matches("u{202e}").count() == 2, "{data}");
+    assert!(!data.chars().any(callboard::visible::is_invisible) && data.matches("u{202e}").count() == 2, "{data}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! A third-party sandbox: another implementation of the port serves the same `bash`.
 
 use callboard::{
+    mask::Masker,
     ports::{BoxFuture, SandboxPolicy},
     tools,
 };
@@ -38,7 +39,7 @@ async fn a_sandbox_of_ones_own_can_be_plugged_in() {
     let container: Arc<dyn Sandbox> = Arc::new(Container { policy, within });
 
     contract::sandbox(container.clone()).await;
-    let toolbox = tools::over(root, Some(container), tools::mask::Masker::new([] as [&str; 0]));
+    let toolbox = tools::over(root, Some(container), Masker::new([] as [&str; 0]));
     let bash = toolbox.get("bash").unwrap();
     let call = RawJson::of(&json!({ "command": "echo $IN" })).unwrap();
     let said = bash.call(call, contract::example_context(CancellationToken::new())).await.unwrap();
@@ -51,7 +52,7 @@ async fn the_bash_tool_goes_on_where_it_left_off_for_each_conversation() {
     for fixture in SandboxFixture::both("the_bash_tool_goes_on_where_it_left_off_for_each_conversation") {
         fs::create_dir_all(fixture.path("a/b")).unwrap();
         let root = Arc::new(Root::open(fixture.path(""), PathRules::default()).unwrap());
-        let toolbox = tools::over(root, Some(fixture.sandbox.clone()), tools::mask::Masker::new([] as [&str; 0]));
+        let toolbox = tools::over(root, Some(fixture.sandbox.clone()), Masker::new([] as [&str; 0]));
         let bash = toolbox.get("bash").unwrap().clone();
         let say = async |conversation: &str, command: &str| {
             let mut context = contract::example_context(CancellationToken::new());

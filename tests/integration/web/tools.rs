@@ -8,12 +8,10 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
+    mask::Masker,
     ports::{Approval, CachePolicy, Extensions, Progress, Reach, Tool, ToolContext, ToolOutput},
     tool::{EffectClass, ToolError, ToolErrorType},
-    tools::{
-        mask::Masker,
-        web::{Search, WebTools, tools},
-    },
+    tools::web::{Search, WebTools, tools},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
