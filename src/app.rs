@@ -4,12 +4,12 @@
 
 mod gateways;
 mod instructions;
-mod kept;
 mod masked;
 mod operator;
 mod resume;
 mod serving;
 mod skills;
+mod stored_tenants;
 mod tenants;
 mod tools;
 
@@ -38,11 +38,11 @@ use crate::{
 
 use instructions::Agreed;
 pub(crate) use instructions::{AGENTS_BYTES_MAX, instructions_of};
-pub(crate) use kept::{KeptError, kept_file};
 use masked::masked;
 pub(crate) use operator::TenantOperator;
 pub(crate) use serving::{Serving, Single, serving};
 use skills::Skills;
+pub(crate) use stored_tenants::{StoredTenantsError, stored_tenants_file};
 use tools::Equipment;
 pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
@@ -104,7 +104,7 @@ pub(crate) enum AppError {
     #[error("tenant `{id}`: {error}")]
     Tenant { id: TenantId, error: Box<AppError> },
     #[error(transparent)]
-    Kept(#[from] KeptError),
+    StoredTenants(#[from] StoredTenantsError),
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
@@ -129,14 +129,14 @@ impl AppError {
                 Some("choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
             }
             Self::Tenant { error, .. } => error.hint(),
-            Self::Kept(KeptError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),
-            Self::Kept(_) | Self::Lock(_) => None,
+            Self::StoredTenants(StoredTenantsError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),
+            Self::StoredTenants(_) | Self::Lock(_) => None,
         }
     }
 
     /// Whether the request itself was invalid: the process then exits with code 2.
     pub(crate) fn is_usage(&self) -> bool {
-        !matches!(self, Self::Lock(_) | Self::NoStore(_) | Self::Kept(_))
+        !matches!(self, Self::Lock(_) | Self::NoStore(_) | Self::StoredTenants(_))
     }
 }
 

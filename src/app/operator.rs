@@ -17,9 +17,9 @@ use futures_util::future::join_all;
 use tokio::sync::{Mutex, Notify};
 
 use super::{
-    AppError, KeptError,
+    AppError, StoredTenantsError,
     gateways::{self, ProviderEntries, provider_entries},
-    kept::{DataFolder, Kept, KeptTenant},
+    stored_tenants::{DataFolder, StoredTenant, StoredTenants},
     tenants::{OfServers, TenantProvisioner, TenantSetup, share_differs},
 };
 use crate::{
@@ -48,7 +48,7 @@ struct Inner {
 /// The configuration and tenants that are in effect.
 struct State {
     config: Arc<Config>,
-    kept: Kept,
+    stored: StoredTenants,
     entries: ProviderEntries,
     served: BTreeMap<TenantId, Standing>,
 }
@@ -75,10 +75,10 @@ impl TenantOperator {
         folder: DataFolder,
         provisioner: TenantProvisioner,
         config: Arc<Config>,
-        kept: Kept,
+        stored: StoredTenants,
         reader: Reader,
     ) -> Self {
-        let state = Mutex::new(State { config, kept, entries: ProviderEntries::new(), served: BTreeMap::new() });
+        let state = Mutex::new(State { config, stored, entries: ProviderEntries::new(), served: BTreeMap::new() });
         Self(Arc::new(Inner { host, keys: Keys::new(), folder, provisioner, reader, state, draining: Notify::new() }))
     }
 
@@ -99,8 +99,8 @@ impl TenantOperator {
     /// per line.
     pub(super) async fn open(&self) -> Result<Vec<String>, AppError> {
         let mut state = self.0.state.lock().await;
-        let (config, kept) = (state.config.clone(), state.kept.clone());
-        self.apply(&mut state, config, kept).await?;
+        let (config, stored) = (state.config.clone(), state.stored.clone());
+        self.apply(&mut state, config, stored).await?;
         Ok(state.served.values().flat_map(|standing| standing.setup.notes.clone()).collect())
     }
 
@@ -119,21 +119,21 @@ impl TenantOperator {
         });
         let mut config = read.await.map_err(|error| AppError::Tools(error.to_string()))??;
         let needs_restart = config.keep_fixed(&state.config);
-        let mut kept = self.with_pauses(&state);
+        let mut stored = self.with_pauses(&state);
         for tenant in &config.tenants {
             // A pause that the file sets or changes since the last load overrides one that was set
             // at run time.
             let before = state.config.tenants.iter().find(|known| known.id == tenant.id).map(|known| known.paused);
             if tenant.paused.is_some()
                 && before != Some(tenant.paused)
-                && let Some(known) = kept.tenants.get_mut(&tenant.id)
+                && let Some(known) = stored.tenants.get_mut(&tenant.id)
             {
                 known.paused = None;
             }
         }
-        self.write(&kept).await?;
-        let before = state.kept.clone();
-        match self.apply(&mut state, Arc::new(config), kept).await {
+        self.write(&stored).await?;
+        let before = state.stored.clone();
+        match self.apply(&mut state, Arc::new(config), stored).await {
             Ok(reloaded) => Ok(Reloaded { needs_restart, ..reloaded }),
             Err(error) => {
                 self.write(&before).await?;
@@ -143,22 +143,22 @@ impl TenantOperator {
     }
 
     /// The persisted state with the current pauses.
-    fn with_pauses(&self, state: &State) -> Kept {
-        let mut kept = state.kept.clone();
+    fn with_pauses(&self, state: &State) -> StoredTenants {
+        let mut stored = state.stored.clone();
         for (id, standing) in &state.served {
             let paused = self.0.host.tenant(id).is_paused().unwrap_or_default();
-            if paused != standing.section.paused.unwrap_or_default() || kept.tenants.get(id).is_some_and(|known| known.paused.is_some()) {
-                kept.tenants.entry(id.clone()).or_default().paused = Some(paused);
+            if paused != standing.section.paused.unwrap_or_default() || stored.tenants.get(id).is_some_and(|known| known.paused.is_some()) {
+                stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
             }
         }
-        kept
+        stored
     }
 
-    /// Makes the host serve the tenants of `config` and `kept`. Order: build everything that can
+    /// Makes the host serve the tenants of `config` and `stored`. Order: build everything that can
     /// fail, exchange it in the host (rolled back on an error), and only then remove tenants and
     /// publish the keys, which cannot fail. On an error, the previous state stays in effect.
-    async fn apply(&self, state: &mut State, config: Arc<Config>, kept: Kept) -> Result<Reloaded, AppError> {
-        let wanted = wanted(&config, &kept)?;
+    async fn apply(&self, state: &mut State, config: Arc<Config>, stored: StoredTenants) -> Result<Reloaded, AppError> {
+        let wanted = wanted(&config, &stored)?;
         let entries =
             provider_entries(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()), self.0.provisioner.redactor())?;
         let changed = self.setups(state, &config, &wanted, &entries).await?;
@@ -185,7 +185,7 @@ impl TenantOperator {
             self.0.provisioner.servers().close_of(id).await;
             reloaded.removed.push(id.to_string());
         }
-        *state = State { config, kept, entries, served };
+        *state = State { config, stored, entries, served };
         self.publish_keys(state);
         Ok(reloaded)
     }
@@ -260,25 +260,25 @@ impl TenantOperator {
         self.0.keys.set_admin(state.config.admin_key_sha256.as_ref().and_then(|hash| hash.parse().ok()));
     }
 
-    async fn write(&self, kept: &Kept) -> Result<(), AppError> {
-        let (inner, kept) = (self.0.clone(), kept.clone());
-        let write = tokio::task::spawn_blocking(move || inner.folder.write(&kept));
-        write.await.map_err(|error| AppError::Tools(error.to_string()))?.map_err(AppError::Kept)
+    async fn write(&self, stored: &StoredTenants) -> Result<(), AppError> {
+        let (inner, stored) = (self.0.clone(), stored.clone());
+        let write = tokio::task::spawn_blocking(move || inner.folder.write(&stored));
+        write.await.map_err(|error| AppError::Tools(error.to_string()))?.map_err(AppError::StoredTenants)
     }
 }
 
 /// The tenants to serve: those of the configuration, and those that the operator added at run time.
-fn wanted(config: &Config, kept: &Kept) -> Result<Vec<Wanted>, AppError> {
+fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<Wanted>, AppError> {
     let mut all: Vec<Wanted> = Vec::new();
     for section in &config.tenants {
         let mut section = section.clone();
-        if let Some(known) = kept.tenants.get(&section.id) {
+        if let Some(known) = stored.tenants.get(&section.id) {
             section.key_sha256.retain(|hash| !known.replaced_sha256.contains(hash));
             add(&mut section, known);
         }
         all.push(Wanted { section, from_file: true });
     }
-    for (id, known) in &kept.tenants {
+    for (id, known) in &stored.tenants {
         if config.tenants.iter().any(|tenant| tenant.id == *id) || (known.generated && !config.tenants.is_empty()) {
             continue;
         }
@@ -293,7 +293,7 @@ fn wanted(config: &Config, kept: &Kept) -> Result<Vec<Wanted>, AppError> {
 
 /// The section of a tenant that the operator added; `None` if `known` belongs to a tenant of the
 /// configuration file.
-fn section_of(id: &TenantId, known: &KeptTenant) -> Result<Option<TenantSection>, AppError> {
+fn section_of(id: &TenantId, known: &StoredTenant) -> Result<Option<TenantSection>, AppError> {
     match &known.settings {
         Some(settings) => {
             let named = |error: ConfigError| AppError::Tenant { id: id.clone(), error: Box::new(error.into()) };
@@ -304,7 +304,7 @@ fn section_of(id: &TenantId, known: &KeptTenant) -> Result<Option<TenantSection>
     }
 }
 
-fn add(section: &mut TenantSection, known: &KeptTenant) {
+fn add(section: &mut TenantSection, known: &StoredTenant) {
     let fresh = known.key_sha256.iter().filter(|hash| !section.key_sha256.contains(hash)).cloned().collect::<Vec<_>>();
     section.key_sha256.extend(fresh);
     section.paused = known.paused.or(section.paused);
@@ -312,15 +312,20 @@ fn add(section: &mut TenantSection, known: &KeptTenant) {
 
 /// Adds the tenant of a first start without configuration. Returns its key, which is stored
 /// nowhere.
-pub(super) fn generated(kept: &mut Kept, id: TenantId) -> String {
+pub(super) fn generated(stored: &mut StoredTenants, id: TenantId) -> String {
     let key = new_key();
     let hash = KeyHash::of(&key).to_string();
-    let tenant = KeptTenant { key_sha256: BTreeSet::from([hash]), generated: true, ..KeptTenant::default() };
-    kept.tenants.insert(id, tenant);
+    let tenant = StoredTenant { key_sha256: BTreeSet::from([hash]), generated: true, ..StoredTenant::default() };
+    stored.tenants.insert(id, tenant);
     key
 }
 
 /// Whether the operator's request failed because of the data folder, so that a retry may succeed.
 fn is_temporary(error: &AppError) -> bool {
-    matches!(error, AppError::Kept(KeptError::Folder { .. } | KeptError::Unwritable { .. } | KeptError::Unreadable { .. }))
+    matches!(
+        error,
+        AppError::StoredTenants(
+            StoredTenantsError::Folder { .. } | StoredTenantsError::Unwritable { .. } | StoredTenantsError::Unreadable { .. }
+        )
+    )
 }

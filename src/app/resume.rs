@@ -56,7 +56,7 @@ pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Re
 /// # Cancel safety
 /// Conversations that were activated stay active; the next call finds the others again.
 pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
-    let kept: BTreeSet<Scope> = left_behind.iter().cloned().collect();
+    let single_calls: BTreeSet<Scope> = left_behind.iter().cloned().collect();
     let erased: Vec<bool> = stream::iter(left_behind).map(|scope| erase(host, scope)).buffer_unordered(AT_ONCE).collect().await;
     let erased = erased.into_iter().filter(|erased| *erased).count();
     let (mut after, mut resumed) = (None, Resumed { erased, ..Resumed::default() });
@@ -64,7 +64,7 @@ pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>
         let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(resumed) };
         after = Some(last.clone());
-        let page = page.into_iter().filter(|scope| !kept.contains(scope)); // One that could not be erased is tried again by the next start.
+        let page = page.into_iter().filter(|scope| !single_calls.contains(scope)); // One that could not be erased is tried again by the next start.
         let (ours, others): (Vec<Scope>, Vec<Scope>) = page.partition(|scope| tenants.contains(&scope.tenant));
         resumed.left += others.len();
         let woken: Vec<bool> = stream::iter(ours).map(|scope| wake(host, scope)).buffer_unordered(AT_ONCE).collect().await;

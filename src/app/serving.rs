@@ -12,9 +12,9 @@ use callboard_actors::{
 use super::{
     AppError, Opening, Sessions, TENANT,
     gateways::provider_entries,
-    kept::DataFolder,
     operator::{self, Reader, TenantOperator},
     resume::{Resumed, left_behind, resume_interrupted},
+    stored_tenants::DataFolder,
     tenants::TenantProvisioner,
     tools::artifacts,
 };
@@ -53,11 +53,11 @@ pub(crate) enum Single {
 pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) -> Result<Serving, AppError> {
     config.check()?;
     let folder = DataFolder::take(&config.data_dir)?;
-    let mut kept = folder.read()?;
-    let single = single(&config, &mut kept)?;
+    let mut stored = folder.read()?;
+    let single = single(&config, &mut stored)?;
     if matches!(single, Some(Single::Made { .. })) {
         // Stored before the key is displayed, so that a displayed key still works after a crash.
-        folder.write(&kept)?;
+        folder.write(&stored)?;
     }
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
@@ -85,7 +85,7 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
         .build()
         .await?;
 
-    let operator = TenantOperator::new(host.clone(), folder, provisioner, Arc::new(config), kept, reader);
+    let operator = TenantOperator::new(host.clone(), folder, provisioner, Arc::new(config), stored, reader);
     notes.extend(operator.open().await?);
     let store = sessions.path().map(ToOwned::to_owned);
     let left_behind = left_behind(&host, &operator.tenants().await).await;
@@ -94,18 +94,18 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
 }
 
 /// Adds the tenant of a host without configured tenants, unless an earlier start did.
-fn single(config: &Config, kept: &mut super::kept::Kept) -> Result<Option<Single>, AppError> {
+fn single(config: &Config, stored: &mut super::stored_tenants::StoredTenants) -> Result<Option<Single>, AppError> {
     if !config.tenants.is_empty() {
         return Ok(None);
     }
     let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
-    if kept.tenants.get(&tenant).is_some_and(|known| known.generated) {
-        return Ok(Some(Single::Known { tenant, file: super::kept_file(&config.data_dir) }));
+    if stored.tenants.get(&tenant).is_some_and(|known| known.generated) {
+        return Ok(Some(Single::Known { tenant, file: super::stored_tenants_file(&config.data_dir) }));
     }
-    if kept.tenants.values().any(|known| known.settings.is_some()) {
+    if stored.tenants.values().any(|known| known.settings.is_some()) {
         return Ok(None);
     }
-    let key = operator::generated(kept, tenant.clone());
+    let key = operator::generated(stored, tenant.clone());
     Ok(Some(Single::Made { tenant, key }))
 }
 

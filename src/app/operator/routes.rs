@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use serde_json::{Value, json};
 
-use super::{super::tenants::workspace_quota, AppError, KeptTenant, Standing, State, TenantOperator, is_temporary};
+use super::{super::tenants::workspace_quota, AppError, Standing, State, StoredTenant, TenantOperator, is_temporary};
 use crate::{
     config::{ConfigError, TenantSection},
     http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key},
@@ -84,14 +84,14 @@ impl TenantOperator {
         }
         state.config.check_tenant(&section).map_err(|error| invalid(&error))?;
         self.refuse_known_keys(&state, &section)?;
-        let mut kept = self.with_pauses(&state);
-        let known = kept.tenants.entry(id.clone()).or_default();
+        let mut stored = self.with_pauses(&state);
+        let known = stored.tenants.entry(id.clone()).or_default();
         // Keys that were added at run time stay valid; a key in the request belongs to the
         // settings.
-        let tenant = KeptTenant { settings: Some(settings), generated: false, ..known.clone() };
-        *known = KeptTenant { paused: section.paused.or(tenant.paused), ..tenant };
+        let tenant = StoredTenant { settings: Some(settings), generated: false, ..known.clone() };
+        *known = StoredTenant { paused: section.paused.or(tenant.paused), ..tenant };
         let put = if state.served.contains_key(&id) { TenantPut::Changed } else { TenantPut::Created };
-        self.change(&mut state, kept).await?;
+        self.change(&mut state, stored).await?;
         Ok(put)
     }
 
@@ -107,15 +107,15 @@ impl TenantOperator {
             OperatorError::Invalid { pointer, message: error.to_string() }
         })?;
         if !standing.from_file {
-            let mut kept = self.with_pauses(&state);
-            let known = kept.tenants.entry(id).or_default();
+            let mut stored = self.with_pauses(&state);
+            let known = stored.tenants.entry(id).or_default();
             let mut settings = known.settings.take().unwrap_or_else(|| json!({}));
             if let Value::Object(map) = &mut settings {
                 map.insert("weight".into(), weight);
                 map.insert("quotas".into(), Value::Object(quotas));
             }
             known.settings = Some(settings);
-            return Ok(self.change(&mut state, kept).await?);
+            return Ok(self.change(&mut state, stored).await?);
         }
         let quota = workspace_quota(&state.config, &read.quotas);
         // For a tenant of the configuration file, the change lasts until the next reload.
@@ -136,15 +136,15 @@ impl TenantOperator {
         let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         let key = new_key();
         let hash = KeyHash::of(&key);
-        let mut kept = self.with_pauses(&state);
-        let known = kept.tenants.entry(id.clone()).or_default();
+        let mut stored = self.with_pauses(&state);
+        let known = stored.tenants.entry(id.clone()).or_default();
         if replace {
             known.replaced_sha256.extend(standing.section.key_sha256.iter().filter(|old| !known.key_sha256.contains(*old)).cloned());
             known.key_sha256 = BTreeSet::new();
         }
         known.key_sha256.insert(hash.to_string());
-        self.write(&kept).await?;
-        state.kept = kept;
+        self.write(&stored).await?;
+        state.stored = stored;
         if let Some(standing) = state.served.get_mut(&id) {
             if replace {
                 standing.section.key_sha256.clear();
@@ -159,10 +159,10 @@ impl TenantOperator {
         let mut state = self.0.state.lock().await;
         let Some(standing) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
         standing.section.paused = Some(paused);
-        let mut kept = state.kept.clone();
-        kept.tenants.entry(id.clone()).or_default().paused = Some(paused);
-        self.write(&kept).await?;
-        state.kept = kept;
+        let mut stored = state.stored.clone();
+        stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
+        self.write(&stored).await?;
+        state.stored = stored;
         self.0.host.tenant(&id).pause(paused).map_err(|_| OperatorError::UnknownTenant)
     }
 
@@ -193,10 +193,10 @@ impl TenantOperator {
         }
         self.0.keys.remove_tenant(&id);
         self.erase_all(&state, &id).await?;
-        let mut kept = state.kept.clone();
-        kept.tenants.remove(&id);
-        self.write(&kept).await?;
-        state.kept = kept;
+        let mut stored = state.stored.clone();
+        stored.tenants.remove(&id);
+        self.write(&stored).await?;
+        state.stored = stored;
         state.served.remove(&id);
         self.0.host.remove_tenant(&id);
         Ok(())
@@ -219,10 +219,10 @@ impl TenantOperator {
     }
 
     /// Stores a change, then applies it. If applying fails, the stored change is reverted.
-    async fn change(&self, state: &mut State, kept: super::Kept) -> Result<(), AppError> {
-        self.write(&kept).await?;
-        let (config, before) = (state.config.clone(), state.kept.clone());
-        if let Err(error) = self.apply(state, config, kept).await {
+    async fn change(&self, state: &mut State, stored: super::StoredTenants) -> Result<(), AppError> {
+        self.write(&stored).await?;
+        let (config, before) = (state.config.clone(), state.stored.clone());
+        if let Err(error) = self.apply(state, config, stored).await {
             self.write(&before).await?;
             return Err(error);
         }

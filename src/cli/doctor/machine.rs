@@ -47,7 +47,7 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
             Finding::warn(name, what, format!("chmod {wanted:o} {}", path.display()))
         })
     };
-    let files = [Some(crate::app::kept_file(folder)), sessions].into_iter().flatten();
+    let files = [Some(crate::app::stored_tenants_file(folder)), sessions].into_iter().flatten();
     let mut findings: Vec<Finding> = open(folder, 0o700).into_iter().chain(files.filter_map(|file| open(&file, 0o600))).collect();
     if fs::metadata(folder).is_ok_and(|data| data.permissions().readonly()) {
         findings.push(Finding::fail(

@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Why the file or its folder cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeptError {
+pub(crate) enum StoredTenantsError {
     #[error("the data folder {} cannot be used: {reason}", path.display())]
     Folder { path: PathBuf, reason: io::ErrorKind },
     #[error("the data folder {} is in use by another `callboard serve`", .0.display())]
@@ -39,16 +39,16 @@ pub(crate) enum KeptError {
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
+pub(crate) struct StoredTenants {
     version: u32,
     /// Tenants by id.
-    pub(crate) tenants: BTreeMap<TenantId, KeptTenant>,
+    pub(crate) tenants: BTreeMap<TenantId, StoredTenant>,
 }
 
 /// The persisted changes of one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct KeptTenant {
+pub(crate) struct StoredTenant {
     /// The JSON that the operator's route received; `None` for a tenant of the configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) settings: Option<Value>,
@@ -68,7 +68,7 @@ pub(crate) struct KeptTenant {
     pub(crate) generated: bool,
 }
 
-impl Default for Kept {
+impl Default for StoredTenants {
     fn default() -> Self {
         Self { version: VERSION, tenants: BTreeMap::new() }
     }
@@ -84,55 +84,55 @@ pub(crate) struct DataFolder {
 
 impl DataFolder {
     /// Locks the folder. A missing folder is created with access for this user only.
-    pub(crate) fn take(path: &Path) -> Result<Self, KeptError> {
-        let failed = |error: io::Error| KeptError::Folder { path: path.to_owned(), reason: error.kind() };
+    pub(crate) fn take(path: &Path) -> Result<Self, StoredTenantsError> {
+        let failed = |error: io::Error| StoredTenantsError::Folder { path: path.to_owned(), reason: error.kind() };
         private::make_folder(path).map_err(failed)?;
         let lock = private::file().create(true).truncate(false).open(path.join("serve.lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(fs::TryLockError::WouldBlock) => Err(KeptError::InUse(path.to_owned())),
+            Err(fs::TryLockError::WouldBlock) => Err(StoredTenantsError::InUse(path.to_owned())),
             Err(fs::TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 
     fn file(&self) -> PathBuf {
-        kept_file(&self.path)
+        stored_tenants_file(&self.path)
     }
 
     /// Reads the file; a missing file is empty.
-    pub(crate) fn read(&self) -> Result<Kept, KeptError> {
+    pub(crate) fn read(&self) -> Result<StoredTenants, StoredTenantsError> {
         read(&self.file())
     }
 
     /// Replaces the file atomically, and returns when it is on disk.
-    pub(crate) fn write(&self, kept: &Kept) -> Result<(), KeptError> {
+    pub(crate) fn write(&self, stored: &StoredTenants) -> Result<(), StoredTenantsError> {
         let path = self.file();
-        let failed = |error: io::Error| KeptError::Unwritable { path: path.clone(), reason: error.kind() };
-        let text = serde_json::to_vec_pretty(kept).map_err(|error| failed(error.into()))?;
+        let failed = |error: io::Error| StoredTenantsError::Unwritable { path: path.clone(), reason: error.kind() };
+        let text = serde_json::to_vec_pretty(stored).map_err(|error| failed(error.into()))?;
         private::replace(&path, &text).map_err(failed)
     }
 }
 
 /// Path of the file in the data folder.
-pub(crate) fn kept_file(data_dir: &Path) -> PathBuf {
+pub(crate) fn stored_tenants_file(data_dir: &Path) -> PathBuf {
     data_dir.join("tenants.json")
 }
 
 /// Reads the file at `path`; a missing file is empty.
-pub(crate) fn read(path: &Path) -> Result<Kept, KeptError> {
+pub(crate) fn read(path: &Path) -> Result<StoredTenants, StoredTenantsError> {
     use io::Read as _;
-    let failed = |reason: String| KeptError::Unreadable { path: path.to_owned(), reason };
+    let failed = |reason: String| StoredTenantsError::Unreadable { path: path.to_owned(), reason };
     let mut text = String::new();
     match File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredTenants::default()),
         Err(error) => return Err(failed(error.kind().to_string())),
     }
-    let kept: Kept = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
-    if kept.version > VERSION {
+    let stored: StoredTenants = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    if stored.version > VERSION {
         return Err(failed("it was written by a newer Callboard".into()));
     }
-    Ok(kept)
+    Ok(stored)
 }
 
 #[cfg(test)]
@@ -140,20 +140,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_as_it_was_written_and_for_its_user_alone() {
+    fn stored_tenants_are_read_as_written_and_are_private_to_their_user() {
         use std::os::unix::fs::PermissionsExt as _;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("data");
         let folder = DataFolder::take(&path).unwrap();
-        let mut kept = folder.read().unwrap();
-        let tenant = KeptTenant { paused: Some(true), key_sha256: BTreeSet::from(["ab".repeat(32)]), ..KeptTenant::default() };
-        kept.tenants.insert(TenantId::new("acme").unwrap(), tenant);
+        let mut stored = folder.read().unwrap();
+        let tenant = StoredTenant { paused: Some(true), key_sha256: BTreeSet::from(["ab".repeat(32)]), ..StoredTenant::default() };
+        stored.tenants.insert(TenantId::new("acme").unwrap(), tenant);
 
-        folder.write(&kept).unwrap();
+        folder.write(&stored).unwrap();
 
-        assert_eq!(folder.read().unwrap(), kept);
+        assert_eq!(folder.read().unwrap(), stored);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&kept_file(&path))), (0o700, 0o600));
+        assert_eq!((mode(&path), mode(&stored_tenants_file(&path))), (0o700, 0o600));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let first = DataFolder::take(home.path()).unwrap();
 
-        assert!(matches!(DataFolder::take(home.path()), Err(KeptError::InUse(_))));
+        assert!(matches!(DataFolder::take(home.path()), Err(StoredTenantsError::InUse(_))));
         drop(first);
         assert!(DataFolder::take(home.path()).is_ok());
     }
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn a_newer_file_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
-        fs::write(kept_file(home.path()), r#"{"version":2,"tenants":{}}"#).unwrap();
+        fs::write(stored_tenants_file(home.path()), r#"{"version":2,"tenants":{}}"#).unwrap();
 
-        assert!(matches!(read(&kept_file(home.path())), Err(KeptError::Unreadable { .. })));
+        assert!(matches!(read(&stored_tenants_file(home.path())), Err(StoredTenantsError::Unreadable { .. })));
     }
 }
