@@ -96,7 +96,8 @@ impl From<WhenBusy> for OnBusy {
 /// A prompt for a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Say {
+#[schema(as = Say)]
+pub(super) struct MessageRequest {
     /// A string, or a list of blocks in the form of Anthropic's Messages API (`text`, `image`, `document`).
     #[schema(value_type = Object)]
     pub(super) content: Content,
@@ -386,7 +387,7 @@ mod tests {
     fn content_is_a_text_or_blocks_and_a_wrong_block_is_named_by_its_place() {
         let parse = |json: &str| {
             let mut json = serde_json::Deserializer::from_str(json);
-            serde_path_to_error::deserialize::<_, Say>(&mut json).map_err(|error| error.path().to_string())
+            serde_path_to_error::deserialize::<_, MessageRequest>(&mut json).map_err(|error| error.path().to_string())
         };
 
         assert_eq!(parse(r#"{"content":"hi"}"#).unwrap().content, Content::Text("hi".into()));

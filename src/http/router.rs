@@ -19,7 +19,7 @@ use super::{
     auth::{Admin, Caller, OpenedBy, no_route, opened_by},
     error::Problem,
     openai, openapi,
-    routes::*,
+    routes::{admin, artifacts, control, conversations, events, health, messages, metrics, skills},
     shared::App,
 };
 use crate::{clock::SystemEntropy, observe::Redactor};
@@ -43,7 +43,7 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::put, conversations::get, conversations::delete))
         .routes(routes!(conversations::reset))
-        .routes(routes!(messages::say, messages::history))
+        .routes(routes!(messages::send, messages::history))
         .routes(routes!(events::watch))
         .routes(routes!(control::interrupt))
         .routes(routes!(control::approve))

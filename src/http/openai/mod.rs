@@ -30,7 +30,7 @@ use super::{
     auth::Caller,
     body::Messages,
     error::Problem,
-    routes::header,
+    routes::single_header,
     shared::{App, scope},
 };
 use crate::{
@@ -75,7 +75,7 @@ pub(super) async fn chat(
     }
     let schema = schema(&request)?;
     let talk = Talk::of(&request)?;
-    let named = header(&headers, "x-conversation-id")?.map(str::to_owned);
+    let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let bound = named.or_else(|| request.metadata.as_ref().and_then(|metadata| metadata.conversation_id.clone()));
     let wants_stream = request.stream.unwrap_or_default();
     let watching = if wants_stream { Some(app.watch(&tenant)?) } else { None };

@@ -11,7 +11,7 @@ use callboard_actors::{
     ports::StreamKey,
 };
 
-use super::{Path, Query, header as one};
+use super::{Path, Query, single_header};
 use crate::http::{
     api::{Event, WatchFrom},
     auth::Caller,
@@ -45,7 +45,7 @@ pub(in crate::http) async fn watch(
     Query(from): Query<WatchFrom>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seen = one(&headers, "last-event-id")?.filter(|id| !id.is_empty()).map(|id| cursor("Last-Event-ID", id)).transpose()?;
+    let seen = single_header(&headers, "last-event-id")?.filter(|id| !id.is_empty()).map(|id| cursor("Last-Event-ID", id)).transpose()?;
     let after = match seen {
         Some(seen) => Some(seen),
         None => from.after.as_deref().map(|id| cursor("after", id)).transpose()?,

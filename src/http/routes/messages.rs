@@ -14,9 +14,9 @@ use callboard_actors::{
     stream::RoundEnd,
 };
 
-use super::{Path, Query, header as one};
+use super::{Path, Query, single_header};
 use crate::http::{
-    api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, Page, Placed, Say},
+    api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, MessageRequest, Page, Placed},
     auth::Caller,
     body::Messages,
     error::Problem,
@@ -40,7 +40,7 @@ pub(super) const PAGE_MAX: usize = 1000;
 /// precedence over both, answers at once. A client that disconnects cancels nothing. An unknown
 /// conversation is created.
 #[utoipa::path(
-    post, path = "/v1/conversations/{id}/messages", tag = "conversations", request_body = Say,
+    post, path = "/v1/conversations/{id}/messages", tag = "conversations", request_body = MessageRequest,
     params(
         ("id" = String, Path, description = "The conversation"),
         ("Idempotency-Key" = Option<String>, Header, description = "Identifies the prompt within the conversation for 24 hours: a repeated request with the same body returns the same round (`Idempotency-Replayed: true`), with another body 422"),
@@ -52,22 +52,22 @@ pub(super) const PAGE_MAX: usize = 1000;
         (status = 409, description = "`conversation_busy`: a round is open and `on_busy` is `reject`", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-pub(in crate::http) async fn say(
+pub(in crate::http) async fn send(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Messages(say): Messages<Say>,
+    Messages(request): Messages<MessageRequest>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
-    let form = Form::of(&headers, say.stream)?;
+    let form = Form::of(&headers, request.stream)?;
     let key = client_key(&headers)?;
     // Reserve the stream before the prompt is stored: a stored prompt must not be answered with
     // 429.
     let watching = if form == Form::Stream { Some(app.watch(&tenant)?) } else { None };
 
-    let mut send = app.conversation(&scope).send(Prompt::blocks(say.content.into_blocks())).on_busy(say.on_busy.into());
-    if let Some(ms) = say.deadline_ms {
+    let mut send = app.conversation(&scope).send(Prompt::blocks(request.content.into_blocks())).on_busy(request.on_busy.into());
+    if let Some(ms) = request.deadline_ms {
         send = send.deadline(deadline(ms)?);
     }
     if let Some(key) = key {
@@ -130,7 +130,7 @@ fn deadline(ms: u64) -> Result<Duration, Problem> {
 }
 
 fn client_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(key) = one(headers, "idempotency-key")? else { return Ok(None) };
+    let Some(key) = single_header(headers, "idempotency-key")? else { return Ok(None) };
     if key.is_empty() || key.len() > CLIENT_KEY_BYTES_MAX {
         return Err(Problem::bad_parameter("Idempotency-Key", format_args!("must have 1 to {CLIENT_KEY_BYTES_MAX} bytes")));
     }

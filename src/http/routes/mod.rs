@@ -44,7 +44,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
 }
 
 /// The value of a header that may occur at most once, as text.
-pub(super) fn header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+pub(super) fn single_header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut given = headers.get_all(name).iter();
     match (given.next(), given.next()) {
         (None, _) => Ok(None),
