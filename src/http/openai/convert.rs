@@ -4,7 +4,7 @@
 use callboard_actors::chat::{ContentBlock, Message, Role};
 use serde_json::json;
 
-use super::wire::{ChatRequest, Part, Said, Spoken};
+use super::wire::{ChatRequest, MessageContent, Part, RequestMessage};
 use crate::http::error::Problem;
 
 /// Introduces the client's system messages, which become part of the first user message: the system
@@ -26,24 +26,24 @@ impl Turn {
 
 /// The messages of a request, with the instructions separated.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Talk {
+pub(super) struct Transcript {
     /// The client's system and developer messages, joined; `None` if there are none.
     pub(super) instructions: Option<String>,
     /// User and assistant messages in order; the last one is the user's.
-    pub(super) said: Vec<Turn>,
+    pub(super) messages: Vec<Turn>,
 }
 
-impl Talk {
+impl Transcript {
     /// Checks and converts a request's messages.
     pub(super) fn of(request: &ChatRequest) -> Result<Self, Problem> {
         refuse(request)?;
         let (mut instructions, mut turns): (Vec<String>, Vec<Turn>) = (Vec::new(), Vec::new());
-        for (index, said) in request.messages.iter().enumerate() {
-            let blocks = blocks(index, said)?;
-            match said.role.as_str() {
+        for (index, message) in request.messages.iter().enumerate() {
+            let blocks = blocks(index, message)?;
+            match message.role.as_str() {
                 "system" | "developer" => instructions.extend(blocks.iter().filter_map(ContentBlock::as_text).map(str::to_owned)),
                 "user" | "assistant" => {
-                    turns.push(Turn { is_user: said.role == "user", blocks });
+                    turns.push(Turn { is_user: message.role == "user", blocks });
                 }
                 _ => return Err(unsupported(format!("/messages/{index}/role"), "the role must be system, developer, user or assistant")),
             }
@@ -52,7 +52,7 @@ impl Talk {
             return Err(unsupported("/messages", "the last message must be of role user"));
         }
         let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
-        Ok(Self { instructions, said: turns })
+        Ok(Self { instructions, messages: turns })
     }
 
     /// Puts the instructions as a block before the first user message.
@@ -63,9 +63,9 @@ impl Talk {
 
     /// Splits the messages of a new conversation into history and prompt.
     pub(super) fn begin(self) -> Result<(Vec<Message>, Vec<ContentBlock>), Problem> {
-        let Self { mut instructions, said } = self;
-        let mut turns: Vec<Turn> = Vec::with_capacity(said.len());
-        for turn in said {
+        let Self { mut instructions, messages } = self;
+        let mut turns: Vec<Turn> = Vec::with_capacity(messages.len());
+        for turn in messages {
             // Adjacent messages of one role are merged: providers require alternating roles.
             match turns.last_mut().filter(|last| last.is_user == turn.is_user) {
                 Some(last) => last.blocks.extend(turn.blocks),
@@ -105,14 +105,14 @@ pub(super) fn unsupported(pointer: impl Into<String>, detail: impl Into<String>)
     Problem::invalid(pointer, detail)
 }
 
-fn blocks(index: usize, said: &Said) -> Result<Vec<ContentBlock>, Problem> {
+fn blocks(index: usize, message: &RequestMessage) -> Result<Vec<ContentBlock>, Problem> {
     let at = |field: &str| format!("/messages/{index}/{field}");
-    if said.tool_calls.as_ref().is_some_and(|calls| !calls.is_null() && calls != &json!([])) {
+    if message.tool_calls.as_ref().is_some_and(|calls| !calls.is_null() && calls != &json!([])) {
         return Err(unsupported(at("tool_calls"), "the host has its own tools"));
     }
-    let blocks = match &said.content {
-        Some(Spoken::Text(text)) => vec![ContentBlock::text(text.as_str())],
-        Some(Spoken::Parts(parts)) => {
+    let blocks = match &message.content {
+        Some(MessageContent::Text(text)) => vec![ContentBlock::text(text.as_str())],
+        Some(MessageContent::Parts(parts)) => {
             let blocks = parts
                 .iter()
                 .enumerate()
@@ -157,11 +157,11 @@ fn bare(text: &str) -> String {
 /// message: the known answer must be a suffix of the client's. For a round without an answer
 /// (`None`) the client may send no assistant message at all, so its next prompt may directly follow
 /// that round's prompt.
-pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<Vec<ContentBlock>> {
-    let mut said = talk.said.as_slice();
+pub(super) fn after(rounds: &[(String, Option<String>)], transcript: Transcript) -> Option<Vec<ContentBlock>> {
+    let mut messages = transcript.messages.as_slice();
     for (prompt, answer) in rounds {
-        let asked = said.iter().take_while(|turn| turn.is_user).count();
-        let (users, rest) = said.split_at_checked(asked)?;
+        let asked = messages.iter().take_while(|turn| turn.is_user).count();
+        let (users, rest) = messages.split_at_checked(asked)?;
         let answered = rest.iter().take_while(|turn| !turn.is_user).count();
         match answer {
             Some(answer) => {
@@ -169,7 +169,7 @@ pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<V
                 if users.is_empty() || answers.is_empty() || !is_end(prompt, users) || !bare(&text(answers)).ends_with(&bare(answer)) {
                     return None;
                 }
-                said = rest;
+                messages = rest;
             }
             None => {
                 // Several user messages can form one prompt. Match as many as fit, but leave at
@@ -177,12 +177,12 @@ pub(super) fn after(rounds: &[(String, Option<String>)], talk: Talk) -> Option<V
                 let most = if rest.is_empty() { asked.checked_sub(1)? } else { asked };
                 let whole = (1..=most).rev().find(|count| users.get(..*count).is_some_and(|users| is_end(prompt, users)))?;
                 let skipped = if whole == asked { answered } else { 0 };
-                said = said.get(whole + skipped..)?;
+                messages = messages.get(whole + skipped..)?;
             }
         }
     }
-    let is_next = !said.is_empty() && said.iter().all(|turn| turn.is_user);
-    is_next.then(|| said.iter().flat_map(|turn| turn.blocks.iter().cloned()).collect())
+    let is_next = !messages.is_empty() && messages.iter().all(|turn| turn.is_user);
+    is_next.then(|| messages.iter().flat_map(|turn| turn.blocks.iter().cloned()).collect())
 }
 
 /// Whether a prompt ends with these messages; the client's instructions may stand before them.
@@ -198,21 +198,21 @@ fn text(turns: &[Turn]) -> String {
 mod tests {
     use super::*;
 
-    fn talk(messages: serde_json::Value) -> Result<Talk, (u16, Option<String>)> {
+    fn converted(messages: serde_json::Value) -> Result<Transcript, (u16, Option<String>)> {
         let request: ChatRequest = serde_json::from_value(json!({ "model": "m", "messages": messages })).unwrap();
-        Talk::of(&request).map_err(|problem| (problem.status, problem.pointer))
+        Transcript::of(&request).map_err(|problem| (problem.status, problem.pointer))
     }
 
     #[test]
     fn instructions_stand_before_the_first_user_message() {
-        let talk = talk(json!([
+        let transcript = converted(json!([
             { "role": "system", "content": "Be brief." },
             { "role": "user", "content": "hi" },
             { "role": "assistant", "content": "ho" },
             { "role": "user", "content": [{ "type": "text", "text": "and?" }] },
         ]));
 
-        let (history, now) = talk.unwrap().begin().unwrap();
+        let (history, now) = transcript.unwrap().begin().unwrap();
 
         assert_eq!(history[0].blocks(), [ContentBlock::text(format!("{INSTRUCTIONS}Be brief.")), ContentBlock::text("hi")]);
         assert_eq!((history[1].text(), now), ("ho".into(), vec![ContentBlock::text("and?")]));
@@ -222,20 +222,23 @@ mod tests {
     fn an_unsupported_field_is_reported_with_its_pointer() {
         let wrong = |pointer: &str| (422, Some(pointer.to_owned()));
 
-        assert_eq!(talk(json!([])), Err(wrong("/messages")));
-        assert_eq!(talk(json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }])), Err(wrong("/messages")));
-        assert_eq!(talk(json!([{ "role": "tool", "content": "a" }])), Err(wrong("/messages/0/role")));
-        assert_eq!(talk(json!([{ "role": "user", "content": [{ "type": "input_audio" }] }])), Err(wrong("/messages/0/content/0")));
+        assert_eq!(converted(json!([])), Err(wrong("/messages")));
+        assert_eq!(
+            converted(json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }])),
+            Err(wrong("/messages"))
+        );
+        assert_eq!(converted(json!([{ "role": "tool", "content": "a" }])), Err(wrong("/messages/0/role")));
+        assert_eq!(converted(json!([{ "role": "user", "content": [{ "type": "input_audio" }] }])), Err(wrong("/messages/0/content/0")));
     }
 
     #[test]
     fn only_messages_after_the_known_rounds_become_the_prompt() {
-        let said = |messages: serde_json::Value| talk(messages).unwrap();
+        let transcript = |messages: serde_json::Value| converted(messages).unwrap();
         let known = [("Instructions of the application:\nx\nhi".to_owned(), Some("ho".to_owned()))];
         let user = |text: &str| json!({ "role": "user", "content": text });
         let assistant = |text: &str| json!({ "role": "assistant", "content": text });
 
-        let next = after(&known, said(json!([user("hi"), assistant("Let me see.\n\nho"), user("and?")])));
+        let next = after(&known, transcript(json!([user("hi"), assistant("Let me see.\n\nho"), user("and?")])));
         assert_eq!(next, Some(vec![ContentBlock::text("and?")]));
         for other in [
             json!([user("and?")]),
@@ -243,26 +246,27 @@ mod tests {
             json!([user("hi"), assistant("no"), user("and?")]),
             json!([user("hi"), assistant("ho"), user("more"), assistant("than"), user("known")]),
         ] {
-            assert_eq!(after(&known, said(other.clone())), None, "{other}");
+            assert_eq!(after(&known, transcript(other.clone())), None, "{other}");
         }
         assert_eq!(
-            after(&[("hi".into(), None)], said(json!([user("hi"), assistant("part"), user("go")]))),
+            after(&[("hi".into(), None)], transcript(json!([user("hi"), assistant("part"), user("go")]))),
             Some(vec![ContentBlock::text("go")])
         );
     }
 
     #[test]
     fn after_a_round_without_an_answer_another_user_message_may_follow() {
-        let said =
-            |messages: &[&str]| talk(json!(messages.iter().map(|text| json!({ "role": "user", "content": text })).collect::<Vec<_>>()));
+        let transcript = |messages: &[&str]| {
+            converted(json!(messages.iter().map(|text| json!({ "role": "user", "content": text })).collect::<Vec<_>>()))
+        };
         let next = |rounds: &[(&str, Option<&str>)], messages: &[&str]| {
             let rounds: Vec<_> = rounds.iter().map(|(prompt, answer)| ((*prompt).to_owned(), answer.map(str::to_owned))).collect();
-            let blocks = after(&rounds, said(messages).unwrap())?;
+            let blocks = after(&rounds, transcript(messages).unwrap())?;
             Some(blocks.iter().filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("|"))
         };
 
         assert_eq!(next(&[("hi", None)], &["hi", "go"]).as_deref(), Some("go"));
-        assert_eq!(next(&[("hi", None)], &["hi", "hi"]).as_deref(), Some("hi"), "the same again is said again");
+        assert_eq!(next(&[("hi", None)], &["hi", "hi"]).as_deref(), Some("hi"), "the same text again is a new prompt");
         assert_eq!(next(&[("hi", None), ("hi", None)], &["hi", "hi", "go", "on"]).as_deref(), Some("go|on"));
         assert_eq!(next(&[("hi\nthere", None)], &["hi", "there", "go"]).as_deref(), Some("go"), "one prompt of two messages");
         assert_eq!(next(&[("hi", None)], &["ho", "go"]), None);

@@ -22,7 +22,7 @@ use callboard_actors::{
 };
 
 use self::{
-    convert::{Talk, after, unsupported},
+    convert::{Transcript, after, unsupported},
     stream::Streamed,
     wire::{Answered, ChatCompletion, ChatError, ChatRequest, Choice, ErrorBody, ModelShown, Models},
 };
@@ -74,7 +74,7 @@ pub(super) async fn chat(
         );
     }
     let schema = schema(&request)?;
-    let talk = Talk::of(&request)?;
+    let transcript = Transcript::of(&request)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let bound = named.or_else(|| request.metadata.as_ref().and_then(|metadata| metadata.conversation_id.clone()));
     let wants_stream = request.stream.unwrap_or_default();
@@ -87,10 +87,10 @@ pub(super) async fn chat(
     let mut leaving = Leaving::new(conversation.clone(), bound.is_none());
     let now = match &bound {
         Some(_) => match known_rounds(&app, &scope, &conversation).await? {
-            Some(rounds) => after(&rounds, talk).ok_or_else(differs)?,
-            None => begin(&conversation, talk).await?,
+            Some(rounds) => after(&rounds, transcript).ok_or_else(differs)?,
+            None => begin(&conversation, transcript).await?,
         },
-        None => begin(&conversation, talk).await?,
+        None => begin(&conversation, transcript).await?,
     };
     let mut send = conversation.send(Prompt::blocks(now));
     if let Some(schema) = schema {
@@ -180,8 +180,8 @@ async fn known_rounds(
 }
 
 /// Imports the history into a new conversation; returns the prompt.
-async fn begin(conversation: &ConversationHandle, talk: Talk) -> Result<Vec<ContentBlock>, Problem> {
-    let (history, now) = talk.begin()?;
+async fn begin(conversation: &ConversationHandle, transcript: Transcript) -> Result<Vec<ContentBlock>, Problem> {
+    let (history, now) = transcript.begin()?;
     if !history.is_empty() {
         conversation.import(history).await?;
     }

@@ -103,13 +103,13 @@ impl Chunks {
 
     async fn take(&mut self, event: &StreamEvent) {
         match &event.kind {
-            EventKind::TextDelta { text } => self.say(text),
+            EventKind::TextDelta { text } => self.send_text(text),
             // Deltas are dropped for a client that reads slowly, messages are not: send what this
             // one lacks.
             EventKind::Message { message, .. } => {
                 let text = message.text();
                 if let Some(missing) = text.strip_prefix(self.sent.as_str()).filter(|missing| !missing.is_empty()) {
-                    self.say(missing);
+                    self.send_text(missing);
                 }
                 self.has_more |= !self.sent.is_empty();
                 self.sent.clear();
@@ -135,7 +135,7 @@ impl Chunks {
         }
     }
 
-    fn say(&mut self, text: &str) {
+    fn send_text(&mut self, text: &str) {
         if self.sent.is_empty() && self.has_more {
             self.ahead.push_back(self.streamed.chunk(Delta { role: None, content: Some("\n") }, None));
         }

@@ -12,7 +12,7 @@ pub(in crate::http) struct ChatRequest {
     pub(super) model: String,
     /// The conversation so far; the last message must be the user's.
     #[schema(value_type = Vec<Object>)]
-    pub(super) messages: Vec<Said>,
+    pub(super) messages: Vec<RequestMessage>,
     /// Whether to answer with chunks as server-sent events; `false` if absent.
     #[serde(default)]
     pub(super) stream: Option<bool>,
@@ -79,10 +79,10 @@ pub(in crate::http) struct JsonSchema {
 
 /// A message of the request.
 #[derive(Debug, Deserialize)]
-pub(super) struct Said {
+pub(super) struct RequestMessage {
     pub(super) role: String,
     #[serde(default)]
-    pub(super) content: Option<Spoken>,
+    pub(super) content: Option<MessageContent>,
     #[serde(default)]
     pub(super) tool_calls: Option<Value>,
 }
@@ -90,7 +90,7 @@ pub(super) struct Said {
 /// Content of a message.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Spoken {
+pub(super) enum MessageContent {
     Text(String),
     Parts(Vec<Part>),
 }
