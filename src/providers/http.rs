@@ -18,7 +18,6 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    alarm::Alarm,
     answer::Answer,
     assembler::Assemble,
     body::Body,
@@ -27,6 +26,7 @@ use super::{
     plain::Plain,
     reply::Reply,
     secret::Secret,
+    timer::CallTimer,
 };
 
 /// Bytes of an error body that are read: enough for any reason.
@@ -75,28 +75,28 @@ impl Http {
         assembler: Box<dyn Assemble>,
         cancel: CancellationToken,
     ) -> Result<ModelStream, ProviderError> {
-        let mut alarm = Alarm::new(cancel.clone(), self.timeouts);
+        let mut timer = CallTimer::new(cancel.clone(), self.timeouts);
         let mut head = pin!(self.post(url, body, "text/event-stream"));
         let answer = poll_fn(|cx| {
-            alarm.check()?;
+            timer.check()?;
             match head.as_mut().poll(cx) {
                 Poll::Ready(answer) => Poll::Ready(answer),
-                Poll::Pending => alarm.poll(cx).map(Err),
+                Poll::Pending => timer.poll(cx).map(Err),
             }
         });
         let answer = answer.await.map_err(|error| self.secret.mask_error(error))?;
-        alarm.reset_idle();
+        timer.reset_idle();
         if !is_success(answer.status()) {
             return Err(tokio::select! {
                 biased;
                 () = cancel.cancelled() => ProviderError::Cancelled,
-                error = self.refusal(answer, alarm.deadline()) => self.secret.mask_error(error),
+                error = self.refusal(answer, timer.deadline()) => self.secret.mask_error(error),
             });
         }
         if answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| kind.contains("html")) {
             return Err(html_error());
         }
-        Ok(Box::pin(Reply::new(answer, assembler, alarm, self.secret.clone())))
+        Ok(Box::pin(Reply::new(answer, assembler, timer, self.secret.clone())))
     }
 
     /// Posts a body and reads the whole answer, up to [`ANSWER_BYTES_MAX`].

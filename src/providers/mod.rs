@@ -6,7 +6,7 @@
 //!
 //! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `plain` is the
 //! HTTP/1.1 client for servers without TLS or proxy, `answer` is a response of either client,
-//! `reply` drives a stream, `alarm` keeps deadlines, `errors` classifies refusals, `limits` reads
+//! `reply` drives a stream, `timer` keeps deadlines, `errors` classifies refusals, `limits` reads
 //! rate limits.
 //!
 //! **Invariant:** an adapter never retries and keeps nothing between calls. A key is in no error
@@ -14,8 +14,6 @@
 
 pub mod offline;
 
-#[cfg(any(feature = "anthropic", feature = "openai"))]
-mod alarm;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod answer;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
@@ -44,6 +42,8 @@ mod secret;
 pub mod sse;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod template;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+mod timer;
 #[cfg(all(test, any(feature = "anthropic", feature = "openai")))]
 mod testing;
 

@@ -13,12 +13,12 @@ use callboard_actors::{
 use futures_util::Stream;
 
 use super::{
-    alarm::Alarm,
     answer::Answer,
     assembler::Assemble,
     errors::{self, html_error, protocol},
     limits,
     secret::Secret,
+    timer::CallTimer,
 };
 
 /// Reads that may be joined into one batch of events. Available bytes are taken together, but a
@@ -31,7 +31,7 @@ pub(super) struct Reply {
     limits: Option<RateLimits>,
     /// `None` once the connection is no longer needed.
     answer: Option<Answer>,
-    alarm: Alarm,
+    timer: CallTimer,
     reading: Reading,
     secret: Secret,
     /// Emitted after the events that came before it.
@@ -48,24 +48,24 @@ struct Reading {
 }
 
 impl Reply {
-    pub(super) fn new(answer: Answer, assembler: Box<dyn Assemble>, alarm: Alarm, secret: Secret) -> Self {
+    pub(super) fn new(answer: Answer, assembler: Box<dyn Assemble>, timer: CallTimer, secret: Secret) -> Self {
         let limits = Some(limits::read(answer.headers())).filter(|limits| !limits.is_empty());
         let reading = Reading { assembler, bytes: 0, sniffed: false };
-        Self { limits, answer: Some(answer), alarm, reading, secret, failed: None }
+        Self { limits, answer: Some(answer), timer, reading, secret, failed: None }
     }
 
     /// Reads once and returns whether more may be available. Waits only while there are no events
     /// to deliver.
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<ModelEvent>) -> Poll<Result<(), ProviderError>> {
-        self.alarm.check()?;
+        self.timer.check()?;
         let Some(answer) = &mut self.answer else { return Poll::Ready(Ok(())) };
         match answer.poll_body(cx)? {
             Poll::Ready(Some(bytes)) => {
                 self.reading.take(bytes, out)?;
-                self.alarm.reset_idle();
+                self.timer.reset_idle();
             }
             Poll::Ready(None) => self.reading.assembler.finish(out)?,
-            Poll::Pending if out.is_empty() => return self.alarm.poll(cx).map(Err),
+            Poll::Pending if out.is_empty() => return self.timer.poll(cx).map(Err),
             Poll::Pending => return Poll::Pending,
         }
         Poll::Ready(Ok(()))

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Watches the idle limit, the total limit and the cancel token of one call.
-pub(super) struct Alarm {
+pub(super) struct CallTimer {
     cancel: CancellationToken,
     timeouts: Timeouts,
     deadline: Instant,
@@ -35,7 +35,7 @@ struct Armed {
     waker: Option<Waker>,
 }
 
-impl Alarm {
+impl CallTimer {
     /// Starts both limits now.
     pub(super) fn new(cancel: CancellationToken, timeouts: Timeouts) -> Self {
         let now = Instant::now();
@@ -105,36 +105,36 @@ mod tests {
 
     const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(1), idle: Duration::from_secs(10), total: Duration::from_secs(25) };
 
-    async fn rings(alarm: &mut Alarm) -> ProviderError {
-        timeout(Duration::from_secs(100), poll_fn(|cx| alarm.poll(cx))).await.unwrap()
+    async fn fires(timer: &mut CallTimer) -> ProviderError {
+        timeout(Duration::from_secs(100), poll_fn(|cx| timer.poll(cx))).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_idle_limit_begins_anew_with_each_sign_of_life_and_the_total_limit_never() {
-        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+    async fn bytes_restart_the_idle_limit_and_never_the_total_limit() {
+        let mut timer = CallTimer::new(CancellationToken::new(), TIMEOUTS);
         let begun = Instant::now();
 
-        assert!(timeout(Duration::from_secs(9), poll_fn(|cx| alarm.poll(cx))).await.is_err());
-        alarm.reset_idle();
-        assert_eq!(rings(&mut alarm).await, idle_error(TIMEOUTS));
+        assert!(timeout(Duration::from_secs(9), poll_fn(|cx| timer.poll(cx))).await.is_err());
+        timer.reset_idle();
+        assert_eq!(fires(&mut timer).await, idle_error(TIMEOUTS));
         assert_eq!(begun.elapsed().as_secs(), 19);
 
-        alarm.reset_idle();
-        assert_eq!(rings(&mut alarm).await, total_error(TIMEOUTS));
+        timer.reset_idle();
+        assert_eq!(fires(&mut timer).await, total_error(TIMEOUTS));
         assert_eq!(begun.elapsed().as_secs(), 25);
-        alarm.reset_idle();
-        assert_eq!(alarm.check(), Err(total_error(TIMEOUTS)));
+        timer.reset_idle();
+        assert_eq!(timer.check(), Err(total_error(TIMEOUTS)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cancelled_call_is_told_whoever_waits() {
+    async fn a_cancelled_call_wakes_whichever_task_waits() {
         let cancel = CancellationToken::new();
-        let mut alarm = Alarm::new(cancel.clone(), TIMEOUTS);
-        assert!(timeout(Duration::from_secs(1), poll_fn(|cx| alarm.poll(cx))).await.is_err());
-        assert_eq!(alarm.check(), Ok(()));
+        let mut timer = CallTimer::new(cancel.clone(), TIMEOUTS);
+        assert!(timeout(Duration::from_secs(1), poll_fn(|cx| timer.poll(cx))).await.is_err());
+        assert_eq!(timer.check(), Ok(()));
 
         // The task that waits now is not the one that armed the timer.
-        let waits = tokio::spawn(async move { (rings(&mut alarm).await, alarm.check()) });
+        let waits = tokio::spawn(async move { (fires(&mut timer).await, timer.check()) });
         tokio::task::yield_now().await;
         cancel.cancel();
 
@@ -143,15 +143,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_used_up_its_turn_is_still_woken_by_the_timer() {
-        let mut alarm = Alarm::new(CancellationToken::new(), TIMEOUTS);
+        let mut timer = CallTimer::new(CancellationToken::new(), TIMEOUTS);
         let mut first = true;
-        let rung = poll_fn(|cx| {
-            while std::mem::take(&mut first) || (alarm.armed.is_none() && has_budget_remaining()) {
+        let fired = poll_fn(|cx| {
+            while std::mem::take(&mut first) || (timer.armed.is_none() && has_budget_remaining()) {
                 let _ = std::pin::pin!(consume_budget()).poll(cx);
             }
-            alarm.poll(cx)
+            timer.poll(cx)
         });
 
-        assert_eq!(timeout(Duration::from_secs(100), rung).await.unwrap(), idle_error(TIMEOUTS));
+        assert_eq!(timeout(Duration::from_secs(100), fired).await.unwrap(), idle_error(TIMEOUTS));
     }
 }
