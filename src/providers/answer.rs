@@ -14,7 +14,7 @@ use http_body::Body as _;
 use reqwest::header::HeaderMap;
 use tokio::time::timeout;
 
-use super::{errors::transport_error, plain};
+use super::{errors::transport_error, http1};
 
 /// How long the unread rest of an answer may take to arrive before its connection is closed instead
 /// of reused.
@@ -25,14 +25,14 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// An answer. Dropping it closes its connection.
 pub(super) enum Answer {
-    /// From the HTTP/1.1 client in `plain`.
-    Plain(plain::Answer),
-    /// From reqwest, for servers that `plain` does not reach.
-    Full(Full),
+    /// From the HTTP/1.1 client in `http1`.
+    Http1(http1::Answer),
+    /// From reqwest, for servers that `http1` does not reach.
+    Reqwest(ReqwestAnswer),
 }
 
 /// An answer of reqwest, which covers TLS, HTTP/2 and proxies.
-pub(super) struct Full {
+pub(super) struct ReqwestAnswer {
     status: u16,
     headers: HeaderMap,
     body: reqwest::Body,
@@ -41,30 +41,30 @@ pub(super) struct Full {
 }
 
 impl Answer {
-    pub(super) fn full(response: reqwest::Response) -> Self {
+    pub(super) fn from_reqwest(response: reqwest::Response) -> Self {
         let (head, body) = http::Response::from(response).into_parts();
-        Self::Full(Full { status: head.status.as_u16(), headers: head.headers, body, bytes: Bytes::new() })
+        Self::Reqwest(ReqwestAnswer { status: head.status.as_u16(), headers: head.headers, body, bytes: Bytes::new() })
     }
 
     pub(super) fn status(&self) -> u16 {
         match self {
-            Self::Plain(answer) => answer.status,
-            Self::Full(answer) => answer.status,
+            Self::Http1(answer) => answer.status,
+            Self::Reqwest(answer) => answer.status,
         }
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
         match self {
-            Self::Plain(answer) => &answer.headers,
-            Self::Full(answer) => &answer.headers,
+            Self::Http1(answer) => &answer.headers,
+            Self::Reqwest(answer) => &answer.headers,
         }
     }
 
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, ProviderError>> {
         match self {
-            Self::Plain(answer) => answer.poll_body(cx),
-            Self::Full(answer) => {
+            Self::Http1(answer) => answer.poll_body(cx),
+            Self::Reqwest(answer) => {
                 let more = ready!(answer.poll_more(cx))?;
                 Poll::Ready(Ok(more.then_some(&*answer.bytes)))
             }
@@ -100,13 +100,13 @@ impl Answer {
     /// Discards the rest of the body. The connection serves another call once the rest has arrived.
     pub(super) fn release(self) {
         match self {
-            Self::Plain(answer) => answer.release(),
-            Self::Full(answer) => answer.release(),
+            Self::Http1(answer) => answer.release(),
+            Self::Reqwest(answer) => answer.release(),
         }
     }
 }
 
-impl Full {
+impl ReqwestAnswer {
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, ProviderError>> {
         loop {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {

@@ -23,7 +23,7 @@ use super::{
     body::Body,
     config::{ProviderConfigError, Timeouts},
     errors::{self, html_error, idle_error, transport_error, with_sources},
-    plain::Plain,
+    http1::Http1Client,
     reply::Reply,
     secret::Secret,
     timer::CallTimer,
@@ -41,18 +41,18 @@ const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// A client for one provider and credential.
 #[derive(Clone)]
 pub(super) struct Http {
-    way: Way,
+    transport: Transport,
     secret: Secret,
     timeouts: Timeouts,
 }
 
 /// The client that reaches the server.
 #[derive(Clone)]
-enum Way {
+enum Transport {
     /// Plain HTTP/1.1 without a proxy.
-    Plain(Plain),
+    Http1(Http1Client),
     /// reqwest: TLS, HTTP/2 and proxies.
-    Full(Client, HeaderMap),
+    Reqwest(Client, HeaderMap),
 }
 
 impl Http {
@@ -60,11 +60,11 @@ impl Http {
     pub(super) fn new(base: &Url, mut headers: HeaderMap, secret: Secret, timeouts: Timeouts) -> Result<Self, ProviderConfigError> {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let way = match Plain::new(base, is_loopback(base), &headers, timeouts.connect) {
-            Some(plain) => Way::Plain(plain),
-            None => Way::Full(full(base, timeouts)?, headers),
+        let transport = match Http1Client::new(base, is_loopback(base), &headers, timeouts.connect) {
+            Some(client) => Transport::Http1(client),
+            None => Transport::Reqwest(reqwest_client(base, timeouts)?, headers),
         };
-        Ok(Self { way, secret, timeouts })
+        Ok(Self { transport, secret, timeouts })
     }
 
     /// Posts a body and returns the events that `assembler` decodes from the answer.
@@ -111,14 +111,14 @@ impl Http {
     }
 
     async fn post(&self, url: &Url, body: Body, accept: &'static str) -> Result<Answer, ProviderError> {
-        match &self.way {
-            Way::Plain(plain) => plain.post(url, accept, body).await.map(Answer::Plain),
-            Way::Full(client, headers) => {
+        match &self.transport {
+            Transport::Http1(client) => client.post(url, accept, body).await.map(Answer::Http1),
+            Transport::Reqwest(client, headers) => {
                 let mut request = Request::new(Method::POST, url.clone());
                 request.headers_mut().clone_from(headers);
                 request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
                 *request.body_mut() = Some(reqwest::Body::wrap(body));
-                client.execute(request).await.map(Answer::full).map_err(|error| self.failure(error))
+                client.execute(request).await.map(Answer::from_reqwest).map_err(|error| self.failure(error))
             }
         }
     }
@@ -141,7 +141,7 @@ impl Http {
 }
 
 /// Builds the reqwest client, for servers that plain HTTP does not reach.
-fn full(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
+fn reqwest_client(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
     let builder = Client::builder()
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())

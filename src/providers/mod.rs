@@ -4,7 +4,7 @@
 //! In each folder: `mod.rs` the adapter and its builder · `convert.rs` a request as the wire's JSON
 //! · `wire.rs` the JSON of its stream · `stream.rs` bytes to events, pure.
 //!
-//! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `plain` is the
+//! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `http1` is the
 //! HTTP/1.1 client for servers without TLS or proxy, `answer` is a response of either client,
 //! `reply` drives a stream, `timer` keeps deadlines, `errors` classifies refusals, `limits` reads
 //! rate limits.
@@ -29,11 +29,11 @@ mod errors;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod http;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
+mod http1;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
 mod json;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod limits;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
-mod plain;
 #[cfg(any(feature = "anthropic", feature = "openai"))]
 mod reply;
 #[cfg(any(feature = "anthropic", feature = "openai"))]

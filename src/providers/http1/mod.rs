@@ -51,7 +51,7 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// A client for one server.
 #[derive(Clone)]
-pub(super) struct Plain {
+pub(super) struct Http1Client {
     server: Uri,
     /// Header lines of every request. They hold the key: never print them.
     lines: Arc<[u8]>,
@@ -60,7 +60,7 @@ pub(super) struct Plain {
     pool: Arc<Pool>,
 }
 
-impl Plain {
+impl Http1Client {
     /// Creates a client, or returns `None` if the server needs more than plain HTTP: TLS, a proxy
     /// of the environment, a password in the URL.
     pub(super) fn new(base: &Url, is_loopback: bool, headers: &HeaderMap, connect: Duration) -> Option<Self> {

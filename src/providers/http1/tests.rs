@@ -30,8 +30,8 @@ impl Server {
         Self { listener, url }
     }
 
-    fn client(&self) -> Plain {
-        Plain::new(&self.url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap()
+    fn client(&self) -> Http1Client {
+        Http1Client::new(&self.url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap()
     }
 
     async fn accept(&self) -> TcpStream {
@@ -56,7 +56,7 @@ async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
 }
 
 /// Posts, reads the answer to its end, and returns its status and body.
-async fn call(client: &Plain, url: &Url) -> Result<(u16, String), ProviderError> {
+async fn call(client: &Http1Client, url: &Url) -> Result<(u16, String), ProviderError> {
     let mut answer = client.post(url, "x/y", body("{}")).await?;
     let mut whole = Vec::new();
     while let Some(more) = poll_fn(|cx| answer.poll_body(cx).map_ok(|bytes| bytes.map(<[u8]>::to_vec))).await? {
@@ -80,7 +80,7 @@ fn only_plain_http_is_ours() {
         ("http://user@127.0.0.1", false),
         ("http://:not-a-real-password@127.0.0.1", false),
     ] {
-        let client = Plain::new(&Url::parse(url).unwrap(), true, &HeaderMap::new(), Duration::ZERO);
+        let client = Http1Client::new(&Url::parse(url).unwrap(), true, &HeaderMap::new(), Duration::ZERO);
         assert_eq!(client.is_some(), ours, "{url}");
     }
 }
@@ -283,7 +283,7 @@ fn a_connection_serves_only_the_runtime_it_was_opened_in() {
 
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = Url::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
-    let client = Plain::new(&url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap();
+    let client = Http1Client::new(&url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap();
     let server = std::thread::spawn(move || {
         let serve = |_| {
             let mut socket = listener.accept().unwrap().0;
