@@ -1,5 +1,5 @@
 //! Files and folders of artifacts: their paths, and atomic writes. Blocks; quotas and expiry are
-//! handled in `shelves`.
+//! handled in `index`.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -74,7 +74,7 @@ struct Metadata {
 
 /// What a path holds, compared with a content that is to be stored there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Comparison {
     Nothing,
     Same,
     /// Another content whose id is the same: a hash collision.
@@ -180,12 +180,12 @@ impl Files {
 
     /// Writes an artifact's metadata atomically, without flushing: metadata lost in a power cut is
     /// rebuilt.
-    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, shelved: &IndexedArtifact) -> io::Result<()> {
+    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, indexed: &IndexedArtifact) -> io::Result<()> {
         let metadata = Metadata {
-            created_at: shelved.created_at.to_string(),
-            accessed_at: shelved.accessed_at.to_string(),
-            size_bytes: shelved.size_bytes,
-            tool_call_id: shelved.tool_call_id.clone(),
+            created_at: indexed.created_at.to_string(),
+            accessed_at: indexed.accessed_at.to_string(),
+            size_bytes: indexed.size_bytes,
+            tool_call_id: indexed.tool_call_id.clone(),
             conversation_id: owner.conversation.clone(),
         };
         let text = serde_json::to_vec(&metadata)?;
@@ -219,12 +219,12 @@ impl Files {
     }
 
     /// Compares a content with the file at its path.
-    pub(super) fn look(&self, owner: &Owner, id: &ArtifactId, content: &[u8]) -> io::Result<Look> {
-        let Some(there) = self.read(owner, id)? else { return Ok(Look::Nothing) };
+    pub(super) fn compare(&self, owner: &Owner, id: &ArtifactId, content: &[u8]) -> io::Result<Comparison> {
+        let Some(there) = self.read(owner, id)? else { return Ok(Comparison::Nothing) };
         Ok(match there == content {
-            true => Look::Same,
-            false if (self.name)(&there) == *id => Look::Other,
-            false => Look::Damaged,
+            true => Comparison::Same,
+            false if (self.name)(&there) == *id => Comparison::Other,
+            false => Comparison::Damaged,
         })
     }
 
@@ -308,19 +308,19 @@ impl Files {
 
     /// Builds a tenant's index from the files on disk.
     pub(super) fn load(&self, tenant: &str) -> ArtifactIndex<String> {
-        let mut shelf = ArtifactIndex::default();
+        let mut index = ArtifactIndex::default();
         for (folder, name) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
             let owner = Owner::found(tenant, &name);
             for (_, hash) in entries(&folder) {
                 if let Ok(id) = ArtifactId::parse(&format!("artifact_{hash}"))
-                    && let Some(shelved) = self.known(&owner, &id)
+                    && let Some(indexed) = self.known(&owner, &id)
                 {
                     let place: IndexPlace<String> = (name.clone(), id);
-                    shelf.put(place, shelved);
+                    index.put(place, indexed);
                 }
             }
         }
-        shelf
+        index
     }
 }
 

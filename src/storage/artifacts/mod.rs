@@ -16,7 +16,7 @@
 
 mod cleaner;
 mod files;
-mod shelves;
+mod index;
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use cleaner::Cleaner;
 use files::Owner;
-use shelves::Shelves;
+use index::ArtifactIndexes;
 
 /// Threads that work on files concurrently. More would not speed up a disk, but exhaust the
 /// runtime's blocking pool.
@@ -90,7 +90,7 @@ impl fmt::Debug for FileArtifacts {
 struct Inner {
     settings: FileArtifactsSettings,
     clock: Arc<dyn Clock>,
-    shelves: Shelves,
+    index: ArtifactIndexes,
     /// Quotas of tenants that differ from the default, by tenant folder.
     bounds: Mutex<BTreeMap<String, u64>>,
     workers: Arc<Semaphore>,
@@ -116,7 +116,7 @@ impl FileArtifacts {
         let workers = Arc::new(Semaphore::new(FILE_WORKERS));
         let files = run(&workers, move || files::Files::open(folder).map_err(|error| away(&error))).await?;
         let auto_start = settings.auto_start;
-        let inner = Arc::new(Inner { settings, clock, shelves: Shelves::new(files), bounds: Mutex::default(), workers });
+        let inner = Arc::new(Inner { settings, clock, index: ArtifactIndexes::new(files), bounds: Mutex::default(), workers });
         let store = Self { inner, cleaner: Cleaner::default() };
         if auto_start {
             store.start();
@@ -170,30 +170,30 @@ async fn run<T: Send + 'static>(
 
 impl Inner {
     fn store(&self, owner: &Owner, tool_call_id: String, content: &[u8]) -> Result<ArtifactId, ArtifactError> {
-        let id = (self.shelves.files.name)(content);
+        let id = (self.index.files.name)(content);
         let now = self.clock.now();
-        let shelved = IndexedArtifact { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
+        let indexed = IndexedArtifact { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
         let bound = lock(&self.bounds).get(&owner.tenant).copied();
         let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
         let settings = FileArtifactsSettings { tenant_bytes_max, ..self.settings.clone() };
-        self.shelves.store(owner, &id, shelved, content, &settings)?;
+        self.index.store(owner, &id, indexed, content, &settings)?;
         tracing::debug!("Stored as {id}");
         Ok(id)
     }
 
     /// An owner's artifact, unless it has expired.
     fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<IndexedArtifact, ArtifactError> {
-        self.shelves.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
+        self.index.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
     }
 
     fn retrieve(&self, owner: &Owner, id: &ArtifactId) -> Result<Bytes, ArtifactError> {
         self.find(owner, id, true)?;
-        let content = self.shelves.files.read(owner, id).map_err(|error| away(&error))?;
+        let content = self.index.files.read(owner, id).map_err(|error| away(&error))?;
         match content {
-            Some(content) if (self.shelves.files.name)(&content) == *id => Ok(Bytes::from(content)),
+            Some(content) if (self.index.files.name)(&content) == *id => Ok(Bytes::from(content)),
             Some(_) => {
                 tracing::warn!("{id} is damaged; removing it");
-                self.shelves.remove(owner, id);
+                self.index.remove(owner, id);
                 Err(ArtifactError::NotFound(id.clone()))
             }
             None => Err(ArtifactError::NotFound(id.clone())),
@@ -202,13 +202,13 @@ impl Inner {
 
     fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> Result<Bytes, ArtifactError> {
         self.find(owner, id, true)?;
-        let read = self.shelves.files.read_range(owner, id, range).map_err(|error| away(&error))?;
+        let read = self.index.files.read_range(owner, id, range).map_err(|error| away(&error))?;
         read.map(Bytes::from).ok_or_else(|| ArtifactError::NotFound(id.clone()))
     }
 
     fn clean(&self, max_age: Duration, stop: &CancellationToken) -> Result<Cleaned, ArtifactError> {
         let max_age = max_age.min(self.settings.max_age);
-        let cleaned = self.shelves.clean(max_age, self.settings.max_size_bytes, self.clock.now(), stop).map_err(|error| away(&error))?;
+        let cleaned = self.index.clean(max_age, self.settings.max_size_bytes, self.clock.now(), stop).map_err(|error| away(&error))?;
         if cleaned.removed > 0 {
             let mb = cleaned.bytes as f64 / (1024.0 * 1024.0);
             tracing::info!(removed = cleaned.removed, "artifacts cleaned up, {mb:.1} MB freed");
@@ -249,8 +249,8 @@ impl ArtifactStore for FileArtifacts {
 
     fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
         Box::pin(self.work(move |inner| match conversation {
-            Some(conversation) => inner.shelves.release_owner(&Owner::of(&Scope::new(tenant, conversation))),
-            None => inner.shelves.release_tenant(&Owner::tenant_folder(&tenant)),
+            Some(conversation) => inner.index.release_owner(&Owner::of(&Scope::new(tenant, conversation))),
+            None => inner.index.release_tenant(&Owner::tenant_folder(&tenant)),
         }))
     }
 

@@ -124,8 +124,8 @@ async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start(
     let place = Place::new();
     let store = place.open(settings()).await;
     let incoming = place.root().join(".incoming");
-    let live = store.inner.shelves.files.begin(b"being written", true).unwrap();
-    let mut killed = store.inner.shelves.files.begin(b"half writ", true).unwrap();
+    let live = store.inner.index.files.begin(b"being written", true).unwrap();
+    let mut killed = store.inner.index.files.begin(b"half writ", true).unwrap();
     killed.abandon();
     drop(killed);
     assert_eq!(files(&incoming).len(), 2);
@@ -145,7 +145,7 @@ async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
     let place = Place::new();
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
-    let files = &store.inner.shelves.files;
+    let files = &store.inner.index.files;
     let written = files.begin(b"x", true).unwrap();
     written.set_time(T0);
     let id = ArtifactId::of(b"x");
@@ -181,7 +181,7 @@ async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
     let owner = owner("t", "c");
     let mut store = place.open(settings()).await;
     // The id is the length, so contents of equal length collide.
-    Arc::get_mut(&mut store.inner).unwrap().shelves.files.name = |content| ArtifactId::of(&content.len().to_be_bytes());
+    Arc::get_mut(&mut store.inner).unwrap().index.files.name = |content| ArtifactId::of(&content.len().to_be_bytes());
     let id = put(&store, &owner, b"first").await;
 
     let second = store.store(owner.clone(), "t".into(), Bytes::from_static(b"other")).await;
@@ -379,7 +379,7 @@ fn settings_are_those_of_the_requirements_unless_told_otherwise() {
 async fn a_file_that_is_being_written_is_not_taken_for_an_abandoned_one() {
     let place = Place::new();
     let store = place.open(settings()).await;
-    let files = &store.inner.shelves.files;
+    let files = &store.inner.index.files;
     let is_over = std::sync::atomic::AtomicBool::new(false);
 
     std::thread::scope(|scope| {

@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     FileArtifactsSettings, away,
-    files::{Files, Look, Owner},
+    files::{Comparison, Files, Owner},
     lock,
 };
 
-pub(super) struct Shelves {
+pub(super) struct ArtifactIndexes {
     pub(super) files: Files,
     tenants: Mutex<BTreeMap<String, Arc<Mutex<Tenant>>>>,
 }
@@ -33,14 +33,14 @@ pub(super) struct Shelves {
 /// A tenant's index.
 #[derive(Default)]
 struct Tenant {
-    shelf: Option<ArtifactIndex<String>>,
+    index: Option<ArtifactIndex<String>>,
     /// Bytes of artifacts that are being written; they count toward the quota.
     reserved: u64,
 }
 
 impl Tenant {
-    fn shelf(&mut self, files: &Files, tenant: &str) -> &mut ArtifactIndex<String> {
-        self.shelf.get_or_insert_with(|| files.load(tenant))
+    fn index(&mut self, files: &Files, tenant: &str) -> &mut ArtifactIndex<String> {
+        self.index.get_or_insert_with(|| files.load(tenant))
     }
 }
 
@@ -52,7 +52,7 @@ struct Candidate {
     size_bytes: u64,
 }
 
-impl Shelves {
+impl ArtifactIndexes {
     pub(super) fn new(files: Files) -> Self {
         Self { files, tenants: Mutex::default() }
     }
@@ -66,31 +66,31 @@ impl Shelves {
         &self,
         owner: &Owner,
         id: &ArtifactId,
-        shelved: IndexedArtifact,
+        indexed: IndexedArtifact,
         content: &[u8],
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
         let tenant = self.tenant(&owner.tenant);
         let place = (owner.folder.clone(), id.clone());
-        match self.files.look(owner, id, content).map_err(|error| away(&error))? {
-            Look::Other => return Err(collision(id)),
-            Look::Same => {
+        match self.files.compare(owner, id, content).map_err(|error| away(&error))? {
+            Comparison::Other => return Err(collision(id)),
+            Comparison::Same => {
                 let mut tenant = lock(&tenant);
                 // The comparison ran without the lock: if the file was removed since, it is stored
                 // below.
                 if self.files.known(owner, id).is_some() {
-                    tenant.shelf(&self.files, &owner.tenant).put(place, shelved.clone());
-                    return self.files.note(owner, id, &shelved).map_err(|error| away(&error));
+                    tenant.index(&self.files, &owner.tenant).put(place, indexed.clone());
+                    return self.files.note(owner, id, &indexed).map_err(|error| away(&error));
                 }
             }
-            Look::Damaged => self.remove(owner, id),
-            Look::Nothing => {}
+            Comparison::Damaged => self.remove(owner, id),
+            Comparison::Nothing => {}
         }
         // Reserve under the lock, write without it, settle under it again. `reserved` counts toward
         // the quota meanwhile, so concurrent stores of a tenant cannot exceed it together.
-        self.make_room(&mut lock(&tenant), owner, &shelved, settings)?;
-        let size = shelved.size_bytes;
-        let placed = self.write(&tenant, owner, id, shelved, content);
+        self.make_room(&mut lock(&tenant), owner, &indexed, settings)?;
+        let size = indexed.size_bytes;
+        let placed = self.write(&tenant, owner, id, indexed, content);
         let mut tenant = lock(&tenant);
         tenant.reserved = tenant.reserved.saturating_sub(size);
         placed
@@ -100,25 +100,25 @@ impl Shelves {
         &self,
         tenant: &mut Tenant,
         owner: &Owner,
-        shelved: &IndexedArtifact,
+        indexed: &IndexedArtifact,
         settings: &FileArtifactsSettings,
     ) -> Result<(), ArtifactError> {
         let quota = settings.tenant_bytes_max;
-        let size = tenant.reserved.saturating_add(shelved.size_bytes);
-        let shelf = tenant.shelf(&self.files, &owner.tenant);
-        let is_full = |shelf: &ArtifactIndex<String>| shelf.bytes().saturating_add(size) > quota || shelf.len() >= TENANT_ARTIFACTS_MAX;
-        if is_full(shelf) {
-            let Some(_) = shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
-                return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
+        let size = tenant.reserved.saturating_add(indexed.size_bytes);
+        let index = tenant.index(&self.files, &owner.tenant);
+        let is_full = |index: &ArtifactIndex<String>| index.bytes().saturating_add(size) > quota || index.len() >= TENANT_ARTIFACTS_MAX;
+        if is_full(index) {
+            let Some(_) = index.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
+                return Err(ArtifactError::OverQuota { used: index.bytes(), quota });
             };
-            for place in shelf.expired(settings.max_age, shelved.created_at) {
-                self.drop_from(shelf, &owner.tenant, &place);
+            for place in index.expired(settings.max_age, indexed.created_at) {
+                self.drop_from(index, &owner.tenant, &place);
             }
-            for place in shelf.room_for(size, quota, TENANT_ARTIFACTS_MAX).unwrap_or_default() {
-                self.drop_from(shelf, &owner.tenant, &place);
+            for place in index.room_for(size, quota, TENANT_ARTIFACTS_MAX).unwrap_or_default() {
+                self.drop_from(index, &owner.tenant, &place);
             }
-            if is_full(shelf) {
-                return Err(ArtifactError::OverQuota { used: shelf.bytes(), quota });
+            if is_full(index) {
+                return Err(ArtifactError::OverQuota { used: index.bytes(), quota });
             }
         }
         tenant.reserved = size;
@@ -131,26 +131,26 @@ impl Shelves {
         tenant: &Mutex<Tenant>,
         owner: &Owner,
         id: &ArtifactId,
-        shelved: IndexedArtifact,
+        indexed: IndexedArtifact,
         content: &[u8],
     ) -> Result<(), ArtifactError> {
         let failed = |error: io::Error| away(&error);
         let incoming = self.files.begin(content, true).map_err(failed)?;
-        incoming.set_time(shelved.created_at);
+        incoming.set_time(indexed.created_at);
         let mut tenant = lock(tenant);
         // Another task may have stored the id meanwhile. Equal content is fine; other content is a
         // collision and keeps the id.
-        match self.files.look(owner, id, content).map_err(failed)? {
-            Look::Other => return Err(collision(id)),
-            Look::Same => {}
-            Look::Damaged | Look::Nothing => self.files.place(incoming, owner, id).map_err(failed)?,
+        match self.files.compare(owner, id, content).map_err(failed)? {
+            Comparison::Other => return Err(collision(id)),
+            Comparison::Same => {}
+            Comparison::Damaged | Comparison::Nothing => self.files.place(incoming, owner, id).map_err(failed)?,
         }
         // An artifact without metadata is known by its file, so a failure here does not fail the
         // store.
-        if let Err(error) = self.files.note(owner, id, &shelved) {
+        if let Err(error) = self.files.note(owner, id, &indexed) {
             tracing::warn!("the metadata of {id} could not be written: {}", error.kind());
         }
-        tenant.shelf(&self.files, &owner.tenant).put((owner.folder.clone(), id.clone()), shelved);
+        tenant.index(&self.files, &owner.tenant).put((owner.folder.clone(), id.clone()), indexed);
         Ok(())
     }
 
@@ -170,21 +170,21 @@ impl Shelves {
         let Some(on_disk) = self.files.known(owner, id) else {
             // Removed by another process, or never stored. The index of an unknown tenant is not
             // loaded.
-            if let Some(shelf) = &mut tenant.shelf {
-                shelf.remove(&place);
+            if let Some(index) = &mut tenant.index {
+                index.remove(&place);
             }
             return Err(not_found());
         };
-        let shelf = tenant.shelf(&self.files, &owner.tenant);
-        shelf.put(place.clone(), on_disk.clone());
+        let index = tenant.index(&self.files, &owner.tenant);
+        index.put(place.clone(), on_disk.clone());
         if on_disk.is_expired(max_age, now) {
-            self.drop_from(shelf, &owner.tenant, &place);
+            self.drop_from(index, &owner.tenant, &place);
             return Err(not_found());
         }
         if !is_use || on_disk.accessed_at == now {
             return Ok(on_disk);
         }
-        let used = shelf.touch(&place, now).cloned().unwrap_or(on_disk);
+        let used = index.touch(&place, now).cloned().unwrap_or(on_disk);
         if let Err(error) = self.files.note(owner, id, &used) {
             tracing::debug!("the access time of {id} could not be stored: {}", error.kind());
         }
@@ -194,16 +194,16 @@ impl Shelves {
     pub(super) fn remove(&self, owner: &Owner, id: &ArtifactId) {
         let tenant = self.tenant(&owner.tenant);
         let mut tenant = lock(&tenant);
-        let shelf = tenant.shelf(&self.files, &owner.tenant);
-        self.drop_from(shelf, &owner.tenant, &(owner.folder.clone(), id.clone()));
+        let index = tenant.index(&self.files, &owner.tenant);
+        self.drop_from(index, &owner.tenant, &(owner.folder.clone(), id.clone()));
     }
 
     /// Removes one artifact; one that cannot be removed stays and is logged. Returns whether this
     /// call removed it.
-    fn drop_from(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>) -> bool {
+    fn drop_from(&self, index: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>) -> bool {
         match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
             Ok(removed) => {
-                shelf.remove(place);
+                index.remove(place);
                 removed
             }
             Err(error) => {
@@ -217,7 +217,7 @@ impl Shelves {
         let tenant = self.tenant(&owner.tenant);
         let mut tenant = lock(&tenant);
         let removed = self.files.remove_owner(owner);
-        tenant.shelf = None; // Rebuilt on the next use, since a removal may have failed half way.
+        tenant.index = None; // Rebuilt on the next use, since a removal may have failed half way.
         removed.map_err(|error| away(&error))
     }
 
@@ -225,7 +225,7 @@ impl Shelves {
         let tenant = self.tenant(folder);
         let mut tenant = lock(&tenant);
         let removed = self.files.remove_tenant(folder);
-        tenant.shelf = None;
+        tenant.index = None;
         removed.map_err(|error| away(&error))
     }
 
@@ -238,20 +238,20 @@ impl Shelves {
             let tenant = self.tenant(&folder);
             let mut tenant = lock(&tenant);
             // Rebuilt from disk: another process may have stored, used or removed artifacts.
-            let shelf = tenant.shelf.insert(self.files.load(&folder));
-            for place in shelf.expired(max_age, now) {
+            let index = tenant.index.insert(self.files.load(&folder));
+            for place in index.expired(max_age, now) {
                 if stop.is_cancelled() {
                     return Ok(cleaned);
                 }
-                self.drop_counted(shelf, &folder, &place, &mut cleaned);
+                self.drop_counted(index, &folder, &place, &mut cleaned);
             }
             self.files.tidy(&folder);
-            total = total.saturating_add(shelf.bytes());
-            left.extend(shelf.iter().map(|(place, shelved)| Candidate {
-                accessed_at: shelved.accessed_at,
+            total = total.saturating_add(index.bytes());
+            left.extend(index.iter().map(|(place, indexed)| Candidate {
+                accessed_at: indexed.accessed_at,
                 tenant: folder.clone(),
                 place: place.clone(),
-                size_bytes: shelved.size_bytes,
+                size_bytes: indexed.size_bytes,
             }));
         }
         if total > bytes_max {
@@ -279,15 +279,15 @@ impl Shelves {
             Some(_) => {}
             None => return candidate.size_bytes,
         }
-        let shelf = tenant.shelf(&self.files, &candidate.tenant);
+        let index = tenant.index(&self.files, &candidate.tenant);
         let before = cleaned.bytes;
-        self.drop_counted(shelf, &candidate.tenant, &candidate.place, cleaned);
+        self.drop_counted(index, &candidate.tenant, &candidate.place, cleaned);
         cleaned.bytes - before
     }
 
-    fn drop_counted(&self, shelf: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>, cleaned: &mut Cleaned) {
-        let bytes = shelf.get(place).map_or(0, |shelved| shelved.size_bytes);
-        if self.drop_from(shelf, tenant, place) {
+    fn drop_counted(&self, index: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>, cleaned: &mut Cleaned) {
+        let bytes = index.get(place).map_or(0, |indexed| indexed.size_bytes);
+        if self.drop_from(index, tenant, place) {
             cleaned.removed += 1;
             cleaned.bytes += bytes;
         }
