@@ -23,13 +23,13 @@ const REST_WAIT: Duration = Duration::from_millis(500);
 /// Connections of one provider.
 #[derive(Default)]
 pub(super) struct Pool {
-    shelf: Mutex<Shelf>,
+    idle: Mutex<IdleConnections>,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct IdleConnections {
     /// Idle connections, the most recently used at the back.
-    idle: VecDeque<Idle>,
+    connections: VecDeque<Idle>,
     is_swept: bool,
 }
 
@@ -61,13 +61,13 @@ impl Pool {
         let mut not_yet = None;
         loop {
             let next = {
-                let mut shelf = self.shelf();
+                let mut idle = self.idle();
                 let newest = not_yet.is_none();
-                let next = if newest { shelf.idle.pop_back() } else { shelf.idle.pop_front() };
+                let next = if newest { idle.connections.pop_back() } else { idle.connections.pop_front() };
                 match next {
                     Some(next) => next,
                     None => {
-                        shelf.idle.extend(not_yet);
+                        idle.connections.extend(not_yet);
                         return None;
                     }
                 }
@@ -79,14 +79,14 @@ impl Pool {
             match next.free(now) {
                 Free::Never => {}
                 Free::Yes => {
-                    self.shelf().idle.extend(not_yet);
+                    self.idle().connections.extend(not_yet);
                     return Some(next.connection);
                 }
                 Free::NotYet if not_yet.is_none() => not_yet = Some(next),
                 Free::NotYet => {
-                    let mut shelf = self.shelf();
-                    shelf.idle.push_front(next);
-                    shelf.idle.extend(not_yet);
+                    let mut idle = self.idle();
+                    idle.connections.push_front(next);
+                    idle.connections.extend(not_yet);
                     return None;
                 }
             }
@@ -101,16 +101,16 @@ impl Pool {
         }
         let Ok(here) = runtime::Handle::try_current() else { return };
         let idle = Idle { connection, since: Instant::now(), runtime: here.id() };
-        let mut shelf = self.shelf();
-        shelf.idle.push_back(idle);
-        if !std::mem::replace(&mut shelf.is_swept, true) {
-            drop(shelf);
+        let mut pooled = self.idle();
+        pooled.connections.push_back(idle);
+        if !std::mem::replace(&mut pooled.is_swept, true) {
+            drop(pooled);
             here.spawn(Sweeper(Arc::downgrade(self)).sweep());
         }
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -127,18 +127,18 @@ impl Sweeper {
         tokio::time::sleep(SWEEP).await;
         let Some(pool) = self.0.upgrade() else { return false };
         let now = Instant::now();
-        let mut shelf = pool.shelf();
-        shelf.idle.retain_mut(|idle| idle.free(now) != Free::Never);
+        let mut idle = pool.idle();
+        idle.connections.retain_mut(|idle| idle.free(now) != Free::Never);
         // Set under the lock, so that the next connection that is kept starts the next sweeper.
-        shelf.is_swept = !shelf.idle.is_empty();
-        shelf.is_swept
+        idle.is_swept = !idle.connections.is_empty();
+        idle.is_swept
     }
 }
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
         if let Some(pool) = self.0.upgrade() {
-            pool.shelf().is_swept = false;
+            pool.idle().is_swept = false;
         }
     }
 }
