@@ -34,35 +34,35 @@ const NESTED_MAX: u32 = 8;
 struct Fault {
     /// JSON pointer of the argument; empty for the arguments as a whole.
     place: String,
-    what: What,
+    kind: FaultKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum What {
+enum FaultKind {
     Missing,
     /// An unknown name, with a hint at the likely one.
     Unknown(String),
-    Other {
+    Mismatch {
         expected: Vec<String>,
         /// Whether `expected` lists values rather than types.
         choices: bool,
         got: String,
     },
-    Said(String),
+    Message(String),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.place.is_empty() { "the arguments".to_owned() } else { cut(&self.place, WORDS_CHARS_MAX) };
-        match &self.what {
-            What::Missing => write!(f, "{place} is missing"),
-            What::Unknown(hint) => write!(f, "{place} is unknown; {hint}"),
-            What::Other { expected, choices, got } => {
+        match &self.kind {
+            FaultKind::Missing => write!(f, "{place} is missing"),
+            FaultKind::Unknown(hint) => write!(f, "{place} is unknown; {hint}"),
+            FaultKind::Mismatch { expected, choices, got } => {
                 let of = if *choices && expected.len() > 1 { "one of " } else { "" };
                 let glue = if *choices { ", " } else { " or " };
                 write!(f, "{place}: expected {of}{}, got {got}", listed(expected, glue))
             }
-            What::Said(words) => write!(f, "{place}: {words}"),
+            FaultKind::Message(words) => write!(f, "{place}: {words}"),
         }
     }
 }
@@ -91,10 +91,10 @@ pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schem
 fn add(faults: &mut Vec<Fault>, fault: Fault) {
     let same = |known: &&mut Fault| {
         known.place == fault.place
-            && (known.what == fault.what || matches!((&known.what, &fault.what), (What::Other { .. }, What::Other { .. })))
+            && (known.kind == fault.kind || matches!((&known.kind, &fault.kind), (FaultKind::Mismatch { .. }, FaultKind::Mismatch { .. })))
     };
     match faults.iter_mut().find(same) {
-        Some(known) if matches!(fault.what, What::Other { choices: true, .. }) => *known = fault,
+        Some(known) if matches!(fault.kind, FaultKind::Mismatch { choices: true, .. }) => *known = fault,
         Some(_) => {}
         None => faults.push(fault),
     }
@@ -104,19 +104,19 @@ fn add(faults: &mut Vec<Fault>, fault: Fault) {
 fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
     let place = error.instance_path().as_str();
     let got = || shown(error.instance());
-    let fault = |what: What| vec![Fault { place: place.to_owned(), what }];
-    let other = |expected: String| fault(What::Other { expected: vec![expected], choices: false, got: got() });
-    let choices = |values: &[Value]| fault(What::Other { expected: values.iter().map(short).collect(), choices: true, got: got() });
+    let fault = |kind: FaultKind| vec![Fault { place: place.to_owned(), kind }];
+    let other = |expected: String| fault(FaultKind::Mismatch { expected: vec![expected], choices: false, got: got() });
+    let choices = |values: &[Value]| fault(FaultKind::Mismatch { expected: values.iter().map(short).collect(), choices: true, got: got() });
     let too_many = |limit: &dyn fmt::Display| {
         let items = error.instance().as_array().map_or(0, Vec::len);
-        fault(What::Said(format!("expected at most {limit} items, got {items}")))
+        fault(FaultKind::Message(format!("expected at most {limit} items, got {items}")))
     };
-    let below = |name: &str, what: What| Fault { place: format!("{place}/{}", segment(name)), what };
+    let below = |name: &str, kind: FaultKind| Fault { place: format!("{place}/{}", segment(name)), kind };
     match error.kind() {
-        Kind::Required { property } => vec![below(property.as_str().unwrap_or_default(), What::Missing)],
+        Kind::Required { property } => vec![below(property.as_str().unwrap_or_default(), FaultKind::Missing)],
         Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
             let known = known_names(schema, error.schema_path().as_str());
-            unexpected.iter().map(|name| below(name, What::Unknown(hint(name, &known)))).collect()
+            unexpected.iter().map(|name| below(name, FaultKind::Unknown(hint(name, &known)))).collect()
         }
         Kind::Type { kind } => {
             let mut expected: Vec<String> = match kind {
@@ -124,7 +124,7 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
                 TypeKind::Multiple(kinds) => kinds.iter().map(|kind| a(kind.as_str()).to_owned()).collect(),
             };
             expected.sort_by_key(|kind| kind == "null"); // `null` last: it means that the argument is optional.
-            fault(What::Other { expected, choices: false, got: got() })
+            fault(FaultKind::Mismatch { expected, choices: false, got: got() })
         }
         Kind::Enum { options } => match &**options {
             Value::Array(values) => choices(values),
@@ -137,11 +137,11 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
                 errors.iter().flat_map(|error| of(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
                 faults
             });
-            nearest_branch(branches.collect(), place).unwrap_or_else(|| fault(What::Said("matches none of the allowed forms".to_owned())))
+            nearest_branch(branches.collect(), place).unwrap_or_else(|| fault(FaultKind::Message("matches none of the allowed forms".to_owned())))
         }
-        Kind::OneOfMultipleValid { .. } => fault(What::Said("matches more than one of several exclusive forms".to_owned())),
+        Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message("matches more than one of several exclusive forms".to_owned())),
         Kind::PropertyNames { error } => of(error, schema, nested + 1),
-        Kind::FalseSchema => fault(What::Said("no value is allowed here".to_owned())),
+        Kind::FalseSchema => fault(FaultKind::Message("no value is allowed here".to_owned())),
         Kind::Minimum { limit } => other(format!("at least {}", short(limit))),
         Kind::ExclusiveMinimum { limit } => other(format!("more than {}", short(limit))),
         Kind::Maximum { limit } => other(format!("at most {}", short(limit))),
@@ -153,7 +153,7 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
         Kind::MaxItems { limit } => too_many(limit),
         Kind::AdditionalItems { limit } => too_many(limit),
         Kind::Custom { message, .. } => other(message.clone()),
-        _ => fault(What::Said(cut(&error.masked_with("this").to_string(), WORDS_CHARS_MAX))),
+        _ => fault(FaultKind::Message(cut(&error.masked_with("this").to_string(), WORDS_CHARS_MAX))),
     }
 }
 
@@ -162,8 +162,8 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
 /// that failed deepest, and has the fewest faults.
 fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> {
     let wanted = |branch: &[Fault], at: &str| {
-        branch.iter().find_map(|fault| match &fault.what {
-            What::Other { expected, choices, got } if fault.place == at => Some((expected.clone(), *choices, got.clone())),
+        branch.iter().find_map(|fault| match &fault.kind {
+            FaultKind::Mismatch { expected, choices, got } if fault.place == at => Some((expected.clone(), *choices, got.clone())),
             _ => None,
         })
     };
@@ -179,12 +179,12 @@ fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> 
                     expected.push(word);
                 }
             }
-            return Some(vec![Fault { place: at, what: What::Other { expected, choices, got } }]);
+            return Some(vec![Fault { place: at, kind: FaultKind::Mismatch { expected, choices, got } }]);
         }
     }
     branches.into_iter().filter(|branch| !branch.is_empty()).min_by_key(|branch| {
         let other_tag =
-            branch.iter().any(|fault| matches!(&fault.what, What::Other { choices: true, expected, .. } if expected.len() == 1));
+            branch.iter().any(|fault| matches!(&fault.kind, FaultKind::Mismatch { choices: true, expected, .. } if expected.len() == 1));
         let shallow = branch.iter().any(|fault| fault.place == place);
         (other_tag, shallow, branch.len())
     })

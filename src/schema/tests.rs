@@ -290,8 +290,8 @@ fn the_deepest_allowed_value_fits_a_small_stack() {
         [faults(&schema, &value), faults(&schema, &deeper)]
     });
 
-    let said = ["/x".repeat(25) + ": expected an object, got the number 1", "they are nested deeper than 25 levels".to_owned()];
-    assert_eq!(lines.unwrap().join().unwrap().concat(), said);
+    let expected = ["/x".repeat(25) + ": expected an object, got the number 1", "they are nested deeper than 25 levels".to_owned()];
+    assert_eq!(lines.unwrap().join().unwrap().concat(), expected);
     let too_deep = (0..64).fold(json!(1), |inner, _| json!({ "x": inner }));
     assert_eq!(faults(&json!({}), &json!({ "a": too_deep })), ["they are nested deeper than 64 levels"]);
 }

@@ -316,13 +316,13 @@ mod tests {
     use super::*;
     use crate::tools::fixture;
 
-    struct Shelf {
+    struct StoredResults {
         artifacts: Artifacts,
         clock: Arc<ManualClock>,
         tool: Arc<dyn Tool>,
     }
 
-    impl Shelf {
+    impl StoredResults {
         fn new() -> Self {
             let clock = Arc::new(ManualClock::at(Timestamp(1)));
             let store = Arc::new(MemoryArtifacts::new(clock.clone()));
@@ -359,15 +359,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_pages_of_a_result_joined_are_the_result() {
-        let shelf = Shelf::new();
+        let results = StoredResults::new();
         let long: String = (0..20_000).map(|n| format!("{n}汉😀\n")).collect();
-        let first = observe(ToolOutput::Text(long.clone()), OutputLevel::Standard, Some(&shelf.artifacts), "t").await;
+        let first = observe(ToolOutput::Text(long.clone()), OutputLevel::Standard, Some(&results.artifacts), "t").await;
         let id = first.artifact_id.clone().unwrap();
         let pages = paging::pages(long.len() as u64);
 
         let mut joined = String::new();
         for page in 1..=pages {
-            let (body, footer) = shelf.text(json!({ "result_id": id, "page": page })).await;
+            let (body, footer) = results.text(json!({ "result_id": id, "page": page })).await;
             assert_eq!(footer, paging::footer(&id, page, body.len() as u64, long.len() as u64));
             joined.push_str(&body);
             if page == 1 {
@@ -376,18 +376,18 @@ mod tests {
         }
 
         assert_eq!(joined, long);
-        assert_eq!(shelf.read(json!({ "result_id": id })).await.unwrap(), first.text, "without a page the first");
+        assert_eq!(results.read(json!({ "result_id": id })).await.unwrap(), first.text, "without a page the first");
     }
 
     #[tokio::test]
     async fn lines_and_bytes_are_read_as_asked_and_a_footer_says_how_to_go_on() {
-        let shelf = Shelf::new();
+        let results = StoredResults::new();
         let text: String = (1..=30).map(|n| format!("line {n}\n")).collect();
-        let id = shelf.put(text.clone()).await;
+        let id = results.put(text.clone()).await;
         let read = async |part: Value| {
             let mut arguments = json!({ "result_id": id });
             arguments.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
-            shelf.text(arguments).await
+            results.text(arguments).await
         };
 
         let (body, footer) = read(json!({ "lines": "10-12" })).await;
@@ -399,23 +399,23 @@ mod tests {
         assert_eq!(read(json!({ "bytes": "224-" })).await, ("ine 30\n".into(), "[bytes 224-230 of 231]".into()));
 
         let invalid = |text: &str| (ToolErrorType::InvalidParameters, text.to_owned());
-        assert_eq!(shelf.refused(json!({ "result_id": id, "lines": "31-40" })).await, invalid("lines: there are 30 lines, from 1 on"));
-        assert_eq!(shelf.refused(json!({ "result_id": id, "bytes": "231-" })).await, invalid("bytes: there are 231 bytes, from 0 on"));
-        let page = shelf.refused(json!({ "result_id": id, "page": 2 })).await;
+        assert_eq!(results.refused(json!({ "result_id": id, "lines": "31-40" })).await, invalid("lines: there are 30 lines, from 1 on"));
+        assert_eq!(results.refused(json!({ "result_id": id, "bytes": "231-" })).await, invalid("bytes: there are 231 bytes, from 0 on"));
+        let page = results.refused(json!({ "result_id": id, "page": 2 })).await;
         assert_eq!(page, invalid("page: there is no page 2: the pages are 1 to 1"));
     }
 
     #[tokio::test]
     async fn what_is_more_than_an_answer_holds_is_read_on_by_the_hint() {
-        let shelf = Shelf::new();
+        let results = StoredResults::new();
         let lines: String = (0..5000).map(|n| format!("{n} 汉汉汉\n")).collect();
         let one_line = "😀".repeat(30_000);
         for (content, what) in [(lines.clone(), "lines"), (lines, "bytes"), (one_line.clone(), "lines"), (one_line, "bytes")] {
-            let id = shelf.put(content.clone()).await;
+            let id = results.put(content.clone()).await;
             let mut arguments = json!({ "result_id": id, what: if what == "lines" { "1-" } else { "0-" } });
             let mut joined = String::new();
             for _ in 0..20 {
-                let (body, footer) = shelf.text(arguments.clone()).await;
+                let (body, footer) = results.text(arguments.clone()).await;
                 joined.push_str(&body);
                 let Some((_, hint)) = footer.split_once("; read_more(") else { break };
                 let (next, range) =
@@ -431,53 +431,53 @@ mod tests {
 
     #[tokio::test]
     async fn a_character_that_a_byte_range_cuts_is_left_whole() {
-        let shelf = Shelf::new();
-        let id = shelf.put("a汉b").await;
+        let results = StoredResults::new();
+        let id = results.put("a汉b").await;
 
-        assert_eq!(shelf.text(json!({ "result_id": id, "bytes": "0-2" })).await.0, "a");
-        assert_eq!(shelf.text(json!({ "result_id": id, "bytes": "2-4" })).await.0, "汉b");
-        let within = shelf.text(json!({ "result_id": id, "bytes": "2-2" })).await;
+        assert_eq!(results.text(json!({ "result_id": id, "bytes": "0-2" })).await.0, "a");
+        assert_eq!(results.text(json!({ "result_id": id, "bytes": "2-4" })).await.0, "汉b");
+        let within = results.text(json!({ "result_id": id, "bytes": "2-2" })).await;
         assert_eq!(within, (String::new(), "[bytes 2-2 of 5 are within one character: ask for more of them]".into()));
     }
 
     #[tokio::test]
     async fn bytes_that_are_no_text_still_fit() {
-        let shelf = Shelf::new();
-        let id = shelf.put(vec![0x80; 100_000]).await;
+        let results = StoredResults::new();
+        let id = results.put(vec![0x80; 100_000]).await;
 
-        let (body, _) = shelf.text(json!({ "result_id": id, "page": 2 })).await;
+        let (body, _) = results.text(json!({ "result_id": id, "page": 2 })).await;
 
         assert!(body.chars().all(|c| c == char::REPLACEMENT_CHARACTER));
     }
 
     #[tokio::test]
     async fn bad_unknown_expired_and_other_peoples_ids_are_told_apart_only_where_that_is_harmless() {
-        let shelf = Shelf::new();
+        let results = StoredResults::new();
         for bad in ["", "x", "artifact_../../../etc/pas", "artifact_ABCDEF0123456789", "artifact_0123456789abcdef/"] {
-            assert_eq!(shelf.refused(json!({ "result_id": bad })).await.0, ToolErrorType::InvalidParameters, "{bad}");
+            assert_eq!(results.refused(json!({ "result_id": bad })).await.0, ToolErrorType::InvalidParameters, "{bad}");
         }
-        let unknown = shelf.refused(json!({ "result_id": "artifact_0123456789abcdef" })).await;
+        let unknown = results.refused(json!({ "result_id": "artifact_0123456789abcdef" })).await;
         assert_eq!(
             unknown,
             (ToolErrorType::NotFound, "there is no artifact artifact_0123456789abcdef: it never was, or it expired".into())
         );
 
         let other = Scope::new("t".try_into().unwrap(), "d".try_into().unwrap());
-        let id = shelf.artifacts.store.store(other, "t".into(), Bytes::from_static(b"secret")).await.unwrap();
-        let (kind, message) = shelf.refused(json!({ "result_id": id })).await;
+        let id = results.artifacts.store.store(other, "t".into(), Bytes::from_static(b"secret")).await.unwrap();
+        let (kind, message) = results.refused(json!({ "result_id": id })).await;
         assert_eq!((kind, message.replace(id.as_str(), "artifact_0123456789abcdef")), unknown);
 
-        let mine = shelf.put("mine").await;
-        shelf.clock.advance_ms(24 * 60 * 60 * 1000 + 1);
-        assert_eq!(shelf.refused(json!({ "result_id": mine })).await.0, ToolErrorType::NotFound);
-        let nowhere = fixture::call(&shelf.tool, r#"{"result_id":"artifact_0123456789abcdef"}"#).await.unwrap_err();
+        let mine = results.put("mine").await;
+        results.clock.advance_ms(24 * 60 * 60 * 1000 + 1);
+        assert_eq!(results.refused(json!({ "result_id": mine })).await.0, ToolErrorType::NotFound);
+        let nowhere = fixture::call(&results.tool, r#"{"result_id":"artifact_0123456789abcdef"}"#).await.unwrap_err();
         assert_eq!(nowhere.kind, ToolErrorType::NotFound);
     }
 
     #[tokio::test]
     async fn one_part_is_asked_for_and_in_its_form() {
-        let shelf = Shelf::new();
-        let id = shelf.put("x").await;
+        let results = StoredResults::new();
+        let id = results.put("x").await;
         for bad in [
             json!({ "page": 0 }),
             json!({ "page": 1, "lines": "1-2" }),
@@ -492,7 +492,7 @@ mod tests {
         ] {
             let mut arguments = json!({ "result_id": id });
             arguments.as_object_mut().unwrap().extend(bad.as_object().unwrap().clone());
-            assert_eq!(shelf.refused(arguments).await.0, ToolErrorType::InvalidParameters, "{bad}");
+            assert_eq!(results.refused(arguments).await.0, ToolErrorType::InvalidParameters, "{bad}");
         }
     }
 
