@@ -8,7 +8,7 @@ use callboard_actors::{
     limits::PDF_BYTES_MAX,
 };
 
-use super::{failure::Failure, terminal::tame};
+use super::{failure::Failure, terminal::sanitize};
 
 /// Reads files as attachments, in order. Blocks.
 pub(super) fn read<'f>(files: impl IntoIterator<Item = &'f std::path::PathBuf>) -> Result<Vec<Attachment>, Failure> {
@@ -16,7 +16,7 @@ pub(super) fn read<'f>(files: impl IntoIterator<Item = &'f std::path::PathBuf>) 
 }
 
 fn read_one(file: &Path) -> Result<Attachment, Failure> {
-    let shown = tame(&file.display().to_string());
+    let shown = sanitize(&file.display().to_string());
     let failed = |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
     let opened = std::fs::File::open(file).map_err(failed)?;
     if opened.metadata().map_err(failed)?.is_dir() {
@@ -32,7 +32,7 @@ fn read_one(file: &Path) -> Result<Attachment, Failure> {
             None => failure,
         }
     })?;
-    let name = file.file_name().map(|name| tame(&name.to_string_lossy())).unwrap_or_default();
+    let name = file.file_name().map(|name| sanitize(&name.to_string_lossy())).unwrap_or_default();
     Ok(attachment.title(name))
 }
 

@@ -26,7 +26,7 @@ use super::{
     session::{Session, fresh_id},
     signals::Signals,
     skills,
-    terminal::{Paint, Terminals, counted, err_line, out, out_line, tame},
+    terminal::{Paint, Terminals, counted, err_line, out, out_line, sanitize},
     trust::{Notes, ProjectUse},
     view::View,
 };
@@ -86,7 +86,7 @@ enum Next {
 }
 
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
-    let terminals = Terminals::look();
+    let terminals = Terminals::detect();
     let mut signals = Signals::listen();
     let session = Session::open(config, &args.host, args.session, false).await?;
     let mut lines = Lines::open(terminals);
@@ -100,7 +100,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         let (line, returned) = lines.next().await;
         lines = returned;
         let line = match line {
-            Some(Line::Said(line)) => line,
+            Some(Line::Entered(line)) => line,
             Some(Line::Interrupted) => break Done::Interrupted,
             None => break Done::Well,
         };
@@ -127,7 +127,7 @@ fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failu
     match attach::read([&std::path::PathBuf::from(file)]) {
         Ok(read) => {
             attached.extend(read);
-            err_line(&format!("attached to the next prompt: {}", tame(file)));
+            err_line(&format!("attached to the next prompt: {}", sanitize(file)));
             Ok(Done::Well)
         }
         Err(failure) => {
@@ -172,7 +172,7 @@ async fn one_line(
         "/tokens" => show_tokens(session).await,
         "/compact" => print_failure(compact(session).await),
         command if command.starts_with('/') && !command.contains(' ') => {
-            err_line(&format!("there is no command {}; /help lists the commands", tame(command)));
+            err_line(&format!("there is no command {}; /help lists the commands", sanitize(command)));
         }
         prompt => {
             let prompt = attached.drain(..).fold(Prompt::text(prompt), Prompt::attach);
@@ -279,7 +279,7 @@ async fn show_tokens(session: &Session) {
 
 /// A line of input.
 enum Line {
-    Said(String),
+    Entered(String),
     Interrupted,
 }
 
@@ -318,7 +318,7 @@ impl Lines {
                 let mut line = String::new();
                 match std::io::stdin().lock().read_line(&mut line) {
                     Ok(0) | Err(_) => None,
-                    Ok(_) => Some(Line::Said(line)),
+                    Ok(_) => Some(Line::Entered(line)),
                 }
             }
             Self::Editor(editor) => edit(editor),
@@ -332,7 +332,7 @@ fn edit(editor: &mut Reedline) -> Option<Line> {
     let mut interrupted: Option<Instant> = None;
     loop {
         match editor.read_line(&prompt) {
-            Ok(Signal::Success(line)) => return Some(Line::Said(line)),
+            Ok(Signal::Success(line)) => return Some(Line::Entered(line)),
             Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => return Some(Line::Interrupted),
             Ok(Signal::CtrlC) => {
                 interrupted = Some(Instant::now());

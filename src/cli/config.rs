@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{err_line, out_data, out_line, tame},
+    terminal::{err_line, out_data, out_line, sanitize},
     trust,
 };
 use crate::config::Config;
@@ -30,7 +30,7 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
             config.check()?;
             let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
             let read = if files.is_empty() { "no file, only defaults and the environment".to_owned() } else { files.join(", ") };
-            config.project_files().iter().for_each(|file| err_line(&tame(&file.line())));
+            config.project_files().iter().for_each(|file| err_line(&sanitize(&file.line())));
             for warning in config.warnings() {
                 err_line(&format!("warning: {warning}"));
             }

@@ -193,13 +193,13 @@ fn memory_of_commands(config: &Config) -> Option<Finding> {
     if crate::app::sandbox_mode(config.sandbox) == Mode::None {
         return None;
     }
-    let says = match sandbox::control_groups() {
+    let state = match sandbox::control_groups() {
         Ok(version) => format!("the kernel limits it, with a control group for each command (cgroup v{version})"),
         Err(why) => {
             format!("it is only watched, because there are no control groups with which the kernel could limit it ({why}; docs/serve.md)")
         }
     };
-    Some(Finding::ok("memory of commands", says))
+    Some(Finding::ok("memory of commands", state))
 }
 
 /// Whether commands are kept from the keyring of this session by more than the filter of system calls.
@@ -207,13 +207,13 @@ fn keys_of_commands(config: &Config) -> Option<Finding> {
     if crate::app::sandbox_mode(config.sandbox) == Mode::None {
         return None;
     }
-    let says = match sandbox::session_keyrings() {
+    let state = match sandbox::session_keyrings() {
         Ok(()) => "each command has a new, empty session keyring".to_owned(),
         Err(why) => {
             format!("commands have the session keyring of this host ({why}); behind a boundary the filter of system calls closes it")
         }
     };
-    Some(Finding::ok("keys of commands", says))
+    Some(Finding::ok("keys of commands", state))
 }
 
 /// Whether each provider has its key; sends no request.

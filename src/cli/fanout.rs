@@ -23,7 +23,7 @@ use super::{
     run::{SHUTDOWN, seconds},
     session::{announce, scope},
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out, out_json, tame},
+    terminal::{Paint, Terminals, err_line, out, out_json, sanitize},
     trust::{Notes, ProjectUse},
 };
 use crate::{
@@ -205,7 +205,7 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
 
 /// A progress bar; hidden if standard error is not a terminal.
 fn bar(tasks: usize) -> ProgressBar {
-    let target = if Terminals::look().stderr { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if Terminals::detect().stderr { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(u64::try_from(tasks).unwrap_or(u64::MAX)), target);
     let style = ProgressStyle::with_template("{elapsed:>6} [{bar:30}] {pos}/{len}  {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -215,7 +215,7 @@ fn bar(tasks: usize) -> ProgressBar {
 /// Formats a result for people.
 fn section(end: &TaskEnd, line: &str) -> String {
     let head = visible_line(line, HEAD_CHARS);
-    let text = tame(end.text());
+    let text = sanitize(end.text());
     let text = text.trim_end();
     let mut section = format!("== {} {head}\n", end.index + 1);
     if !text.is_empty() {
@@ -223,7 +223,7 @@ fn section(end: &TaskEnd, line: &str) -> String {
         section.push('\n');
     }
     if let Err(why) = &end.outcome {
-        section += &format!("[failed: {}]\n", tame(&why.failure.message).replace('\n', " "));
+        section += &format!("[failed: {}]\n", sanitize(&why.failure.message).replace('\n', " "));
     }
     section.push('\n');
     section

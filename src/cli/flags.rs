@@ -139,7 +139,7 @@ impl HostFlags {
             mcp: servers(config, self.mcp.as_ref())?,
             recovery,
             budget: self.budget(),
-            at_terminal: Terminals::look().has_person(),
+            at_terminal: Terminals::detect().has_person(),
         })
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn follow(
     old: OldQuestions,
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr());
-    let has_person = Terminals::look().has_person();
+    let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
     view.begin();
     for question in old.open {

@@ -83,37 +83,37 @@ pub(super) fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<Mcp
     Ok(own.chain(more.clone()).collect())
 }
 
-/// The result of asking one server. An error comes with the last output of the server's process.
-struct Asked {
+/// The result of surveyor one server. An error comes with the last output of the server's process.
+struct SurveyOf {
     server: String,
     survey: Result<Survey, (McpError, String)>,
 }
 
-struct Asking {
+struct Surveyor {
     pool: McpPool,
     tenant: TenantId,
     pins: Arc<FilePins>,
 }
 
-impl Asking {
+impl Surveyor {
     fn new(config: &Config, tenant: &str) -> Result<Self, Failure> {
         let pool = app::mcp_pool(app::masker(config))?;
         Ok(Self { pool, tenant: TenantId::new(tenant)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
     }
 
-    async fn ask(&self, server: &McpServerConfig) -> Asked {
+    async fn survey(&self, server: &McpServerConfig) -> SurveyOf {
         let survey = mcp::survey(server, &self.pool, &self.tenant, &*self.pins).await;
         let words = || self.pool.server(&self.tenant, server).map(|server| server.last_words()).unwrap_or_default();
-        Asked { server: server.name.clone(), survey: survey.map_err(|error| (error, words())) }
+        SurveyOf { server: server.name.clone(), survey: survey.map_err(|error| (error, words())) }
     }
 
-    async fn ask_all(&self, servers: &[McpServerConfig]) -> Vec<Asked> {
-        join_all(servers.iter().map(|server| self.ask(server))).await
+    async fn survey_all(&self, servers: &[McpServerConfig]) -> Vec<SurveyOf> {
+        join_all(servers.iter().map(|server| self.survey(server))).await
     }
 }
 
 pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Failure> {
-    let asking = Asking::new(
+    let surveyor = Surveyor::new(
         config,
         match &command {
             McpCommand::List(args) => &args.tenant,
@@ -123,8 +123,8 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
     let mut signals = Signals::listen();
     let working = async {
         match &command {
-            McpCommand::List(args) => list(&asking, &servers(config, args.mcp.as_ref())?, args.json).await,
-            McpCommand::Check(args) => check(&asking, &servers(config, args.servers.mcp.as_ref())?, args).await,
+            McpCommand::List(args) => list(&surveyor, &servers(config, args.mcp.as_ref())?, args.json).await,
+            McpCommand::Check(args) => check(&surveyor, &servers(config, args.servers.mcp.as_ref())?, args).await,
         }
     };
     let done = tokio::select! {
@@ -133,55 +133,55 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
         done = working => done,
     };
     // A hanging server must not delay the exit.
-    let _ = tokio::time::timeout(Duration::from_secs(6), asking.pool.close_all()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(6), surveyor.pool.close_all()).await;
     done
 }
 
-async fn list(asking: &Asking, servers: &[McpServerConfig], as_json: bool) -> Result<Done, Failure> {
-    let asked = asking.ask_all(servers).await;
+async fn list(surveyor: &Surveyor, servers: &[McpServerConfig], as_json: bool) -> Result<Done, Failure> {
+    let surveyed = surveyor.survey_all(servers).await;
     if as_json {
-        out_json(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
     } else {
-        for offer in asked.iter().filter_map(|asked| asked.survey.as_ref().ok()).flat_map(|survey| &survey.offers) {
+        for offer in surveyed.iter().filter_map(|surveyed| surveyed.survey.as_ref().ok()).flat_map(|survey| &survey.offers) {
             let description = offer.definition.description.lines().next().unwrap_or_default();
             out_line(&format!("{:<40} {}", offer.name, description.chars().take(100).collect::<String>()));
         }
         if servers.is_empty() {
             err_line("note: no MCP server is configured: see `[[mcp]]` in callboard.toml, or --mcp FILE");
         }
-        lines(&asked).iter().for_each(|line| err_line(&format!("note: {line}")));
+        lines(&surveyed).iter().for_each(|line| err_line(&format!("note: {line}")));
     }
-    Ok(if asked.iter().any(|asked| asked.survey.is_err()) { Done::Badly } else { Done::Well })
+    Ok(if surveyed.iter().any(|surveyed| surveyed.survey.is_err()) { Done::Badly } else { Done::Well })
 }
 
-async fn check(asking: &Asking, servers: &[McpServerConfig], args: &CheckArgs) -> Result<Done, Failure> {
+async fn check(surveyor: &Surveyor, servers: &[McpServerConfig], args: &CheckArgs) -> Result<Done, Failure> {
     if let Some(named) = &args.accept {
-        return accept(asking, servers, named).await;
+        return accept(surveyor, servers, named).await;
     }
-    let asked = asking.ask_all(servers).await;
-    let wrong = |asked: &Asked| match &asked.survey {
+    let surveyed = surveyor.survey_all(servers).await;
+    let wrong = |surveyed: &SurveyOf| match &surveyed.survey {
         Ok(survey) => survey.offers.iter().any(|offer| offer.standing == Standing::Changed),
         Err(_) => true,
     };
     if args.servers.json {
-        out_json(&serde_json::to_string_pretty(&asked.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(&serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
     } else {
-        for asked in &asked {
-            if let Ok(survey) = &asked.survey {
+        for surveyed in &surveyed {
+            if let Ok(survey) = &surveyed.survey {
                 let new = survey.offers.iter().filter(|offer| offer.standing == Standing::New).count();
                 let new = if new > 0 { format!(", {new} of them new and pinned") } else { String::new() };
-                out_line(&format!("{}: {}{new} (protocol {})", asked.server, counted(survey.offers.len(), "tool"), survey.protocol));
+                out_line(&format!("{}: {}{new} (protocol {})", surveyed.server, counted(survey.offers.len(), "tool"), survey.protocol));
             }
         }
-        lines(&asked).iter().for_each(|line| out_line(line));
+        lines(&surveyed).iter().for_each(|line| out_line(line));
         if servers.is_empty() {
             out_line("no MCP server is configured");
         }
     }
-    Ok(if asked.iter().any(wrong) { Done::Badly } else { Done::Well })
+    Ok(if surveyed.iter().any(wrong) { Done::Badly } else { Done::Well })
 }
 
-async fn accept(asking: &Asking, servers: &[McpServerConfig], named: &str) -> Result<Done, Failure> {
+async fn accept(surveyor: &Surveyor, servers: &[McpServerConfig], named: &str) -> Result<Done, Failure> {
     let whose = |server: &&McpServerConfig| server.name == named || named.starts_with(&format!("{}__", server.name));
     let Some(server) = servers.iter().find(whose) else {
         let failure = Failure::work(format!("there is no MCP server `{named}`, and no server has a tool of this name"));
@@ -190,7 +190,7 @@ async fn accept(asking: &Asking, servers: &[McpServerConfig], named: &str) -> Re
             None => failure.hint("`callboard mcp list` shows all tools"),
         });
     };
-    let accepted = mcp::accept(server, &asking.pool, &asking.tenant, &*asking.pins, named).await;
+    let accepted = mcp::accept(server, &surveyor.pool, &surveyor.tenant, &*surveyor.pins, named).await;
     match accepted.map_err(|error| Failure::work(error.to_string()))? {
         0 => out_line(&format!("{named}: nothing changed since it was accepted")),
         1 => out_line(&format!("{named}: accepted 1 tool as it is now")),
@@ -200,19 +200,19 @@ async fn accept(asking: &Asking, servers: &[McpServerConfig], named: &str) -> Re
 }
 
 /// The problems of all servers, one per line.
-fn lines(asked: &[Asked]) -> Vec<String> {
-    let of = |asked: &Asked| match &asked.survey {
+fn lines(surveyed: &[SurveyOf]) -> Vec<String> {
+    let of = |surveyed: &SurveyOf| match &surveyed.survey {
         Ok(survey) => survey.notes.clone(),
         Err((error, words)) if words.is_empty() => vec![error.to_string()],
         Err((error, words)) => vec![format!("{error} (its last output: {words})")],
     };
-    asked.iter().flat_map(of).collect()
+    surveyed.iter().flat_map(of).collect()
 }
 
-fn described(asked: &Asked) -> serde_json::Value {
-    let survey = match &asked.survey {
+fn described(surveyed: &SurveyOf) -> serde_json::Value {
+    let survey = match &surveyed.survey {
         Ok(survey) => survey,
-        Err((error, words)) => return json!({"server": asked.server, "error": error.to_string(), "stderr": words}),
+        Err((error, words)) => return json!({"server": surveyed.server, "error": error.to_string(), "stderr": words}),
     };
     let standing = |standing| match standing {
         Standing::New => "new",
@@ -235,5 +235,5 @@ fn described(asked: &Asked) -> serde_json::Value {
             })
         })
         .collect();
-    json!({"server": asked.server, "protocol": survey.protocol, "tools": tools, "notes": survey.notes})
+    json!({"server": surveyed.server, "protocol": survey.protocol, "tools": tools, "notes": survey.notes})
 }

@@ -12,7 +12,7 @@ use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
     sessions::stored,
-    terminal::{err_line, out, out_json, tame},
+    terminal::{err_line, out, out_json, sanitize},
 };
 use crate::{
     app::{Opening, TENANT},
@@ -41,7 +41,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         for id in sessions.ids(&tenant).await? {
             match stored(&sessions, &id).await {
                 Ok(state) => figures.push(state.metrics),
-                Err(_) => err_line(&format!("not counted: `{}` cannot be read", tame(id.as_str()))),
+                Err(_) => err_line(&format!("not counted: `{}` cannot be read", sanitize(id.as_str()))),
             }
         }
         let stats = GlobalStats::of(&figures);
@@ -71,7 +71,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
 
 /// Prints the report of a conversation.
 pub(super) fn report(state: &Durable, id: &ConversationId) {
-    out(&tame(&state.report(id)));
+    out(&sanitize(&state.report(id)));
 }
 
 fn pretty(value: &impl serde::Serialize) -> String {

@@ -13,7 +13,7 @@ use callboard_actors::{
 
 use super::{
     failure::Failure,
-    terminal::{counted, tame},
+    terminal::{counted, sanitize},
     view::seconds,
 };
 
@@ -49,7 +49,7 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
         excerpt.push('…');
     }
     let (id, tokens, took) = (round.round_id, round.tokens_used, seconds(round.latency_ms));
-    tame(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"))
+    sanitize(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"))
 }
 
 /// Formats all messages, each round's below its line. Rounds whose messages are no longer in the
@@ -101,7 +101,7 @@ fn describe_message(message: &Message) -> String {
         };
         text.push_str(&part);
     }
-    tame(text.trim_end())
+    sanitize(text.trim_end())
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure> {
-    let terminals = Terminals::look();
+    let terminals = Terminals::detect();
     let attachments = attachments(&args.attach).await?;
     let prompt = match (&args.prompt, args.resume) {
         (None, true) if attachments.is_empty() => None,
@@ -140,7 +140,7 @@ async fn take_up(
 async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> OldQuestions {
     let questions = session.questions();
     let seen = questions.iter().map(|question| question.tool_call_id.clone()).collect();
-    let terminals = Terminals::look();
+    let terminals = Terminals::detect();
     let flag = args.host.approve.map(Approve::from).or(config.approve);
     let allow = match flag {
         Some(Approve::Auto) => true,

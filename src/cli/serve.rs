@@ -9,7 +9,7 @@ use super::{
     failure::{Done, Failure},
     run::seconds,
     signals::{Hangups, Signals},
-    terminal::{Paint, counted, err_line, out_line, tame},
+    terminal::{Paint, counted, err_line, out_line, sanitize},
 };
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
@@ -157,11 +157,11 @@ async fn report(serving: &Serving, bound: SocketAddr) {
     let paint = Paint::stderr();
     let tenants = counted(serving.operator.tenants().await.len(), "tenant");
     let store = serving.store.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
-    let (provider, model) = (tame(&serving.provider), tame(&serving.model));
+    let (provider, model) = (sanitize(&serving.provider), sanitize(&serving.model));
     err_line(&format!("{} serves at http://{bound}", paint.bold("callboard")));
-    err_line(&paint.dim(&format!("{tenants}, provider {provider}, model {model}, store {}", tame(&store))));
+    err_line(&paint.dim(&format!("{tenants}, provider {provider}, model {model}, store {}", sanitize(&store))));
     for note in &serving.notes {
-        err_line(&paint.dim(&format!("note: {}", tame(note))));
+        err_line(&paint.dim(&format!("note: {}", sanitize(note))));
     }
     match &serving.single {
         Some(Single::Made { tenant, key }) => {
@@ -169,7 +169,7 @@ async fn report(serving: &Serving, bound: SocketAddr) {
             out_line(key);
         }
         Some(Single::Known { tenant, file }) => {
-            let file = tame(&file.display().to_string());
+            let file = sanitize(&file.display().to_string());
             err_line(&paint.dim(&format!(
                 "tenant {tenant} keeps the key of an earlier start; {file} holds its hash; remove the file to get a new key"
             )));
@@ -187,7 +187,7 @@ async fn resume(host: crate::Host, operator: TenantOperator, left_behind: Vec<ca
             err_line(&format!("interrupted rounds resumed: {}{left}{failed}{erased}", resumed.woken));
         }
         Ok(_) => {}
-        Err(error) => err_line(&format!("interrupted rounds are not resumed: {}", tame(&error.to_string()))),
+        Err(error) => err_line(&format!("interrupted rounds are not resumed: {}", sanitize(&error.to_string()))),
     }
 }
 
@@ -197,9 +197,9 @@ async fn reload(operator: &TenantOperator) {
         Ok(Reloaded { added, changed, removed, needs_restart }) => {
             let list = |what: &str, ids: &[String]| if ids.is_empty() { String::new() } else { format!(", {what} {}", ids.join(" ")) };
             let lists = [list("added", &added), list("changed", &changed), list("removed", &removed)].concat();
-            err_line(&tame(&format!("reloaded{lists}")));
-            needs_restart.iter().for_each(|line| err_line(&tame(&format!("note: {line}"))));
+            err_line(&sanitize(&format!("reloaded{lists}")));
+            needs_restart.iter().for_each(|line| err_line(&sanitize(&format!("note: {line}"))));
         }
-        Err(error) => err_line(&tame(&format!("not reloaded, nothing changed: {error}"))),
+        Err(error) => err_line(&sanitize(&format!("not reloaded, nothing changed: {error}"))),
     }
 }

@@ -14,7 +14,7 @@ use super::{
     ask::Question,
     failure::Failure,
     flags::HostFlags,
-    terminal::{Paint, counted, err_line, tame},
+    terminal::{Paint, counted, err_line, sanitize},
     trust,
 };
 use crate::{
@@ -54,17 +54,17 @@ pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
 /// effect, if any; then notes.
 pub(super) fn announce(config: &Config, app: &App) {
     let paint = Paint::stderr();
-    let (provider, model, workspace) = (tame(&app.provider), tame(&app.model), tame(&app.workspace.display().to_string()));
+    let (provider, model, workspace) = (sanitize(&app.provider), sanitize(&app.model), sanitize(&app.workspace.display().to_string()));
     let counts = |file: &&ProjectFile| file.kind == ProjectKind::Configuration && (file.is_trusted() || !file.counts.is_empty());
     let with = match config.project_files().iter().find(counts) {
-        Some(file) if file.is_trusted() => format!(", configuration {} (trusted)", tame(&file.path.display().to_string())),
-        Some(file) => format!(", configuration {} (only what narrows)", tame(&file.path.display().to_string())),
+        Some(file) if file.is_trusted() => format!(", configuration {} (trusted)", sanitize(&file.path.display().to_string())),
+        Some(file) => format!(", configuration {} (only what narrows)", sanitize(&file.path.display().to_string())),
         None => String::new(),
     };
     err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}{with}", paint.bold("callboard")));
     trust::note(config);
     for note in &app.notes {
-        err_line(&paint.dim(&format!("note: {}", tame(note))));
+        err_line(&paint.dim(&format!("note: {}", sanitize(note))));
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{counted, err_line, out_json, out_line, tame},
+    terminal::{counted, err_line, out_json, out_line, sanitize},
 };
 use crate::{
     app::nearest,
@@ -100,12 +100,12 @@ fn list(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
         let Skill { metadata, .. } = &found.skill;
         let line: String = metadata.description.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(100).collect();
         let who = if metadata.disable_model_invocation { " (people only)" } else { "" };
-        out_line(&tame(&format!("{:<24} {line}{who}", metadata.name.as_str())));
+        out_line(&sanitize(&format!("{:<24} {line}{who}", metadata.name.as_str())));
     }
     if survey.skills.is_empty() {
         err_line("note: there are no skills here; each is a folder with a SKILL.md");
     }
-    survey.broken.iter().for_each(|broken| err_line(&tame(&format!("note: {} cannot be used: {}", broken.folder, broken.reason))));
+    survey.broken.iter().for_each(|broken| err_line(&sanitize(&format!("note: {} cannot be used: {}", broken.folder, broken.reason))));
     Ok(Done::Well)
 }
 
@@ -124,17 +124,17 @@ async fn show(folder: &SkillFolder, name: &str, as_json: bool) -> Result<Done, F
         out_json(&serde_json::to_string_pretty(&skill).unwrap_or_default());
         return Ok(Done::Well);
     }
-    out_line(&tame(&format!("{}: {}", skill.name(), skill.metadata.description)));
+    out_line(&sanitize(&format!("{}: {}", skill.name(), skill.metadata.description)));
     if let Some(tools) = &skill.modifier.allowed_tools {
-        out_line(&tame(&format!("tools: {}", tools.iter().map(String::as_str).collect::<Vec<_>>().join(", "))));
+        out_line(&sanitize(&format!("tools: {}", tools.iter().map(String::as_str).collect::<Vec<_>>().join(", "))));
     }
     if let Some(model) = &skill.modifier.model {
-        out_line(&tame(&format!("model: {model}")));
+        out_line(&sanitize(&format!("model: {model}")));
     }
     for resource in skill.resources.iter().flatten() {
-        out_line(&tame(&format!("file: {} ({} bytes)", resource.path, resource.bytes)));
+        out_line(&sanitize(&format!("file: {} ({} bytes)", resource.path, resource.bytes)));
     }
-    out_line(&tame(&format!("\n{}", skill.instructions.unwrap_or_default())));
+    out_line(&sanitize(&format!("\n{}", skill.instructions.unwrap_or_default())));
     Ok(Done::Well)
 }
 
@@ -145,7 +145,7 @@ fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
         let broken: Vec<_> = survey.broken.iter().map(|broken| json!({"folder": broken.folder, "reason": broken.reason})).collect();
         out_json(&serde_json::to_string_pretty(&json!({"skills": skills, "broken": broken})).unwrap_or_default());
     } else {
-        survey.notes().iter().for_each(|note| out_line(&tame(note)));
+        survey.notes().iter().for_each(|note| out_line(&sanitize(note)));
         let usable = counted(survey.skills.len(), "skill");
         out_line(&format!("{usable} can be used, {} cannot", survey.broken.len()));
     }
@@ -157,15 +157,15 @@ fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
 pub(super) async fn in_chat(handle: &ConversationHandle, argument: &str) -> Result<(), Failure> {
     if let Some(name) = argument.strip_prefix('-') {
         handle.deactivate_skill(name.trim()).await?;
-        out_line(&format!("{} is no longer active", tame(name.trim())));
+        out_line(&format!("{} is no longer active", sanitize(name.trim())));
     } else if !argument.is_empty() {
         handle.activate_skill(argument).await?;
-        out_line(&format!("{} is active until /skills -{}", tame(argument), tame(argument)));
+        out_line(&format!("{} is active until /skills -{}", sanitize(argument), sanitize(argument)));
     } else {
         for skill in handle.skills().await? {
             let mark = if skill.active.is_some() { '*' } else { ' ' };
             let line: String = skill.metadata.description.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(90).collect();
-            out_line(&tame(&format!("{mark} {:<24} {line}", skill.metadata.name.as_str())));
+            out_line(&sanitize(&format!("{mark} {:<24} {line}", skill.metadata.name.as_str())));
         }
     }
     Ok(())

@@ -70,7 +70,7 @@ pub(super) struct Terminals {
 }
 
 impl Terminals {
-    pub(super) fn look() -> Self {
+    pub(super) fn detect() -> Self {
         Self { stdin: io::stdin().is_terminal(), stdout: io::stdout().is_terminal(), stderr: io::stderr().is_terminal() }
     }
 
@@ -131,7 +131,7 @@ pub(super) fn err_shown(text: &str) {
 
 /// Escapes invisible characters in foreign text. Call this before painting foreign text; all other
 /// text is escaped when it is written.
-pub(super) fn tame(text: &str) -> String {
+pub(super) fn sanitize(text: &str) -> String {
     visible(text)
 }
 

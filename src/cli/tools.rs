@@ -208,7 +208,7 @@ async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> R
         approve: approve.map(Into::into),
         mcp: servers(config, place.mcp.as_ref())?,
         recovery: Recovery::Close,
-        at_terminal: Terminals::look().has_person(),
+        at_terminal: Terminals::detect().has_person(),
         ..Overrides::default()
     };
     let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::{
     failure::{Done, Failure},
-    terminal::{Paint, Terminals, err, err_line, out_line, tame},
+    terminal::{Paint, Terminals, err, err_line, out_line, sanitize},
     typed,
 };
 use crate::{
@@ -84,7 +84,7 @@ impl From<TrustError> for Failure {
 /// again after each agreement.
 pub(super) fn settle(wanted: &ProjectUse<'_>, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Config, ConfigError> {
     let mut config = load()?;
-    if wanted.asks && Terminals::look().has_person() {
+    if wanted.asks && Terminals::detect().has_person() {
         let mut asked = Vec::new();
         // A loop, because a configuration that was just trusted may name folders of skills.
         while let Some(path) = next(&config, wanted, &asked) {
@@ -130,9 +130,9 @@ fn agree(config: &Config, candidate: &Candidate) -> Result<bool, Failure> {
 pub(super) fn note(config: &Config) {
     let open: Vec<_> = config.project_files().iter().filter(|file| !file.is_trusted()).collect();
     if let (false, Err(error)) = (open.is_empty(), config.trust().entries()) {
-        err_line(&tame(&format!("note: {error}")));
+        err_line(&sanitize(&format!("note: {error}")));
     }
-    open.iter().for_each(|file| err_line(&Paint::stderr().dim(&tame(&format!("note: {}", file.line())))));
+    open.iter().for_each(|file| err_line(&Paint::stderr().dim(&sanitize(&format!("note: {}", file.line())))));
 }
 
 /// The first mistake in an untrusted configuration, for commands that check the configuration.
@@ -160,7 +160,7 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
         err_line("note: there is nothing to trust here: neither callboard.toml nor AGENTS.md");
         return Ok(Done::Well);
     }
-    let can_ask = Terminals::look().has_person();
+    let can_ask = Terminals::detect().has_person();
     let mut all = true;
     // Folders of skills that a configuration names are appended to `files`.
     let mut at = 0;

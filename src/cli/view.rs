@@ -9,7 +9,7 @@ use callboard_actors::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, tame};
+use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, sanitize};
 use crate::visible::VisibleStream;
 
 /// How a round is displayed.
@@ -69,14 +69,14 @@ impl View {
             EventKind::ThinkingDelta { text } => self.thought(text),
             EventKind::Message { message, .. } => self.whole(&message.text()),
             EventKind::ToolCall { tool_call_id, summary, .. } => {
-                self.running.insert(tool_call_id.clone(), tame(summary));
+                self.running.insert(tool_call_id.clone(), sanitize(summary));
                 self.fresh_line();
                 self.spin();
             }
             EventKind::ToolProgress { tool_call_id, text } => self.progress(tool_call_id, text),
             EventKind::ToolResult { tool_call_id, name, is_error, summary, duration_ms, retry_count, .. } => {
                 self.calls += 1;
-                let what = self.running.remove(tool_call_id).unwrap_or_else(|| tame(name));
+                let what = self.running.remove(tool_call_id).unwrap_or_else(|| sanitize(name));
                 let why = is_error.then_some(summary.as_str());
                 self.tool_line(&what, why, *duration_ms, *retry_count);
             }
@@ -111,7 +111,7 @@ impl View {
         if self.lines {
             self.stop_spinner();
             self.fresh_line();
-            err_line(&self.paint.dim(&format!("  {}", tame(text))));
+            err_line(&self.paint.dim(&format!("  {}", sanitize(text))));
             self.spin();
         }
     }
@@ -191,7 +191,7 @@ impl View {
     fn progress(&mut self, id: &str, text: &str) {
         if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
             // A progress bar rewrites its line again and again; the last version counts.
-            let line = tame(text.split(['\n', '\r']).rfind(|line| !line.is_empty()).unwrap_or_default());
+            let line = sanitize(text.split(['\n', '\r']).rfind(|line| !line.is_empty()).unwrap_or_default());
             spinner.set_message(format!("{what}  {line}"));
         }
     }
@@ -209,7 +209,7 @@ impl View {
             count => format!(", {count} retries"),
         };
         let time = self.paint.dim(&format!("({}{retries})", seconds(duration_ms)));
-        let why = why.map(|why| format!(": {}", tame(why))).unwrap_or_default();
+        let why = why.map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
         err_line(&format!("  {mark} {what} {time}{why}"));
         self.spin();
     }

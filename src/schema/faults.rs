@@ -137,7 +137,8 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
                 errors.iter().flat_map(|error| of(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
                 faults
             });
-            nearest_branch(branches.collect(), place).unwrap_or_else(|| fault(FaultKind::Message("matches none of the allowed forms".to_owned())))
+            nearest_branch(branches.collect(), place)
+                .unwrap_or_else(|| fault(FaultKind::Message("matches none of the allowed forms".to_owned())))
         }
         Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message("matches more than one of several exclusive forms".to_owned())),
         Kind::PropertyNames { error } => of(error, schema, nested + 1),

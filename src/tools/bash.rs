@@ -316,16 +316,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_answer_tells_status_output_and_errors_apart() {
-        let said = |status, stdout: &str, stderr: &str| {
+        let output = |status, stdout: &str, stderr: &str| {
             Ok(ExecResult { status, stdout: stdout.to_owned(), stderr: stderr.to_owned(), ..ExecResult::default() })
         };
 
-        assert_eq!(run("x", said(Some(0), "out\n", "")).await, Ok("out".to_owned()));
-        assert_eq!(run("x", said(Some(0), "", "")).await, Ok("[no output]".to_owned()));
-        assert_eq!(run("x", said(Some(3), "out\n", "bad\n")).await, Ok("[exit status 3]\nout\n[stderr]\nbad".to_owned()));
-        assert_eq!(run("x", said(None, "", "")).await, Ok("[killed by a signal]".to_owned()));
+        assert_eq!(run("x", output(Some(0), "out\n", "")).await, Ok("out".to_owned()));
+        assert_eq!(run("x", output(Some(0), "", "")).await, Ok("[no output]".to_owned()));
+        assert_eq!(run("x", output(Some(3), "out\n", "bad\n")).await, Ok("[exit status 3]\nout\n[stderr]\nbad".to_owned()));
+        assert_eq!(run("x", output(None, "", "")).await, Ok("[killed by a signal]".to_owned()));
         assert_eq!(
-            run("x", said(Some(0), "key not-a-real-key", "password=hunter2")).await,
+            run("x", output(Some(0), "key not-a-real-key", "password=hunter2")).await,
             Ok("key [masked:1]\n[stderr]\npassword=[masked:1]".to_owned())
         );
         let cut = ExecResult {
@@ -340,7 +340,7 @@ mod tests {
             run("x", Ok(cut)).await.unwrap(),
             "o\n[kept 1 of 12 bytes]\n[2 processes still ran in the background when the command ended; they were killed]"
         );
-        let long = run("x", said(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
+        let long = run("x", output(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
         assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());
     }
 

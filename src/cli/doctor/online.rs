@@ -9,7 +9,7 @@ use super::Finding;
 use crate::config::{Config, ProviderConfig, ProviderKind};
 
 /// Timeout of one request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// API version of the request for the list of models.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
@@ -17,7 +17,7 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// Checks each provider. Also returns the time from the first `Date` header among the answers.
 pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTime>) {
     let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
-    let client = match reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).build() {
+    let client = match reqwest::Client::builder().timeout(REQUEST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build() {
         Ok(client) => client,
         Err(_) => {
             return (vec![Finding::fail("providers", "the HTTP client cannot be built", "check the certificates of the system")], None);

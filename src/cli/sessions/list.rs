@@ -11,7 +11,7 @@ use crate::{
     cli::{
         failure::{Done, Failure},
         flags::StoreFlag,
-        terminal::{err_line, out, out_json, tame},
+        terminal::{err_line, out, out_json, sanitize},
     },
     config::Config,
 };
@@ -61,7 +61,7 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
             (None, Open::Running) => "interrupted",
             (None, Open::Parked) => "waiting for approval",
         };
-        table.push_str(format!("{:<width$}  {when}  {:>5} entries  {state}", tame(row.conversation.as_str()), row.head.seq).trim_end());
+        table.push_str(format!("{:<width$}  {when}  {:>5} entries  {state}", sanitize(row.conversation.as_str()), row.head.seq).trim_end());
         table.push('\n');
     }
     out(&table);

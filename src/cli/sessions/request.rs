@@ -42,7 +42,7 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
         other => Failure::work(other.to_string()),
     })?;
     let body = String::from_utf8_lossy(&body);
-    if Terminals::look().stdout {
+    if Terminals::detect().stdout {
         out_json(&body);
     } else {
         out_data(&body);

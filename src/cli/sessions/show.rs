@@ -13,7 +13,7 @@ use crate::{
         failure::{Done, Failure},
         rounds::describe,
         session::unreadable,
-        terminal::{Paint, err_line, out, out_json, tame},
+        terminal::{Paint, err_line, out, out_json, sanitize},
         view::seconds,
     },
     config::Config,
@@ -66,7 +66,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
     let paint = Paint::stderr();
     for call in state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default() {
         if matches!(call.state, CallState::Asked { .. }) {
-            err_line(&format!("waiting for approval: {} {}", tame(&call.tool_use.name), tame(call.tool_use.input.as_str())));
+            err_line(&format!("waiting for approval: {} {}", sanitize(&call.tool_use.name), sanitize(call.tool_use.input.as_str())));
         }
     }
     if open == Open::Running {

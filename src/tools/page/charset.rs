@@ -3,7 +3,7 @@
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-/// Bytes at the start of a page that are searched for its encoding. HTML says 1024; this allows for
+/// Bytes at the start of a page that are searched for its encoding. HTML in_document 1024; this allows for
 /// long comments before it.
 const PRESCAN_BYTES: usize = 4096;
 
@@ -26,7 +26,7 @@ fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: b
     }
     let start = bytes.get(..PRESCAN_BYTES).unwrap_or(bytes);
     let declared = content_type.and_then(|text| label(text.as_bytes(), b"charset"));
-    let says = || {
+    let in_document = || {
         let own = label(start, b"charset").or_else(|| label(start, b"encoding")).filter(|_| is_markup)?;
         // The declaration could be read as ASCII, so the page is not UTF-16, whatever it declares.
         Some(if own == encoding_rs::UTF_16LE || own == encoding_rs::UTF_16BE { UTF_8 } else { own })
@@ -34,7 +34,7 @@ fn encoding_of(bytes: &[u8], content_type: Option<&str>, is_markup: bool, cut: b
     let whole = !cut && start.len() == bytes.len();
     let broken = || std::str::from_utf8(start).is_err_and(|error| whole || error.error_len().is_some());
     let guess = || if broken() { WINDOWS_1252 } else { UTF_8 };
-    declared.or_else(says).unwrap_or_else(guess)
+    declared.or_else(in_document).unwrap_or_else(guess)
 }
 
 /// Returns the encoding after the first `name=` that names a known one.

@@ -69,8 +69,8 @@ pub(super) fn refuse(content_type: Option<&str>) -> Result<(), ToolError> {
 }
 
 fn no_text(content_type: Option<&str>) -> ToolError {
-    let said: String = content_type.unwrap_or("of unknown kind").chars().filter(|c| !c.is_control()).take(100).collect();
-    ToolError::failed(format!("the document is not text ({said}); only web pages, text and JSON can be read")).code("NOT_TEXT")
+    let kind: String = content_type.unwrap_or("of unknown kind").chars().filter(|c| !c.is_control()).take(100).collect();
+    ToolError::failed(format!("the document is not text ({kind}); only web pages, text and JSON can be read")).code("NOT_TEXT")
 }
 
 /// Returns the text of a document. Its head has the title, the URL and an account of what is
