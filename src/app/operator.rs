@@ -50,12 +50,12 @@ struct State {
     config: Arc<Config>,
     stored: StoredTenants,
     entries: ProviderEntries,
-    served: BTreeMap<TenantId, Standing>,
+    served: BTreeMap<TenantId, ServedTenant>,
 }
 
 /// A tenant that is served.
 #[derive(Clone)]
-struct Standing {
+struct ServedTenant {
     section: TenantSection,
     setup: TenantSetup,
     /// Whether the configuration file names the tenant and therefore wins.
@@ -101,7 +101,7 @@ impl TenantOperator {
         let mut state = self.0.state.lock().await;
         let (config, stored) = (state.config.clone(), state.stored.clone());
         self.apply(&mut state, config, stored).await?;
-        Ok(state.served.values().flat_map(|standing| standing.setup.notes.clone()).collect())
+        Ok(state.served.values().flat_map(|served_tenant| served_tenant.setup.notes.clone()).collect())
     }
 
     /// Ids of the served tenants.
@@ -145,9 +145,11 @@ impl TenantOperator {
     /// The persisted state with the current pauses.
     fn with_pauses(&self, state: &State) -> StoredTenants {
         let mut stored = state.stored.clone();
-        for (id, standing) in &state.served {
+        for (id, served_tenant) in &state.served {
             let paused = self.0.host.tenant(id).is_paused().unwrap_or_default();
-            if paused != standing.section.paused.unwrap_or_default() || stored.tenants.get(id).is_some_and(|known| known.paused.is_some()) {
+            if paused != served_tenant.section.paused.unwrap_or_default()
+                || stored.tenants.get(id).is_some_and(|known| known.paused.is_some())
+            {
                 stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
             }
         }
@@ -173,12 +175,12 @@ impl TenantOperator {
         }
         let mut served = BTreeMap::new();
         for Wanted { section, from_file } in wanted {
-            let before = state.served.remove(&section.id).map(|standing| standing.setup);
+            let before = state.served.remove(&section.id).map(|served_tenant| served_tenant.setup);
             let Some(setup) = changed.get(&section.id).cloned().or(before) else { continue };
             if let Err(error) = self.0.host.tenant(&section.id).pause(section.paused.unwrap_or_default()) {
                 tracing::error!(%error, tenant = %section.id, "a tenant could not be paused or resumed");
             }
-            served.insert(section.id.clone(), Standing { section, setup, from_file });
+            served.insert(section.id.clone(), ServedTenant { section, setup, from_file });
         }
         for id in state.served.keys() {
             self.0.host.remove_tenant(id);
@@ -207,7 +209,7 @@ impl TenantOperator {
             }
         };
         let is_same = |section: &TenantSection| {
-            state.served.get(&section.id).is_some_and(|standing| standing.section.is_same_setup(section)) && !moved(section)
+            state.served.get(&section.id).is_some_and(|served_tenant| served_tenant.section.is_same_setup(section)) && !moved(section)
         };
         let changed: Vec<TenantSection> =
             wanted.iter().map(|wanted| &wanted.section).filter(|section| all || !is_same(section)).cloned().collect();
@@ -239,8 +241,8 @@ impl TenantOperator {
         }
         for id in changed.keys() {
             match state.served.get(id) {
-                Some(standing) => {
-                    if let Err(error) = self.0.host.configure_tenant(id, standing.setup.config.clone()).await {
+                Some(served_tenant) => {
+                    if let Err(error) = self.0.host.configure_tenant(id, served_tenant.setup.config.clone()).await {
                         tracing::error!(%error, tenant = %id, "a tenant could not be restored");
                     }
                 }
@@ -251,9 +253,9 @@ impl TenantOperator {
 
     /// Replaces the table of keys by those of the served tenants and of the operator.
     fn publish_keys(&self, state: &State) {
-        let of = |standing: &Standing| {
-            let id = standing.section.id.clone();
-            let hashes: Vec<KeyHash> = standing.section.key_sha256.iter().filter_map(|hash| hash.parse().ok()).collect();
+        let of = |served_tenant: &ServedTenant| {
+            let id = served_tenant.section.id.clone();
+            let hashes: Vec<KeyHash> = served_tenant.section.key_sha256.iter().filter_map(|hash| hash.parse().ok()).collect();
             hashes.into_iter().map(move |hash| (id.clone(), hash))
         };
         self.0.keys.replace(state.served.values().flat_map(of));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use serde_json::{Value, json};
 
-use super::{super::tenants::workspace_quota, AppError, Standing, State, StoredTenant, TenantOperator, is_temporary};
+use super::{super::tenants::workspace_quota, AppError, ServedTenant, State, StoredTenant, TenantOperator, is_temporary};
 use crate::{
     config::{ConfigError, TenantSection},
     http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key},
@@ -57,11 +57,11 @@ impl Operator for TenantOperator {
     fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {
         Box::pin(async move {
             let state = self.0.state.lock().await;
-            let used = |standing: &Standing| {
-                let usage = standing.setup.workspace.as_ref()?.usage()?;
+            let used = |served_tenant: &ServedTenant| {
+                let usage = served_tenant.setup.workspace.as_ref()?.usage()?;
                 Some(WorkspaceShown { files: usage.files, bytes: usage.bytes })
             };
-            state.served.iter().filter_map(|(id, standing)| Some((id.clone(), used(standing)?))).collect()
+            state.served.iter().filter_map(|(id, served_tenant)| Some((id.clone(), used(served_tenant)?))).collect()
         })
     }
 
@@ -78,7 +78,7 @@ impl TenantOperator {
     async fn put(&self, id: TenantId, settings: Value) -> Result<TenantPut, OperatorError> {
         let section = TenantSection::from_json(&id, &settings).map_err(|error| invalid(&error))?;
         let mut state = self.0.state.lock().await;
-        if let Some(Standing { section, from_file: true, .. }) = state.served.get(&id) {
+        if let Some(ServedTenant { section, from_file: true, .. }) = state.served.get(&id) {
             let message = format!("tenant `{id}` is configured at {}; change it there, then reload", section.origin());
             return Err(OperatorError::Invalid { pointer: None, message });
         }
@@ -97,16 +97,16 @@ impl TenantOperator {
 
     async fn quota(&self, id: TenantId, quota: Value) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         let Value::Object(mut quotas) = quota else {
             return Err(OperatorError::Invalid { pointer: None, message: "quotas must be an object".into() });
         };
-        let weight = quotas.remove("weight").unwrap_or_else(|| json!(standing.section.quotas.weight));
+        let weight = quotas.remove("weight").unwrap_or_else(|| json!(served_tenant.section.quotas.weight));
         let read = TenantSection::from_json(&id, &json!({"weight": weight, "quotas": quotas})).map_err(|error| {
             let pointer = error.pointer().map(|pointer| pointer.strip_prefix("/quotas").map(str::to_owned).unwrap_or(pointer));
             OperatorError::Invalid { pointer, message: error.to_string() }
         })?;
-        if !standing.from_file {
+        if !served_tenant.from_file {
             let mut stored = self.with_pauses(&state);
             let known = stored.tenants.entry(id).or_default();
             let mut settings = known.settings.take().unwrap_or_else(|| json!({}));
@@ -119,12 +119,12 @@ impl TenantOperator {
         }
         let quota = workspace_quota(&state.config, &read.quotas);
         // For a tenant of the configuration file, the change lasts until the next reload.
-        let config = standing.setup.config.clone().quotas(read.quotas);
+        let config = served_tenant.setup.config.clone().quotas(read.quotas);
         self.0.host.configure_tenant(&id, config.clone()).await.map_err(AppError::from)?;
-        if let Some(standing) = state.served.get_mut(&id) {
-            standing.section.quotas = read.quotas;
-            standing.setup.config = config;
-            if let Some(workspace) = &standing.setup.workspace {
+        if let Some(served_tenant) = state.served.get_mut(&id) {
+            served_tenant.section.quotas = read.quotas;
+            served_tenant.setup.config = config;
+            if let Some(workspace) = &served_tenant.setup.workspace {
                 workspace.set_quota(quota);
             }
         }
@@ -133,23 +133,23 @@ impl TenantOperator {
 
     async fn key(&self, id: TenantId, replace: bool) -> Result<MadeKey, OperatorError> {
         let mut state = self.0.state.lock().await;
-        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         let key = new_key();
         let hash = KeyHash::of(&key);
         let mut stored = self.with_pauses(&state);
         let known = stored.tenants.entry(id.clone()).or_default();
         if replace {
-            known.replaced_sha256.extend(standing.section.key_sha256.iter().filter(|old| !known.key_sha256.contains(*old)).cloned());
+            known.replaced_sha256.extend(served_tenant.section.key_sha256.iter().filter(|old| !known.key_sha256.contains(*old)).cloned());
             known.key_sha256 = BTreeSet::new();
         }
         known.key_sha256.insert(hash.to_string());
         self.write(&stored).await?;
         state.stored = stored;
-        if let Some(standing) = state.served.get_mut(&id) {
+        if let Some(served_tenant) = state.served.get_mut(&id) {
             if replace {
-                standing.section.key_sha256.clear();
+                served_tenant.section.key_sha256.clear();
             }
-            standing.section.key_sha256.push(hash.to_string());
+            served_tenant.section.key_sha256.push(hash.to_string());
         }
         self.publish_keys(&state);
         Ok(MadeKey { key, hash })
@@ -157,8 +157,8 @@ impl TenantOperator {
 
     async fn hold(&self, id: TenantId, paused: bool) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let Some(standing) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
-        standing.section.paused = Some(paused);
+        let Some(served_tenant) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
+        served_tenant.section.paused = Some(paused);
         let mut stored = state.stored.clone();
         stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
         self.write(&stored).await?;
@@ -168,13 +168,13 @@ impl TenantOperator {
 
     async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
         let state = self.0.state.lock().await;
-        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         // Revoke the keys first: no caller may get in while the data is erased, or before the
         // tenant is configured again.
         self.0.keys.remove_tenant(&id);
         let erased = self.erase_all(&state, &id).await;
-        let configured = self.0.host.configure_tenant(&id, standing.setup.config.clone()).await.map_err(AppError::from);
-        let paused = self.0.host.tenant(&id).pause(standing.section.paused.unwrap_or_default());
+        let configured = self.0.host.configure_tenant(&id, served_tenant.setup.config.clone()).await.map_err(AppError::from);
+        let paused = self.0.host.tenant(&id).pause(served_tenant.section.paused.unwrap_or_default());
         self.publish_keys(&state);
         configured?;
         paused.map_err(|_| OperatorError::UnknownTenant)?;
@@ -183,11 +183,11 @@ impl TenantOperator {
 
     async fn forget(&self, id: TenantId) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let standing = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
-        if standing.from_file {
+        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        if served_tenant.from_file {
             let message = format!(
                 "tenant `{id}` is configured at {}; remove it there, then reload; its data can be erased now",
-                standing.section.origin()
+                served_tenant.section.origin()
             );
             return Err(OperatorError::Invalid { pointer: None, message });
         }
