@@ -17,7 +17,7 @@ use super::{
 use crate::{
     app::{self, TENANT, nearest},
     config::Config,
-    mcp::{self, FilePins, McpPool, McpServerConfig, Standing, Survey},
+    mcp::{self, FilePins, McpPool, McpServerConfig, PinStatus, Survey},
 };
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard mcp check --mcp servers.json";
@@ -103,7 +103,7 @@ impl Surveyor {
 
     async fn survey(&self, server: &McpServerConfig) -> SurveyOf {
         let survey = mcp::survey(server, &self.pool, &self.tenant, &*self.pins).await;
-        let words = || self.pool.server(&self.tenant, server).map(|server| server.last_words()).unwrap_or_default();
+        let words = || self.pool.server(&self.tenant, server).map(|server| server.last_stderr_line()).unwrap_or_default();
         SurveyOf { server: server.name.clone(), survey: survey.map_err(|error| (error, words())) }
     }
 
@@ -160,7 +160,7 @@ async fn check(surveyor: &Surveyor, servers: &[McpServerConfig], args: &CheckArg
     }
     let surveyed = surveyor.survey_all(servers).await;
     let wrong = |surveyed: &SurveyOf| match &surveyed.survey {
-        Ok(survey) => survey.offers.iter().any(|offer| offer.standing == Standing::Changed),
+        Ok(survey) => survey.offers.iter().any(|offer| offer.status == PinStatus::Changed),
         Err(_) => true,
     };
     if args.servers.json {
@@ -168,7 +168,7 @@ async fn check(surveyor: &Surveyor, servers: &[McpServerConfig], args: &CheckArg
     } else {
         for surveyed in &surveyed {
             if let Ok(survey) = &surveyed.survey {
-                let new = survey.offers.iter().filter(|offer| offer.standing == Standing::New).count();
+                let new = survey.offers.iter().filter(|offer| offer.status == PinStatus::New).count();
                 let new = if new > 0 { format!(", {new} of them new and pinned") } else { String::new() };
                 out_line(&format!("{}: {}{new} (protocol {})", surveyed.server, counted(survey.offers.len(), "tool"), survey.protocol));
             }
@@ -214,10 +214,10 @@ fn described(surveyed: &SurveyOf) -> serde_json::Value {
         Ok(survey) => survey,
         Err((error, words)) => return json!({"server": surveyed.server, "error": error.to_string(), "stderr": words}),
     };
-    let standing = |standing| match standing {
-        Standing::New => "new",
-        Standing::Same => "same",
-        Standing::Changed => "changed",
+    let status = |status| match status {
+        PinStatus::New => "new",
+        PinStatus::Same => "same",
+        PinStatus::Changed => "changed",
     };
     let tools: Vec<_> = survey
         .offers
@@ -231,7 +231,7 @@ fn described(surveyed: &SurveyOf) -> serde_json::Value {
                 "read_only": offer.definition.read_only,
                 "idempotent": offer.definition.idempotent,
                 "sha256": offer.definition.digest,
-                "standing": standing(offer.standing),
+                "standing": status(offer.status),
             })
         })
         .collect();

@@ -142,7 +142,7 @@ fn expand(templates: &BTreeMap<String, Template>, resources: &McpResources, mask
 
 impl Connection {
     /// Connects to a server and performs the handshake. `era` is the protocol it spoke last time,
-    /// if known; `words` receives the last line of its standard error.
+    /// if known; `stderr_line` receives the last line of its standard error.
     ///
     /// A server that answered `server/discover` too late, and was therefore asked with the older
     /// handshake, is connected to once more with the newer one.
@@ -153,11 +153,11 @@ impl Connection {
         config: &McpServerConfig,
         resources: &McpResources,
         era: Option<Era>,
-        words: Arc<Mutex<String>>,
+        stderr_line: Arc<Mutex<String>>,
     ) -> Result<Self, McpError> {
-        match Box::pin(Self::open_once(config, resources, era, words.clone())).await {
+        match Box::pin(Self::open_once(config, resources, era, stderr_line.clone())).await {
             Err(Refusal { is_modern: true, .. }) if era != Some(Era::Modern) => {
-                Box::pin(Self::open_once(config, resources, Some(Era::Modern), words)).await
+                Box::pin(Self::open_once(config, resources, Some(Era::Modern), stderr_line)).await
             }
             opened => opened,
         }
@@ -168,7 +168,7 @@ impl Connection {
         config: &McpServerConfig,
         resources: &McpResources,
         era: Option<Era>,
-        words: Arc<Mutex<String>>,
+        stderr_line: Arc<Mutex<String>>,
     ) -> Result<Self, Refusal> {
         let unreachable = Refusal::new;
         let ended = CancellationToken::new();
@@ -199,7 +199,7 @@ impl Connection {
                 let started = resources.spawner.start_piped(launch).await;
                 let piped = started.map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
                 process = Some(piped.process);
-                tokio::spawn(read_stderr(piped.stderr, watch.server.clone(), watch.masker.clone(), words));
+                tokio::spawn(read_stderr(piped.stderr, watch.server.clone(), watch.masker.clone(), stderr_line));
                 let stdio = Stdio::new(piped.stdout, piped.stdin, fault.clone());
                 shake_hands(Guarded::new(stdio, watch.clone(), ended.clone()), config, era).await
             }
@@ -540,7 +540,7 @@ fn over_http(
 
 /// Reads and logs a server's standard error line by line, so that the server never blocks on it;
 /// keeps the last line.
-async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, words: Arc<Mutex<String>>) {
+async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, stderr_line: Arc<Mutex<String>>) {
     let (mut buffer, mut line) = (vec![0; 8 * 1024], Vec::new());
     let log_line = |line: &mut Vec<u8>| {
         // Masked before truncation, since half a secret would not be recognized, and after it,
@@ -549,7 +549,7 @@ async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, maske
         line.clear();
         if !shown.is_empty() {
             tracing::debug!(server = %server, line = %shown, "standard error of an MCP server");
-            *words.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+            *stderr_line.lock().unwrap_or_else(PoisonError::into_inner) = shown;
         }
     };
     while let Ok(read) = stream.read(&mut buffer).await {

@@ -54,7 +54,7 @@ pub const DEFINITIONS_BYTES_MAX: usize = 256 * 1024;
 
 /// A tool's definition compared with its pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PinStatus {
     /// First seen now; its definition is pinned.
     New,
     /// Equal to the pinned definition.
@@ -72,7 +72,7 @@ pub struct Offer {
     /// The definition from the server.
     pub definition: McpToolDefinition,
     /// How the definition compares with its pin.
-    pub standing: Standing,
+    pub status: PinStatus,
 }
 
 /// Tools and problems of one server.
@@ -119,22 +119,22 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
     }
     for definition in wanted.into_iter().take(fitting) {
         let called = tool_name(name, &definition.name);
-        let standing = match pinned.get(&definition.name) {
-            None => Standing::New,
-            Some(pin) if *pin == definition.digest => Standing::Same,
-            Some(_) => Standing::Changed,
+        let status = match pinned.get(&definition.name) {
+            None => PinStatus::New,
+            Some(pin) if *pin == definition.digest => PinStatus::Same,
+            Some(_) => PinStatus::Changed,
         };
-        match standing {
-            Standing::New => {
+        match status {
+            PinStatus::New => {
                 pinned.insert(definition.name.clone(), definition.digest.clone());
                 new = true;
             }
-            Standing::Same => {}
-            Standing::Changed => {
+            PinStatus::Same => {}
+            PinStatus::Changed => {
                 notes.push(format!("{called}: definition changed; approve again with `callboard mcp check --accept {called}`"));
             }
         }
-        offers.push(Offer { name: called, definition: definition.clone(), standing });
+        offers.push(Offer { name: called, definition: definition.clone(), status });
     }
     if new {
         pins.put(tenant, name, pinned).await.map_err(failed)?;

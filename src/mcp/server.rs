@@ -32,7 +32,7 @@ pub struct Server {
     resources: McpResources,
     state: tokio::sync::Mutex<State>,
     /// The last line of the process's standard error.
-    words: Arc<Mutex<String>>,
+    stderr_line: Arc<Mutex<String>>,
     /// Masks secrets; while the server runs, also those of its configuration.
     masker: Mutex<Arc<Masker>>,
     /// Origin of the times that [`Backoff`] sees.
@@ -63,7 +63,7 @@ impl Server {
             masker: Mutex::new(resources.masker.clone()),
             resources,
             state: tokio::sync::Mutex::default(),
-            words: Arc::default(),
+            stderr_line: Arc::default(),
             epoch: Instant::now(),
             closing: CancellationToken::new(),
         })
@@ -76,8 +76,8 @@ impl Server {
 
     /// The last line of the process's standard error, masked. For people, not for models: it may
     /// contain paths.
-    pub fn last_words(&self) -> String {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn last_stderr_line(&self) -> String {
+        self.stderr_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The negotiated version of the protocol, if the server is connected.
@@ -140,7 +140,7 @@ impl Server {
         let opened = tokio::select! {
             biased;
             () = self.closing.cancelled() => return Err(self.unreachable("it was closed")),
-            opened = Connection::open(&self.config, &self.resources, state.era, self.words.clone()) => opened,
+            opened = Connection::open(&self.config, &self.resources, state.era, self.stderr_line.clone()) => opened,
         };
         match opened {
             Ok(connection) => {

@@ -338,7 +338,7 @@ async fn a_server_that_cannot_start_is_reported_in_one_line_with_the_cause() {
     assert_eq!(outcome(&missing).await, "the MCP server missing cannot be reached: its program was not found");
     let dies = stage.peer("dies");
     assert_eq!(outcome(&dies).await, "the MCP server peer cannot be reached: it ended with exit code 4 before it answered");
-    assert_eq!(stage.server(&dies).last_words(), "no config: token=[masked:1]");
+    assert_eq!(stage.server(&dies).last_stderr_line(), "no config: token=[masked:1]");
     let mut mute = stage.peer("mute");
     (mute.name, mute.start_timeout, mute.probe) = ("mute".to_owned(), Duration::from_millis(700), Duration::from_millis(100));
     assert_eq!(outcome(&mute).await, "the MCP server mute cannot be reached: it did not answer within 0.7 s");
