@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_a_memory_is_told_that_the_context_can_be_compacted() {
+    fn a_tenant_with_a_memory_has_a_note_on_compaction_in_its_prompt() {
         let (overrides, nowhere) = (Overrides::default(), Path::new("/nowhere"));
 
         let with = system_prompt(&overrides, nowhere, &TrustStore::default(), true, &mut Vec::new());

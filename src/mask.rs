@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_telling_name_is_hidden() {
+    fn the_value_of_a_secrets_name_is_hidden() {
         let masker = Masker::default();
         let rows = [
             ("password=hunter2", "password=[masked:1]"),

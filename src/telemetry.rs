@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_level_holds_until_somebody_says_otherwise() {
+    fn the_configured_level_holds_until_a_flag_or_variable_changes_it() {
         let critical = configured(|config| config.settings.log_level = "critical".into());
         let off = configured(|config| config.settings.enable_logging = false);
 

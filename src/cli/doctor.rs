@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_line_that_says_what_to_do() {
+    fn a_finding_is_one_line_with_a_remedy() {
         let finding = Finding::warn("store", "sessions are kept in memory", "name a file");
 
         assert_eq!(finding.line(Paint::none()), "warn store: sessions are kept in memory; name a file");

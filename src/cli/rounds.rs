@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_a_round_took_and_how_it_ended() {
+    fn a_line_shows_cost_and_end_of_a_round() {
         let line = line(2, &rounds()[1]);
 
         assert!(line.starts_with("  2  00000000-0000-4000-8000-000000000002  12 tokens, 1.5 s interrupted  find xxx"), "{line}");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_says_when_to_retry() {
+    fn a_refusal_under_overload_names_the_time_to_retry() {
         let error = SendError::from(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1500 });
 
         let response = Problem::from(error).into_response();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_host_tells_over_http_is_seen_as_it_is() {
+    async fn a_remote_host_is_measured_as_it_reports() {
         let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()]).unwrap();
 
         let well = remote.turn(&turn("well", 0)).await;

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_rises_and_ends_where_turns_can_be_told_apart() {
+    fn the_curve_rises_and_ends_where_turns_can_be_distinguished() {
         let mut latencies = Latencies::new().unwrap();
         (1..=1000).for_each(|ms| latencies.record(Duration::from_millis(ms)));
 

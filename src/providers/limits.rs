@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_was_not_told() {
+    fn an_unreadable_header_counts_as_absent() {
         for value in ["", "many", "NaN", "inf"] {
             assert!(read(&headers(&[("x-ratelimit-remaining-requests", value)])).is_empty(), "{value}");
         }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_or_event_is_refused_and_what_came_before_is_told() {
+    fn an_endless_line_or_event_is_refused_after_the_events_before_it() {
         let line = [b"data: ok\n\ndata: ".as_slice(), &vec![b'x'; SSE_EVENT_BYTES_MAX + 1]].concat();
         let lines = [b"data: ok\n\n".as_slice(), &b"data: 0123456789\n".repeat(SSE_EVENT_BYTES_MAX / 10)].concat();
 

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_what_it_can_reach() {
+    fn the_description_names_what_commands_can_reach() {
         let mentions = |network| {
             let sandbox = Scripted(policy(network), Err(SandboxError::Cancelled));
             let description =
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_answer_tells_status_output_and_errors_apart() {
+    async fn the_answer_separates_status_output_and_errors() {
         let output = |status, stdout: &str, stderr: &str| {
             Ok(ExecResult { status, stdout: stdout.to_owned(), stderr: stderr.to_owned(), ..ExecResult::default() })
         };

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_told_by_its_kind() {
+    fn a_binary_file_is_named_by_its_kind() {
         for (start, kind) in [
             (&b"\x89PNG\r\n"[..], Some("a PNG image")),
             (b"%PDF-1.7\n", Some("a PDF document")),

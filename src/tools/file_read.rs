@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn odd_files_are_told_apart() {
+    async fn odd_files_are_distinguished() {
         let fixture = Fixture::new();
         fixture.write("empty", "");
         fixture.write_bytes("image", b"\x89PNG\0\0");
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn encodings_are_read_and_told() {
+    async fn encodings_are_read_and_named() {
         let fixture = Fixture::new();
         let wide = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
         fixture.write_bytes("marked", b"\xef\xbb\xbfone\r\n");

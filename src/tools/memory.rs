@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tenant_sees_its_own_memory_only_and_nobody_else_reads_the_folder() {
+    async fn a_tenant_reads_its_own_memory_only_and_the_folder_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let tool = erased(Memory::per_tenant(folder.path().join("data")));
 

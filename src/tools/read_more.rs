@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_and_bytes_are_read_as_asked_and_a_footer_says_how_to_go_on() {
+    async fn lines_and_bytes_are_read_as_requested_with_a_footer_on_how_to_continue() {
         let results = StoredResults::new();
         let text: String = (1..=30).map(|n| format!("line {n}\n")).collect();
         let id = results.put(text.clone()).await;
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bad_unknown_expired_and_other_peoples_ids_are_told_apart_only_where_that_is_harmless() {
+    async fn bad_unknown_expired_and_foreign_ids_are_distinguished_only_where_that_is_harmless() {
         let results = StoredResults::new();
         for bad in ["", "x", "artifact_../../../etc/pas", "artifact_ABCDEF0123456789", "artifact_0123456789abcdef/"] {
             assert_eq!(results.refused(json!({ "result_id": bad })).await.0, ToolErrorType::InvalidParameters, "{bad}");

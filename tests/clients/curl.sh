@@ -55,9 +55,9 @@ contains "$(<"$work/problem")" '"pointer"' "the wrong field is pointed at"
 ok "refusals are problems with a status and words"
 
 contains "$(call "$url/v1/conversations")" 'curl-1' "conversations are listed"
-contains "$(call "$url/v1/conversations/curl-1/messages")" 'Say something.' "the history is told"
+contains "$(call "$url/v1/conversations/curl-1/messages")" 'Say something.' "the history is returned"
 status=$(call -o /dev/null -w '%{http_code}' -X DELETE "$url/v1/conversations/curl-1")
 [[ $status == 20? ]] || fail "deleting: $status"
 status=$(call -o /dev/null -w '%{http_code}' "$url/v1/conversations/curl-1")
 [[ $status == 404 ]] || fail "still there after deleting: $status"
-ok "a conversation is listed, told and erased"
+ok "a conversation is listed, read and erased"

@@ -96,7 +96,7 @@ for (const event of seen) {
   }
 }
 const history = await (await fetch(`${url}/v1/conversations/${conversation}/messages`, { headers })).json();
-const said = history.messages.filter((placed) => placed.message.role === "assistant").length;
-if (texts.length !== said || said < Number(rounds)) throw new Error(`${texts.length} messages were heard, ${said} were said`);
+const stored = history.messages.filter((placed) => placed.message.role === "assistant").length;
+if (texts.length !== stored || stored < Number(rounds)) throw new Error(`${texts.length} messages were received, ${stored} are stored`);
 console.log(`ok: ${seen.length} events of ${rounds} rounds in order, none twice, ${cut} connections cut`);
 process.exit(0);

@@ -42,19 +42,19 @@ fn attachments_survive_export_and_import_and_go_to_each_provider_in_its_own_form
 
     let note = "[image: 640x480 image/jpeg, not shown to this model]";
     assert!(ran.out.contains(note) && ran.out.contains("[document: \"plan.pdf\" application/pdf, not shown"), "{}", ran.out);
-    let said = &again["messages"][0]["content"];
+    let content = &again["messages"][0]["content"];
     assert_eq!(export.json()["messages"], again["messages"]);
     assert_eq!(export.json()["rounds"][0]["user_message"], "Hello");
-    assert_eq!(kinds(said), ["document", "document", "image", "text"]);
-    assert_eq!((&said[0]["title"], &said[2]["source"]["media_type"]), (&json!("plan.pdf"), &json!("image/jpeg")));
-    assert!(said[1]["source"]["data"].as_str().unwrap().starts_with("[page 1]\nThe plan says seven.\n[page 2]\nTwo"), "{}", said[1]);
+    assert_eq!(kinds(content), ["document", "document", "image", "text"]);
+    assert_eq!((&content[0]["title"], &content[2]["source"]["media_type"]), (&json!("plan.pdf"), &json!("image/jpeg")));
+    assert!(content[1]["source"]["data"].as_str().unwrap().starts_with("[page 1]\nThe plan says seven.\n[page 2]\nTwo"), "{}", content[1]);
 
     let sent = &anthropic["messages"][0]["content"];
     assert_eq!(kinds(sent), ["document", "image", "text"]);
-    assert_eq!((&sent[0], &sent[1]), (&said[0], &said[2]));
+    assert_eq!((&sent[0], &sent[1]), (&content[0], &content[2]));
     let sent = &openai["messages"][1]["content"];
     assert_eq!(kinds(sent), ["file", "image_url", "text"]);
-    let data = said[0]["source"]["data"].as_str().unwrap();
+    let data = content[0]["source"]["data"].as_str().unwrap();
     assert_eq!(sent[0]["file"], json!({"filename": "plan.pdf", "file_data": format!("data:application/pdf;base64,{data}")}));
     assert!(sent[1]["image_url"]["url"].as_str().unwrap().starts_with("data:image/jpeg;base64,"));
     let sent = blind["messages"][1]["content"].as_str().unwrap();
@@ -109,10 +109,10 @@ fn chat_attaches_to_the_next_prompt_only() {
 
     let input = format!("/attach {picture}\nHello\nHello again\n");
     let ran = home.run_with_input(&["chat", "--provider", "offline", "--session", "talk"], &input).well();
-    let said = home.run(&["sessions", "export", "talk"]).well().json();
+    let exported = home.run(&["sessions", "export", "talk"]).well().json();
 
     assert!(ran.err.contains("attached to the next prompt"), "{}", ran.err);
-    let of = |index: usize| kinds(&said["messages"][index]["content"]).len();
+    let of = |index: usize| kinds(&exported["messages"][index]["content"]).len();
     assert_eq!((of(0), of(2)), (2, 1));
 }
 

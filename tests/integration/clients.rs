@@ -31,20 +31,20 @@ impl Drop for Server {
 impl Server {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (found, urls) = std::sync::mpsc::channel();
         let streams: [Box<dyn Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
         for stream in streams {
-            let tell = tell.clone();
+            let found = found.clone();
             // Read all output, or the process would block on a full pipe.
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     if let Some(at) = line.find("http://") {
-                        let _ = tell.send(line[at..].split_whitespace().next().unwrap_or_default().trim_end_matches('/').to_owned());
+                        let _ = found.send(line[at..].split_whitespace().next().unwrap_or_default().trim_end_matches('/').to_owned());
                     }
                 }
             });
         }
-        let url = told.recv_timeout(Duration::from_secs(30)).expect("an address in the first lines");
+        let url = urls.recv_timeout(Duration::from_secs(30)).expect("an address in the first lines");
         Self(child, url)
     }
 }
@@ -89,9 +89,9 @@ fn packages() -> PathBuf {
 /// Runs a client to its end. The client must succeed and verify `promises` promises.
 fn keeps(mut client: Command, promises: usize) {
     let output = client.output().unwrap();
-    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{client:?}\n{said}\n{complained}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok: ")).count(), promises, "{said}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{client:?}\n{stdout}\n{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("ok: ")).count(), promises, "{stdout}");
 }
 
 fn script(program: &str, name: &str) -> Command {

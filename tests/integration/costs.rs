@@ -62,9 +62,9 @@ impl Bare {
         command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(self.0.path().join("bare"));
         command.args(["--exact", "costs::child_that_is_counted", "--test-threads=1"]).env("CALLBOARD_TEST_COUNT", scene);
         let output = command.current_dir(self.0.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{scene}: {said}\n{}", String::from_utf8_lossy(&output.stdout));
-        let counted = said.lines().find_map(|line| line.split_once("refs:")).unwrap_or_else(|| panic!("{scene}: {said}")).1;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{scene}: {stderr}\n{}", String::from_utf8_lossy(&output.stdout));
+        let counted = stderr.lines().find_map(|line| line.split_once("refs:")).unwrap_or_else(|| panic!("{scene}: {stderr}")).1;
         counted.trim().replace(',', "").parse().unwrap()
     }
 

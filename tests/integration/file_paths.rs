@@ -265,8 +265,8 @@ fn rounds() -> usize {
 }
 
 #[tokio::test]
-async fn every_text_names_what_the_model_says_or_nothing() {
-    let seed = seed("every_text_names_what_the_model_says_or_nothing");
+async fn every_text_names_the_path_of_the_call_or_none() {
+    let seed = seed("every_text_names_the_path_of_the_call_or_none");
     let mut random = SplitMix(seed);
     let (mut read, mut written, mut listed) = (0, 0, 0);
     for round in 0..rounds() {

@@ -181,7 +181,7 @@ async fn equal_names_of_two_servers_and_of_two_tenants_do_not_meet() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_tells_the_server_and_waits_no_longer() {
+async fn a_cancelled_call_notifies_the_server_and_ends_at_once() {
     let stage = Stage::new();
     let tool = stage.tool(&stage.peer("plain"), "peer__slow").await;
     let cancel = CancellationToken::new();
@@ -476,7 +476,7 @@ async fn a_definition_that_changes_between_two_runs_of_a_server_is_noticed() {
 /// Calls that must harm only the hostile server itself: the effect of each, and whether the server
 /// still runs afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_frames_harm_nobody_but_their_server() {
+async fn hostile_frames_harm_only_their_server() {
     let stage = Stage::new();
     let mut good = stage.peer("plain");
     good.name = "good".to_owned();

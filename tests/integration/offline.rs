@@ -370,7 +370,7 @@ async fn the_same_request_gives_the_same_bytes_and_ids_never_repeat() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_to_be_not_there() {
+async fn an_absent_definition_is_reported_as_absent() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("docs")).unwrap();
     std::fs::write(root.path().join("notes.txt"), "nothing of interest\n").unwrap();
@@ -384,7 +384,7 @@ async fn what_is_not_there_is_said_to_be_not_there() {
 }
 
 #[tokio::test]
-async fn without_tools_and_with_failing_tools_it_says_so() {
+async fn missing_and_failing_tools_are_named_in_the_answer() {
     let folder = Folder { root: "/nonexistent".into(), files: vec!["gone.rs".into()] };
 
     let none = ask(&folder, History::default(), "Where is `X` defined?", &[]).await;

@@ -106,7 +106,7 @@ fn text_of(events: &[ModelEvent]) -> String {
 
 /// A user name in the URL forces the client with TLS and proxies.
 fn with_user(url: &str) -> String {
-    url.replace("http://", "http://nobody@")
+    url.replace("http://", "http://user@")
 }
 
 async fn check_contract(wire: Wire) {

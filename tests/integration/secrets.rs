@@ -101,7 +101,7 @@ async fn refusals() -> Vec<(u16, String)> {
         ("PUT", "/v1/admin/tenants/acme/quota", ADMIN, json!({})),
         ("POST", "/v1/admin/reload", ADMIN, json!({})),
     ];
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (method, path, key, body) in asked {
         let request = client.request(method.parse().unwrap(), format!("{url}{path}")).bearer_auth(key);
         let response = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
@@ -109,24 +109,24 @@ async fn refusals() -> Vec<(u16, String)> {
         let length = response.headers().get("content-length").map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
         let text = response.text().await.unwrap();
         assert!(length.is_none_or(|length| length == text.len()), "{path}");
-        told.push((status, text));
+        answers.push((status, text));
     }
     served.abort();
-    told
+    answers
 }
 
 #[tokio::test]
 async fn no_refusal_of_the_http_host_holds_a_key() {
-    let told = refusals().await;
+    let answers = refusals().await;
 
-    let statuses: Vec<u16> = told.iter().map(|(status, _)| *status).collect();
-    assert_eq!(statuses, [502, 422, 422, 422, 404, 422, 503, 500], "{told:?}");
-    for (status, text) in &told {
+    let statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
+    assert_eq!(statuses, [502, 422, 422, 422, 404, 422, 503, 500], "{answers:?}");
+    for (status, text) in &answers {
         holds_none(&format!("a refusal with {status}"), text.as_bytes(), &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
         assert!(serde_json::from_str::<Value>(text).is_ok(), "{text}");
     }
-    let masked = told.iter().filter(|(_, text)| text.contains("[masked")).count();
-    assert!(masked >= 5, "the keys were there to be masked: {told:?}");
+    let masked = answers.iter().filter(|(_, text)| text.contains("[masked")).count();
+    assert!(masked >= 5, "the keys were there to be masked: {answers:?}");
 }
 
 /// Runs in a child process only, selected by an environment variable: a panic hook and a subscriber
@@ -150,11 +150,11 @@ fn a_panic_of_a_handler_shows_no_key() {
     let args = ["--exact", "secrets::child_that_panics", "--nocapture", "--test-threads=1"];
     let ran = Command::new(this).args(args).env("CALLBOARD_TEST_PANICS", "1").env_remove("CALLBOARD_LOG").output().unwrap();
 
-    let said = [ran.stdout, ran.stderr].concat();
-    let text = String::from_utf8_lossy(&said);
+    let output = [ran.stdout, ran.stderr].concat();
+    let text = String::from_utf8_lossy(&output);
     assert!(ran.status.success(), "{text}");
     assert!(text.contains("the reload broke down at [masked:1]") && text.contains("a handler panicked"), "{text}");
-    holds_none("a panic", &said, &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
+    holds_none("a panic", &output, &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
 }
 
 /// All files below a folder, with their contents.

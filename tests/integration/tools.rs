@@ -130,7 +130,7 @@ fn every_tool_declares_what_it_does() {
 }
 
 #[test]
-fn a_bad_workspace_is_told_and_leaves_only_what_needs_none() {
+fn a_bad_workspace_is_reported_and_leaves_only_tools_that_need_none() {
     let toolbox = tools::standard("/nowhere/at/all");
 
     assert_eq!(toolbox.error(), Some("workspace /nowhere/at/all cannot be opened: entity not found"));

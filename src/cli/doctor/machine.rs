@@ -134,7 +134,7 @@ mod tests {
     use super::{super::State, *};
 
     #[test]
-    fn a_clock_that_is_off_is_told() {
+    fn a_wrong_clock_is_a_finding() {
         let ago = |seconds| clock(Some(SystemTime::now() - Duration::from_secs(seconds))).state;
 
         assert_eq!((ago(5), ago(600), clock(None).state), (State::Ok, State::Fail, State::Ok));

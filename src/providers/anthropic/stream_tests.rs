@@ -121,7 +121,7 @@ fn arguments_keep_the_models_own_text() {
 }
 
 #[test]
-fn a_cut_tool_call_is_never_told() {
+fn a_truncated_tool_call_is_never_reported() {
     for fragments in [&["{\"a\":"][..], &["[1]"], &["{\"a\":1}}"], &["\"{}\""]] {
         assert_eq!(blocks(&strs(&tool_use(0, fragments)), "tool_use").0, [], "{fragments:?}");
     }
@@ -130,7 +130,7 @@ fn a_cut_tool_call_is_never_told() {
 }
 
 #[test]
-fn a_call_without_arguments_is_told_unless_the_answer_was_cut() {
+fn a_call_without_arguments_is_reported_unless_the_answer_was_truncated() {
     let call = block(r#"{"type":"tool_use","id":"t0","name":"f","input":{}}"#);
     let two = [tool_use(0, &[""]), tool_use(1, &[])].concat();
     let second = block(r#"{"type":"tool_use","id":"t1","name":"f","input":{}}"#);
@@ -252,7 +252,7 @@ fn random_reply(random: &mut SplitMix) -> String {
 }
 
 #[test]
-fn the_template_tells_what_the_parser_tells_under_every_split() {
+fn the_template_yields_what_the_parser_yields_under_every_split() {
     let seed = seed("anthropic template");
     let mut random = SplitMix(seed);
     for round in 0..400 {

@@ -111,17 +111,17 @@ async fn a_long_request_arrives_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_heard_before_the_request_is_read() {
+async fn a_refusal_is_read_before_the_request_was_sent() {
     let server = Server::start().await;
     let client = server.client();
     let mut long = BodyWriter::new();
     long.slice(vec![b'x'; 64 << 20].into());
 
-    let (said, heard) = tokio::sync::oneshot::channel();
+    let (answered, on_answer) = tokio::sync::oneshot::channel();
     let answer = both(
         async {
             let answer = client.post(&server.url, "x/y", long.finish()).await.unwrap();
-            said.send(()).unwrap();
+            answered.send(()).unwrap();
             let status = answer.status;
             answer.release();
             status
@@ -129,7 +129,7 @@ async fn a_refusal_is_heard_before_the_request_is_read() {
         async {
             let mut socket = server.accept().await;
             socket.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
-            heard.await.unwrap();
+            on_answer.await.unwrap();
         },
     );
 
@@ -165,7 +165,7 @@ async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_answers_no_later_call() {
+async fn an_unsolicited_answer_answers_no_later_call() {
     for after in [format!("{OK}{OK}"), OK.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"), OK.replace("1.1", "1.0")] {
         let server = Server::start().await;
         let client = server.client();
@@ -237,7 +237,7 @@ async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_ask
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_told() {
+async fn a_truncated_answer_is_an_error() {
     for (answer, word) in [
         ("", "before it answered"),
         ("HTTP/1.1 200 OK\r\ncontent-le", "before it answered"),

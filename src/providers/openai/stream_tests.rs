@@ -158,7 +158,7 @@ fn missing_and_repeated_ids_are_replaced_and_always_by_the_same() {
 }
 
 #[test]
-fn a_cut_tool_call_is_never_told() {
+fn a_truncated_tool_call_is_never_reported() {
     let one = |arguments: &str| {
         let arguments = serde_json::Value::from(arguments);
         format!(r#"{{"tool_calls":[{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}]}}"#)
@@ -280,7 +280,7 @@ fn random_reply(random: &mut SplitMix) -> String {
 }
 
 #[test]
-fn the_template_tells_what_the_parser_tells_under_every_split() {
+fn the_template_yields_what_the_parser_yields_under_every_split() {
     let seed = seed("openai template");
     let mut random = SplitMix(seed);
     for round in 0..400 {

@@ -368,7 +368,7 @@ async fn dropping_the_store_stops_its_cleaner() {
 }
 
 #[test]
-fn settings_are_those_of_the_requirements_unless_told_otherwise() {
+fn default_settings_are_those_of_the_requirements() {
     let settings = FileArtifactsSettings::default();
 
     assert_eq!((settings.max_age, settings.cleanup_interval), (Duration::from_secs(24 * 3600), Duration::from_secs(3600)));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_character_is_left_out_and_a_broken_one_is_told() {
+    fn a_truncated_character_is_omitted_and_a_broken_one_is_marked() {
         let bytes = "é".as_bytes();
 
         assert_eq!(decode(&bytes[..1], None, false, true), (String::new(), false));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_found_by_their_start_where_the_server_says_nothing() {
+    fn pages_are_recognised_by_their_start_without_a_content_type() {
         let page = text(Some("application/octet-stream"), b"\n<!DOCTYPE html><title>T</title><p>x").unwrap();
 
         assert_eq!(page, "Title: T\nURL: https://example.com/a\n\nx");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_at_the_head() {
+    fn omissions_are_listed_at_the_head() {
         let url = Url::parse("https://example.com/a").unwrap();
         let document = Document { url: &url, content_type: Some("text/plain"), bytes: b"a\xe2\x80\x8bb", more: true, declared: Some(99) };
 

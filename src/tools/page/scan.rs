@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_tags_are_told_apart_as_browsers_do() {
+    fn text_and_tags_are_separated_as_browsers_do() {
         assert_eq!(tokens("a<b>c</b>d"), ["\"a\"", "<b>", "\"c\"", "</b>", "\"d\""]);
         assert_eq!(tokens("1 < 2 <3"), ["\"1 \"", "\"<\"", "\" 2 \"", "\"<\"", "\"3\""]);
         assert_eq!(tokens("<a title='x>y' href=\"a>b\">z"), ["<a>", "\"z\""]);

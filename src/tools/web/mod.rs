@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_make_no_sense_are_told() {
+    fn invalid_settings_are_refused_with_their_reason() {
         let wrong = |settings| tools(settings).err().unwrap().to_string();
 
         assert_eq!(

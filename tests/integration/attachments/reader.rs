@@ -75,7 +75,7 @@ async fn text_comes_page_by_page_and_the_same_file_gives_the_same_text() {
 }
 
 #[tokio::test]
-async fn a_file_without_text_or_with_a_password_or_that_is_none_says_so() {
+async fn a_file_without_text_with_a_password_or_of_another_kind_has_its_error() {
     let encrypted = pdf_of(
         &[
             b"<< /Type /Catalog /Pages 2 0 R >>",

@@ -194,7 +194,7 @@ async fn a_web_page_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_stops_keeps_what_was_said() {
+async fn a_stream_that_stops_keeps_the_text_so_far() {
     let begun: String = anthropic_text("So far").iter().take(3).map(|event| format!("data: {event}\n\n")).collect();
 
     let export = against(vec![Reply::stream().send(begun)], 1, "error: the provider's answer is not understood: ").await;

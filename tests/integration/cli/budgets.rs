@@ -16,7 +16,7 @@ fn a_budget_of_tokens_that_is_used_up_ends_the_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_budget_of_tokens_cuts_a_round_after_what_was_said() {
+async fn a_budget_of_tokens_ends_a_round_after_the_text_so_far() {
     let home = Home::new();
     let model = ModelServer::start([
         Reply::events(anthropic_tool("think", &serde_json::json!({"thought": "x"}))),
@@ -59,7 +59,7 @@ fn a_budget_of_money_that_is_used_up_ends_the_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_timeout_ends_the_round_and_what_was_said_is_printed() {
+async fn a_timeout_ends_the_round_and_prints_the_text_so_far() {
     let home = Home::new();
     let model = ModelServer::start([Reply::stream().send(sse(anthropic_text("So far").iter().take(3))).then(Step::Stall)]).await;
     let url = model.url();

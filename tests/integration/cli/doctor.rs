@@ -28,7 +28,7 @@ fn a_fresh_home_is_well() {
 }
 
 #[test]
-fn a_broken_store_an_open_folder_and_a_wrong_configuration_are_told() {
+fn a_broken_store_an_open_folder_and_a_wrong_configuration_are_findings() {
     let home = Home::new();
     let data = home.path().join("home/.local/share/callboard");
     std::fs::create_dir_all(&data).unwrap();

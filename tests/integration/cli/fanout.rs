@@ -200,7 +200,7 @@ fn every_command_of_the_page_on_fan_out_works() {
         let output = home.dress(&mut shell).output().unwrap();
 
         let text = String::from_utf8_lossy(&output.stdout);
-        let says = !text.is_empty() || line.starts_with("printf") || line.contains("sessions delete");
-        assert!(output.status.success() && says, "{line}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        let has_output = !text.is_empty() || line.starts_with("printf") || line.contains("sessions delete");
+        assert!(output.status.success() && has_output, "{line}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
     }
 }

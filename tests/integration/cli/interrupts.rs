@@ -73,7 +73,7 @@ async fn ctrl_c_ends_model_and_tools_and_leaves_a_valid_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_while_the_model_speaks_keeps_what_it_said() {
+async fn ctrl_c_while_the_model_streams_keeps_the_text_so_far() {
     let home = Home::new();
     let begun: String = anthropic_text("So far").iter().take(3).map(|event| format!("data: {event}\n\n")).collect();
     let server = ModelServer::start([Reply::stream().send(begun).then(Step::Stall)]).await;
@@ -120,9 +120,9 @@ async fn a_killed_run_is_taken_up_again_and_repeats_no_once_tool() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_resume_an_open_round_is_closed_and_that_is_said() {
+async fn without_resume_an_open_round_is_closed_with_a_note() {
     let home = Home::new();
-    let Some(slow) = Slow::where_it_can_be_killed(&home, "without_resume_an_open_round_is_closed_and_that_is_said") else { return };
+    let Some(slow) = Slow::where_it_can_be_killed(&home, "without_resume_an_open_round_is_closed_with_a_note") else { return };
     let server = ModelServer::start([slow.call()]).await;
     let (url, more) = (server.url(), ["Wait."]);
     let started = args(&url, &more);
@@ -136,8 +136,8 @@ async fn without_resume_an_open_round_is_closed_and_that_is_said() {
     let next = home.run(&args(&url, &["Something else."])).well();
 
     assert_eq!(next.out, "New.\n");
-    let said = "the round that was interrupted is closed; the outcome of one tool call is unknown (--resume would have resumed it)";
-    assert!(next.err.lines().any(|line| line == said), "{}", next.err);
+    let note = "the round that was interrupted is closed; the outcome of one tool call is unknown (--resume would have resumed it)";
+    assert!(next.err.lines().any(|line| line == note), "{}", next.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,7 +46,7 @@ fn sound(report: &Value) {
 }
 
 #[test]
-fn a_mock_says_where_it_is_and_both_wires_answer_there() {
+fn a_mock_prints_its_address_and_answers_both_wires_there() {
     let home = Home::new();
     let mock = Mock::start(&home, &["--chunks", "3"]);
     for (provider, url) in [("anthropic", mock.url.clone()), ("openai", format!("{}/v1", mock.url))] {
@@ -73,7 +73,7 @@ fn a_mock_that_is_asked_to_end_ends_well() {
 }
 
 #[test]
-fn a_run_tells_its_figures_and_equal_tenants_fare_equally() {
+fn a_run_reports_its_figures_and_equal_tenants_fare_equally() {
     let home = Home::new();
 
     let what = ["--tenants", "4", "--tools-per-turn", "1", "--chunks", "16", "--chunk-delay-ms", "3", "--cancel-rate", "0.1"];
@@ -153,7 +153,7 @@ fn turns_that_are_never_answered_count_with_all_the_time_they_were_waited_for() 
 }
 
 #[test]
-fn faults_are_told_by_their_codes_and_lose_nothing() {
+fn faults_are_reported_by_their_codes_and_lose_nothing() {
     let home = Home::new();
     let args = ["load", "--json", "--fault-rate", "0.3", "--tools-per-turn", "1", "--conversations", "32", "--turns", "2", "--seed", "3"];
 
@@ -185,7 +185,7 @@ fn tenants_beside_a_flood_are_compared_with_themselves_alone() {
 }
 
 #[test]
-fn what_conversations_keep_and_how_turns_grow_is_told() {
+fn memory_per_conversation_and_growth_of_turns_are_reported() {
     let home = Home::new();
 
     let idle = load(&home, &["--shape", "idle", "--conversations", "500"]);
@@ -201,7 +201,7 @@ fn what_conversations_keep_and_how_turns_grow_is_told() {
 }
 
 #[test]
-fn a_real_wire_is_loaded_through_the_mock_and_answers_are_told_apart() {
+fn a_real_wire_is_loaded_through_the_mock_and_answers_are_distinguished() {
     let home = Home::new();
     let mock = Mock::start(&home, &["--tool-calls", "1", "--tool-input", "{\"argument\":\"x\"}"]);
     for (provider, url) in [("anthropic", mock.url.clone()), ("openai", format!("{}/v1", mock.url))] {

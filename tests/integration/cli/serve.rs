@@ -78,10 +78,10 @@ impl Served {
         let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
         let mut served = Self { child: Some(child), url: String::new(), out, err, client: reqwest::Client::new() };
         wait_for("the first line of serve", || {
-            let said = served.err.lock().unwrap().clone();
+            let log = served.err.lock().unwrap().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "{said}");
-            match said.lines().find_map(|line| line.split_once(" serves at ")) {
+            assert!(ended.is_none(), "{log}");
+            match log.lines().find_map(|line| line.split_once(" serves at ")) {
                 Some((_, url)) => {
                     served.url = url.trim().to_owned();
                     true
@@ -102,7 +102,7 @@ impl Served {
 
     /// Waits until its output contains a text.
     #[track_caller]
-    pub fn said(&self, what: &str) {
+    pub fn wait_for_log(&self, what: &str) {
         wait_for(what, || self.err().contains(what));
     }
 
@@ -239,17 +239,17 @@ async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
 
     configure(&home, &[tenant("acme", &a), "turn = 1\n".into()].concat());
     served.signal("HUP");
-    served.said("not reloaded, nothing changed: callboard.toml:4: unknown key in [[tenant]] `turn`");
+    served.wait_for_log("not reloaded, nothing changed: callboard.toml:4: unknown key in [[tenant]] `turn`");
     configure(&home, &[tenant("acme", &a), "workspace = \"nowhere\"\n".into()].concat());
     served.signal("HUP");
-    served.said("not reloaded, nothing changed: callboard.toml:4: the workspace of tenant `acme` is not a folder");
+    served.wait_for_log("not reloaded, nothing changed: callboard.toml:4: the workspace of tenant `acme` is not a folder");
     assert!(served.opens(&a.key).await && served.opens(&b.key).await);
 
     let limits = "[limits]\ntool_iterations_max = 3\n";
     configure(&home, &[limits.into(), tenant("acme", &c), "weight = 2\n".into(), tenant("gamma", &b)].concat());
     served.signal("HUP");
-    served.said("reloaded, added gamma, changed acme, removed beta");
-    served.said("[limits] changed; the change takes effect at the next start");
+    served.wait_for_log("reloaded, added gamma, changed acme, removed beta");
+    served.wait_for_log("[limits] changed; the change takes effect at the next start");
 
     assert!(!served.opens(&a.key).await && served.opens(&b.key).await && served.opens(&c.key).await);
     assert_eq!(served.stop().code, Some(0));

@@ -32,7 +32,7 @@ fn an_export_comes_back_as_it_was() {
 }
 
 #[test]
-fn an_array_of_messages_is_mended_and_the_repairs_are_told() {
+fn an_array_of_messages_is_repaired_and_the_repairs_are_printed() {
     let home = Home::new();
     let messages = json!([
         {"role": "user", "content": "hello"},
@@ -97,7 +97,7 @@ fn chat_forks_and_rewinds() {
 }
 
 #[test]
-fn records_of_rounds_that_do_not_fit_are_told_anew() {
+fn records_of_rounds_that_do_not_fit_are_rebuilt() {
     let home = Home::new();
     let export = json!({
         "format": "callboard.session", "version": 1, "conversation_id": "x", "system": null, "usage": {},
@@ -143,7 +143,7 @@ fn an_unknown_session_is_not_found_with_the_nearest() {
 }
 
 #[test]
-fn reset_empties_and_list_tells_what_is_there() {
+fn reset_empties_a_session_and_list_shows_the_sessions() {
     let home = Home::new();
     home.run(&["run", "--session", "b", "Hello"]).well();
     home.run(&["run", "--session", "a", "Hello"]).well();

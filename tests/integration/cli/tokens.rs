@@ -15,7 +15,7 @@ fn a_file_or_standard_input_gives_one_number() {
 }
 
 #[test]
-fn json_says_how_the_total_came_about() {
+fn json_lists_the_parts_of_the_total() {
     let home = Home::new();
 
     let counted = home.run_with_input(&["tokens", "--model", "glm-4-plus", "--json"], &"hello world ".repeat(50)).well().json();

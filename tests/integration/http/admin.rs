@@ -58,7 +58,7 @@ async fn start() -> (Server, Arc<Program>) {
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
     let server = Server::with(model, Setting { operator: Some(program.clone()), ..Setting::default() }).await;
     *program.keys.lock().unwrap() = Some(server.keys.clone());
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     (server, program)
 }
 
@@ -82,7 +82,7 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     let paused = server.post("/v1/conversations/c/messages", json!({ "content": "a" })).await;
     assert_eq!(problem(paused).await, (503, "tenant_paused".into()));
     assert_eq!(admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", r#"{"paused":false}"#).await.status(), 204);
-    assert_eq!(server.say("c", "again").await["text"], "yes");
+    assert_eq!(server.send("c", "again").await["text"], "yes");
 
     let made = body(admin(&server, Method::POST, "/v1/admin/tenants/acme/keys", r#"{"replace":true}"#).await).await;
     assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key is no longer valid");
@@ -96,7 +96,7 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     let gone = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
     assert_eq!(gone.status(), 404);
     assert_eq!(body(admin(&server, Method::POST, "/v1/admin/reload", "").await).await["added"], json!(["new"]));
-    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/tenants/nobody/pause", "").await).await, (404, "not_found".into()));
+    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/tenants/unknown/pause", "").await).await, (404, "not_found".into()));
     assert_eq!(
         *program.asked.lock().unwrap(),
         [r#"put new {"weight":2}"#, r#"put new {"wieght":2}"#, r#"quota acme {"weight":3}"#, "key acme true", "reload"]
@@ -121,8 +121,8 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
     for (method, path) in routes {
         let theirs = soon(with_json(server.ask(method.clone(), path, ACME), &json!({})).send()).await.unwrap();
         assert_eq!(problem(theirs).await, (404, "not_found".into()), "{method} {path}");
-        let nobodys = soon(server.client.request(method.clone(), server.url(path)).send()).await.unwrap();
-        assert_eq!(nobodys.status(), 401, "{method} {path}");
+        let anonymous = soon(server.client.request(method.clone(), server.url(path)).send()).await.unwrap();
+        assert_eq!(anonymous.status(), 401, "{method} {path}");
     }
     assert!(program.asked.lock().unwrap().is_empty());
     let figures = admin(&server, Method::GET, "/metrics", "").await;

@@ -54,7 +54,7 @@ async fn a_round_that_does_not_end_in_time_is_interrupted_and_reported() {
 async fn readiness_goes_first_and_watchers_last() {
     let model = Arc::new(ScriptedModel::answering(|_, call| if call == 0 { Reply::text("x") } else { Reply::stall() }));
     let server = Server::with(model.clone(), Setting { drain_within: Some(Duration::from_millis(500)), ..Setting::default() }).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let mut watcher = Sse::of(server.get("/v1/conversations/c/events").await);
     // Accepted before the listener closes; afterwards no connection is possible.
     let spare = Client::builder().no_proxy().http1_only().build().unwrap();

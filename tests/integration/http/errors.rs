@@ -36,7 +36,7 @@ async fn a_removed_key_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_invalid_field_of_a_request_is_named() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let say = "/v1/conversations/c/messages";
     let bodies = [
         (json!({}), 422, "invalid_field", json!("")),
@@ -59,7 +59,7 @@ async fn the_invalid_field_of_a_request_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_class_of_refusal_has_its_status_and_code() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let say = "/v1/conversations/c/messages";
     let send = async |method: Method, path: &str, fields: &[(&str, &str)], body: &'static str| {
         let request = fields.iter().fold(server.ask(method, path, ACME), |request, (name, value)| request.header(*name, *value));
@@ -151,5 +151,5 @@ async fn a_panic_fails_only_its_own_request() {
     let response = soon(server.ask(Method::POST, "/v1/admin/reload", ADMIN).send()).await.unwrap();
 
     assert_eq!(problem(response).await, (500, "internal".into()));
-    assert_eq!(server.say("c", "still there?").await["text"], "yes");
+    assert_eq!(server.send("c", "still there?").await["text"], "yes");
 }

@@ -25,17 +25,17 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     let mut random = SplitMix(seed);
     let model = ScriptedModel::answering(|_, call| Reply::text(format!("answer {call} {}", "word ".repeat(20))).chunks(10));
     let server = Server::start(model).await;
-    server.say("c", "first").await;
+    server.send("c", "first").await;
     let mut seen: Vec<Sent> = Vec::new();
     let mut cursor = "0.0.0".to_owned();
     let mut cuts = 0;
-    let mut said = 1;
+    let mut prompts = 1;
 
     while cuts < CUTS {
-        if random.below(4) == 0 && said < 40 {
+        if random.below(4) == 0 && prompts < 40 {
             let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("prefer", "respond-async");
-            soon(with_json(request, &json!({ "content": format!("prompt {said}") })).send()).await.unwrap();
-            said += 1;
+            soon(with_json(request, &json!({ "content": format!("prompt {prompts}") })).send()).await.unwrap();
+            prompts += 1;
         }
         let response = server.ask(Method::GET, "/v1/conversations/c/events", ACME).header("last-event-id", &cursor);
         let mut stream = Sse::of(soon(response.send()).await.unwrap());
@@ -47,10 +47,10 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
         }
         cuts += 1;
     }
-    server.say("c", "last").await;
+    server.send("c", "last").await;
     let response = server.ask(Method::GET, "/v1/conversations/c/events", ACME).header("last-event-id", &cursor);
     let mut stream = Sse::of(soon(response.send()).await.unwrap());
-    while seen.iter().filter(|event| event.event == "round_finished").count() < said + 1 {
+    while seen.iter().filter(|event| event.event == "round_finished").count() < prompts + 1 {
         seen.push(stream.next().await.unwrap());
     }
 
@@ -59,7 +59,7 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     let whole = server.ask(Method::GET, "/v1/conversations/c/events?after=0.0.0", ACME);
     let mut whole = Sse::of(soon(whole.send()).await.unwrap());
     let mut all: BTreeMap<Vec<u64>, Sent> = BTreeMap::new();
-    while all.values().filter(|event| event.event == "round_finished").count() < said + 1 {
+    while all.values().filter(|event| event.event == "round_finished").count() < prompts + 1 {
         let event = whole.next().await.unwrap();
         all.insert(numbers(&event.id), event);
     }
@@ -82,7 +82,7 @@ async fn without_a_cursor_the_stream_starts_with_the_running_round() {
     let mut stream = Sse::of(server.get("/v1/conversations/c/events").await);
     assert_eq!(stream.next().await.unwrap().event, "round_started");
     server.post("/v1/conversations/c/interrupt", json!({})).await;
-    server.say("c", "again").await;
+    server.send("c", "again").await;
 
     let mut ends = Vec::new();
     while ends.len() < 2 {
@@ -97,7 +97,7 @@ async fn without_a_cursor_the_stream_starts_with_the_running_round() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cursor_at_the_end_of_a_round_is_204_and_an_unknown_round_404() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let round = server.say("c", "hello").await["round_id"].as_str().unwrap().to_owned();
+    let round = server.send("c", "hello").await["round_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/conversations/c/events?round={round}");
 
     let events = Sse::of(server.get(&path).await).rest().await;
@@ -119,7 +119,7 @@ async fn silence_is_filled_with_comments() {
     let mut bounds = HttpBounds::default();
     bounds.comment_every = Duration::from_millis(20);
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let mut response = server.get("/v1/conversations/c/events").await;
     let mut text = String::new();
 
@@ -135,14 +135,14 @@ async fn a_tenant_has_a_limit_of_streams_and_closing_one_frees_its_place() {
     let mut bounds = HttpBounds::default();
     bounds.streams_per_tenant_max = 2;
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let first = server.get("/v1/conversations/c/events").await;
     let _second = server.get("/v1/conversations/c/events").await;
 
     let refused = server.get("/v1/conversations/c/events").await;
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(problem(refused).await, (429, "too_many_streams".into()));
-    assert_eq!(server.say("c", "a prompt needs no stream").await["text"], "yes");
+    assert_eq!(server.send("c", "a prompt needs no stream").await["text"], "yes");
 
     drop(first);
     soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;

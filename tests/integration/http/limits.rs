@@ -24,7 +24,7 @@ async fn server(change: impl FnOnce(&mut HttpBounds)) -> Server {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_is_too_large_is_413_by_its_length_and_by_its_bytes() {
     let server = server(|bounds| bounds.body_bytes_max = 1000).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let long = json!({ "conversation_id": "x".repeat(2000) });
 
     let announced = server.post("/v1/conversations/c/fork", long.clone()).await;
@@ -59,7 +59,7 @@ async fn a_client_that_sends_too_slowly_is_disconnected() {
         bounds.body_pause_max = Duration::from_millis(200);
     })
     .await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
 
     for silent in ["", "PRI * HT", "GET /healthz HTTP/1.1\r\nhost: a\r\n"] {
         let answer = raw(&server, silent.as_bytes()).await;
@@ -99,14 +99,14 @@ async fn a_connection_beyond_the_limit_gets_503() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_reads_nothing_is_cut_and_stalls_nobody() {
+async fn a_watcher_that_reads_nothing_is_disconnected_and_stalls_no_other() {
     let mut bounds = HttpBounds::default();
     bounds.write_pause_max = Duration::from_millis(300);
     bounds.streams_per_tenant_max = 1;
     let text = "x".repeat(200_000);
     let model = Arc::new(ScriptedModel::answering(move |_, _| Reply::text(text.as_str()).chunks(50)));
     let server = Server::with(model, Setting { bounds, ..Setting::default() }).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let mut stuck = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET /v1/conversations/c/events?after=0.0.0 HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\r\n");
     stuck.write_all(request.as_bytes()).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_watcher_that_reads_nothing_is_cut_and_stalls_nobody() {
     assert_eq!(&head, b"HTTP/1.1 200");
 
     for round in 0..40 {
-        assert_eq!(server.say("c", &format!("go {round}")).await["status"], "completed");
+        assert_eq!(server.send("c", &format!("go {round}")).await["status"], "completed");
     }
 
     // Its place is free again: the connection was cut.

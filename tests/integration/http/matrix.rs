@@ -99,7 +99,7 @@ async fn status(server: &Server, method: &str, path: &str, key: Option<&str>, tu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_answers_every_kind_of_key_as_the_table_says() {
+async fn every_route_answers_every_kind_of_key_as_in_the_table() {
     let server = start().await;
     let document = body(soon(server.client.get(server.url("/openapi.json")).send()).await.unwrap()).await;
     let names: Vec<&str> = CALLERS.iter().map(|(name, _)| *name).collect();

@@ -114,7 +114,7 @@ impl Server {
     }
 
     /// Sends a prompt and waits for the answer.
-    async fn say(&self, conversation: &str, text: &str) -> Value {
+    async fn send(&self, conversation: &str, text: &str) -> Value {
         let response = self.post(&format!("/v1/conversations/{conversation}/messages"), json!({ "content": text })).await;
         assert_eq!(response.status(), StatusCode::OK);
         body(response).await

@@ -48,8 +48,8 @@ async fn a_stream_ends_with_the_usage_and_done() {
     let data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     assert_eq!(*data.last().unwrap(), "[DONE]");
     let chunks: Vec<Value> = data[..data.len() - 1].iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let said: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!((said.as_str(), &chunks[0]["choices"][0]["delta"]["role"]), ("one two three", &json!("assistant")));
+    let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!((text.as_str(), &chunks[0]["choices"][0]["delta"]["role"]), ("one two three", &json!("assistant")));
     let [.., last, usage] = chunks.as_slice() else { panic!("{chunks:?}") };
     assert_eq!((&last["choices"][0]["finish_reason"], &usage["choices"]), (&json!("stop"), &json!([])));
     assert!(usage["usage"]["completion_tokens"].as_u64() > Some(0));

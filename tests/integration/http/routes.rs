@@ -7,8 +7,8 @@ use callboard_actors::{ids::Scope, ports::ListQuery};
 async fn a_prompt_is_answered_and_kept() {
     let server = Server::start(ScriptedModel::replies([Reply::text("Hello back."), Reply::text("Again.")])).await;
 
-    let answer = server.say("support-42", "Hello").await;
-    server.say("support-42", "Once more").await;
+    let answer = server.send("support-42", "Hello").await;
+    server.send("support-42", "Once more").await;
 
     assert_eq!(
         (&answer["status"], &answer["stop_reason"], &answer["text"], &answer["full_text"], &answer["conversation_id"]),
@@ -40,7 +40,7 @@ async fn a_round_that_fails_is_an_answer_with_its_status() {
     let refused = callboard_actors::ports::ProviderError::InvalidRequest { status: 400, message: "no".into() };
     let server = Server::start(ScriptedModel::always(Reply::error(refused))).await;
 
-    let answer = server.say("c", "Hello").await;
+    let answer = server.send("c", "Hello").await;
 
     assert_eq!((&answer["status"], &answer["stop_reason"]), (&json!("error"), &json!("error")));
     assert!(answer["error"]["code"].is_string() && answer["error"]["message"].is_string(), "{answer}");
@@ -54,9 +54,9 @@ async fn a_stream_contains_the_round_and_ends_with_it() {
     let response = soon(with_json(request, &json!({ "content": "count" })).send()).await.unwrap();
     let events = Sse::of(response).rest().await;
 
-    let said: String =
+    let text: String =
         events.iter().filter(|event| event.event == "text_delta").map(|event| event.data["text"].as_str().unwrap()).collect();
-    assert_eq!(said, "one two three");
+    assert_eq!(text, "one two three");
     assert_eq!((events[0].event.as_str(), events.last().unwrap().event.as_str()), ("round_started", "round_finished"));
     assert!(events.iter().all(|event| event.data["id"] == event.id && event.data["type"] == event.event));
 }
@@ -66,17 +66,17 @@ async fn one_connection_of_http_2_carries_prompts_beside_an_open_stream_of_event
     let mut bounds = HttpBounds::default();
     bounds.connections_max = 2; // One to create the conversation, and this one.
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
-    server.say("c", "first").await;
+    server.send("c", "first").await;
     let client = Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
     let watch = client.get(server.url("/v1/conversations/c/events?after=0.0.0")).bearer_auth(ACME);
     let watched = soon(watch.send()).await.unwrap();
     assert_eq!((watched.version(), watched.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
 
     let prompt = client.post(server.url("/v1/conversations/c/messages")).bearer_auth(ACME);
-    let said = soon(with_json(prompt, &json!({ "content": "second" })).send()).await.unwrap();
+    let response = soon(with_json(prompt, &json!({ "content": "second" })).send()).await.unwrap();
 
-    assert_eq!((said.version(), said.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
-    assert_eq!(body(said).await["text"], "yes");
+    assert_eq!((response.version(), response.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
+    assert_eq!(body(response).await["text"], "yes");
     let (mut events, mut ends) = (Sse::of(watched), 0);
     while ends < 2 {
         ends += usize::from(soon(events.next()).await.expect("the stream goes on").event == "round_finished");
@@ -131,7 +131,7 @@ async fn a_client_that_leaves_cancels_nothing() {
     soon(model.until(|counts| counts.started == 1)).await;
 
     leaving.abort();
-    let next = server.say("c", "and then?").await;
+    let next = server.send("c", "and then?").await;
 
     assert_eq!(next["text"], "next");
     let history = body(server.get("/v1/conversations/c/messages").await).await;
@@ -156,7 +156,7 @@ async fn on_busy_and_interrupt_reach_the_open_round() {
     assert_eq!((&standing["state"], &standing["conversation_id"]), (&json!("running"), &json!("c")));
     assert_eq!(problem(reset).await, (409, "round_open".into()));
     assert_eq!(interrupted.status(), 202);
-    assert_eq!(server.say("c", "now").await["text"], "free");
+    assert_eq!(server.send("c", "now").await["text"], "free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,7 +170,7 @@ async fn conversations_are_made_listed_copied_emptied_and_erased() {
     assert_eq!(put("a", json!({ "messages": messages, "pinned": ["Speak Dutch."] })).await, 201);
     assert_eq!(put("a", json!({ "pinned": ["Speak Dutch."] })).await, 200);
     assert_eq!(put("b", json!({})).await, 201);
-    server.say("a", "go on").await;
+    server.send("a", "go on").await;
     let fork = server.post("/v1/conversations/a/fork", json!({ "conversation_id": "copy" })).await;
     assert_eq!((fork.status(), fork.headers()["location"].to_str().unwrap()), (StatusCode::CREATED, "/v1/conversations/copy"));
     assert_eq!(server.post("/v1/conversations/a/inject", json!({ "id": "n-1", "text": "note" })).await.status(), 202);
@@ -194,7 +194,7 @@ async fn conversations_are_made_listed_copied_emptied_and_erased() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_artifact_is_read_whole_and_by_ranges() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    server.say("c", "hello").await;
+    server.send("c", "hello").await;
     let owner = Scope::new(tenant("acme"), "c".try_into().unwrap());
     let id = server.host.artifacts().store(owner, "call".into(), "0123456789".into()).await.unwrap();
     let path = format!("/v1/artifacts/{id}");

@@ -18,7 +18,7 @@ async fn seen(response: Response) -> (u16, Vec<(String, String)>, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_tenants_ids_are_answered_byte_for_byte_as_ids_that_never_were() {
     let server = Server::start(ScriptedModel::always(Reply::text("secret of acme"))).await;
-    let round = server.say("mine", "hello").await["round_id"].as_str().unwrap().to_owned();
+    let round = server.send("mine", "hello").await["round_id"].as_str().unwrap().to_owned();
     let owner = Scope::new(tenant("acme"), "mine".try_into().unwrap());
     let artifact = server.host.artifacts().store(owner, "call".into(), "secret".into()).await.unwrap();
     let nobodys = callboard_actors::ids::ArtifactId::of(b"never stored");
@@ -65,7 +65,7 @@ async fn another_tenants_ids_are_answered_byte_for_byte_as_ids_that_never_were()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tenants_may_give_their_conversations_the_same_name() {
     let server = Server::start(ScriptedModel::answering(|request, _| Reply::text(format!("{} messages", request.messages.len())))).await;
-    server.say("support", "of acme").await;
+    server.send("support", "of acme").await;
 
     let request = with_json(server.ask(Method::POST, "/v1/conversations/support/messages", ZETA), &json!({ "content": "of zeta" }));
     let answer = body(soon(request.send()).await.unwrap()).await;

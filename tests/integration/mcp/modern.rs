@@ -28,7 +28,7 @@ impl ServerHandler for Peer {
 
     async fn list_tools(&self, _: Option<PaginatedRequestParams>, _: RequestContext<RoleServer>) -> Result<ListToolsResult, ErrorData> {
         let schema = serde_json::json!({"type": "object"}).as_object().unwrap().clone();
-        Ok(ListToolsResult::with_all_items(vec![Tool::new("protocol", "Tells which protocol is spoken.", schema)]))
+        Ok(ListToolsResult::with_all_items(vec![Tool::new("protocol", "Names the protocol in use.", schema)]))
     }
 
     async fn call_tool(&self, _: CallToolRequestParams, context: RequestContext<RoleServer>) -> Result<CallToolResponse, ErrorData> {

@@ -110,7 +110,7 @@ async fn f3_child() {
         return;
     }
 
-    for ((tool, arguments), says, mib) in bombs {
+    for ((tool, arguments), expected, mib) in bombs {
         let (before, peak, start) = (resident(), Peak::watch(), Instant::now());
         let results = stage.round().await;
         let (most, took) = (peak.end().saturating_sub(before), start.elapsed());
@@ -118,7 +118,7 @@ async fn f3_child() {
         let name = format!("{tool} {arguments}");
         println!("{name}: {} ms, at most {} MiB more", took.as_millis(), most / MIB);
         assert!(results.len() == 1 && results[0].0.len() <= 30 * 1024, "{name}: one bounded result");
-        assert!(results[0].0.contains(says), "{name}: {}", results[0].0);
+        assert!(results[0].0.contains(expected), "{name}: {}", results[0].0);
         assert!(most <= mib * MIB, "{name}: {} MiB", most / MIB);
         until("the end of its processes", Duration::from_secs(2), || alive(&marker) == 0).await;
         until("its memory", Duration::from_secs(2), || resident() < before + 64 * MIB).await;

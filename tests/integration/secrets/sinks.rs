@@ -20,9 +20,9 @@ const OTLP_KEY: &str = "plain-word-otlp-not-real";
 const MCP_KEY: &str = "plain-word-mcp-not-real";
 
 /// An answer that repeats a key, split in the middle of it.
-fn repeats(said: &str, key: &str) -> Reply {
+fn repeats(text: &str, key: &str) -> Reply {
     let (begin, end) = key.split_at(key.len() / 2);
-    let mut events = anthropic_text(&format!("{said} {begin}"));
+    let mut events = anthropic_text(&format!("{text} {begin}"));
     events.insert(3, anthropic_text(&format!("{end} is what I was given")).remove(2));
     Reply::stream().send(sse(&events[..3])).send(sse(&events[3..]))
 }
@@ -131,7 +131,7 @@ async fn of_serve(format: &str) {
     assert!(answers[7].1.contains("[masked:"), "the file was read: {}", answers[7].1);
     sinks.extend(answers.into_iter().map(|(what, text)| (what, text.into_bytes())));
     served.signal("HUP");
-    served.said("reloaded");
+    served.wait_for_log("reloaded");
     let ran = served.stop();
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     sinks.push(("standard error", ran.err.into_bytes()));
@@ -179,7 +179,7 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
     home.variables = vec![("MAIN_KEY", KEY.to_owned()), ("TAVILY_API_KEY", WEB_KEY.to_owned())];
     let keys = [KEY, WEB_KEY];
     std::fs::write(home.work().join("keys.txt"), planted(&keys)).unwrap();
-    std::fs::write(home.path().join("said.txt"), planted(&keys)).unwrap();
+    std::fs::write(home.path().join("printed.txt"), planted(&keys)).unwrap();
     let model = ModelServer::start([
         Reply::events(anthropic_tool("file_read", &json!({ "path": "keys.txt" }))),
         Reply::events(anthropic_text("I have read it.")),
@@ -193,8 +193,8 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
             model.url()
         ),
     );
-    let said = home.path().join("said.txt");
-    let server = json!({ "mcpServers": { "talks": { "command": "sh", "args": ["-c", format!("cat '{}' >&2; exit 1", said.display())] } } });
+    let file = home.path().join("printed.txt");
+    let server = json!({ "mcpServers": { "talks": { "command": "sh", "args": ["-c", format!("cat '{}' >&2; exit 1", file.display())] } } });
     std::fs::write(home.path().join("mcp.json"), server.to_string()).unwrap();
     let mcp = home.path().join("mcp.json");
 

@@ -131,14 +131,14 @@ fn odd_files_are_passed_over_and_no_word_of_them_is_repeated() {
         ("an unknown key", |path| std::fs::write(path, "[tools]\nHOSTILE = 1\napprove = \"deny\"\n").unwrap(), "it has a mistake"),
         ("no text", |path| std::fs::write(path, b"# HOSTILE \xff\xfe").unwrap(), "it has a mistake"),
     ];
-    for (what, make, said) in odd {
+    for (what, make, reason) in odd {
         let ground = Ground::new("");
         make(&ground.repo.join("callboard.toml"));
 
         let ran = ground.run(&["run", "--provider", "offline", "Hello"]).well();
         let trust = ground.run(&["trust", "--yes", "callboard.toml"]);
 
-        assert!(ran.err.contains(&format!("note: callboard.toml: it is not read: {said}")), "{what}: {}", ran.err);
+        assert!(ran.err.contains(&format!("note: callboard.toml: it is not read: {reason}")), "{what}: {}", ran.err);
         assert!(!ran.err.contains("HOSTILE"), "{what}: {}", ran.err);
         assert!(trust.code != Some(0) && !ground.store().exists(), "{what}: {trust:?}");
     }

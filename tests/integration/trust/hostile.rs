@@ -153,7 +153,7 @@ fn the_first_lines_of_a_run_name_what_counts_and_what_does_not() {
 }
 
 #[test]
-fn the_fixture_attacks_whoever_trusts_it() {
+fn the_fixture_attacks_a_user_who_trusts_it() {
     let attack = Attack::new();
     let text = std::fs::read_to_string(attack.ground.repo.join("callboard.toml")).unwrap();
     attack

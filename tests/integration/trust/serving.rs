@@ -37,7 +37,7 @@ async fn serve_begins_with_a_trusted_file_and_a_changed_one_is_not_reloaded() {
     ground.write("callboard.toml", &format!("{config}[tools]\napprove = \"auto\"\n"));
     served.signal("HUP");
 
-    served.said("not reloaded, nothing changed: callboard.toml: it changed since it was trusted");
+    served.wait_for_log("not reloaded, nothing changed: callboard.toml: it changed since it was trusted");
     assert!(served.opens(&key.key).await);
 }
 
@@ -58,7 +58,7 @@ async fn the_way_from_a_new_key_to_a_host_that_serves_has_three_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn instructions_of_a_tenants_workspace_are_read_where_the_operator_says_so() {
+async fn instructions_of_a_tenants_workspace_are_read_where_the_operator_allows_it() {
     let ground = Ground::new("");
     let (plain, instructed) = (Key::new(&ground.home), Key::new(&ground.home));
     let model = ModelServer::start([Reply::events(anthropic_text("Yes."))]).await;

@@ -90,7 +90,7 @@ async fn a_slow_server_meets_a_deadline() {
     for what in ["the whole request", "waiting for the next part of the body", "the response's head"] {
         let begin = Instant::now();
         let error = get(&client, &server.url()).await.unwrap_err();
-        assert!(matches!(&error, WebError::Timeout { what: said, .. } if *said == what), "{error:?}");
+        assert!(matches!(&error, WebError::Timeout { what: phase, .. } if *phase == what), "{error:?}");
         assert!(begin.elapsed() < Duration::from_secs(5));
     }
 }

@@ -208,7 +208,7 @@ async fn a_fetch_stops_when_it_is_cancelled() {
 }
 
 #[tokio::test]
-async fn without_a_key_a_search_says_what_to_configure() {
+async fn without_a_key_a_search_names_what_to_configure() {
     let error = call(&searcher(Search::None), json!({ "query": "x" })).await.unwrap_err();
 
     assert_eq!((error.kind, error.code.as_str(), error.not_started), (ToolErrorType::DependencyError, "NOT_CONFIGURED", true));

@@ -7,7 +7,7 @@ use super::{
     definition::{Definition, Kind},
     known::Known,
     lines::{hits, listed},
-    plan::telling_lines,
+    plan::lines_with_most_terms,
     question::{Part, Question, Wants},
     rank::{Ranked, has_word, is_prose, is_test, value_on},
     round::Round,
@@ -160,7 +160,7 @@ fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known:
 
 /// No definition fits: quotes the lines that contain most of the words.
 fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known) -> bool {
-    let mut lines = telling_lines(part, known);
+    let mut lines = lines_with_most_terms(part, known);
     if !question.paths.is_empty() {
         let inside = |path: &str| question.paths.iter().any(|asked| path == asked || path.starts_with(&format!("{asked}/")));
         lines.retain(|(path, _)| inside(path));

@@ -206,7 +206,7 @@ fn closer(question: &Question, known: &Known) -> Vec<Call> {
         for path in promising(part, known, &ranked) {
             outlines.push(outline(&path));
         }
-        for (path, line) in telling_lines(part, known) {
+        for (path, line) in lines_with_most_terms(part, known) {
             if !known.lines.knows(&path, line.saturating_sub(3).max(1), line + 8) {
                 reads.push(read(&path, line.saturating_sub(BEFORE / 2), BEFORE + AFTER / 2));
             }
@@ -254,7 +254,7 @@ fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
 }
 
 /// Returns the lines that contain most of the words, source before prose.
-pub(super) fn telling_lines(part: &Part, known: &Known) -> Vec<(String, u32)> {
+pub(super) fn lines_with_most_terms(part: &Part, known: &Known) -> Vec<(String, u32)> {
     let weights = weights(part, &known.sites);
     let mut scored: Vec<(f64, &str, u32)> = Vec::new();
     for (path, file) in &known.lines.files {

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn intents_are_told_apart() {
+    fn intents_are_distinguished() {
         let files = |glob: Option<&str>, count| Intent::ListFiles { glob: glob.map(str::to_owned), count };
         let definitions = |of: &str, count| Intent::ListDefinitions { of: of.into(), count };
         for (prompt, intent) in [

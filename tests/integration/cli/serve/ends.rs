@@ -51,7 +51,7 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
     assert_eq!(first.code, Some(0), "{}", first.err);
     model.script((0..BUSY).map(|_| Reply::events(anthropic_text("Taken up."))));
     let again = Served::start(&home, &[]);
-    again.said("interrupted rounds resumed: ");
+    again.wait_for_log("interrupted rounds resumed: ");
     let path = |number: usize| format!("/v1/conversations/c{number}/messages");
     let mut ends = [0, 0];
     for (number, round) in rounds.iter().enumerate() {
@@ -76,14 +76,14 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     model.requests_came(1).await;
 
     served.signal("TERM");
-    served.said("another signal stops at once");
+    served.wait_for_log("another signal stops at once");
     served.signal("TERM");
     let ended = served.end();
 
     assert_eq!(ended.code, Some(130), "{}", ended.err);
     model.script([Reply::events(anthropic_text("Taken up."))]);
     let again = Served::start(&home, &[]);
-    again.said("interrupted rounds resumed: 1");
+    again.wait_for_log("interrupted rounds resumed: 1");
     model.requests_came(2).await;
     assert_eq!(again.stop().code, Some(0));
 }

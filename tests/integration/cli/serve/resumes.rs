@@ -94,7 +94,7 @@ struct Watcher {
     cursor: String,
     durable: Vec<[u64; 3]>,
     pending: BTreeMap<String, String>,
-    said: Vec<String>,
+    texts: Vec<String>,
     ended: Vec<String>,
     restarts: usize,
     /// Whether no event was missed since the last message.
@@ -120,10 +120,10 @@ impl Watcher {
             "message" => {
                 let (text, shown) = (event["message"]["content"][0]["text"].as_str().unwrap().to_owned(), std::mem::take(pending));
                 if self.unbroken && !shown.is_empty() {
-                    assert_eq!(shown, text, "what was shown is what was said");
+                    assert_eq!(shown, text, "the shown text is the sent text");
                     self.live_texts += 1;
                 }
-                self.said.push(text);
+                self.texts.push(text);
                 self.unbroken = true;
             }
             "round_started" | "turn_restarted" => {
@@ -265,7 +265,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     }
     for watcher in &all {
         assert_eq!(watcher.durable, whole[watcher.conversation].durable, "each durable event once and in order");
-        assert_eq!(watcher.said, whole[watcher.conversation].said, "the replace rule gives what was said");
+        assert_eq!(watcher.texts, whole[watcher.conversation].texts, "the replace rule gives the whole text");
         live_texts += watcher.live_texts;
         restarts += watcher.restarts;
     }
@@ -273,7 +273,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
         let history = served.get(&format!("/v1/conversations/c{conversation}/messages"), &acme.key).await.body;
         let history = history["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
         let history: Vec<_> = history.map(|message| message["content"][0]["text"].as_str().unwrap_or_default()).collect();
-        assert!(whole.said.iter().map(String::as_str).zip(&history).all(|(said, kept)| said == *kept), "the history says the same");
+        assert!(whole.texts.iter().map(String::as_str).zip(&history).all(|(texts, kept)| texts == *kept), "the history says the same");
     }
     let foreign = Tenant { key: other.key, ..tenant.clone() };
     assert!(foreign.events(0, &all[0].cursor).await.is_none());

@@ -38,8 +38,8 @@ async fn a_skill_chooses_only_a_model_that_the_operator_lists() {
         assert_eq!(served.ask(Method::PUT, "/v1/conversations/c", &key.key, Some(json!({}))).await.status, StatusCode::CREATED);
         let active = served.ask(Method::POST, "/v1/conversations/c/skills/pricey", &key.key, None).await;
         assert!(active.status.is_success(), "{active:?}");
-        let said = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({"content": "Hi"}))).await;
-        assert_eq!(said.body["status"], "completed", "{said:?}");
+        let answer = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({"content": "Hi"}))).await;
+        assert_eq!(answer.body["status"], "completed", "{answer:?}");
         let asked = model.requests().last().unwrap().json();
         assert_eq!(asked["model"], expected);
     }

@@ -50,13 +50,13 @@ async fn tools_of_an_mcp_server_are_for_tenants_that_name_them_each_with_a_proce
     configure(&home, &file);
     let served = Served::start(&home, &[]);
 
-    for (key, said) in keys.iter().zip([Some("of acme"), Some("of beta"), None]) {
+    for (key, of_tenant) in keys.iter().zip([Some("of acme"), Some("of beta"), None]) {
         let body = Some(json!({ "content": "go" }));
         let answer = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, body).await;
         assert_eq!(answer.body["stop_reason"], "end_turn", "{answer:?}");
         let history = served.get("/v1/conversations/c/messages", &key.key).await.body.to_string();
-        assert_eq!(history.contains("tool_result"), said.is_some(), "{history}");
-        assert!(said.is_none_or(|said| history.contains(said)), "{history}");
+        assert_eq!(history.contains("tool_result"), of_tenant.is_some(), "{history}");
+        assert!(of_tenant.is_none_or(|of_tenant| history.contains(of_tenant)), "{history}");
     }
 
     let requests: Vec<Value> = model.requests().iter().map(crate::support::model_server::Recorded::json).collect();
@@ -76,7 +76,7 @@ async fn tools_of_an_mcp_server_are_for_tenants_that_name_them_each_with_a_proce
 
     configure(&home, &file.replace("id = \"beta\"", "id = \"delta\""));
     served.signal("HUP");
-    served.said("removed beta");
+    served.wait_for_log("removed beta");
     let gone = |pid: &str| !Path::new(&format!("/proc/{pid}")).exists();
     wait_for("the end of its process", || gone(&starts[1][0]));
     assert!(!gone(&starts[0][0]), "another tenant's goes on");
@@ -97,8 +97,8 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
     configure(&home, &[provider, tenant].concat());
     let served = Served::start(&home, &[]);
     let body = Some(json!({ "content": "change it" }));
-    let said = served.ask_with(Method::POST, "/v1/conversations/c/messages", &acme.key, body, &[("prefer", "respond-async")]).await;
-    let round = said.body["round_id"].as_str().unwrap().to_owned();
+    let answer = served.ask_with(Method::POST, "/v1/conversations/c/messages", &acme.key, body, &[("prefer", "respond-async")]).await;
+    let round = answer.body["round_id"].as_str().unwrap().to_owned();
     let asked = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
             let standing = served.get("/v1/conversations/c", &acme.key).await.body;
@@ -125,7 +125,7 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_skill_of_the_tenants_folder_is_listed_activated_and_told_to_the_model() {
+async fn a_skill_of_the_tenants_folder_is_listed_activated_and_sent_to_the_model() {
     let model = ModelServer::start([Reply::events(anthropic_text("As it says."))]).await;
     let (home, provider) = home(&model);
     let (acme, beta) = (Key::new(&home), Key::new(&home));
@@ -147,11 +147,11 @@ async fn a_skill_of_the_tenants_folder_is_listed_activated_and_told_to_the_model
     let listed = served.get(path, &acme.key).await.body;
     let activated = served.ask(Method::POST, &format!("{path}/greeting"), &acme.key, None).await;
     let foreign = served.ask(Method::POST, &format!("{path}/greeting"), &beta.key, None).await;
-    let said = served.ask(Method::POST, "/v1/conversations/c/messages", &acme.key, Some(json!({ "content": "hello" }))).await;
+    let answer = served.ask(Method::POST, "/v1/conversations/c/messages", &acme.key, Some(json!({ "content": "hello" }))).await;
 
     assert_eq!(listed["skills"][0]["name"], "greeting", "{listed}");
     assert!(activated.status.is_success() && foreign.status.is_client_error(), "{activated:?} {foreign:?}");
-    assert_eq!(said.body["text"], "As it says.", "{said:?}");
+    assert_eq!(answer.body["text"], "As it says.", "{answer:?}");
     assert!(model.requests()[0].json().to_string().contains("the word zephyr"), "the model reads it");
     let listed = served.get(path, &acme.key).await.body;
     assert_eq!(listed["skills"][0]["active"], true, "{listed}");
@@ -173,8 +173,8 @@ async fn the_quota_of_a_workspace_is_the_hosts_until_the_operator_sets_another_a
     configure(&home, &[host, provider, tenant].concat());
     let served = Served::start(&home, &[]);
     let say = async |key: &Key| {
-        let said = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({ "content": "create it" }))).await;
-        assert_eq!(said.body["status"], "completed", "{said:?}");
+        let answer = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({ "content": "create it" }))).await;
+        assert_eq!(answer.body["status"], "completed", "{answer:?}");
         model.requests().last().unwrap().json().to_string()
     };
     let refused = "was not written: the workspace's quota is 1 files and folders, and it has 1; remove some";

@@ -62,7 +62,7 @@ fn p99(took: &[Duration]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_of_the_watchers_never_read_and_nobody_feels_it() {
+async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
     let half = if std::env::var_os("CALLBOARD_LONG").is_some() { 100 } else { 20 };
     let home = Home::new();
     let reply = anthropic_text(&"word ".repeat(200));
