@@ -43,7 +43,7 @@ pub(crate) use operator::TenantOperator;
 pub(crate) use serving::{Serving, Single, serving};
 use skills::Skills;
 pub(crate) use stored_tenants::{StoredTenantsError, stored_tenants_file};
-use tools::Equipment;
+use tools::ToolSetup;
 pub(crate) use tools::{masker, mcp_pool, mode as sandbox_mode, release_artifacts};
 
 /// The tenant of a person at a terminal, and of `serve` without configured tenants.
@@ -174,7 +174,7 @@ pub(crate) async fn start(config: &Config, overrides: &Overrides, sessions: &Ses
 
 /// As [`start`], but with the given provider.
 pub(crate) async fn start_with(config: &Config, overrides: &Overrides, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
-    let Equipment { toolbox, artifacts, subagents, resources } = tools::equipment(config, overrides).await?;
+    let ToolSetup { toolbox, artifacts, subagents, resources } = tools::tool_setup(config, overrides).await?;
     let workspace = toolbox.workspace.as_ref().map_or_else(|| overrides.workspace.clone(), |path| path.as_ref().clone());
     let mut limits = config.limits.clone();
     limits.tool_iterations_max = overrides.tool_iterations_max.unwrap_or(limits.tool_iterations_max);

@@ -20,7 +20,7 @@ use super::{
     AppError, StoredTenantsError,
     gateways::{self, ProviderEntries, provider_entries},
     stored_tenants::{DataFolder, StoredTenant, StoredTenants},
-    tenants::{OfServers, TenantProvisioner, TenantSetup, share_differs},
+    tenants::{McpTools, TenantProvisioner, TenantSetup, share_differs},
 };
 use crate::{
     Host,
@@ -63,7 +63,7 @@ struct ServedTenant {
 }
 
 /// A tenant to serve.
-struct Wanted {
+struct ConfiguredTenant {
     section: TenantSection,
     from_file: bool,
 }
@@ -174,7 +174,7 @@ impl TenantOperator {
             list.push(id.to_string());
         }
         let mut served = BTreeMap::new();
-        for Wanted { section, from_file } in wanted {
+        for ConfiguredTenant { section, from_file } in wanted {
             let before = state.served.remove(&section.id).map(|served_tenant| served_tenant.setup);
             let Some(setup) = changed.get(&section.id).cloned().or(before) else { continue };
             if let Err(error) = self.0.host.tenant(&section.id).pause(section.paused.unwrap_or_default()) {
@@ -197,7 +197,7 @@ impl TenantOperator {
         &self,
         state: &State,
         config: &Arc<Config>,
-        wanted: &[Wanted],
+        wanted: &[ConfiguredTenant],
         entries: &ProviderEntries,
     ) -> Result<BTreeMap<TenantId, TenantSetup>, AppError> {
         let all = share_differs(&state.config, config);
@@ -216,7 +216,7 @@ impl TenantOperator {
         let (provisioner, config, entries) = (self.0.provisioner.clone(), config.clone(), entries.clone());
         let of_servers = join_all(changed.iter().map(|section| provisioner.of_servers(&config, section))).await;
         let make = move || {
-            let setup = |(section, of_servers): (TenantSection, OfServers)| {
+            let setup = |(section, of_servers): (TenantSection, McpTools)| {
                 Ok((section.id.clone(), provisioner.setup(&config, &section, &entries, of_servers)?))
             };
             changed.into_iter().zip(of_servers).map(setup).collect()
@@ -270,15 +270,15 @@ impl TenantOperator {
 }
 
 /// The tenants to serve: those of the configuration, and those that the operator added at run time.
-fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<Wanted>, AppError> {
-    let mut all: Vec<Wanted> = Vec::new();
+fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenant>, AppError> {
+    let mut all: Vec<ConfiguredTenant> = Vec::new();
     for section in &config.tenants {
         let mut section = section.clone();
         if let Some(known) = stored.tenants.get(&section.id) {
             section.key_sha256.retain(|hash| !known.replaced_sha256.contains(hash));
             add(&mut section, known);
         }
-        all.push(Wanted { section, from_file: true });
+        all.push(ConfiguredTenant { section, from_file: true });
     }
     for (id, known) in &stored.tenants {
         if config.tenants.iter().any(|tenant| tenant.id == *id) || (known.generated && !config.tenants.is_empty()) {
@@ -288,7 +288,7 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<Wanted>, AppErr
         let named = |error: ConfigError| AppError::Tenant { id: id.clone(), error: Box::new(error.into()) };
         config.check_tenant(&section).map_err(named)?;
         add(&mut section, known);
-        all.push(Wanted { section, from_file: false });
+        all.push(ConfiguredTenant { section, from_file: false });
     }
     Ok(all)
 }

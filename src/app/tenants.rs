@@ -18,7 +18,7 @@ use super::{
     gateways::ProviderEntries,
     instructions::{self, Agreed},
     skills::Skills,
-    tools::{Wanted, masker, mcp_pool, mode, rules, web_tools},
+    tools::{ToolSelection, masker, mcp_pool, mode, rules, web_tools},
 };
 use crate::{
     config::{Approve, Config, MemoryScope, SandboxMode, TenantSection},
@@ -43,7 +43,7 @@ const TENANT_VARIABLE: &str = "CALLBOARD_TENANT";
 
 /// The MCP tools of one tenant, with notes for the operator.
 #[derive(Default)]
-pub(super) struct OfServers {
+pub(super) struct McpTools {
     tools: Vec<Arc<dyn Tool>>,
     notes: Vec<String>,
 }
@@ -75,12 +75,12 @@ impl TenantProvisioner {
 
     /// Connects to the MCP servers whose tools the tenant names; no server process is shared
     /// between tenants. A server that cannot be used becomes a note.
-    pub(super) async fn of_servers(&self, config: &Config, tenant: &TenantSection) -> OfServers {
+    pub(super) async fn of_servers(&self, config: &Config, tenant: &TenantSection) -> McpTools {
         let wanted = wanted(config, tenant);
         if wanted.0.is_none() {
-            return OfServers::default(); // MCP servers are the operator's own programs: a tenant gets only those that its tools name.
+            return McpTools::default(); // MCP servers are the operator's own programs: a tenant gets only those that its tools name.
         }
-        let (mut own, mut of) = (Vec::new(), OfServers::default());
+        let (mut own, mut of) = (Vec::new(), McpTools::default());
         for server in config.mcp.iter().filter(|server| wanted.has_of(&server.name)) {
             match of_tenant(server.clone(), &tenant.id, tenant.workspace.as_deref()) {
                 Some(server) => own.push(server),
@@ -106,7 +106,7 @@ impl TenantProvisioner {
         config: &Config,
         tenant: &TenantSection,
         entries: &ProviderEntries,
-        of_servers: OfServers,
+        of_servers: McpTools,
     ) -> Result<TenantSetup, AppError> {
         let named = |error: AppError| AppError::Tenant { id: tenant.id.clone(), error: Box::new(error) };
         self.make(config, tenant, entries, of_servers).map_err(named)
@@ -117,7 +117,7 @@ impl TenantProvisioner {
         config: &Config,
         tenant: &TenantSection,
         entries: &ProviderEntries,
-        of_servers: OfServers,
+        of_servers: McpTools,
     ) -> Result<TenantSetup, AppError> {
         let provider = config.choose(tenant.provider.as_deref())?.name.clone();
         let model = tenant.model.clone().or_else(|| entries.get(&provider).map(|entry| entry.model.clone()));
@@ -213,8 +213,8 @@ pub(super) fn workspace_quota(config: &Config, quotas: &Quotas) -> WorkspaceQuot
 }
 
 /// The tools that a tenant names, else those of the configuration.
-fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> Wanted<'a> {
-    Wanted(tenant.tools.as_ref().or(config.tools.as_ref()))
+fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> ToolSelection<'a> {
+    ToolSelection(tenant.tools.as_ref().or(config.tools.as_ref()))
 }
 
 /// Adapts a server to one tenant. A process starts in the tenant's workspace, whatever folder is

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// The names of the tools to offer: all for `None`, else those of the list.
-pub(super) struct Wanted<'a>(pub(super) Option<&'a Vec<String>>);
+pub(super) struct ToolSelection<'a>(pub(super) Option<&'a Vec<String>>);
 
-impl Wanted<'_> {
+impl ToolSelection<'_> {
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
     }
@@ -39,7 +39,7 @@ impl Wanted<'_> {
 }
 
 /// Tools and their resources.
-pub(super) struct Equipment {
+pub(super) struct ToolSetup {
     pub(super) toolbox: Toolbox,
     pub(super) artifacts: Arc<dyn ArtifactStore>,
     /// Whether a model may start subagents.
@@ -49,8 +49,8 @@ pub(super) struct Equipment {
 }
 
 /// Builds the tools that flags and configuration select.
-pub(super) async fn equipment(config: &Config, overrides: &Overrides) -> Result<Equipment, AppError> {
-    let wanted = Wanted(overrides.tools.as_ref().or(config.tools.as_ref()));
+pub(super) async fn tool_setup(config: &Config, overrides: &Overrides) -> Result<ToolSetup, AppError> {
+    let wanted = ToolSelection(overrides.tools.as_ref().or(config.tools.as_ref()));
     let masker = masker(config);
     let mut toolbox = over_workspace(config, overrides, &wanted, &masker)?;
     let offers_something = wanted.0.is_none_or(|wanted| !wanted.is_empty());
@@ -80,7 +80,7 @@ pub(super) async fn equipment(config: &Config, overrides: &Overrides) -> Result<
         let wall = Arc::new(SystemClock);
         if apart { artifacts(&config.data_dir, wall, &mut toolbox.notes).await } else { in_memory(wall) }
     };
-    Ok(Equipment { toolbox, artifacts, subagents: wanted.has(CREATE_SUBAGENT), resources })
+    Ok(ToolSetup { toolbox, artifacts, subagents: wanted.has(CREATE_SUBAGENT), resources })
 }
 
 /// Converts the configured mode.
@@ -99,7 +99,7 @@ pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
     skills.into_iter().fold(PathRules::default(), |rules, skills| rules.and_protected(workspace, skills))
 }
 
-fn over_workspace(config: &Config, overrides: &Overrides, wanted: &Wanted<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
+fn over_workspace(config: &Config, overrides: &Overrides, wanted: &ToolSelection<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
     let mode = mode(overrides.sandbox.unwrap_or(config.sandbox));
     // A sandbox that no tool uses is not tried and produces no notes.
     let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
