@@ -225,7 +225,8 @@ pub(super) struct Conversations {
 
 /// State of a conversation, and what it waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(super) struct Standing {
+#[schema(as = Standing)]
+pub(super) struct ConversationState {
     /// `conversation_id`, `state` (`asleep`, `idle`, `running`, `parked`, `failed`), `round_id`, `waits_for` with its `kind`, `since_ms`,
     /// `prompts_waiting`, `context`, `spent`, `budget_left`, `messages`, `rounds`, `created_at`, `updated_at`, `failure`.
     #[serde(flatten)]

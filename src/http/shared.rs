@@ -44,11 +44,11 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Counted {
     body_bytes: usize,
-    tenants: HashMap<TenantId, OfTenant>,
+    tenants: HashMap<TenantId, TenantUsage>,
 }
 
 #[derive(Default, Clone, Copy)]
-struct OfTenant {
+struct TenantUsage {
     streams: usize,
     body_bytes: usize,
 }

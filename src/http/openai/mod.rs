@@ -84,7 +84,7 @@ pub(super) async fn chat(
     let conversation = app.conversation(&scope);
     // From here on, dropping this future (the client left) interrupts the round, or erases the
     // temporary conversation.
-    let mut leaving = Leaving::new(conversation.clone(), bound.is_none());
+    let mut guard = DisconnectGuard::new(conversation.clone(), bound.is_none());
     let now = match &bound {
         Some(_) => match known_rounds(&app, &scope, &conversation).await? {
             Some(rounds) => after(&rounds, transcript).ok_or_else(differs)?,
@@ -97,16 +97,16 @@ pub(super) async fn chat(
         send = send.output_schema(schema);
     }
     let mut reply = send.await?;
-    leaving.round(&reply);
+    guard.round(&reply);
 
     let (id, created) = (format!("chatcmpl-{}", reply.round_id()), SystemClock.now().0 / 1000);
     let model = model.to_string();
     if let Some(watching) = watching {
         let include_usage = request.stream_options.unwrap_or_default().include_usage;
-        return Ok(Streamed { id, created, model, include_usage }.respond(&app, reply, leaving, watching));
+        return Ok(Streamed { id, created, model, include_usage }.respond(&app, reply, guard, watching));
     }
     let end = finished(&mut reply).await;
-    leaving.stays().await;
+    guard.stays().await;
     let end = end?;
     let message = Answered { role: "assistant", content: end.text, refusal: None };
     let choices = vec![Choice { index: 0, message, finish_reason: finish_reason(end.stop_reason), logprobs: None }];
@@ -248,13 +248,13 @@ pub(super) fn translate(path: &str, mut response: Response) -> Response {
 /// Cleans up when the client disconnects, or when a request without a conversation id is over.
 /// Dropping it means that the client left: the round is interrupted, or the temporary conversation
 /// erased.
-pub(super) struct Leaving {
+pub(super) struct DisconnectGuard {
     conversation: Option<ConversationHandle>,
     is_stateless: bool,
     round: Option<RoundId>,
 }
 
-impl Leaving {
+impl DisconnectGuard {
     fn new(conversation: ConversationHandle, is_stateless: bool) -> Self {
         Self { conversation: Some(conversation), is_stateless, round: None }
     }
@@ -272,7 +272,7 @@ impl Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         let Some(conversation) = self.conversation.take() else { return };
         let (is_stateless, round) = (self.is_stateless, self.round);

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Leaving, failed, finish_reason, in_their_form,
+    DisconnectGuard, failed, finish_reason, in_their_form,
     wire::{Chunk, ChunkChoice, Delta},
 };
 use crate::http::{
@@ -38,7 +38,7 @@ struct Chunks {
     streamed: Streamed,
     reply: Reply,
     /// `None` once the end of the round was sent.
-    leaving: Option<Leaving>,
+    guard: Option<DisconnectGuard>,
     ahead: VecDeque<Bytes>,
     /// Text already sent of the message that the model is writing.
     sent: String,
@@ -51,12 +51,12 @@ struct Chunks {
 
 impl Streamed {
     /// The response that streams the round's chunks.
-    pub(super) fn respond(self, app: &Shared, reply: Reply, leaving: Leaving, watching: Watching) -> Response {
+    pub(super) fn respond(self, app: &Shared, reply: Reply, guard: DisconnectGuard, watching: Watching) -> Response {
         let first = self.chunk(Delta { role: Some("assistant"), content: Some("") }, None);
         let chunks = Chunks {
             streamed: self,
             reply,
-            leaving: Some(leaving),
+            guard: Some(guard),
             ahead: VecDeque::from([first]),
             sent: String::new(),
             has_more: false,
@@ -88,7 +88,7 @@ impl Chunks {
             if let Some(bytes) = self.ahead.pop_front() {
                 return Some((Ok(bytes), self));
             }
-            self.leaving.as_ref()?;
+            self.guard.as_ref()?;
             tokio::select! {
                 biased;
                 event = self.reply.next() => match event {
@@ -148,8 +148,8 @@ impl Chunks {
     }
 
     async fn over(&mut self) {
-        if let Some(leaving) = self.leaving.take() {
-            leaving.stays().await;
+        if let Some(guard) = self.guard.take() {
+            guard.stays().await;
         }
     }
 }

@@ -10,7 +10,7 @@ use callboard_actors::{host::SendError, ids::ConversationId, journal::Head, port
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
-    api::{Configure, Conversations, Listed, Made, Page, Standing},
+    api::{Configure, ConversationState, Conversations, Listed, Made, Page},
     auth::Caller,
     body::Messages,
     error::Problem,
@@ -85,15 +85,15 @@ pub(in crate::http) async fn list(
 #[utoipa::path(
     get, path = "/v1/conversations/{id}", tag = "conversations",
     params(("id" = String, Path, description = "The conversation")),
-    responses((status = 200, description = "The state", body = Standing)),
+    responses((status = 200, description = "The state", body = ConversationState)),
 )]
 pub(in crate::http) async fn get(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-) -> Result<Json<Standing>, Problem> {
+) -> Result<Json<ConversationState>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    Ok(Json(Standing { status: conversation.status().await? }))
+    Ok(Json(ConversationState { status: conversation.status().await? }))
 }
 
 /// Erases a conversation.

@@ -23,22 +23,23 @@ const LOOKED_UP: &str = "readyz";
 
 /// A positive health check.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Well {
+#[schema(as = Well)]
+pub(in crate::http) struct Health {
     /// Always `ok`; a failed check is a problem document.
     status: &'static str,
 }
 
 /// Reports that the process is alive.
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "Alive", body = Well)))]
-pub(in crate::http) async fn alive() -> Json<Well> {
-    Json(Well { status: "ok" })
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "Alive", body = Health)))]
+pub(in crate::http) async fn alive() -> Json<Health> {
+    Json(Health { status: "ok" })
 }
 
 /// Reports whether the host accepts requests.
 ///
 /// 503 while the host is shutting down (`draining`) or its store does not answer (`store_unavailable`).
-#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, description = "Ready", body = Well)))]
-pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Well>, Problem> {
+#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, description = "Ready", body = Health)))]
+pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health>, Problem> {
     if app.is_draining() {
         return Err(Problem::draining());
     }
@@ -47,7 +48,7 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Well>,
         return Err(Problem::internal());
     };
     match timeout(STORE_WITHIN, app.host.ports().sessions.head(&Scope::new(tenant, conversation))).await {
-        Ok(Ok(_)) => Ok(Json(Well { status: "ok" })),
+        Ok(Ok(_)) => Ok(Json(Health { status: "ok" })),
         Ok(Err(_)) | Err(_) => Err(away()),
     }
 }
