@@ -334,7 +334,7 @@ fn check_key(path: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-struct Held {
+struct Contents {
     keys: Vec<(PathBuf, u64)>,
     bytes: u64,
     /// Files that an interrupted write left behind. They are not keys.
@@ -342,36 +342,36 @@ struct Held {
 }
 
 /// Lists what a memory holds below a folder.
-fn held(root: &Root, folder: &str, cancel: &CancellationToken) -> Result<Held, ToolError> {
+fn list_contents(root: &Root, folder: &str, cancel: &CancellationToken) -> Result<Contents, ToolError> {
     let (dir, base) = root.open_folder(folder)?;
     let mut walk = Walk::over_all(root, dir, base);
-    let mut held = Held { keys: Vec::new(), bytes: 0, leftovers: Vec::new() };
+    let mut contents = Contents { keys: Vec::new(), bytes: 0, leftovers: Vec::new() };
     while let Some(entry) = walk.advance() {
         if cancel.is_cancelled() {
             return Err(cancelled());
         }
         let Some(bytes) = walk.size(&entry).filter(|_| entry.kind == FileType::RegularFile) else { continue };
         if entry.relative.file_name().is_some_and(is_temporary) {
-            held.leftovers.push(entry.relative);
+            contents.leftovers.push(entry.relative);
         } else {
-            held.bytes += bytes;
-            held.keys.push((entry.relative, bytes));
+            contents.bytes += bytes;
+            contents.keys.push((entry.relative, bytes));
         }
     }
-    Ok(held)
+    Ok(contents)
 }
 
 fn view(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, ToolError> {
-    let held = match held(root, path, cancel) {
-        Ok(held) => held,
+    let contents = match list_contents(root, path, cancel) {
+        Ok(contents) => contents,
         Err(error) if error.kind != ToolErrorType::InvalidParameters => return Err(missing(path, error)),
         Err(_) => return value(root, path),
     };
     let mut out = String::new();
-    for (key, bytes) in held.keys.iter().take(LISTED_MAX) {
+    for (key, bytes) in contents.keys.iter().take(LISTED_MAX) {
         let _ = writeln!(out, "{} ({bytes} bytes)", path_line(key));
     }
-    match held.keys.len() {
+    match contents.keys.len() {
         0 => out.push_str(NOTHING),
         keys if keys > LISTED_MAX => {
             let _ = writeln!(out, "[{LISTED_MAX} keys shown; {} more exist: view a folder]", keys - LISTED_MAX);
@@ -397,13 +397,13 @@ fn missing(path: &str, error: ToolError) -> ToolError {
 
 fn write(root: &Root, path: &str, content: &str, quota: Quota, cancel: &CancellationToken) -> Result<String, ToolError> {
     let _lock = lock(root, cancel)?;
-    let held = held(root, ".", cancel)?;
-    for leftover in &held.leftovers {
+    let contents = list_contents(root, ".", cancel)?;
+    for leftover in &contents.leftovers {
         // The lock excludes other writers. A file that cannot be removed now is found again later.
         let _ = root.slot(&leftover.to_string_lossy(), false).and_then(|slot| slot.remove(true));
     }
-    let before = held.keys.iter().find(|(key, _)| key.as_os_str() == path).map(|(_, bytes)| *bytes);
-    let (keys, bytes) = (held.keys.len() + usize::from(before.is_none()), held.bytes - before.unwrap_or(0) + content.len() as u64);
+    let before = contents.keys.iter().find(|(key, _)| key.as_os_str() == path).map(|(_, bytes)| *bytes);
+    let (keys, bytes) = (contents.keys.len() + usize::from(before.is_none()), contents.bytes - before.unwrap_or(0) + content.len() as u64);
     if keys > quota.files || bytes > quota.bytes {
         let Quota { files: keys_max, bytes: bytes_max, .. } = quota;
         let message = format!(

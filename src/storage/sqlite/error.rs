@@ -7,7 +7,7 @@ use callboard_actors::{
 use rusqlite::{Error, ErrorCode};
 
 /// Describes an error as a clause.
-pub(super) fn words(error: &Error) -> String {
+pub(super) fn describe(error: &Error) -> String {
     let Some(code) = error.sqlite_error_code() else { return "a stored row has an unexpected form".into() };
     match code {
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => "another process holds the database".into(),
@@ -37,14 +37,14 @@ pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
 
 /// A failed read that concerns no single conversation.
 pub(super) fn failed_read(error: &Error) -> StoreError {
-    unavailable(words(error))
+    unavailable(describe(error))
 }
 
 /// A failed read of one conversation. Undecodable or corrupt data is reported as damage of that
 /// conversation only.
 pub(super) fn failed_read_of(scope: &Scope, error: &Error) -> StoreError {
     match error.sqlite_error_code() {
-        None | Some(ErrorCode::DatabaseCorrupt) => damaged(scope, words(error)),
+        None | Some(ErrorCode::DatabaseCorrupt) => damaged(scope, describe(error)),
         Some(_) => failed_read(error),
     }
 }
@@ -66,7 +66,7 @@ pub(super) enum WriteError {
 
 impl From<Error> for WriteError {
     fn from(error: Error) -> Self {
-        Self::Store(words(&error))
+        Self::Store(describe(&error))
     }
 }
 

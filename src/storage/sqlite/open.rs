@@ -11,7 +11,7 @@ use callboard_actors::ports::StoreError;
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
 
 use super::{
-    error::{is_busy, unavailable, words},
+    error::{describe, is_busy, unavailable},
     options::{Check, CommitMode, SqliteOptions},
 };
 use crate::private::make_folder;
@@ -57,7 +57,7 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     make_file(path).map_err(|error| cannot_open(path, error.kind()))?;
     let was_closed = !has_log(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, words(&error)))?;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, describe(&error)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     prepare(&mut conn, path, options)?;
     let bytes = fs::metadata(path).map_or(0, |file| file.len());
@@ -83,7 +83,7 @@ pub(super) fn another(path: &Path, options: &SqliteOptions, may_write: bool) -> 
         conn.pragma_update(None, "wal_autocheckpoint", 0)?;
         Ok(conn)
     };
-    open().map_err(|error: Error| cannot_open(path, words(&error)))
+    open().map_err(|error: Error| cannot_open(path, describe(&error)))
 }
 
 /// The path with a suffix, as SQLite names its companion files.
@@ -108,7 +108,7 @@ fn make_file(path: &Path) -> io::Result<()> {
 }
 
 fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<(), StoreError> {
-    let failed = |error: Error| cannot_open(path, words(&error));
+    let failed = |error: Error| cannot_open(path, describe(&error));
     conn.busy_timeout(options.busy).map_err(failed)?;
     // Before anything is changed, so that another program's file stays untouched.
     check_owner(conn, path)?;
@@ -133,7 +133,7 @@ fn number(conn: &Connection, pragma: &str) -> rusqlite::Result<i64> {
 }
 
 fn check_owner(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let failed = |error: Error| cannot_open(path, words(&error));
+    let failed = |error: Error| cannot_open(path, describe(&error));
     // One snapshot for all three values: another process may be creating this file.
     let snapshot = conn.transaction().map_err(failed)?;
     let version = number(&snapshot, "user_version").map_err(failed)?;
@@ -155,7 +155,7 @@ fn journal_mode(conn: &Connection, busy: Duration) -> rusqlite::Result<String> {
 }
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    let failed = |error: Error| cannot_open(path, words(&error));
+    let failed = |error: Error| cannot_open(path, describe(&error));
     let known = u32::try_from(SCHEMAS.len()).unwrap_or(u32::MAX);
     // In one transaction with reading the version: two processes may open a new file at the same
     // time.
@@ -176,7 +176,8 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 }
 
 fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
-    let found: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| cannot_open(path, words(&error)))?;
+    let found: String =
+        conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| cannot_open(path, describe(&error)))?;
     if found == "ok" {
         return Ok(());
     }
