@@ -20,33 +20,33 @@ const MESSAGE_CHARS_MAX: usize = 500;
 
 /// The fields of a provider's error, from whichever place the provider put them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct ErrorWords {
+pub(super) struct ErrorFields {
     /// The values of `type` and `code`, where present.
     kinds: Vec<String>,
     status: Option<u16>,
     message: String,
 }
 
-impl ErrorWords {
+impl ErrorFields {
     /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.
     pub(super) fn read(body: &[u8]) -> Self {
         let Ok(value) = serde_json::from_slice::<Value>(body) else {
             return Self { message: plain(body), ..Self::default() };
         };
         let error = value.get("error").filter(|error| !error.is_null()).unwrap_or(&value);
-        let mut words = Self::default();
+        let mut fields = Self::default();
         for key in ["type", "code", "status"] {
             match error.get(key) {
-                Some(Value::String(kind)) => words.kinds.push(kind.to_ascii_lowercase()),
+                Some(Value::String(kind)) => fields.kinds.push(kind.to_ascii_lowercase()),
                 Some(Value::Number(number)) => {
-                    words.status = words.status.or(number.as_u64().and_then(|number| u16::try_from(number).ok()));
+                    fields.status = fields.status.or(number.as_u64().and_then(|number| u16::try_from(number).ok()));
                 }
                 _ => {}
             }
         }
         let message = [Some(error), error.get("message"), error.get("detail"), error.get("msg")];
-        words.message = message.into_iter().flatten().find_map(Value::as_str).map_or_else(|| plain(body), one_line);
-        words
+        fields.message = message.into_iter().flatten().find_map(Value::as_str).map_or_else(|| plain(body), one_line);
+        fields
     }
 
     fn is(&self, kinds: &[&str]) -> bool {
@@ -60,8 +60,8 @@ impl ErrorWords {
 
 /// Returns the error of an answer without a 2xx status.
 pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> ProviderError {
-    let words = ErrorWords::read(body);
-    let (quota, message) = (words.no_quota(), words.message);
+    let fields = ErrorFields::read(body);
+    let (quota, message) = (fields.no_quota(), fields.message);
     let hopeless = headers.get("x-should-retry").is_some_and(|value| value == "false");
     match status {
         300..=399 => {
@@ -87,23 +87,23 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
 
 /// Returns the error of an event inside a stream whose HTTP status was 200.
 pub(super) fn of_event(body: &[u8]) -> ProviderError {
-    let words = ErrorWords::read(body);
-    let refused = |status| ProviderError::InvalidRequest { status, message: words.message.clone() };
-    if words.no_quota() {
-        return ProviderError::QuotaExhausted { message: words.message };
+    let fields = ErrorFields::read(body);
+    let refused = |status| ProviderError::InvalidRequest { status, message: fields.message.clone() };
+    if fields.no_quota() {
+        return ProviderError::QuotaExhausted { message: fields.message };
     }
-    if words.is(&["authentication_error", "permission_error", "invalid_api_key"]) {
-        return ProviderError::Auth { message: words.message };
+    if fields.is(&["authentication_error", "permission_error", "invalid_api_key"]) {
+        return ProviderError::Auth { message: fields.message };
     }
-    match words.status {
-        Some(401 | 403) => ProviderError::Auth { message: words.message },
-        Some(402) => ProviderError::QuotaExhausted { message: words.message },
-        Some(408 | 409 | 429) => ProviderError::Server { status: 0, retry_after: None, message: words.message },
+    match fields.status {
+        Some(401 | 403) => ProviderError::Auth { message: fields.message },
+        Some(402) => ProviderError::QuotaExhausted { message: fields.message },
+        Some(408 | 409 | 429) => ProviderError::Server { status: 0, retry_after: None, message: fields.message },
         Some(status @ 400..=499) => refused(status),
-        _ if words.is(&["invalid_request_error", "context_length_exceeded"]) => refused(400),
-        _ if words.is(&["not_found_error"]) => refused(404),
-        _ if words.is(&["request_too_large"]) => refused(413),
-        _ => ProviderError::Server { status: 0, retry_after: None, message: words.message },
+        _ if fields.is(&["invalid_request_error", "context_length_exceeded"]) => refused(400),
+        _ if fields.is(&["not_found_error"]) => refused(404),
+        _ if fields.is(&["request_too_large"]) => refused(413),
+        _ => ProviderError::Server { status: 0, retry_after: None, message: fields.message },
     }
 }
 
@@ -273,9 +273,9 @@ mod tests {
             ("", "no reason given"),
             (r#"{"errors":[1]}"#, r#"{"errors":[1]}"#),
         ] {
-            assert_eq!(ErrorWords::read(body.as_bytes()).message, message);
+            assert_eq!(ErrorFields::read(body.as_bytes()).message, message);
         }
-        assert_eq!(ErrorWords::read("x".repeat(9000).as_bytes()).message.chars().count(), MESSAGE_CHARS_MAX + 1);
+        assert_eq!(ErrorFields::read("x".repeat(9000).as_bytes()).message.chars().count(), MESSAGE_CHARS_MAX + 1);
     }
 
     #[test]
