@@ -316,7 +316,7 @@ fn add(section: &mut TenantSection, known: &StoredTenant) {
 /// nowhere.
 pub(super) fn generated(stored: &mut StoredTenants, id: TenantId) -> String {
     let key = new_key();
-    let hash = KeyHash::of(&key).to_string();
+    let hash = KeyHash::from_key(&key).to_string();
     let tenant = StoredTenant { key_sha256: BTreeSet::from([hash]), generated: true, ..StoredTenant::default() };
     stored.tenants.insert(id, tenant);
     key

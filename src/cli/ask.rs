@@ -40,7 +40,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Parses a typed line. Anything that is not a clear yes is a no.
-    fn of(line: &str) -> Self {
+    fn from_line(line: &str) -> Self {
         match line.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Self::Yes,
             "a" | "always" => Self::Always,
@@ -121,7 +121,7 @@ impl Asker {
         // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
         // the runtime's shutdown.
         std::thread::spawn(move || {
-            let _ = sender.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::of(&line)));
+            let _ = sender.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::from_line(&line)));
         });
         self.open = Some(Open { question, answer, over });
     }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_a_yes() {
-        assert_eq!(["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::of), {
+        assert_eq!(["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::from_line), {
             use Answer::{Always, No, Yes};
             [Yes, Yes, Always, Always, No, No, No, No]
         });

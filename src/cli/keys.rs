@@ -39,7 +39,7 @@ pub(super) struct NewArgs {
 pub(super) fn run(command: &KeysCommand) -> Result<Done, Failure> {
     let KeysCommand::New(args) = command;
     let key = new_key();
-    let hash = KeyHash::of(&key).to_string();
+    let hash = KeyHash::from_key(&key).to_string();
     let lines = match &args.tenant {
         Some(tenant) => format!("[[tenant]]\nid = \"{tenant}\"\nkey_sha256 = \"{hash}\"\n"),
         None => format!("key_sha256 = \"{hash}\"\n"),

@@ -145,7 +145,7 @@ struct Called {
 }
 
 impl Called {
-    fn of(index: usize, outcome: ToolExecutionResult) -> Self {
+    fn from_result(index: usize, outcome: ToolExecutionResult) -> Self {
         Self {
             index,
             success: !outcome.is_error,
@@ -356,7 +356,7 @@ impl Caller {
     /// Makes one call with all checks; `None` if a person interrupted it.
     async fn call(&mut self, index: usize, arguments: &str) -> Option<Called> {
         let tool_call_id = format!("call_{index}");
-        let refused = |error: &ToolError| Some(Called::of(index, ToolExecutionResult::error(error, &tool_call_id)));
+        let refused = |error: &ToolError| Some(Called::from_result(index, ToolExecutionResult::error(error, &tool_call_id)));
         let input = match RawJson::arguments(arguments.trim()) {
             Ok(input) => input,
             Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
@@ -378,10 +378,10 @@ impl Caller {
             },
         };
         if let Some(why) = why {
-            return Some(Called::of(index, approval_denied(&tool_call_id, why)));
+            return Some(Called::from_result(index, approval_denied(&tool_call_id, why)));
         }
         let Some(tool) = setup.tools.get(&self.name).cloned() else {
-            return Some(Called::of(index, cancelled_before_start()));
+            return Some(Called::from_result(index, cancelled_before_start()));
         };
         let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
         let cancel = CancellationToken::new();
@@ -401,7 +401,7 @@ impl Caller {
                 }
                 None
             }
-            outcome = &mut running => Some(Called::of(index, outcome)),
+            outcome = &mut running => Some(Called::from_result(index, outcome)),
         }
     }
 

@@ -114,7 +114,7 @@ fn next(config: &Config, wanted: &ProjectUse<'_>, asked: &[PathBuf]) -> Option<P
 /// Asks about one file. Returns whether the person agreed; an error is printed, and the file stays
 /// untrusted.
 fn offer(config: &Config, path: &Path) -> bool {
-    let agreed = Candidate::of(path, config.trust()).and_then(|candidate| Ok(question(&candidate)? && agree(config, &candidate)?));
+    let agreed = Candidate::read(path, config.trust()).and_then(|candidate| Ok(question(&candidate)? && agree(config, &candidate)?));
     agreed.unwrap_or_else(|failure| {
         err_line(&failure.text(Paint::stderr()));
         false
@@ -166,7 +166,7 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
     let mut at = 0;
     while let Some(path) = files.get(at).cloned() {
         at += 1;
-        let candidate = Candidate::of(&path, store)?;
+        let candidate = Candidate::read(&path, store)?;
         let more: Vec<PathBuf> = candidate.names.iter().filter(|path| !files.contains(path)).cloned().collect();
         if candidate.standing == Standing::Trusted {
             out_line(&shown(&format!("already trusted: {}", candidate.place.path().display())));

@@ -20,12 +20,12 @@ pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
             let _ = error.print();
             ExitCode::from(2)
         }
-        _ => of(&error).report(),
+        _ => failure(&error).report(),
     })
 }
 
 /// Converts clap's error: its first line, its suggestion, and where to read more.
-fn of(error: &clap::Error) -> Failure {
+fn failure(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n");
     let first = paragraphs.next().unwrap_or_default().trim();

@@ -35,7 +35,7 @@ pub struct NotAKeyHash;
 
 impl KeyHash {
     /// Hashes a key.
-    pub fn of(key: &str) -> Self {
+    pub fn from_key(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
@@ -160,7 +160,7 @@ impl Keys {
 }
 
 fn hash_of(key: &str) -> Option<KeyHash> {
-    (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then(|| KeyHash::of(key))
+    (!key.is_empty() && key.len() <= KEY_BYTES_MAX).then(|| KeyHash::from_key(key))
 }
 
 #[cfg(test)]
@@ -173,10 +173,10 @@ mod tests {
 
     #[test]
     fn a_hash_is_parsed_from_its_printed_form() {
-        let hash = KeyHash::of("cb_not_a_real_key");
+        let hash = KeyHash::from_key("cb_not_a_real_key");
 
         assert_eq!(hash.to_string().parse(), Ok(hash));
-        assert_eq!(KeyHash::of("abc").to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(KeyHash::from_key("abc").to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         for bad in ["", "ba78", &"g".repeat(64), &"é".repeat(32), &"a".repeat(65)] {
             assert_eq!(bad.parse::<KeyHash>(), Err(NotAKeyHash), "{bad}");
         }
@@ -186,13 +186,13 @@ mod tests {
     fn a_key_opens_its_tenant_until_it_is_removed() {
         let keys = Keys::new();
         let (a, b) = (new_key(), new_key());
-        keys.put(tenant("acme"), KeyHash::of(&a));
-        keys.put(tenant("zeta"), KeyHash::of(&b));
+        keys.put(tenant("acme"), KeyHash::from_key(&a));
+        keys.put(tenant("zeta"), KeyHash::from_key(&b));
 
         assert_eq!((keys.tenant_of(&a), keys.tenant_of(&b)), (Some(tenant("acme")), Some(tenant("zeta"))));
         assert_eq!((keys.tenant_of(""), keys.tenant_of("cb_other"), keys.is_admin(&a)), (None, None, false));
 
-        assert!(keys.remove(&KeyHash::of(&a)));
+        assert!(keys.remove(&KeyHash::from_key(&a)));
         assert_eq!((keys.tenant_of(&a), keys.remove_tenant(&tenant("zeta")), keys.tenant_of(&b)), (None, 1, None));
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn the_operators_key_is_no_tenants_key() {
         let keys = Keys::new();
         assert!(!keys.is_admin(""));
-        keys.set_admin(Some(KeyHash::of("cb_admin_not_real")));
+        keys.set_admin(Some(KeyHash::from_key("cb_admin_not_real")));
 
         assert!(keys.is_admin("cb_admin_not_real"));
         assert_eq!((keys.tenant_of("cb_admin_not_real"), keys.is_admin("cb_admin_not_rea")), (None, false));
@@ -212,6 +212,6 @@ mod tests {
 
         assert_ne!(a, b);
         assert_eq!(a.len(), 67);
-        assert_eq!(format!("{:?}", KeyHash::of("abc")), "KeyHash(ba7816bf…)");
+        assert_eq!(format!("{:?}", KeyHash::from_key("abc")), "KeyHash(ba7816bf…)");
     }
 }

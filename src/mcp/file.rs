@@ -53,7 +53,7 @@ fn read_text(text: &str, folder: &Path) -> Result<Vec<McpServerConfig>, (Option<
     let Some(servers) = value.get("mcpServers") else {
         return Err((None, "`mcpServers` is missing; write {\"mcpServers\": {\"name\": {\"command\": …}}}".to_owned()));
     };
-    let lines = Lines::of(text);
+    let lines = Lines::from_text(text);
     let line = |path: &[&str]| lines.line(path);
     let Some(servers) = servers.as_object() else {
         return Err((line(&["mcpServers"]), "`mcpServers` must be an object that maps names to servers".to_owned()));
@@ -86,7 +86,7 @@ fn read_text(text: &str, folder: &Path) -> Result<Vec<McpServerConfig>, (Option<
 struct Lines(Vec<(Vec<String>, usize)>);
 
 impl Lines {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let (mut found, mut path, mut line) = (Vec::new(), Vec::<String>::new(), 1);
         // The open brackets; the flag says whether the next string in the bracket is a key.
         let mut open: Vec<(char, bool)> = Vec::new();

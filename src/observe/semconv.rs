@@ -16,7 +16,7 @@ impl Edition {
     pub const VARIABLE: &str = "OTEL_SEMCONV_STABILITY_OPT_IN";
 
     /// The edition that a value of that variable selects.
-    pub fn of(opted_in: &str) -> Self {
+    pub fn from_opt_in(opted_in: &str) -> Self {
         let latest = opted_in.split(',').any(|word| word.trim() == "gen_ai_latest_experimental");
         if latest { Self::Latest } else { Self::Released }
     }
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn newer_names_come_only_by_opting_in() {
-        assert_eq!(Edition::of(""), Edition::Released);
-        assert_eq!(Edition::of("http"), Edition::Released);
-        assert_eq!(Edition::of("http, gen_ai_latest_experimental"), Edition::Latest);
+        assert_eq!(Edition::from_opt_in(""), Edition::Released);
+        assert_eq!(Edition::from_opt_in("http"), Edition::Released);
+        assert_eq!(Edition::from_opt_in("http, gen_ai_latest_experimental"), Edition::Latest);
         assert_eq!(attribute("cache_write_tokens", Edition::Released), Some("gen_ai.usage.cache_creation.input_tokens"));
         assert_eq!(instruments(Edition::Latest).call_duration, "gen_ai.client.inference.duration");
     }

@@ -84,7 +84,7 @@ pub(super) enum Load {
 
 impl Shape {
     /// Measures a schema; the error is why it is refused.
-    pub(super) fn of(root: Value) -> Result<Self, String> {
+    pub(super) fn from_schema(root: Value) -> Result<Self, String> {
         let mut survey = Survey::default();
         survey.visit(&root, &mut String::new())?;
         let mut shape = Self { root, anchors: survey.anchors, chain: 1 };

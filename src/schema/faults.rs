@@ -71,7 +71,7 @@ impl fmt::Display for Fault {
 pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schema: &Value) -> Vec<String> {
     let (mut faults, mut more) = (Vec::new(), 0);
     for error in errors {
-        for fault in of(&error, schema, 0) {
+        for fault in from_error(&error, schema, 0) {
             match faults.len() < COMPARED_MAX {
                 true => add(&mut faults, fault),
                 false => more += 1,
@@ -101,7 +101,7 @@ fn add(faults: &mut Vec<Fault>, fault: Fault) {
 }
 
 /// The faults of one error of the validator.
-fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
+fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
     let place = error.instance_path().as_str();
     let got = || shown(error.instance());
     let fault = |kind: FaultKind| vec![Fault { place: place.to_owned(), kind }];
@@ -134,14 +134,14 @@ fn of(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } if nested < NESTED_MAX => {
             let branches = context.iter().map(|errors| {
                 let mut faults = Vec::new();
-                errors.iter().flat_map(|error| of(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
+                errors.iter().flat_map(|error| from_error(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
                 faults
             });
             nearest_branch(branches.collect(), place)
                 .unwrap_or_else(|| fault(FaultKind::Message("matches none of the allowed forms".to_owned())))
         }
         Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message("matches more than one of several exclusive forms".to_owned())),
-        Kind::PropertyNames { error } => of(error, schema, nested + 1),
+        Kind::PropertyNames { error } => from_error(error, schema, nested + 1),
         Kind::FalseSchema => fault(FaultKind::Message("no value is allowed here".to_owned())),
         Kind::Minimum { limit } => other(format!("at least {}", short(limit))),
         Kind::ExclusiveMinimum { limit } => other(format!("more than {}", short(limit))),

@@ -98,7 +98,7 @@ impl Compiled {
         if bounds::deeper_than(&root, JSON_DEPTH_MAX) {
             return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
         }
-        let shape = Shape::of(root)?;
+        let shape = Shape::from_schema(root)?;
         let options = jsonschema::options()
             .with_draft(draft)
             .offline()

@@ -132,7 +132,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
         self.check(&args)?;
         let asked = args.timeout_ms.map_or(TOOL_TIMEOUT, Duration::from_millis).min(EXEC_TIME_MAX);
         let scope = context.key.scope.clone();
-        let mut started_in = self.folders.of(&scope);
+        let mut started_in = self.folders.get(&scope);
         let exec = Exec {
             command: if self.only_reads(&args) { format!("{}{}", reading::GIT_SETTINGS, args.command) } else { args.command },
             timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),

@@ -117,7 +117,7 @@ impl Judge {
 }
 
 /// Detects the encoding of complete bytes.
-pub(super) fn of(bytes: &[u8]) -> Encoding {
+pub(super) fn detect(bytes: &[u8]) -> Encoding {
     Encoding::marked(bytes).unwrap_or_else(|| {
         let mut judge = Judge::default();
         bytes.split(|b| *b == b'\n').for_each(|line| judge.see(line, false));
@@ -178,7 +178,7 @@ mod tests {
             ("caf\u{e9} \u{fc}ber \u{4e16}\n".bytes().chain([0xff]).collect::<Vec<_>>().leak(), Encoding::Utf8),
             (b"", Encoding::Utf8),
         ] {
-            assert_eq!(of(bytes), encoding, "{bytes:?}");
+            assert_eq!(detect(bytes), encoding, "{bytes:?}");
         }
     }
 

@@ -180,7 +180,7 @@ fn attempt(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Resu
         return Ok(format!("created {} ({} lines)", shown(&slot.relative()), args.new_text.lines().count()));
     }
     let old = read(&mut slot, &args.path)?;
-    let file = Written::of(&old);
+    let file = Written::from_bytes(&old);
     if create && old.len() > file.encoding.mark().len() {
         return Err(ToolError::invalid(format!("{:?} exists already: give the text to replace in old_text", args.path)).into());
     }
@@ -214,8 +214,8 @@ struct Written<'f> {
 }
 
 impl<'f> Written<'f> {
-    fn of(bytes: &'f [u8]) -> Self {
-        let encoding = encoding::of(bytes);
+    fn from_bytes(bytes: &'f [u8]) -> Self {
+        let encoding = encoding::detect(bytes);
         let text = Self { bytes, encoding, crlf: false };
         let count = |end: &str| text.starts_of(&encoding.encode(end).unwrap_or_default()).count();
         let ends = count("\n");

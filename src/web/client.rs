@@ -277,7 +277,7 @@ impl WebClient {
             // The wait for the head includes connecting.
             let wait = self.limits.connect + self.limits.idle;
             let response = match timeout(wait, self.http.execute(out)).await {
-                Ok(response) => response.map_err(|error| WebError::of(&error, self.limits.connect))?,
+                Ok(response) => response.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))?,
                 Err(_) => return Err(WebError::Timeout { what: "the response's head", limit: wait }),
             };
             let Some(location) = location(&response) else {
@@ -371,7 +371,7 @@ impl WebAnswer {
         let over = loop {
             let chunk = timeout(self.limits.idle, self.response.chunk()).await;
             let chunk = chunk.map_err(|_| WebError::Timeout { what: "waiting for the next part of the body", limit: self.limits.idle })?;
-            match chunk.map_err(|error| WebError::of(&error, self.limits.connect))? {
+            match chunk.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))? {
                 None => break true,
                 Some(bytes) if !reader.take(&bytes)? => break false,
                 Some(_) => {}

@@ -53,7 +53,7 @@ impl WebError {
     }
 
     /// Classifies reqwest's error. Its text is dropped, since it may contain a URL or an address.
-    pub(super) fn of(error: &reqwest::Error, connect: Duration) -> Self {
+    pub(super) fn from_reqwest(error: &reqwest::Error, connect: Duration) -> Self {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = source {
             if let Some(denied) = cause.downcast_ref::<Denied>() {

@@ -80,9 +80,9 @@ async fn refusals() -> Vec<(u16, String)> {
     let host = Host::builder().provider(model).build().await.unwrap();
     let keys = Keys::new();
     for key in [TENANT_KEY, CHOSEN] {
-        keys.put(TenantId::new("acme").unwrap(), KeyHash::of(key));
+        keys.put(TenantId::new("acme").unwrap(), KeyHash::from_key(key));
     }
-    keys.set_admin(Some(KeyHash::of(ADMIN)));
+    keys.set_admin(Some(KeyHash::from_key(ADMIN)));
     let config = HttpConfig::new(keys).operator(Arc::new(Talkative)).redactor(Redactor::new([KEY]));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

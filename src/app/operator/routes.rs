@@ -135,7 +135,7 @@ impl TenantOperator {
         let mut state = self.0.state.lock().await;
         let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
         let key = new_key();
-        let hash = KeyHash::of(&key);
+        let hash = KeyHash::from_key(&key);
         let mut stored = self.with_pauses(&state);
         let known = stored.tenants.entry(id.clone()).or_default();
         if replace {

@@ -77,7 +77,7 @@ pub(super) struct Exported {
 
 impl<'a> Export<'a> {
     /// The readable part of a journal. `history` holds the messages to export.
-    pub(super) fn of(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
+    pub(super) fn new(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
         let rounds = readable.rounds();
         let usage = UsageTotals::of_rounds(&rounds);
         Self {
@@ -124,7 +124,7 @@ impl<'a> Export<'a> {
 pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
     let found = Found::open(config, args).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
-    let export = Export::of(&found.id, &readable, &readable.state.history);
+    let export = Export::new(&found.id, &readable, &readable.state.history);
     out_json(&export.to_json());
     match &readable.fault {
         None => Ok(Done::Well),

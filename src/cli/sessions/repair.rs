@@ -47,7 +47,7 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     }
     let (history, mut repairs) = readable.whole_history();
     let rounds = fitting(Some(readable.rounds()), &history, &mut repairs);
-    let kept = Export::of(&found.id, &readable, &history).with_journal(&readable).to_json();
+    let kept = Export::new(&found.id, &readable, &history).with_journal(&readable).to_json();
     let beside = found.sessions.path().unwrap_or_else(|| Path::new("sessions.db"));
     let file = keep(beside, found.id.as_str(), &kept)
         .map_err(|error| Failure::work(format!("the damaged journal cannot be saved: {}; nothing was changed", error.kind())))?;

@@ -37,7 +37,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(path: &Path) -> Option<Self> {
+    fn from_path(path: &Path) -> Option<Self> {
         match path.file_name().and_then(|name| name.to_str()) {
             Some("callboard.toml") => Some(Self::Configuration),
             Some("AGENTS.md") => Some(Self::Instructions),
@@ -52,9 +52,9 @@ impl Candidate {
     ///
     /// # Errors
     /// The path cannot be read, has a mistake, or is no file that Callboard reads from a project.
-    pub(super) fn of(path: &Path, store: &TrustStore) -> Result<Self, Failure> {
+    pub(super) fn read(path: &Path, store: &TrustStore) -> Result<Self, Failure> {
         let unread = |error: Unread| Failure::work(format!("{}: {error}", path.display()));
-        let Some(kind) = Kind::of(path) else {
+        let Some(kind) = Kind::from_path(path) else {
             return Err(Failure::usage(format!("{} is not a file that Callboard reads from a project", path.display()))
                 .hint("callboard.toml, AGENTS.md, token_encoders.yaml, or a folder"));
         };

@@ -35,7 +35,7 @@ pub(super) struct Transcript {
 
 impl Transcript {
     /// Checks and converts a request's messages.
-    pub(super) fn of(request: &ChatRequest) -> Result<Self, Problem> {
+    pub(super) fn from_request(request: &ChatRequest) -> Result<Self, Problem> {
         refuse(request)?;
         let (mut instructions, mut turns): (Vec<String>, Vec<Turn>) = (Vec::new(), Vec::new());
         for (index, message) in request.messages.iter().enumerate() {
@@ -200,7 +200,7 @@ mod tests {
 
     fn converted(messages: serde_json::Value) -> Result<Transcript, (u16, Option<String>)> {
         let request: ChatRequest = serde_json::from_value(json!({ "model": "m", "messages": messages })).unwrap();
-        Transcript::of(&request).map_err(|problem| (problem.status, problem.pointer))
+        Transcript::from_request(&request).map_err(|problem| (problem.status, problem.pointer))
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) async fn chat(
         );
     }
     let schema = schema(&request)?;
-    let transcript = Transcript::of(&request)?;
+    let transcript = Transcript::from_request(&request)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let bound = named.or_else(|| request.metadata.as_ref().and_then(|metadata| metadata.conversation_id.clone()));
     let wants_stream = request.stream.unwrap_or_default();

@@ -60,7 +60,7 @@ pub(in crate::http) async fn send(
     Messages(request): Messages<MessageRequest>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
-    let form = Form::of(&headers, request.stream)?;
+    let form = Form::from_headers(&headers, request.stream)?;
     let key = client_key(&headers)?;
     // Reserve the stream before the prompt is stored: a stored prompt must not be answered with
     // 429.
@@ -166,7 +166,7 @@ enum Form {
 }
 
 impl Form {
-    fn of(headers: &HeaderMap, stream: bool) -> Result<Self, Problem> {
+    fn from_headers(headers: &HeaderMap, stream: bool) -> Result<Self, Problem> {
         let prefers = |value: &HeaderValue| {
             let text = value.to_str().unwrap_or_default();
             text.split([',', ';']).any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
@@ -201,7 +201,7 @@ mod tests {
     fn respond_async_wins_over_streaming_and_an_unsupported_media_type_is_406() {
         let form = |fields: &[(&'static str, &'static str)], stream| {
             let fields = fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            Form::of(&HeaderMap::from_iter(fields), stream).map_err(|problem| problem.status)
+            Form::from_headers(&HeaderMap::from_iter(fields), stream).map_err(|problem| problem.status)
         };
 
         assert_eq!(form(&[], false), Ok(Form::Plain));

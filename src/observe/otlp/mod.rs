@@ -68,7 +68,7 @@ impl Otlp {
     /// # Errors
     /// [`OtlpError`], outside of a runtime or for an invalid endpoint.
     pub fn start(config: &ObservabilityConfig, redactor: &Redactor) -> Result<Option<Self>, OtlpError> {
-        let edition = Edition::of(&std::env::var(Edition::VARIABLE).unwrap_or_default());
+        let edition = Edition::from_opt_in(&std::env::var(Edition::VARIABLE).unwrap_or_default());
         Self::with_edition(config, redactor, edition)
     }
 

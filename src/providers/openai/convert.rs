@@ -111,7 +111,7 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
     }
     let mut users: Vec<(Inside, Bytes)> = Vec::new();
     for message in request.messages.iter() {
-        let rendered = Rendered::of(message, shown);
+        let rendered = Rendered::from_message(message, shown);
         if !rendered.lead.is_empty() {
             user_message(body, &mut users, &mut separator);
             body.raw(separator).slice(rendered.lead);
@@ -174,7 +174,7 @@ impl Shown {
 }
 
 impl Rendered {
-    fn of(message: &Message, shown: Shown) -> Self {
+    fn from_message(message: &Message, shown: Shown) -> Self {
         let kept = message.rendered_with(|message| render(message, shown));
         Self::read(&kept, shown).or_else(|| Self::read(&render(message, shown), shown)).unwrap_or(Self { lead: Bytes::new(), user: None })
     }

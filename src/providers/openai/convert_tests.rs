@@ -184,8 +184,8 @@ fn what_the_model_is_not_shown_is_a_note_or_its_text() {
 #[test]
 fn a_message_is_converted_once_and_another_adapters_form_is_not_taken_for_ours() {
     let shared = Message::user("hi");
-    let first = Rendered::of(&shared, ALL).user.unwrap().1;
-    let again = Rendered::of(&shared, ALL).user.unwrap().1;
+    let first = Rendered::from_message(&shared, ALL).user.unwrap().1;
+    let again = Rendered::from_message(&shared, ALL).user.unwrap().1;
     assert_eq!(first.as_ptr(), again.as_ptr());
 
     let foreign = Message::user("hi");

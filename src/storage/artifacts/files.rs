@@ -39,7 +39,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn of(scope: &Scope) -> Self {
+    pub(super) fn from_scope(scope: &Scope) -> Self {
         let conversation = scope.conversation.as_str().to_owned();
         Self { tenant: Self::tenant_folder(&scope.tenant), folder: folder_of(conversation.as_bytes()), conversation }
     }

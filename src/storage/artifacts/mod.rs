@@ -224,32 +224,33 @@ impl ArtifactStore for FileArtifacts {
             if size > max {
                 return Err(ArtifactError::TooLarge { size, max });
             }
-            self.work(move |inner| inner.store(&Owner::of(&owner), tool_call_id, &content)).await
+            self.work(move |inner| inner.store(&Owner::from_scope(&owner), tool_call_id, &content)).await
         })
     }
 
     fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
-        Box::pin(self.work(move |inner| inner.retrieve(&Owner::of(&owner), &id)))
+        Box::pin(self.work(move |inner| inner.retrieve(&Owner::from_scope(&owner), &id)))
     }
 
     fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
-        Box::pin(self.work(move |inner| inner.read_range(&Owner::of(&owner), &id, &range)))
+        Box::pin(self.work(move |inner| inner.read_range(&Owner::from_scope(&owner), &id, &range)))
     }
 
     fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
         Box::pin(self.work(move |inner| {
-            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } = inner.find(&Owner::of(&owner), &id, false)?;
+            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } =
+                inner.find(&Owner::from_scope(&owner), &id, false)?;
             Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id: owner.conversation, created_at, accessed_at })
         }))
     }
 
     fn touch(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>> {
-        Box::pin(self.work(move |inner| inner.find(&Owner::of(&owner), &id, true).map(drop)))
+        Box::pin(self.work(move |inner| inner.find(&Owner::from_scope(&owner), &id, true).map(drop)))
     }
 
     fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
         Box::pin(self.work(move |inner| match conversation {
-            Some(conversation) => inner.index.release_owner(&Owner::of(&Scope::new(tenant, conversation))),
+            Some(conversation) => inner.index.release_owner(&Owner::from_scope(&Scope::new(tenant, conversation))),
             None => inner.index.release_tenant(&Owner::tenant_folder(&tenant)),
         }))
     }

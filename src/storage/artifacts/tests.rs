@@ -149,7 +149,7 @@ async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
     let written = files.begin(b"x", true).unwrap();
     written.set_time(T0);
     let id = ArtifactId::of(b"x");
-    files.place(written, &Owner::of(&owner), &id).unwrap();
+    files.place(written, &Owner::from_scope(&owner), &id).unwrap();
 
     let meta = place.open(settings()).await.meta(owner, id).await.unwrap();
 

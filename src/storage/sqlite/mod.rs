@@ -215,7 +215,7 @@ impl SessionBackend for Sqlite {
     }
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
-        match self.stored.of(tenant) {
+        match self.stored.bytes(tenant) {
             Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
             None => self.write(|answer| Job::Count(tenant.clone(), answer)),
         }

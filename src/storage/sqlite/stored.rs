@@ -17,7 +17,7 @@ impl Stored {
     }
 
     /// The stored bytes of a tenant, if they were counted.
-    pub(super) fn of(&self, tenant: &TenantId) -> Option<u64> {
+    pub(super) fn bytes(&self, tenant: &TenantId) -> Option<u64> {
         self.lock().get(tenant).copied()
     }
 

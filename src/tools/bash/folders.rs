@@ -27,7 +27,7 @@ struct Known {
 
 impl Folders {
     /// The folder where the next command starts; `None`: the workspace itself.
-    pub(super) fn of(&self, scope: &Scope) -> Option<PathBuf> {
+    pub(super) fn get(&self, scope: &Scope) -> Option<PathBuf> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.turn += 1;
         let turn = known.turn;
@@ -68,8 +68,8 @@ mod tests {
         (0..=CONVERSATIONS_MAX).for_each(|n| folders.keep(&scope("a", n), Path::new("sub")));
         folders.keep(&scope("a", 7), Path::new(""));
 
-        assert_eq!(folders.of(&scope("a", 0)), None);
-        assert_eq!(folders.of(&scope("a", 1)), Some(PathBuf::from("sub")));
-        assert_eq!((folders.of(&scope("a", 7)), folders.of(&scope("b", 1))), (None, None));
+        assert_eq!(folders.get(&scope("a", 0)), None);
+        assert_eq!(folders.get(&scope("a", 1)), Some(PathBuf::from("sub")));
+        assert_eq!((folders.get(&scope("a", 7)), folders.of(&scope("b", 1))), (None, None));
     }
 }

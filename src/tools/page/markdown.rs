@@ -79,7 +79,7 @@ enum Block {
 }
 
 impl Block {
-    fn of(name: &str) -> Option<Self> {
+    fn from_tag(name: &str) -> Option<Self> {
         Some(match name {
             "ul" | "dl" => Self::List("ul"),
             "ol" => Self::List("ol"),
@@ -219,7 +219,7 @@ impl<'a> Writer<'a> {
                 Token::Start(tag) => {
                     let name = lower(tag.name);
                     // A hidden paragraph without an end tag ends at the next block.
-                    let ends_paragraph = is_block(&name) || Block::of(&name).is_some() || name == "table";
+                    let ends_paragraph = is_block(&name) || Block::from_tag(&name).is_some() || name == "table";
                     if ends_paragraph && skip.as_ref().is_some_and(|(skipped, _)| skipped == "p") {
                         skip = None;
                     }
@@ -278,7 +278,7 @@ impl<'a> Writer<'a> {
             }
             return Ok(());
         }
-        if let Some(block) = Block::of(name) {
+        if let Some(block) = Block::from_tag(name) {
             return self.open(block);
         }
         match name {
@@ -338,7 +338,7 @@ impl<'a> Writer<'a> {
     }
 
     fn end(&mut self, name: &str) -> Result<(), ToolError> {
-        if let Some(block) = Block::of(name) {
+        if let Some(block) = Block::from_tag(name) {
             return self.close(block);
         }
         if self.blocks.last() == Some(&Block::Pre) {

@@ -40,7 +40,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(content_type: Option<&str>) -> Self {
+    fn from_content_type(content_type: Option<&str>) -> Self {
         let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let (kind, name) = essence.split_once('/').unwrap_or(("", ""));
         match (kind, name) {
@@ -62,7 +62,7 @@ impl Kind {
 
 /// Refuses a document by its content type, before its body is read.
 pub(super) fn refuse(content_type: Option<&str>) -> Result<(), ToolError> {
-    match Kind::of(content_type) {
+    match Kind::from_content_type(content_type) {
         Kind::Other => Err(no_text(content_type)),
         Kind::Html | Kind::Text | Kind::Unknown => Ok(()),
     }
@@ -76,7 +76,7 @@ fn no_text(content_type: Option<&str>) -> ToolError {
 /// Returns the text of a document. Its head has the title, the URL and an account of what is
 /// missing.
 pub(super) fn read(document: &Document<'_>, cancel: &CancellationToken) -> Result<String, ToolError> {
-    let kind = match Kind::of(document.content_type) {
+    let kind = match Kind::from_content_type(document.content_type) {
         Kind::Other => return Err(no_text(document.content_type)),
         Kind::Unknown if looks_like_html(document.bytes) => Kind::Html,
         kind => kind,

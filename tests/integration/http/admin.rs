@@ -39,7 +39,7 @@ impl Operator for Program {
 
     fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
         let key = new_key();
-        let hash = KeyHash::of(&key);
+        let hash = KeyHash::from_key(&key);
         let keys = self.keys.lock().unwrap().clone().unwrap();
         if replace {
             keys.remove_tenant(&id);
@@ -87,7 +87,7 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     let made = body(admin(&server, Method::POST, "/v1/admin/tenants/acme/keys", r#"{"replace":true}"#).await).await;
     assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key is no longer valid");
     let key = made["key"].as_str().unwrap();
-    assert_eq!(made["key_sha256"], KeyHash::of(key).to_string());
+    assert_eq!(made["key_sha256"], KeyHash::from_key(key).to_string());
     let mine = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
     assert_eq!(mine.status(), 200);
 

@@ -28,7 +28,7 @@ async fn a_removed_key_is_refused() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     assert_eq!(server.get("/v1/conversations").await.status(), 200);
 
-    server.keys.remove(&KeyHash::of(ACME));
+    server.keys.remove(&KeyHash::from_key(ACME));
 
     assert_eq!(problem(server.get("/v1/conversations").await).await, (401, "unauthorized".into()));
 }

@@ -32,7 +32,7 @@ impl Operator for Obliging {
 
     fn new_key(&self, _: TenantId, _: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
         let key = callboard::http::new_key();
-        let hash = KeyHash::of(&key);
+        let hash = KeyHash::from_key(&key);
         Box::pin(std::future::ready(Ok(MadeKey { key, hash })))
     }
 
@@ -56,8 +56,8 @@ const CALLERS: [(&str, Option<&str>); 8] = [
 async fn start() -> Server {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("yes")));
     let server = Server::with(model, Setting { operator: Some(Arc::new(Obliging)), ..Setting::default() }).await;
-    server.keys.put(tenant("rest"), KeyHash::of(REST));
-    server.keys.put(tenant("gone"), KeyHash::of(REVOKED));
+    server.keys.put(tenant("rest"), KeyHash::from_key(REST));
+    server.keys.put(tenant("gone"), KeyHash::from_key(REVOKED));
     server.keys.remove_tenant(&tenant("gone"));
     server
 }

@@ -80,9 +80,9 @@ impl Server {
 
     async fn over(host: Host, setting: Setting) -> Self {
         let keys = Keys::new();
-        keys.put(tenant("acme"), KeyHash::of(ACME));
-        keys.put(tenant("zeta"), KeyHash::of(ZETA));
-        keys.set_admin(Some(KeyHash::of(ADMIN)));
+        keys.put(tenant("acme"), KeyHash::from_key(ACME));
+        keys.put(tenant("zeta"), KeyHash::from_key(ZETA));
+        keys.set_admin(Some(KeyHash::from_key(ADMIN)));
         let mut config = HttpConfig::new(keys.clone()).bounds(setting.bounds);
         if let Some(operator) = setting.operator {
             config = config.operator(operator);

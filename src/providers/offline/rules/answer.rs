@@ -28,7 +28,7 @@ const OTHERS_MAX: usize = 4;
 
 /// Writes the answer to a search.
 pub(super) fn found(question: &Question, round: &Round) -> String {
-    let known = Known::of(round);
+    let known = Known::from_round(round);
     let mut text = String::new();
     let mut answered: Option<(&Part, Vec<Site>)> = None;
     for part in &question.parts {

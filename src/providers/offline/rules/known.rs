@@ -16,7 +16,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Collects the results of all tool calls.
-    pub(super) fn of(round: &Round) -> Self {
+    pub(super) fn from_round(round: &Round) -> Self {
         let mut lines = Lines::default();
         round.batches.iter().flatten().for_each(|seen| lines.take_in(seen));
         let sites = sites(&lines);

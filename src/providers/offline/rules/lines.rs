@@ -16,7 +16,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn of(text: impl Into<String>) -> Self {
+    pub(super) fn from_text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { words: tokens(&text), text }
     }
@@ -59,7 +59,7 @@ impl Lines {
 
     fn put(&mut self, path: &str, line: u32, text: &str) {
         let file = self.files.entry(plain(path).to_owned()).or_default();
-        file.entry(line).or_insert_with(|| Line::of(text.chars().take(LINE_CHARS_MAX).collect::<String>()));
+        file.entry(line).or_insert_with(|| Line::from_text(text.chars().take(LINE_CHARS_MAX).collect::<String>()));
     }
 
     /// A line's text.
@@ -155,7 +155,7 @@ mod tests {
         lines.take_in(&seen("1\tfn a() {\n2\t}\n[lines 1-2 of 9 shown]", false));
         lines.take_in(&seen("3\tno", true));
 
-        assert_eq!(lines.files["x.rs"], FileLines::from([(1, Line::of("fn a() {")), (2, Line::of("}"))]));
+        assert_eq!(lines.files["x.rs"], FileLines::from([(1, Line::from_text("fn a() {")), (2, Line::from_text("}"))]));
         assert!(lines.knows("x.rs", 1, 2) && !lines.knows("x.rs", 1, 3));
     }
 

@@ -103,7 +103,7 @@ fn step(request: &ModelRequest) -> Step {
 }
 
 fn answered(round: &Round, request: &ModelRequest) -> Step {
-    let offered = Offered::of(request);
+    let offered = Offered::from_request(request);
     let question = Question::read(&round.question);
     match &question.intent {
         Intent::Talk => Ok(talk(offered)),

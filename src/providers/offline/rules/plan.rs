@@ -80,7 +80,7 @@ pub(super) fn next(question: &Question, round: &Round, offered: Offered) -> Vec<
     let calls = if done == 0 {
         first(question)
     } else {
-        let known = Known::of(round);
+        let known = Known::from_round(round);
         if done == 1 && known.lines.files.is_empty() { looser(question) } else { closer(question, &known) }
     };
     fresh(calls, round, offered)

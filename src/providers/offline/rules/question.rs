@@ -141,13 +141,13 @@ impl Part {
             if Kind::from_word(word).is_some() || word.chars().all(|c| c.is_ascii_digit()) {
                 continue;
             }
-            let term = Term::of(word);
+            let term = Term::from_word(word);
             if !terms.iter().any(|known| known.forms.first() == term.forms.first()) {
                 terms.push(term);
             }
         }
         if terms.is_empty() && names.is_empty() {
-            terms = words.iter().filter(|word| Kind::from_word(word).is_some()).map(|word| Term::of(word)).collect();
+            terms = words.iter().filter(|word| Kind::from_word(word).is_some()).map(|word| Term::from_word(word)).collect();
         }
         if terms.len() > TERMS_MAX {
             terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));

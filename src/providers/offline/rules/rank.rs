@@ -228,7 +228,7 @@ mod tests {
     use crate::providers::offline::rules::{lines::Line, question::Question, sites::sites};
 
     fn known(files: &[(&str, &str)]) -> Lines {
-        let file = |text: &str| text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::of(line))).collect();
+        let file = |text: &str| text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::from_text(line))).collect();
         Lines { files: files.iter().map(|(path, text)| ((*path).to_owned(), file(text))).collect() }
     }
 

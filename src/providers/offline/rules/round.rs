@@ -89,7 +89,7 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    pub(super) fn of(request: &ModelRequest) -> Self {
+    pub(super) fn from_request(request: &ModelRequest) -> Self {
         let has = |name: &str| request.tools.iter().any(|tool| tool.name == name);
         let may = request.tool_choice != callboard_actors::chat::ToolChoice::None;
         Self { grep: may && has("grep_search"), list: may && has("file_list"), read: may && has("file_read") }

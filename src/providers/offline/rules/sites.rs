@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     fn known(text: &str) -> Lines {
-        let file = text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::of(line))).collect();
+        let file = text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::from_text(line))).collect();
         Lines { files: [("src/a.rs".to_owned(), file)].into() }
     }
 

@@ -66,7 +66,7 @@ pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Off
 /// Lists or counts what a file or a type defines.
 pub(super) fn definitions(of: &str, count: bool, question: &Question, round: &Round, offered: Offered) -> Step {
     let is_path = question.paths.iter().any(|path| path == of);
-    let known = Known::of(round);
+    let known = Known::from_round(round);
     let calls = match round.batches.len() {
         0 if is_path => vec![outline(of)],
         0 => {
@@ -124,7 +124,7 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
     if !calls.is_empty() {
         return Err(calls);
     }
-    let known = Known::of(round);
+    let known = Known::from_round(round);
     let Some(file) = known.lines.files.get(path) else {
         let said = round.batches.iter().flatten().find(|seen| seen.is_error).map(|seen| seen.text.trim().to_owned()).unwrap_or_default();
         let near: Vec<String> = round

@@ -194,7 +194,7 @@ const ENDING_MAX: usize = 5;
 
 impl Term {
     /// Creates the term of a lower-case word.
-    pub(super) fn of(word: &str) -> Self {
+    pub(super) fn from_word(word: &str) -> Self {
         let own = stem(word);
         let mut forms = vec![own.clone()];
         if let Some(rest) = own.strip_suffix('y').filter(|rest| rest.len() >= 3 && !rest.ends_with(['a', 'e', 'o', 'u'])) {
@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn relatives_fit_less_than_the_word_and_strangers_not() {
-        let cap = Term::of("cap");
-        let retry = Term::of("retries");
+        let cap = Term::from_word("cap");
+        let retry = Term::from_word("retries");
 
         assert_eq!((cap.fits("cap"), cap.fits("max"), cap.fits("capture")), (1.0, 0.75, 0.0));
         assert_eq!((retry.fits("retry"), retry.fits("retried"), retry.fits("retrieve")), (1.0, 1.0, 0.0));
