@@ -1,7 +1,7 @@
 //! Watching a conversation: its events across rounds, from a cursor or from now on, until the
 //! [`Events`] are dropped.
 //!
-//! State: a cursor, events that were read ahead, and a place in the journal during catch-up. Events
+//! State: a cursor, events that were read ahead, and a position in the journal during catch-up. Events
 //! come from the in-memory ring while the ring still holds the cursor. Otherwise they come from the
 //! journal, merged with what the ring has left, until the watcher has caught up with the ring.
 //!
@@ -9,7 +9,7 @@
 //! that it holds, and delays neither the conversation nor other watchers.
 //!
 //! Bounds: `WATCHER_BYTES_MAX` of events read ahead, or the events of one entry; as much again for
-//! the place in the journal.
+//! the position in the journal.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ConversationHandle, SendError,
-    projection::{self, Place, STORE_RETRY, Told},
+    projection::{self, JournalPosition, STORE_RETRY, ReadResult},
 };
 use crate::{
     conversation::{LoadFailure, Ports},
@@ -47,9 +47,9 @@ pub struct Events {
     after: EventId,
     /// The last journal entry whose events were returned; `None` before the first read of the
     /// journal.
-    told: Option<Seq>,
+    returned_upto: Option<Seq>,
     /// Where the next page of the journal begins, during catch-up.
-    place: Option<Place>,
+    position: Option<JournalPosition>,
     ahead: VecDeque<Arc<StreamEvent>>,
     is_over: bool,
 }
@@ -74,35 +74,35 @@ impl Events {
             let events = self.ports.events.clone();
             // The ring first. An error means that the ring no longer holds the cursor: catch up
             // from the journal, merged with what the ring has left.
-            match events.read_conversation(&self.scope, self.after, self.told, WATCHED_EVENTS_MAX).await {
+            match events.read_conversation(&self.scope, self.after, self.returned_upto, WATCHED_EVENTS_MAX).await {
                 Ok(batch) if !batch.is_empty() => {
                     self.ahead = projection::bounded(batch);
                     continue;
                 }
                 Ok(_) => {}
-                Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after, self.place.take()).await {
-                    Ok(Told::Events { events: told, upto, place }) => {
+                Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after, self.position.take()).await {
+                    Ok(ReadResult::Events { events: journal, upto, position }) => {
                         let kept = events.kept(&self.scope, self.after, WATCHED_EVENTS_MAX).await;
-                        let (ahead, is_all) = projection::joined(told, upto, kept);
+                        let (ahead, is_all) = projection::joined(journal, upto, kept);
                         self.ahead = ahead;
                         if is_all {
-                            self.told = Some(upto);
+                            self.returned_upto = Some(upto);
                         }
-                        self.place = place;
+                        self.position = position;
                         if !self.ahead.is_empty() {
                             continue;
                         }
                     }
-                    Ok(Told::Snapshot { event, upto }) => {
-                        (self.ahead, self.told) = (VecDeque::from([event]), Some(upto));
+                    Ok(ReadResult::Snapshot { event, upto }) => {
+                        (self.ahead, self.returned_upto) = (VecDeque::from([event]), Some(upto));
                         continue;
                     }
-                    Ok(Told::Gone) => {
+                    Ok(ReadResult::Gone) => {
                         self.is_over = true;
                         continue;
                     }
                     Err(LoadFailure::Unreadable(reason)) => {
-                        tracing::error!(conversation = %self.scope.conversation, reason, "a watcher cannot be told on");
+                        tracing::error!(conversation = %self.scope.conversation, reason, "a watcher cannot read the journal");
                         self.is_over = true;
                         continue;
                     }
@@ -157,7 +157,7 @@ impl ConversationHandle {
     pub async fn events(&self, from: EventsFrom) -> Result<Events, SendError> {
         let scope = self.scope()?;
         let (ports, stopped) = self.watching();
-        let (after, told) = match from {
+        let (after, returned_upto) = match from {
             EventsFrom::After(after) => {
                 if ports.sessions.head(&scope).await?.seq == Seq(0) {
                     return Err(StoreError::NotFound.into());
@@ -177,7 +177,7 @@ impl ConversationHandle {
                 (after, Some(after.seq))
             }
         };
-        Ok(Events { ports, scope, stopped, after, told, place: None, ahead: VecDeque::new(), is_over: false })
+        Ok(Events { ports, scope, stopped, after, returned_upto, position: None, ahead: VecDeque::new(), is_over: false })
     }
 }
 

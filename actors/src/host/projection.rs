@@ -28,25 +28,25 @@ pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
 /// The most bytes of messages in a snapshot event; the latest messages are kept.
 const SNAPSHOT_BYTES_MAX: usize = 64 * 1024;
 
-/// What a journal holds after a cursor.
+/// The result of reading a journal after a cursor.
 #[derive(Debug)]
-pub(super) enum Told {
-    /// All events up to the entry `upto`. A page may end before the journal does; `place` is where
-    /// the next one begins.
-    Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq, place: Option<Place> },
+pub(super) enum ReadResult {
+    /// All events up to the entry `upto`. A page may end before the journal does; `position` is
+    /// where the next one begins.
+    Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq, position: Option<JournalPosition> },
     /// The cursor is not valid: the state of the conversation, as one event.
     Snapshot { event: Arc<StreamEvent>, upto: Seq },
     /// The conversation does not exist.
     Gone,
 }
 
-/// A reader's position in a journal, with the state up to there. Reading on from a place does not
-/// read the earlier entries again.
+/// A reader's position in a journal, with the state up to there. Reading on from a position
+/// does not read the earlier entries again.
 #[derive(Debug)]
-pub(super) struct Place(Box<Durable>);
+pub(super) struct JournalPosition(Box<Durable>);
 
-impl Place {
-    /// Keeps a state that [`told_of`] has folded, if it is small, since a watcher that stops
+impl JournalPosition {
+    /// Keeps a state that [`fold_for_events`] has folded, if it is small, since a watcher that stops
     /// reading holds it.
     fn keep(state: Durable) -> Option<Self> {
         (state.history.messages().wire_bytes() <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
@@ -54,15 +54,15 @@ impl Place {
 
     /// Whether the journal is still the one that was read. A conversation that was deleted and
     /// created again has later epochs.
-    async fn still_stands(&self, sessions: &dyn SessionBackend, scope: &Scope) -> Result<bool, LoadFailure> {
+    async fn is_current(&self, sessions: &dyn SessionBackend, scope: &Scope) -> Result<bool, LoadFailure> {
         let before = Seq(self.0.head.0.saturating_sub(1));
         let last = sessions.entries(scope, before, 1).await.map_err(LoadFailure::Store)?;
         Ok(last.first().and_then(|last| Entry::decode(last).ok()).is_some_and(|last| (last.epoch, last.seq) == (self.0.epoch, self.0.head)))
     }
 }
 
-/// Reads the durable events after `after`. Reading starts at `place`, unless the place is beyond
-/// the cursor or the journal has changed since.
+/// Reads the durable events after `after`. Reading starts at `position`, unless it is
+/// beyond the cursor or the journal has changed since.
 ///
 /// # Errors
 /// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
@@ -70,14 +70,14 @@ pub(super) async fn read_after(
     sessions: &dyn SessionBackend,
     scope: &Scope,
     after: EventId,
-    place: Option<Place>,
-) -> Result<Told, LoadFailure> {
+    position: Option<JournalPosition>,
+) -> Result<ReadResult, LoadFailure> {
     let (mut page, mut lost) = (Page::default(), false);
-    let start = match place.filter(|place| place.0.head <= after.seq) {
-        Some(place) if place.still_stands(sessions, scope).await? => *place.0,
+    let start = match position.filter(|position| position.0.head <= after.seq) {
+        Some(position) if position.is_current(sessions, scope).await? => *position.0,
         Some(_) | None => Durable::default(),
     };
-    let end = walk(sessions, scope, after.seq, start, told_of, |before, entry| {
+    let end = walk(sessions, scope, after.seq, start, fold_for_events, |before, entry| {
         lost |= before.head == after.seq && !could_be(before, after);
         lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
         if lost {
@@ -90,9 +90,9 @@ pub(super) async fn read_after(
         return snapshot(sessions, scope).await;
     }
     if end.head == Seq(0) {
-        return Ok(Told::Gone);
+        return Ok(ReadResult::Gone);
     }
-    Ok(Told::Events { events: page.events, upto: end.head, place: Place::keep(end) })
+    Ok(ReadResult::Events { events: page.events, upto: end.head, position: JournalPosition::keep(end) })
 }
 
 /// One page of events: those of whole entries, up to [`WATCHER_BYTES_MAX`] or those of a single
@@ -117,9 +117,9 @@ impl Page {
     }
 }
 
-/// What a journal holds of one round after a cursor.
+/// The events of one round after a cursor, as the journal holds them.
 #[derive(Debug)]
-pub(super) struct ToldOfRound {
+pub(super) struct RoundEvents {
     /// The events of the round, up to the entry `upto`.
     pub events: VecDeque<Arc<StreamEvent>>,
     /// The last entry that was read.
@@ -127,7 +127,7 @@ pub(super) struct ToldOfRound {
     /// The epoch of the activation that wrote that entry.
     pub epoch: Epoch,
     /// Whether the round is open, or its prompt is still queued.
-    pub goes_on: bool,
+    pub is_open: bool,
 }
 
 /// Reads the durable events of one round after `after`.
@@ -139,27 +139,27 @@ pub(super) async fn read_round(
     scope: &Scope,
     round: RoundId,
     after: Option<EventId>,
-) -> Result<ToldOfRound, LoadFailure> {
+) -> Result<RoundEvents, LoadFailure> {
     let mut page = Page::default();
     let from = after.map_or(Seq(0), |after| after.seq);
-    let end = walk(sessions, scope, from, Durable::default(), told_of, |before, entry| {
+    let end = walk(sessions, scope, from, Durable::default(), fold_for_events, |before, entry| {
         page.take(events_of(scope, before, entry).filter(|event| event.round_id == Some(round) && Some(event.id) > after).collect())
     })
     .await?;
     let waits = || end.inbox.iter().any(|prompt| prompt.round_id == round);
-    let goes_on = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
-    Ok(ToldOfRound { events: page.events, upto: end.head, epoch: end.epoch, goes_on })
+    let is_open = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
+    Ok(RoundEvents { events: page.events, upto: end.head, epoch: end.epoch, is_open })
 }
 
 /// Merges the durable events of the journal up to the entry `upto` with the events that the ring
 /// still holds, so that deltas are missing only where the ring dropped them. `kept` must have been
 /// read after the journal, and holds at most [`WATCHED_EVENTS_MAX`] events. The flag is true when
 /// nothing was left out.
-pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<StreamEvent>>) -> (VecDeque<Arc<StreamEvent>>, bool) {
+pub(super) fn joined(journal: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<StreamEvent>>) -> (VecDeque<Arc<StreamEvent>>, bool) {
     // If the ring returned a full page it may hold more. Journal events after that page are then
     // left for the next read, so that they do not overtake deltas.
     let page_end = kept.last().filter(|_| kept.len() >= WATCHED_EVENTS_MAX).map(|event| event.id);
-    let mut events: Vec<_> = told.into_iter().chain(kept.into_iter().filter(|event| event.id.seq <= upto)).collect();
+    let mut events: Vec<_> = journal.into_iter().chain(kept.into_iter().filter(|event| event.id.seq <= upto)).collect();
     events.sort_by_key(|event| event.id);
     events.dedup_by_key(|event| event.id);
     let all = events.len();
@@ -175,7 +175,7 @@ pub(super) fn joined(told: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<
 /// As [`read_after`].
 pub(super) async fn start_of(sessions: &dyn SessionBackend, scope: &Scope, round: RoundId) -> Result<Option<(Epoch, Seq)>, LoadFailure> {
     let mut start = None;
-    walk(sessions, scope, Seq(0), Durable::default(), told_of, |_, entry| match &entry.body {
+    walk(sessions, scope, Seq(0), Durable::default(), fold_for_events, |_, entry| match &entry.body {
         EntryBody::RoundStarted { round_id, .. } if *round_id == round => {
             start = Some((entry.epoch, entry.seq));
             ControlFlow::Break(())
@@ -219,13 +219,13 @@ fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<It
         move |n| EventId { epoch, seq, n }
     });
     let conversation_id = scope.conversation.clone();
-    let told = ids.zip(kinds).filter(move |_| round_id.is_some());
-    told.map(move |(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind }))
+    let durable = ids.zip(kinds).filter(move |_| round_id.is_some());
+    durable.map(move |(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind }))
 }
 
 /// The state of the conversation, as the one event that replaces all events that cannot be
 /// returned.
-async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, LoadFailure> {
+async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<ReadResult, LoadFailure> {
     let mut events_of_last = 0;
     let state = walk(sessions, scope, Seq(0), Durable::default(), Durable::apply, |before, entry| {
         events_of_last = events_of(scope, before, entry).count();
@@ -233,7 +233,7 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, 
     })
     .await?;
     if state.head == Seq(0) {
-        return Ok(Told::Gone);
+        return Ok(ReadResult::Gone);
     }
     // The id of the last event of the last entry, so that the next event has a higher id.
     let n = u32::try_from(events_of_last).unwrap_or(u32::MAX).saturating_sub(1);
@@ -255,12 +255,12 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Told, 
     let snapshot = Snapshot { open, rounds: state.metrics.rounds, messages, messages_before };
     let kind = EventKind::Snapshot { snapshot: Box::new(snapshot) };
     let id = EventId { epoch: state.epoch, seq: state.head, n };
-    Ok(Told::Snapshot { event: Arc::new(StreamEvent { id, conversation_id, round_id, kind }), upto: state.head })
+    Ok(ReadResult::Snapshot { event: Arc::new(StreamEvent { id, conversation_id, round_id, kind }), upto: state.head })
 }
 
 /// Applies an entry as far as [`project`] needs it: the inbox and the open round are kept, earlier
 /// messages are dropped. The reader of a long journal holds at most one round.
-fn told_of(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
+fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError> {
     match &entry.body {
         // These entries only change what the model sees, not what watchers see.
         EntryBody::Compacted { .. }
@@ -368,15 +368,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_journal_tells_waits_for_the_deltas_before_it() {
+    fn journal_events_wait_for_the_deltas_before_them() {
         let full = WATCHED_EVENTS_MAX as u32;
-        let told = || VecDeque::from(events([(1, 0), (2, 0), (3, 0)]));
+        let journal = || VecDeque::from(events([(1, 0), (2, 0), (3, 0)]));
 
-        let (some, is_all) = joined(told(), Seq(3), events((1..=full).map(|n| (1, n))));
+        let (some, is_all) = joined(journal(), Seq(3), events((1..=full).map(|n| (1, n))));
         assert_eq!((some.len(), some.back().map(|event| event.id.seq), is_all), (1 + full as usize, Some(Seq(1)), false));
 
-        let (all, is_all) = joined(told(), Seq(3), events([(1, 1), (3, 0), (4, 1)]));
-        assert_eq!(Vec::from(all), events([(1, 0), (1, 1), (2, 0), (3, 0)]), "each once, and nothing that the journal has not told");
+        let (all, is_all) = joined(journal(), Seq(3), events([(1, 1), (3, 0), (4, 1)]));
+        assert_eq!(Vec::from(all), events([(1, 0), (1, 1), (2, 0), (3, 0)]), "each once, and nothing beyond the entry that was read");
         assert!(is_all);
     }
 }

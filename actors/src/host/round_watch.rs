@@ -33,17 +33,17 @@ pub(super) struct RoundWatch {
     end: Option<Result<Arc<RoundEnd>, Failure>>,
 }
 
-/// What one read finds after the cursor.
-enum Look {
+/// The outcome of one read after the cursor.
+enum ReadOutcome {
     /// Events; `is_all` when there were no more.
-    Told { events: VecDeque<Arc<StreamEvent>>, is_all: bool },
+    Events { events: VecDeque<Arc<StreamEvent>>, is_all: bool },
     /// Nothing yet, and the round's stream is open.
     Running,
     /// Nothing yet, and the round is open, but no activation on this host has resumed it. The next
-    /// event comes after `told`.
-    Asleep { told: EventId },
+    /// event comes after `upto`.
+    Asleep { upto: EventId },
     /// The store is unavailable.
-    Away,
+    StoreUnavailable,
     /// No event is left, and none will follow.
     Over,
 }
@@ -86,17 +86,17 @@ impl RoundWatch {
                 // Returns at once if there are more events by now.
                 unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
             }
-            match self.look().await {
-                Look::Told { events, is_all } => (self.ahead, self.is_all) = (events, is_all),
-                Look::Over => return None,
-                Look::Running | Look::Asleep { .. } | Look::Away if is_stopped => return None,
-                Look::Running => {
+            match self.read().await {
+                ReadOutcome::Events { events, is_all } => (self.ahead, self.is_all) = (events, is_all),
+                ReadOutcome::Over => return None,
+                ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable if is_stopped => return None,
+                ReadOutcome::Running => {
                     unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
                 }
-                Look::Asleep { told } => {
-                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.watch(&self.key.scope, told)).await;
+                ReadOutcome::Asleep { upto } => {
+                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.watch(&self.key.scope, upto)).await;
                 }
-                Look::Away => unless(stop(&mut self.stop, &self.stopped), tokio::time::sleep(STORE_RETRY)).await,
+                ReadOutcome::StoreUnavailable => unless(stop(&mut self.stop, &self.stopped), tokio::time::sleep(STORE_RETRY)).await,
             }
         }
     }
@@ -110,20 +110,20 @@ impl RoundWatch {
         if !self.ahead.is_empty() || self.end.is_some() {
             return self.ahead.is_empty();
         }
-        match self.look().await {
-            Look::Over => true,
-            Look::Told { events, is_all } => {
+        match self.read().await {
+            ReadOutcome::Over => true,
+            ReadOutcome::Events { events, is_all } => {
                 (self.ahead, self.is_all) = (events, is_all);
                 false
             }
-            Look::Running | Look::Asleep { .. } | Look::Away => false,
+            ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable => false,
         }
     }
 
     /// Reads what follows the cursor, from the ring or else from the journal. An empty read is
     /// ambiguous: the round may have ended between the read and the status check. Hence a second
     /// read once the stream is known to have ended.
-    async fn look(&self) -> Look {
+    async fn read(&self) -> ReadOutcome {
         let events = &self.ports.events;
         for status_known in [false, true] {
             match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
@@ -131,34 +131,34 @@ impl RoundWatch {
                     let read = batch.len();
                     let events = bounded(batch);
                     let is_all = read < WATCHED_EVENTS_MAX && events.len() == read;
-                    return Look::Told { events, is_all };
+                    return ReadOutcome::Events { events, is_all };
                 }
-                Ok(_) if status_known => return Look::Over,
-                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => return Look::Running,
+                Ok(_) if status_known => return ReadOutcome::Over,
+                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => return ReadOutcome::Running,
                 Ok(_) => {}
                 // The ring dropped the cursor, or the stream began in another process. The journal
                 // has the same durable events.
-                Err(EventStoreError::Expired | EventStoreError::Unknown) => return self.look_back().await,
-                Err(_) => return Look::Over,
+                Err(EventStoreError::Expired | EventStoreError::Unknown) => return self.read_journal().await,
+                Err(_) => return ReadOutcome::Over,
             }
         }
-        Look::Over
+        ReadOutcome::Over
     }
 
     /// Reads the journal after the cursor, merged with what the ring still has of this round.
-    async fn look_back(&self) -> Look {
+    async fn read_journal(&self) -> ReadOutcome {
         let (Ports { events, sessions, .. }, StreamKey { scope, round }) = (&self.ports, &self.key);
         match projection::read_round(&**sessions, scope, *round, self.after).await {
-            Ok(told) if !told.events.is_empty() => {
+            Ok(read) if !read.events.is_empty() => {
                 let mut kept = events.kept(scope, self.after.unwrap_or_default(), usize::MAX).await;
                 kept.retain(|event| event.round_id == Some(*round));
                 kept.truncate(WATCHED_EVENTS_MAX);
-                Look::Told { events: projection::joined(told.events, told.upto, kept).0, is_all: false }
+                ReadOutcome::Events { events: projection::joined(read.events, read.upto, kept).0, is_all: false }
             }
-            Ok(told) if told.goes_on => Look::Asleep { told: EventId { epoch: told.epoch, seq: told.upto, n: u32::MAX } },
-            Ok(_) => Look::Over,
-            Err(LoadFailure::Store(error)) if error.is_retryable() => Look::Away,
-            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => Look::Over,
+            Ok(read) if read.is_open => ReadOutcome::Asleep { upto: EventId { epoch: read.epoch, seq: read.upto, n: u32::MAX } },
+            Ok(_) => ReadOutcome::Over,
+            Err(LoadFailure::Store(error)) if error.is_retryable() => ReadOutcome::StoreUnavailable,
+            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => ReadOutcome::Over,
         }
     }
 
