@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::told::{failure, refused};
+use super::results::{failure, refused};
 use crate::{
     chat::Message,
     conversation::{ConversationError, ConversationMsg, LoadFailure, Ports, round::Refusal},

@@ -21,7 +21,7 @@ use super::{
     attach::{Found, find, outcome},
     ephemeral_store::EphemeralStore,
     round_end_listener::{FanOutEvent, RoundEndListener},
-    told::{TaskEnd, TaskFailure, draining, failure, refused},
+    results::{TaskEnd, TaskFailure, draining, failure, refused},
 };
 use crate::{
     chat::Message,
@@ -127,7 +127,7 @@ pub(super) struct Driver {
     next: u32,
     running: HashMap<u32, RunningTask, IdHash>,
     ends: Arc<RoundEndListener>,
-    told: mpsc::Receiver<FanOutEvent>,
+    reports: mpsc::Receiver<FanOutEvent>,
     receipts: FuturesUnordered<Awaited>,
     attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
     results: mpsc::Sender<Arc<TaskEnd>>,
@@ -147,7 +147,7 @@ impl Driver {
         tenant: Arc<Tenant>,
         limits: FanOutLimits,
         tasks: Vec<String>,
-        (ends, told): (Arc<RoundEndListener>, mpsc::Receiver<FanOutEvent>),
+        (ends, reports): (Arc<RoundEndListener>, mpsc::Receiver<FanOutEvent>),
         results: mpsc::Sender<Arc<TaskEnd>>,
         journals: Journals,
     ) -> Self {
@@ -162,7 +162,7 @@ impl Driver {
             next: 0,
             running: HashMap::default(),
             ends,
-            told,
+            reports,
             receipts: FuturesUnordered::new(),
             attaching: FuturesUnordered::new(),
             results,
@@ -194,13 +194,13 @@ impl Driver {
                     self.leave_all();
                     break;
                 }
-                Some(told) = self.told.recv() => {
+                Some(report) = self.reports.recv() => {
                     // Let other rounds that are about to end report too. One wake-up then handles
                     // all of them, here and in the reader of the results.
                     yield_now().await;
-                    self.hear(told);
-                    while let Ok(told) = self.told.try_recv() {
-                        self.hear(told);
+                    self.handle(report);
+                    while let Ok(report) = self.reports.try_recv() {
+                        self.handle(report);
                     }
                 }
                 Some((index, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => self.answered(index, receipt),
@@ -324,7 +324,7 @@ impl Driver {
                     place.keep();
                 }
                 // The prompt was accepted before a crash, and the round may have ended since. That
-                // end was not heard, so read it from the journal.
+                // end was not reported, so read it from the journal.
                 if replayed && self.journals.ephemeral.is_none() {
                     let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), task.child.clone());
                     self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
@@ -370,8 +370,8 @@ impl Driver {
         }
     }
 
-    fn hear(&mut self, told: FanOutEvent) {
-        match told {
+    fn handle(&mut self, report: FanOutEvent) {
+        match report {
             FanOutEvent::FirstContent => self.warmth = Warmth::Warm,
             FanOutEvent::Ended { index, end, first_text } => self.over(index, end, first_text),
         }
@@ -384,7 +384,7 @@ impl Driver {
         self.warmth = Warmth::Warm;
         self.ends.leave(&child.conversation);
         let outcome = match end {
-            Ok(end) => TaskEnd::judge(end),
+            Ok(end) => TaskEnd::from_round(end),
             Err(failure) => {
                 // After a failure the next activation would resume the round, so interrupt it,
                 // unless the conversation belongs to another caller.
@@ -399,7 +399,7 @@ impl Driver {
         let conversation = child.conversation.clone();
         self.resting.push_back(child);
         self.forget_the_asleep();
-        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
+        self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
     }
 
     /// Drops the conversations that sleep, in the order in which their tasks ended.
@@ -417,10 +417,10 @@ impl Driver {
 
     fn never_began(&self, index: u32, why: Failure) {
         let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
-        self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: Duration::ZERO, attached: false });
+        self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: Duration::ZERO, attached: false });
     }
 
-    fn tell(&self, end: TaskEnd) {
+    fn send_result(&self, end: TaskEnd) {
         let _ = self.results.try_send(Arc::new(end)); // One slot per task; the reader may be gone.
     }
 
@@ -440,7 +440,7 @@ impl Driver {
             let RunningTask { child, began, attached, .. } = task;
             let outcome = Err(TaskFailure { failure: draining(), end: None });
             let conversation = child.conversation;
-            self.tell(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
+            self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
         }
         while let Some((index, _)) = self.take() {
             self.never_began(index, draining());

@@ -1,7 +1,7 @@
 //! Fan-outs: many tasks at once, each in a subagent. This module holds the request ([`FanOut`]) and
 //! the handle to a running fan-out ([`FanOutRun`]). `driver` runs the tasks, `attach` finds what an
 //! earlier process left of them, `round_end_listener` reports the ends of their rounds,
-//! `ephemeral_store` keeps the journals of ephemeral fan-outs, and `told` holds the results.
+//! `ephemeral_store` keeps the journals of ephemeral fan-outs, and `results` has the result types.
 //!
 //! **Invariants:** the failure of a task is data in its result and does not affect other tasks.
 //! More tasks than permits wait instead of being refused. Dropping the handle cancels nothing. No
@@ -12,7 +12,7 @@ mod attach;
 mod driver;
 mod round_end_listener;
 mod ephemeral_store;
-mod told;
+mod results;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use futures_util::{StreamExt, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use told::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure};
+pub use results::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure};
 
 use super::{
     HostInner, SendError, TenantHandle,
@@ -245,7 +245,7 @@ impl TenantHandle {
         }
         let parallel = parallel.or(tenant.quotas().turns_max).unwrap_or(setup.limits.tenant_turns_max).clamp(1, tasks.len().max(1));
         let warmed = warm_first && tasks.len() > 1;
-        let (ends, told) = RoundEndListener::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
+        let (ends, reports) = RoundEndListener::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
         let ends = Arc::new(ends);
         let scratch = ephemeral.then(|| Arc::new(EphemeralStore::default()));
         let ports = match &scratch {
@@ -267,7 +267,7 @@ impl TenantHandle {
         let limits =
             FanOutLimits { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
         let ephemeral = scratch.map(|scratch| (scratch, host.resolver.artifacts.clone()));
-        let driver = Driver::new(host.directory.clone(), tenant, limits, tasks, (ends, told), results, Journals { known, ephemeral });
+        let driver = Driver::new(host.directory.clone(), tenant, limits, tasks, (ends, reports), results, Journals { known, ephemeral });
         drop(host.directory.runtime().spawn(driver.run(joined)));
         Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })
     }

@@ -39,7 +39,7 @@ struct RunningTask {
 pub(super) struct RoundEndListener {
     inner: Option<Arc<dyn EventStore>>,
     running: Mutex<HashMap<ConversationId, RunningTask, IdHash>>,
-    tell: mpsc::Sender<FanOutEvent>,
+    reports: mpsc::Sender<FanOutEvent>,
 }
 
 impl RoundEndListener {
@@ -48,8 +48,8 @@ impl RoundEndListener {
     pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<FanOutEvent>) {
         // Each running task reports one end, and one task its first content, so the channel always
         // has room.
-        let (tell, told) = mpsc::channel(parallel + 2);
-        (Self { inner, running: Mutex::default(), tell }, told)
+        let (reports, receiver) = mpsc::channel(parallel + 2);
+        (Self { inner, running: Mutex::default(), reports }, receiver)
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
@@ -66,7 +66,8 @@ impl RoundEndListener {
         self.running().remove(conversation);
     }
 
-    fn hear(&self, conversation: &ConversationId, events: &[Arc<StreamEvent>]) {
+    /// Reports what these events say of a task: its first content and its end.
+    fn report(&self, conversation: &ConversationId, events: &[Arc<StreamEvent>]) {
         if events.is_empty() {
             return;
         }
@@ -91,8 +92,8 @@ impl RoundEndListener {
             running.remove(conversation);
         }
         drop(running);
-        for told in first.into_iter().chain(ended) {
-            let _ = self.tell.try_send(told); // Fails only after the fan-out has ended.
+        for report in first.into_iter().chain(ended) {
+            let _ = self.reports.try_send(report); // Fails only after the fan-out has ended.
         }
     }
 }
@@ -100,13 +101,13 @@ impl RoundEndListener {
 impl EventStore for RoundEndListener {
     fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
         let Some(inner) = &self.inner else {
-            self.hear(&stream.scope.conversation, &events);
+            self.report(&stream.scope.conversation, &events);
             return Box::pin(ready(Ok(())));
         };
         // Store first, then report: a reader of the report may read the stream.
-        let heard = events.clone();
+        let reported = events.clone();
         let kept = inner.append(stream, events);
-        self.hear(&stream.scope.conversation, &heard);
+        self.report(&stream.scope.conversation, &reported);
         kept
     }
 
@@ -154,11 +155,11 @@ impl EventStore for RoundEndListener {
         &self,
         scope: &Scope,
         after: EventId,
-        told: Option<Seq>,
+        returned_upto: Option<Seq>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
         match &self.inner {
-            Some(inner) => inner.read_conversation(scope, after, told, count),
+            Some(inner) => inner.read_conversation(scope, after, returned_upto, count),
             None => Box::pin(ready(Err(EventStoreError::Unknown))),
         }
     }

@@ -40,7 +40,7 @@ pub struct TaskEnd {
 impl TaskEnd {
     /// Converts the end of a round into the end of its task. A round that was cut short (by its
     /// budget, its deadline or an interruption) is a failure that keeps the partial text.
-    pub(super) fn judge(end: Arc<RoundEnd>) -> Result<Arc<RoundEnd>, TaskFailure> {
+    pub(super) fn from_round(end: Arc<RoundEnd>) -> Result<Arc<RoundEnd>, TaskFailure> {
         if end.stop_reason.is_done() {
             return Ok(end);
         }
@@ -176,20 +176,20 @@ mod tests {
 
     fn task(index: usize, usage: Usage, first_ms: u64) -> Option<Arc<TaskEnd>> {
         let first_text = Some(Duration::from_millis(first_ms));
-        let (conversation, outcome) = (ConversationId::new("c").unwrap(), TaskEnd::judge(end(StopReason::EndTurn, usage)));
+        let (conversation, outcome) = (ConversationId::new("c").unwrap(), TaskEnd::from_round(end(StopReason::EndTurn, usage)));
         Some(Arc::new(TaskEnd { index, conversation, outcome, first_text, took: Duration::ZERO, attached: false }))
     }
 
     #[test]
-    fn a_round_that_was_cut_is_a_failure_that_keeps_what_was_said() {
-        let judged = TaskEnd::judge(end(StopReason::Budget, Usage::default())).unwrap_err();
+    fn a_round_that_was_cut_is_a_failure_that_keeps_its_text() {
+        let cut = TaskEnd::from_round(end(StopReason::Budget, Usage::default())).unwrap_err();
 
-        assert_eq!((judged.failure.code.as_str(), judged.end.unwrap().text.as_str()), ("budget", "so far"));
-        assert!(TaskEnd::judge(end(StopReason::MaxTokens, Usage::default())).is_ok());
+        assert_eq!((cut.failure.code.as_str(), cut.end.unwrap().text.as_str()), ("budget", "so far"));
+        assert!(TaskEnd::from_round(end(StopReason::MaxTokens, Usage::default())).is_ok());
     }
 
     #[test]
-    fn the_effect_of_the_cache_is_told_of_the_first_and_of_the_rest() {
+    fn the_cache_effect_separates_the_first_task_from_the_rest() {
         let wrote = Usage { cache_write: 100, output: 5, ..Usage::default() };
         let read = Usage { cache_read: 100, input_uncached: 10, output: 5, ..Usage::default() };
 
