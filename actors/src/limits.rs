@@ -106,7 +106,7 @@ pub const GATEWAY_QUANTUM_TOKENS_MAX: u64 = 4096;
 
 /// How often a waiting call reports its place in a gateway's queue, if the place changed. People
 /// read it, and thousands of calls may wait.
-pub const QUEUED_TOLD_EVERY: Duration = Duration::from_secs(1);
+pub const QUEUE_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Requests that may start at once when the rate is below 60 per minute: one round makes a few
 /// calls in a row.
@@ -165,7 +165,7 @@ pub const SUBAGENT_RESULT_BYTES_MAX: usize = 24 * 1024;
 pub const SUBAGENT_RESULT_BYTES_MIN: usize = 512;
 
 /// How often a parent publishes the progress of a subagent; people read it.
-pub const SUBAGENT_TOLD_EVERY: Duration = Duration::from_secs(1);
+pub const SUBAGENT_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Entries after the last snapshot from which a conversation writes a new one when it goes to
 /// sleep.

@@ -410,7 +410,7 @@ impl<H> HostBuilder<H> {
         let setup = resolver.default_setup().await?;
         let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
         let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), setup.clone(), tokio::runtime::Handle::current());
-        resolver.subagents.belong_to(&directory);
+        resolver.subagents.set_directory(&directory);
         let collector = Arc::default();
         let args = HostSupervisorArgs {
             directory: directory.clone(),

@@ -18,7 +18,7 @@ use crate::{
     host::room::place,
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
-    limits::SUBAGENT_TOLD_EVERY,
+    limits::SUBAGENT_PROGRESS_INTERVAL,
     ports::{BoxFuture, Progress},
     stream::{ChildProgress, EventKind, RoundEnd},
     subagent::{Children, SUBAGENT_FAILED, Task},
@@ -34,7 +34,7 @@ pub(super) struct Subagents {
 
 impl Subagents {
     /// Sets the directory. Called once, when the host is built.
-    pub(super) fn belong_to(&self, directory: &Arc<Directory>) {
+    pub(super) fn set_directory(&self, directory: &Arc<Directory>) {
         let _ = self.directory.set(Arc::downgrade(directory));
     }
 
@@ -46,7 +46,7 @@ impl Subagents {
         let directory = self.directory().ok_or_else(stopped)?;
         let child = task.key.child();
         let cancel = task.cancel.clone();
-        let ended = watched(&directory, &child, task);
+        let ended = run_to_end(&directory, &child, task);
         tokio::pin!(ended);
         let ended = tokio::select! {
             biased;
@@ -85,7 +85,7 @@ pub(super) type TaskReceipt = Result<Receipt, ConversationError>;
 
 /// Sends the task as a prompt keyed by `name`, the tool call or fan-out position that started it. A
 /// subagent that accepted the task already answers with `replayed` instead of running it twice.
-pub(super) fn give(directory: &Directory, child: &Scope, name: String, message: Message, seat: Seat) -> oneshot::Receiver<TaskReceipt> {
+pub(super) fn send_task(directory: &Directory, child: &Scope, name: String, message: Message, seat: Seat) -> oneshot::Receiver<TaskReceipt> {
     let entropy = &directory.ports().entropy;
     let (reply, answer) = oneshot::channel();
     let mail = PromptMail {
@@ -104,7 +104,7 @@ pub(super) fn give(directory: &Directory, child: &Scope, name: String, message: 
 }
 
 /// Sends the task, or finds it already accepted, and follows its round to the end.
-async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
+async fn run_to_end(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
     let ports = directory.ports().clone();
     let tenant = directory.tenants().get(&child.tenant);
     let refused = |error: SendError| not_begun(&error);
@@ -115,15 +115,15 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
     if task.cancel.is_cancelled() {
         return Err(ToolError::failed("it was cancelled before it began").not_started());
     }
-    let answer = give(directory, child, format!("{CHILD_KEY}{}", task.key), message, seat);
+    let answer = send_task(directory, child, format!("{CHILD_KEY}{}", task.key), message, seat);
     let receipt = answer.await.unwrap_or(Err(ConversationError::Gone)).map_err(|error| refused(error.into()))?;
     if let Some(place) = place {
         place.keep();
     }
     let mut watch = RoundWatch::new(ports, directory.stopped(), child.clone(), receipt.round_id);
-    let mut told = Told { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };
+    let mut reporter = ProgressReporter { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };
     while let Some(event) = watch.next().await {
-        told.note(&event.kind);
+        reporter.note(&event.kind);
     }
     match watch.outcome().await {
         Ok(end) => Ok(end),
@@ -135,20 +135,20 @@ async fn watched(directory: &Arc<Directory>, child: &Scope, task: Task) -> Resul
 }
 
 /// Reports the progress of a subagent to the watchers of its parent, at most once per
-/// [`SUBAGENT_TOLD_EVERY`].
-struct Told {
+/// [`SUBAGENT_PROGRESS_INTERVAL`].
+struct ProgressReporter {
     progress: Progress,
     last: Instant,
     progressed: ChildProgress,
 }
 
-impl Told {
+impl ProgressReporter {
     fn note(&mut self, event: &EventKind) {
         let EventKind::Usage { usage, .. } = event else { return };
-        let far = &mut self.progressed;
-        far.steps += 1;
-        far.tokens = far.tokens.saturating_add(usage.input()).saturating_add(usage.output);
-        if self.last.elapsed() >= SUBAGENT_TOLD_EVERY {
+        let progressed = &mut self.progressed;
+        progressed.steps += 1;
+        progressed.tokens = progressed.tokens.saturating_add(usage.input()).saturating_add(usage.output);
+        if self.last.elapsed() >= SUBAGENT_PROGRESS_INTERVAL {
             self.last = Instant::now();
             self.progress.tell_subagent(self.progressed);
         }

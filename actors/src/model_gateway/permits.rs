@@ -22,7 +22,7 @@ use super::{CallBy, GatewayConfig, ProviderWait, TenantWaiting};
 use crate::{
     ids::TenantId,
     limits::{
-        GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUED_TOLD_EVERY, REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
+        GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUE_REPORT_INTERVAL, REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
     },
     policy::{FairQueue, Pacing, Taken, TokenBucket, WaiterId},
     ports::{ProviderError, RateLimits},
@@ -469,7 +469,7 @@ impl Permits {
                 biased;
                 () = cancel.cancelled() => return Err(ProviderError::Cancelled),
                 permit = &mut place.permit => return permit.map_err(|_| self.refusal().unwrap_or(ProviderError::Overloaded)),
-                () = tokio::time::sleep(QUEUED_TOLD_EVERY) => {}
+                () = tokio::time::sleep(QUEUE_REPORT_INTERVAL) => {}
             }
         }
     }

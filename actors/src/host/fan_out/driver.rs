@@ -34,7 +34,7 @@ use crate::{
         directory::{Directory, Place},
         fan_out_context::Joined,
         room::place,
-        subagents::{TaskReceipt, give},
+        subagents::{TaskReceipt, send_task},
     },
     id_hash::IdHash,
     ids::{ConversationId, RoundId, Scope, Seq},
@@ -49,7 +49,7 @@ use crate::{
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 /// How often a prompt is sent to a conversation that crashes before it accepts the prompt.
-const GIVEN_AGAIN_MAX: u32 = 3;
+const SENDS_MAX: u32 = 3;
 
 /// How often a finished conversation is asked to sleep once all tasks are over, and for how long.
 const REST_RETRY: Duration = Duration::from_millis(2);
@@ -64,13 +64,13 @@ pub(super) struct FanOutLimits {
     pub(super) cancel: CancellationToken,
 }
 
-/// A running task. `given` counts how often its prompt was sent; `attached` is true while the task
+/// A running task. `sends` counts how often its prompt was sent; `attached` is true while the task
 /// continues the work of an earlier process.
 struct RunningTask {
     child: Scope,
     message: Message,
     began: Instant,
-    given: u32,
+    sends: u32,
     attached: bool,
     /// The interrupted round that is rewound before the task is sent again.
     cut: Option<RoundId>,
@@ -270,7 +270,7 @@ impl Driver {
         if self.journals.known.remove(&child) {
             self.ends.listen(child.conversation.clone(), index, began);
             self.attach(index, child.clone(), message.clone());
-            self.running.insert(index, RunningTask { child, message, began, given: 0, attached: true, cut: None, place: None });
+            self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: true, cut: None, place: None });
             return;
         }
         let seat = self.tenant.admit_child().and_then(|mut seat| {
@@ -297,21 +297,21 @@ impl Driver {
             },
         };
         self.ends.listen(child.conversation.clone(), index, began);
-        self.running.insert(index, RunningTask { child, message, began, given: 0, attached: false, cut: None, place });
-        self.give(index, seat);
+        self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: false, cut: None, place });
+        self.send(index, seat);
     }
 
     /// Sends the prompt to its conversation. The client key makes this idempotent: a conversation
     /// that accepted the prompt already answers with `replayed`. After a rewind the key names the
     /// round that was taken back, so that the prompt counts as new.
-    fn give(&mut self, index: u32, seat: Seat) {
+    fn send(&mut self, index: u32, seat: Seat) {
         let Some(task) = self.running.get_mut(&index) else { return };
-        task.given += 1;
+        task.sends += 1;
         let name = match task.cut {
             None => format!("{}{index}", self.called),
             Some(round) => format!("{}{index} after {round}", self.called),
         };
-        let answer = give(&self.directory, &task.child, name, task.message.clone(), seat);
+        let answer = send_task(&self.directory, &task.child, name, task.message.clone(), seat);
         self.receipts.push(Awaited { index, answer });
     }
 
@@ -330,9 +330,9 @@ impl Driver {
                     self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
                 }
             }
-            Err(error) if error.is_retryable() && task.given < GIVEN_AGAIN_MAX && !self.directory.is_closed() => {
+            Err(error) if error.is_retryable() && task.sends < SENDS_MAX && !self.directory.is_closed() => {
                 match self.tenant.admit_child() {
-                    Ok(seat) => self.give(index, seat),
+                    Ok(seat) => self.send(index, seat),
                     Err(why) => self.over(index, Err(refused(&why.into())), None),
                 }
             }
@@ -363,7 +363,7 @@ impl Driver {
                     self.directory.send(&task.child, ConversationMsg::Rewind { round_id, reply });
                 }
                 match self.tenant.admit_child() {
-                    Ok(seat) => self.give(index, seat),
+                    Ok(seat) => self.send(index, seat),
                     Err(why) => self.over(index, Err(refused(&why.into())), None),
                 }
             }
