@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ConversationHandle, SendError,
-    projection::{self, JournalPosition, STORE_RETRY, ReadResult},
+    projection::{self, JournalPosition, ReadResult, STORE_RETRY},
 };
 use crate::{
     conversation::{LoadFailure, Ports},

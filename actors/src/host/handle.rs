@@ -7,7 +7,7 @@
 use crate::{
     chat::{Message, RawJson},
     conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy},
-    host::{SendError, room::room},
+    host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
     policy::{Amount, Budget},
@@ -168,7 +168,7 @@ impl ConversationHandle {
     /// pinned lines alone are too large; `Overloaded` when the tenant's stored bytes are used up.
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
         let scope = self.scope.clone()?;
-        let _room = room(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
+        let _pending_bytes = admit_bytes(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
         let before = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
         self.ask(|reply| ConversationMsg::Compact { reply }).await?;
         let after = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
@@ -370,19 +370,19 @@ impl ConversationHandle {
     /// Sends a message that may create the conversation, after the tenant's quotas have admitted
     /// it. `bytes` is what the message will store; `None` skips the check of stored bytes, for
     /// messages that free more than they store. The quota reservations are held until the answer:
-    /// dropping `place` before `keep` returns the place.
+    /// dropping `pending` before `keep` has the store counted again.
     async fn begin<T>(&self, bytes: Option<usize>, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
-        let _room = match bytes {
-            Some(bytes) => room(&self.host.ports, &tenant, bytes).await?,
+        let _pending_bytes = match bytes {
+            Some(bytes) => admit_bytes(&self.host.ports, &tenant, bytes).await?,
             None => None,
         };
-        let place = self.host.place(&tenant, &scope.conversation).await?;
+        let pending = self.host.admit_conversation(&tenant, &scope.conversation).await?;
         let answer = self.ask(mail).await?;
-        if let Some(place) = place {
-            place.keep();
+        if let Some(pending) = pending {
+            pending.keep();
         }
         Ok(answer)
     }
@@ -468,8 +468,8 @@ impl SendPrompt {
         let message = self.prompt.into_message(documents).await?;
         let bytes = message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
         host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
-        let _room = room(&host.ports, &tenant, bytes).await?;
-        let place = host.place(&tenant, &scope.conversation).await?;
+        let _pending_bytes = admit_bytes(&host.ports, &tenant, bytes).await?;
+        let pending = host.admit_conversation(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
             skills.look_again().await;
         }
@@ -493,8 +493,8 @@ impl SendPrompt {
         };
         host.directory.send(&scope, ConversationMsg::Prompt(Box::new(mail)));
         let receipt = answer.await.unwrap_or(Err(ConversationError::Gone))?;
-        if let Some(place) = place {
-            place.keep();
+        if let Some(pending) = pending {
+            pending.keep();
         }
         Ok(Reply::new(host, scope, receipt.round_id, receipt.replayed))
     }

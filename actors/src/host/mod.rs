@@ -22,7 +22,7 @@ mod round_watch;
 mod subagents;
 mod status;
 mod supervisor;
-mod room;
+mod store_admission;
 mod setups;
 mod tenants;
 mod tool_source;

@@ -15,7 +15,7 @@ use crate::{
         ConversationError, ConversationMsg, PromptMail,
         round::{OnBusy, Receipt},
     },
-    host::room::place,
+    host::store_admission::admit_conversation,
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_PROGRESS_INTERVAL,
@@ -85,7 +85,13 @@ pub(super) type TaskReceipt = Result<Receipt, ConversationError>;
 
 /// Sends the task as a prompt keyed by `name`, the tool call or fan-out position that started it. A
 /// subagent that accepted the task already answers with `replayed` instead of running it twice.
-pub(super) fn send_task(directory: &Directory, child: &Scope, name: String, message: Message, seat: Seat) -> oneshot::Receiver<TaskReceipt> {
+pub(super) fn send_task(
+    directory: &Directory,
+    child: &Scope,
+    name: String,
+    message: Message,
+    seat: Seat,
+) -> oneshot::Receiver<TaskReceipt> {
     let entropy = &directory.ports().entropy;
     let (reply, answer) = oneshot::channel();
     let mail = PromptMail {
@@ -111,14 +117,14 @@ async fn run_to_end(directory: &Arc<Directory>, child: &Scope, task: Task) -> Re
     let mut seat = tenant.admit_child().map_err(|why| refused(why.into()))?;
     let message = Message::user(task.text);
     seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map_err(|why| refused(why.into()))?;
-    let place = place(&ports, &tenant, &child.conversation).await.map_err(refused)?;
+    let pending = admit_conversation(&ports, &tenant, &child.conversation).await.map_err(refused)?;
     if task.cancel.is_cancelled() {
         return Err(ToolError::failed("it was cancelled before it began").not_started());
     }
     let answer = send_task(directory, child, format!("{CHILD_KEY}{}", task.key), message, seat);
     let receipt = answer.await.unwrap_or(Err(ConversationError::Gone)).map_err(|error| refused(error.into()))?;
-    if let Some(place) = place {
-        place.keep();
+    if let Some(pending) = pending {
+        pending.keep();
     }
     let mut watch = RoundWatch::new(ports, directory.stopped(), child.clone(), receipt.round_id);
     let mut reporter = ProgressReporter { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };

@@ -13,7 +13,7 @@ use crate::{
     conversation::{ConversationError, Toolset},
     ids::{ConversationId, Scope, Seq, TenantId},
     ports::{ArtifactError, ListQuery, StoreError},
-    tenant::{NotAdmitted, Place, Tenant, TenantUsage},
+    tenant::{NotAdmitted, PendingConversation, Tenant, TenantUsage},
     tool::ToolError,
 };
 
@@ -232,7 +232,7 @@ impl HostInner {
         counters.tools().forget_results();
         forget(&self.directory.setup_of(tenant).tools, scope).await?;
         if was_stored {
-            counters.places().note_deleted(conversation);
+            counters.conversation_count().note_deleted(conversation);
         }
         self.resolver.compactor.forget(tenant, Some(conversation));
         if lived || told {
@@ -269,15 +269,18 @@ impl HostInner {
         Ok(admitted.inspect_err(|_| self.ports.counters.refusals.add(1))?)
     }
 
-    /// Reserves a place for a conversation that may be new; `None` where nothing needs counting.
-    /// Call `keep` on the place once the conversation is stored: dropping it releases the
-    /// reservation.
+    /// Admits a conversation that may be new; `None` where nothing needs counting. Call `keep` once
+    /// the conversation is stored: dropping the guard earlier has the store counted again.
     ///
     /// # Errors
     /// `Overloaded` when the tenant has as many conversations as it may have; [`SendError`] of a
     /// failing store.
-    pub(super) async fn place(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
-        super::room::place(&self.ports, tenant, conversation).await
+    pub(super) async fn admit_conversation(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+    ) -> Result<Option<PendingConversation>, SendError> {
+        super::store_admission::admit_conversation(&self.ports, tenant, conversation).await
     }
 }
 

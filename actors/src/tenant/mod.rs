@@ -15,7 +15,7 @@ mod families;
 mod quotas;
 mod usage;
 mod round_permits;
-mod places;
+mod conversation_count;
 mod stored;
 mod tenants;
 #[cfg(test)]
@@ -29,12 +29,12 @@ use std::sync::{
 use tokio::time::Instant;
 
 pub use admission::NotAdmitted;
+pub(crate) use conversation_count::{ConversationCount, PendingConversation, Taken};
 use families::Families;
 pub(crate) use families::Family;
-pub(crate) use places::{Place, Places, Taken};
 pub use quotas::Quotas;
 pub use round_permits::RoundPermit;
-pub(crate) use stored::{Coming, Stored};
+pub(crate) use stored::{PendingBytes, Stored};
 pub use tenants::Tenants;
 pub use usage::{Refused, TenantUsage};
 
@@ -58,7 +58,7 @@ pub struct Tenant {
     id: TenantId,
     quotas: RwLock<Quotas>,
     /// The host's limits, which apply where a quota is `None`.
-    usual: Usual,
+    defaults: HostDefaults,
     is_removed: AtomicBool,
     is_erased: AtomicBool,
     seats: AtomicUsize,
@@ -68,7 +68,7 @@ pub struct Tenant {
     requests: Rate,
     tokens: Rate,
     turns: Arc<RoundPermits>,
-    places: Arc<Places>,
+    conversations: Arc<ConversationCount>,
     stored: Arc<Stored>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
@@ -79,7 +79,7 @@ pub struct Tenant {
 
 /// The host's limits for tenants without quotas.
 #[derive(Debug, Clone, Copy)]
-struct Usual {
+struct HostDefaults {
     seats_max: usize,
     turns_max: usize,
     stored_bytes_max: u64,
@@ -234,13 +234,13 @@ impl Tenant {
         // All limits change under this lock, so that two concurrent callers do not mix theirs.
         let mut configured = self.quotas.write().unwrap_or_else(PoisonError::into_inner);
         *configured = quotas;
-        self.seats_max.store(quotas.prompts_max.unwrap_or(self.usual.seats_max), Ordering::Release);
-        self.turns.resize(quotas.turns_max.unwrap_or(self.usual.turns_max));
+        self.seats_max.store(quotas.prompts_max.unwrap_or(self.defaults.seats_max), Ordering::Release);
+        self.turns.resize(quotas.turns_max.unwrap_or(self.defaults.turns_max));
         self.requests.set(quotas.requests_per_minute.map(u64::from));
         self.tokens.set(quotas.tokens_per_minute);
         self.memory.max.store(quotas.memory_bytes_max.unwrap_or(UNBOUNDED), Ordering::Release);
-        self.places.bound(quotas.conversations_max);
-        self.stored.bound(quotas.stored_bytes_max.unwrap_or(self.usual.stored_bytes_max));
+        self.conversations.bound(quotas.conversations_max);
+        self.stored.bound(quotas.stored_bytes_max.unwrap_or(self.defaults.stored_bytes_max));
         self.budget.set(budget);
         self.is_removed.store(false, Ordering::Release);
     }
@@ -268,8 +268,8 @@ impl Tenant {
     }
 
     /// The count of stored conversations.
-    pub(crate) fn places(&self) -> &Arc<Places> {
-        &self.places
+    pub(crate) fn conversation_count(&self) -> &Arc<ConversationCount> {
+        &self.conversations
     }
 
     /// The count of stored bytes.
@@ -385,7 +385,7 @@ impl Tenant {
     pub fn usage(&self) -> TenantUsage {
         TenantUsage {
             paused: self.is_paused(),
-            conversations: self.places.count(),
+            conversations: self.conversations.count(),
             stored_bytes: self.stored.known(),
             prompts: self.seats_taken(),
             turns_running: self.turns.running(),

@@ -13,20 +13,20 @@ use super::UNBOUNDED;
 pub(crate) struct Stored {
     max: AtomicU64,
     known: AtomicU64,
-    coming: AtomicU64,
+    pending: AtomicU64,
 }
 
 /// Bytes that were admitted and may not be stored yet. Released on drop, when the store counts them
 /// or never will.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct PendingBytes {
     stored: Arc<Stored>,
     bytes: u64,
 }
 
 impl Stored {
     pub(super) fn new(max: u64) -> Arc<Self> {
-        Arc::new(Self { max: AtomicU64::new(max), known: AtomicU64::new(0), coming: AtomicU64::new(0) })
+        Arc::new(Self { max: AtomicU64::new(max), known: AtomicU64::new(0), pending: AtomicU64::new(0) })
     }
 
     pub(super) fn bound(&self, max: u64) {
@@ -60,17 +60,17 @@ impl Stored {
 
     /// Admits bytes if they fit beside the stored and the admitted ones. At least one byte must be
     /// free, even for zero bytes.
-    pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<Coming> {
+    pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<PendingBytes> {
         let (known, max) = (self.known(), self.max.load(Ordering::Acquire));
-        let fits = |coming: u64| coming.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);
-        self.coming.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
-        Some(Coming { stored: self.clone(), bytes })
+        let fits = |pending: u64| pending.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);
+        self.pending.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        Some(PendingBytes { stored: self.clone(), bytes })
     }
 }
 
-impl Drop for Coming {
+impl Drop for PendingBytes {
     fn drop(&mut self) {
-        self.stored.coming.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.stored.pending.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_on_its_way_counts_until_it_is_stored_or_given_up() {
+    fn pending_bytes_count_until_they_are_stored_or_dropped() {
         let stored = Stored::new(100);
         stored.note(40);
 

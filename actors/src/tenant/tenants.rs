@@ -8,7 +8,7 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{Memory, Places, Quotas, Rate, RoundPermits, Stored, Sums, Tenant, UNBOUNDED, Usual};
+use super::{ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, Sums, Tenant, UNBOUNDED};
 use crate::{
     id_hash::IdHash,
     ids::TenantId,
@@ -19,7 +19,7 @@ use crate::{
 /// All tenants of a host, by id.
 pub struct Tenants {
     tenants: DashMap<TenantId, Arc<Tenant>, IdHash>,
-    usual: Usual,
+    defaults: HostDefaults,
     memory: Arc<Memory>,
     budget: Budget,
 }
@@ -29,7 +29,7 @@ impl Tenants {
     pub fn new(limits: &Limits) -> Self {
         Self {
             tenants: DashMap::default(),
-            usual: Usual {
+            defaults: HostDefaults {
                 seats_max: limits.tenant_seats_max,
                 turns_max: limits.tenant_turns_max,
                 stored_bytes_max: limits.tenant_stored_bytes_max,
@@ -89,18 +89,18 @@ impl Tenants {
         Tenant {
             id,
             quotas: RwLock::new(Quotas::default()),
-            usual: self.usual,
+            defaults: self.defaults,
             is_removed: AtomicBool::new(false),
             is_erased: AtomicBool::new(false),
             seats: AtomicUsize::new(0),
-            seats_max: AtomicUsize::new(self.usual.seats_max),
+            seats_max: AtomicUsize::new(self.defaults.seats_max),
             memory: Memory::new(UNBOUNDED),
             host_memory: self.memory.clone(),
             requests: Rate::new(now),
             tokens: Rate::new(now),
-            turns: RoundPermits::new(self.usual.turns_max),
-            places: Places::new(),
-            stored: Stored::new(self.usual.stored_bytes_max),
+            turns: RoundPermits::new(self.defaults.turns_max),
+            conversations: ConversationCount::new(),
+            stored: Stored::new(self.defaults.stored_bytes_max),
             tools: Arc::default(),
             families: super::Families::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),

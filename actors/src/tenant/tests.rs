@@ -148,30 +148,30 @@ fn a_rate_lets_in_no_more_however_many_ask_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
+async fn the_count_follows_the_store_whatever_begins_and_ends_or_is_in_doubt() {
     for seed in 0..200 {
         let random = random(seed);
-        let places = Places::new();
-        places.bound(Some(5));
-        let (mut stored, mut under_way) = (std::collections::BTreeSet::new(), Vec::<(usize, Place, bool)>::new());
+        let count = ConversationCount::new();
+        count.bound(Some(5));
+        let (mut stored, mut under_way) = (std::collections::BTreeSet::new(), Vec::<(usize, PendingConversation, bool)>::new());
         for _ in 0..200 {
             let n = random() % 12;
             match random() % 4 {
                 // A message to a conversation that may be new.
                 0 | 1 => {
-                    if places.has_seen(&id(n)) {
+                    if count.has_seen(&id(n)) {
                         assert!(stored.contains(&n), "seed {seed}: {n} is not stored");
                         continue;
                     }
-                    let place = places.enter(id(n));
+                    let pending = count.announce(id(n));
                     if stored.contains(&n) {
-                        places.note_stored(&id(n));
+                        count.note_stored(&id(n));
                         continue;
                     }
-                    let mut taken = place.take();
+                    let mut taken = pending.take();
                     if taken == Taken::CountFirst {
-                        places.counted(stored.len() as u64);
-                        taken = place.take();
+                        count.counted(stored.len() as u64);
+                        taken = pending.take();
                     }
                     let beginning: std::collections::BTreeSet<usize> =
                         under_way.iter().filter(|(_, _, has)| *has).map(|(n, ..)| *n).collect();
@@ -186,26 +186,26 @@ async fn places_follow_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                         }
                     }
                     if taken == Taken::Yes {
-                        under_way.push((n, place, true));
+                        under_way.push((n, pending, true));
                     }
                 }
                 // One message is answered, with success or with an unknown outcome.
                 2 if !under_way.is_empty() => {
-                    let (n, place, _) = under_way.swap_remove(random() % under_way.len());
+                    let (n, pending, _) = under_way.swap_remove(random() % under_way.len());
                     if random().is_multiple_of(3) {
                         if random().is_multiple_of(2) {
                             stored.insert(n);
                         }
-                        drop(place);
+                        drop(pending);
                     } else {
                         stored.insert(n);
-                        place.keep();
+                        pending.keep();
                     }
                 }
                 // A conversation without messages under way is deleted.
                 _ => {
                     if under_way.iter().all(|(other, ..)| *other != n) && stored.remove(&n) {
-                        places.note_deleted(&id(n));
+                        count.note_deleted(&id(n));
                     }
                 }
             }
@@ -227,16 +227,16 @@ async fn a_rate_that_is_changed_keeps_what_was_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_was_taken_and_not_used_is_counted_again_at_once() {
-    let places = Places::new();
-    places.bound(Some(1));
-    places.counted(0);
-    let first = places.enter(id(1));
+async fn a_conversation_that_was_counted_and_not_stored_is_counted_again_at_once() {
+    let count = ConversationCount::new();
+    count.bound(Some(1));
+    count.counted(0);
+    let first = count.announce(id(1));
     assert_eq!(first.take(), Taken::Yes);
 
     drop(first); // Whether it is stored is unknown now.
 
-    assert_eq!(places.enter(id(2)).take(), Taken::CountFirst);
+    assert_eq!(count.announce(id(2)).take(), Taken::CountFirst);
 }
 
 #[test]

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attach::{Found, find, outcome},
     ephemeral_store::EphemeralStore,
-    round_end_listener::{FanOutEvent, RoundEndListener},
     results::{TaskEnd, TaskFailure, draining, failure, refused},
+    round_end_listener::{FanOutEvent, RoundEndListener},
 };
 use crate::{
     chat::Message,
@@ -33,7 +33,7 @@ use crate::{
         SendError,
         directory::{Directory, Place},
         fan_out_context::Joined,
-        room::place,
+        store_admission::admit_conversation,
         subagents::{TaskReceipt, send_task},
     },
     id_hash::IdHash,
@@ -42,7 +42,7 @@ use crate::{
     limits::PROMPT_BYTES_MAX,
     ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
-    tenant::{NotAdmitted, Seat, Tenant},
+    tenant::{NotAdmitted, PendingConversation, Seat, Tenant},
 };
 
 /// Pause before a task that was refused for lack of memory asks again.
@@ -74,7 +74,7 @@ struct RunningTask {
     attached: bool,
     /// The interrupted round that is rewound before the task is sent again.
     cut: Option<RoundId>,
-    place: Option<crate::tenant::Place>,
+    pending: Option<PendingConversation>,
 }
 
 type Answered = (u32, TaskReceipt);
@@ -270,7 +270,7 @@ impl Driver {
         if self.journals.known.remove(&child) {
             self.ends.listen(child.conversation.clone(), index, began);
             self.attach(index, child.clone(), message.clone());
-            self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: true, cut: None, place: None });
+            self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: true, cut: None, pending: None });
             return;
         }
         let seat = self.tenant.admit_child().and_then(|mut seat| {
@@ -289,15 +289,15 @@ impl Driver {
             }
             Err(why) => return self.never_began(index, refused(&why.into())),
         };
-        let place = match self.journals.ephemeral {
+        let pending = match self.journals.ephemeral {
             Some(_) => None,
-            None => match place(self.directory.ports(), &self.tenant, &child.conversation).await {
-                Ok(place) => place,
+            None => match admit_conversation(self.directory.ports(), &self.tenant, &child.conversation).await {
+                Ok(pending) => pending,
                 Err(error) => return self.never_began(index, refused(&error)),
             },
         };
         self.ends.listen(child.conversation.clone(), index, began);
-        self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: false, cut: None, place });
+        self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: false, cut: None, pending });
         self.send(index, seat);
     }
 
@@ -320,8 +320,8 @@ impl Driver {
         let Some(task) = self.running.get_mut(&index) else { return }; // Ended already.
         match receipt {
             Ok(Receipt { round_id, replayed }) => {
-                if let Some(place) = task.place.take() {
-                    place.keep();
+                if let Some(pending) = task.pending.take() {
+                    pending.keep();
                 }
                 // The prompt was accepted before a crash, and the round may have ended since. That
                 // end was not reported, so read it from the journal.
@@ -417,7 +417,14 @@ impl Driver {
 
     fn never_began(&self, index: u32, why: Failure) {
         let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
-        self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: Duration::ZERO, attached: false });
+        self.send_result(TaskEnd {
+            index: place_of(index),
+            conversation,
+            outcome,
+            first_text: None,
+            took: Duration::ZERO,
+            attached: false,
+        });
     }
 
     fn send_result(&self, end: TaskEnd) {

@@ -5,49 +5,53 @@ use crate::{
     conversation::Ports,
     ids::{ConversationId, Scope},
     journal::Head,
-    tenant::{Coming, NotAdmitted, Place, Taken, Tenant},
+    tenant::{NotAdmitted, PendingBytes, PendingConversation, Taken, Tenant},
 };
 
 use super::SendError;
 
-/// Reserves room for `bytes` that are about to be stored. The guard is held until they are stored;
+/// Admits `bytes` that are about to be stored. The guard is held until they are stored;
 /// `None` when the tenant's stored bytes are not bounded.
 ///
 /// # Errors
 /// `Overloaded` when they do not fit; [`SendError`] of a failing store.
-pub(super) async fn room(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result<Option<Coming>, SendError> {
+pub(super) async fn admit_bytes(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result<Option<PendingBytes>, SendError> {
     let stored = tenant.stored();
     if !stored.is_bounded() {
         return Ok(None);
     }
     stored.note(ports.sessions.stored_bytes(tenant.id()).await?);
     match stored.admit(u64::try_from(bytes).unwrap_or(u64::MAX)) {
-        Some(coming) => Ok(Some(coming)),
+        Some(pending) => Ok(Some(pending)),
         None => Ok(tenant.refuse(NotAdmitted::StoredBytes).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
     }
 }
 
-/// As [`HostInner::place`], for callers that hold no host. A conversation that exists already needs
-/// no place. The count of stored conversations is read from the store only when the quota does not
+/// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists already is
+/// counted and needs no admission. The count of stored conversations is read from the store only when the quota does not
 /// know it yet, hence the second `take`.
-pub(super) async fn place(ports: &Ports, tenant: &Tenant, conversation: &ConversationId) -> Result<Option<Place>, SendError> {
-    let places = tenant.places();
-    if !places.is_bounded() || places.has_seen(conversation) {
+pub(super) async fn admit_conversation(
+    ports: &Ports,
+    tenant: &Tenant,
+    conversation: &ConversationId,
+) -> Result<Option<PendingConversation>, SendError> {
+    let count = tenant.conversation_count();
+    if !count.is_bounded() || count.has_seen(conversation) {
         return Ok(None);
     }
-    let place = places.enter(conversation.clone());
+    let pending = count.announce(conversation.clone());
     let scope = Scope::new(tenant.id().clone(), conversation.clone());
     if ports.sessions.head(&scope).await? != Head::default() {
-        places.note_stored(conversation);
+        count.note_stored(conversation);
         return Ok(None);
     }
-    let mut taken = place.take();
+    let mut taken = pending.take();
     if taken == Taken::CountFirst {
-        places.counted(ports.sessions.count(tenant.id()).await?);
-        taken = place.take();
+        count.counted(ports.sessions.count(tenant.id()).await?);
+        taken = pending.take();
     }
     match taken {
-        Taken::Yes => Ok(Some(place)),
+        Taken::Yes => Ok(Some(pending)),
         Taken::No | Taken::CountFirst => {
             Ok(tenant.refuse(NotAdmitted::Conversations).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?)
         }

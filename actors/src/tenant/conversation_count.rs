@@ -25,11 +25,11 @@ const SEEN: usize = 1024;
 
 /// How long a count is trusted that leaves no room. Another process may have deleted conversations
 /// meanwhile.
-const BELIEVED: Duration = Duration::from_secs(1);
+const COUNT_TRUSTED: Duration = Duration::from_secs(1);
 
 /// The number of a tenant's conversations, and those that may be about to be created.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConversationCount {
     max: AtomicU64,
     state: Mutex<State>,
     seen: OnceLock<Vec<AtomicU64>>,
@@ -37,34 +37,34 @@ pub(crate) struct Places {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of stored conversations plus reserved places, and when it was counted; `None`
+    /// The number of stored conversations plus pending ones, and when it was counted; `None`
     /// until the store is counted.
     known: Option<(u64, Instant)>,
     /// Conversations that may be about to be created, each with the number of messages that may
     /// create it.
-    beginning: HashMap<ConversationId, Beginning>,
+    pending: HashMap<ConversationId, Pending>,
 }
 
 #[derive(Debug, Default)]
-struct Beginning {
+struct Pending {
     /// Messages on their way that may create the conversation.
-    mails: usize,
-    has_place: bool,
+    messages: usize,
+    is_counted: bool,
     is_stored: bool,
 }
 
-/// Held by a message that may create a conversation. Dropping it without [`Place::keep`] leaves the
+/// Held by a message that may create a conversation. Dropping it without [`PendingConversation::keep`] leaves the
 /// outcome unknown, so the store is counted again.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct PendingConversation {
+    count: Arc<ConversationCount>,
     conversation: ConversationId,
 }
 
-/// The result of [`Place::take`].
+/// The result of [`PendingConversation::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// The conversation has a place.
+    /// The conversation is counted.
     Yes,
     /// The tenant has its maximum number of conversations.
     No,
@@ -72,7 +72,7 @@ pub(crate) enum Taken {
     CountFirst,
 }
 
-impl Places {
+impl ConversationCount {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { max: AtomicU64::new(UNBOUNDED), state: Mutex::default(), seen: OnceLock::new() })
     }
@@ -97,23 +97,23 @@ impl Places {
 
     /// Whether this conversation is known to be stored. May return false for a stored one.
     pub(crate) fn has_seen(&self, conversation: &ConversationId) -> bool {
-        let (place, mark) = mark(conversation);
-        self.seen.get().and_then(|seen| seen.get(place)).is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
+        let (index, mark) = mark(conversation);
+        self.seen.get().and_then(|seen| seen.get(index)).is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
     }
 
     /// Records that a conversation is stored.
     pub(crate) fn note_stored(&self, conversation: &ConversationId) {
-        let (place, mark) = mark(conversation);
+        let (index, mark) = mark(conversation);
         let seen = self.seen.get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(SEEN).collect());
-        if let Some(seen) = seen.get(place) {
+        if let Some(seen) = seen.get(index) {
             seen.store(mark, Ordering::Release);
         }
     }
 
     /// Records that a stored conversation was deleted.
     pub(crate) fn note_deleted(&self, conversation: &ConversationId) {
-        let (place, mark) = mark(conversation);
-        if let Some(seen) = self.seen.get().and_then(|seen| seen.get(place)) {
+        let (index, mark) = mark(conversation);
+        if let Some(seen) = self.seen.get().and_then(|seen| seen.get(index)) {
             let _ = seen.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Acquire);
         }
         let mut state = self.lock();
@@ -123,62 +123,61 @@ impl Places {
     /// Records a count of the store.
     pub(crate) fn counted(&self, count: u64) {
         let mut state = self.lock();
-        let about_to_be = state.beginning.values().filter(|beginning| beginning.has_place && !beginning.is_stored).count() as u64;
-        state.known = Some((count.saturating_add(about_to_be), Instant::now()));
+        let unstored = state.pending.values().filter(|pending| pending.is_counted && !pending.is_stored).count() as u64;
+        state.known = Some((count.saturating_add(unstored), Instant::now()));
     }
 
     /// Announces a message that may create this conversation. Must be called before the store is
     /// asked whether the conversation exists, so that a count in between is corrected.
-    pub(crate) fn enter(self: &Arc<Self>, conversation: ConversationId) -> Place {
-        self.lock().beginning.entry(conversation.clone()).or_default().mails += 1;
-        Place { places: self.clone(), conversation }
+    pub(crate) fn announce(self: &Arc<Self>, conversation: ConversationId) -> PendingConversation {
+        self.lock().pending.entry(conversation.clone()).or_default().messages += 1;
+        PendingConversation { count: self.clone(), conversation }
     }
 }
 
-impl Place {
-    /// Takes a place for the conversation, which is not stored yet, unless another message has
-    /// taken one for it.
+impl PendingConversation {
+    /// Counts the conversation, which is not stored yet, unless another message has counted it.
     pub(crate) fn take(&self) -> Taken {
-        let max = self.places.max.load(Ordering::Acquire);
-        let mut state = self.places.lock();
-        let State { known, beginning } = &mut *state;
-        let Some(beginning) = beginning.get_mut(&self.conversation) else { return Taken::CountFirst };
-        if beginning.has_place {
+        let max = self.count.max.load(Ordering::Acquire);
+        let mut state = self.count.lock();
+        let State { known, pending } = &mut *state;
+        let Some(pending) = pending.get_mut(&self.conversation) else { return Taken::CountFirst };
+        if pending.is_counted {
             return Taken::Yes;
         }
         match known {
             Some((count, _)) if *count < max => {
                 *count += 1;
-                beginning.has_place = true;
+                pending.is_counted = true;
                 Taken::Yes
             }
-            Some((_, at)) if at.elapsed() < BELIEVED => Taken::No,
+            Some((_, at)) if at.elapsed() < COUNT_TRUSTED => Taken::No,
             Some(_) | None => Taken::CountFirst,
         }
     }
 
     /// Records that the conversation is stored.
     pub(crate) fn keep(self) {
-        self.places.note_stored(&self.conversation);
-        if let Some(beginning) = self.places.lock().beginning.get_mut(&self.conversation) {
-            beginning.is_stored = true;
+        self.count.note_stored(&self.conversation);
+        if let Some(pending) = self.count.lock().pending.get_mut(&self.conversation) {
+            pending.is_stored = true;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingConversation {
     fn drop(&mut self) {
-        let mut state = self.places.lock();
-        let Some(beginning) = state.beginning.get_mut(&self.conversation) else { return };
-        beginning.mails -= 1;
-        if beginning.mails == 0 {
-            let in_doubt = beginning.has_place && !beginning.is_stored;
-            state.beginning.remove(&self.conversation);
+        let mut state = self.count.lock();
+        let Some(pending) = state.pending.get_mut(&self.conversation) else { return };
+        pending.messages -= 1;
+        if pending.messages == 0 {
+            let in_doubt = pending.is_counted && !pending.is_stored;
+            state.pending.remove(&self.conversation);
             if in_doubt {
                 state.known = None; // Counted again when next needed.
             }
-            if state.beginning.is_empty() {
-                state.beginning.shrink_to_fit();
+            if state.pending.is_empty() {
+                state.pending.shrink_to_fit();
             }
         }
     }
