@@ -95,10 +95,10 @@ enum Slot {
         error: ConversationError,
         until: Instant,
     },
-    /// `life` is the generation whose actor has not ended yet, `None` once it has. Holds no
+    /// `ending` is the generation whose actor has not ended yet, `None` once it has. Holds no
     /// messages: whatever arrives is refused.
     Deleting {
-        life: Option<u64>,
+        ending: Option<u64>,
         over: Arc<Notify>,
     },
 }
@@ -110,7 +110,7 @@ impl Slot {
             | Self::Live { generation, .. }
             | Self::Closing { generation, .. }
             | Self::Backoff { generation, .. } => Some(*generation),
-            Self::Deleting { life, .. } => *life,
+            Self::Deleting { ending, .. } => *ending,
             Self::Failed { .. } => None,
         }
     }
@@ -127,12 +127,12 @@ impl Slot {
     }
 }
 
-/// Where a conversation is, as its status shows it.
-pub(crate) enum Place {
+/// The activity of a conversation, as its status shows it.
+pub(crate) enum Activity {
     /// The conversation has no slot.
     Asleep,
     /// The conversation is starting, stopping, waiting for a restart or being deleted.
-    OnTheWay,
+    Changing,
     /// The conversation has an actor, which reports here what it waits for.
     Awake(Arc<WaitStatus>),
     /// The conversation crashed too often, or its journal cannot be read. It accepts no messages
@@ -141,11 +141,11 @@ pub(crate) enum Place {
 }
 
 /// What a slot change requires after the shard guard is released.
-enum Then {
+enum AfterUnlock {
     Nothing,
-    Start(u64),
+    Activate(u64),
     Refuse(Mail, ConversationError),
-    Later { after: Duration, generation: u64, resume: bool },
+    WakeAfter { after: Duration, generation: u64, resume: bool },
 }
 
 /// The directory of a host.
@@ -203,7 +203,7 @@ impl Directory {
     pub(crate) fn set_supervisor(&self, index: usize, supervisor: ActorCell) {
         let mut supervisors = self.supervisors.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         match supervisors.get_mut(index) {
-            Some(place) => *place = supervisor,
+            Some(old) => *old = supervisor,
             None => supervisors.push(supervisor),
         }
     }
@@ -228,13 +228,13 @@ impl Directory {
         &self.stopped
     }
 
-    /// Where a conversation is, with its wait status if it has an actor.
-    pub(crate) fn place(&self, scope: &Scope) -> Place {
+    /// The activity of a conversation, with its wait status if it has an actor.
+    pub(crate) fn activity(&self, scope: &Scope) -> Activity {
         match self.slots.get(scope).as_deref() {
-            None => Place::Asleep,
-            Some(Slot::Live { wait_status, .. }) => Place::Awake(wait_status.clone()),
-            Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Place::OnTheWay,
-            Some(Slot::Failed { error, .. }) => Place::Failed(error.clone()),
+            None => Activity::Asleep,
+            Some(Slot::Live { wait_status, .. }) => Activity::Awake(wait_status.clone()),
+            Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Activity::Changing,
+            Some(Slot::Failed { error, .. }) => Activity::Failed(error.clone()),
         }
     }
 
@@ -316,52 +316,53 @@ impl Directory {
             return refuse(mail, &crate::conversation::round::Refusal::Draining.into());
         }
         let mut replaced = None; // An actor reference must not be dropped under the guard.
-        let then = match self.slots.entry(scope.clone()) {
-            Entry::Vacant(place) => {
+        let after = match self.slots.entry(scope.clone()) {
+            Entry::Vacant(entry) => {
                 let generation = self.next_generation();
-                place.insert(Slot::Starting { generation, held: vec![mail], crashes: None });
-                Then::Start(generation)
+                entry.insert(Slot::Starting { generation, held: vec![mail], crashes: None });
+                AfterUnlock::Activate(generation)
             }
-            Entry::Occupied(mut place) => match place.get_mut() {
+            Entry::Occupied(mut entry) => match entry.get_mut() {
                 Slot::Live { actor, used_s, generation, crashes, .. } => {
                     *used_s = self.used_s();
                     match actor.cast(mail) {
-                        Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Then::Nothing,
+                        Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => AfterUnlock::Nothing,
                         Err(MessagingErr::SendErr(mail)) => {
                             let closing = Slot::Closing { generation: *generation, held: vec![mail], crashes: crashes.take() };
-                            replaced = Some(place.insert(closing));
-                            Then::Nothing
+                            replaced = Some(entry.insert(closing));
+                            AfterUnlock::Nothing
                         }
                     }
                 }
                 Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => {
                     if held.len() < self.limits.held_mail_max {
                         held.push(mail);
-                        Then::Nothing
+                        AfterUnlock::Nothing
                     } else {
                         let error = ConversationError::Overloaded { what: "mail of a conversation that is starting", retry_after_ms: 500 };
-                        Then::Refuse(vec![mail], error)
+                        AfterUnlock::Refuse(vec![mail], error)
                     }
                 }
-                Slot::Failed { error, until } if Instant::now() < *until => Then::Refuse(vec![mail], error.clone()),
-                Slot::Deleting { .. } => Then::Refuse(vec![mail], ConversationError::Deleted),
+                Slot::Failed { error, until } if Instant::now() < *until => AfterUnlock::Refuse(vec![mail], error.clone()),
+                Slot::Deleting { .. } => AfterUnlock::Refuse(vec![mail], ConversationError::Deleted),
                 Slot::Failed { .. } => {
                     let generation = self.next_generation();
-                    replaced = Some(place.insert(Slot::Starting { generation, held: vec![mail], crashes: None }));
-                    Then::Start(generation)
+                    replaced = Some(entry.insert(Slot::Starting { generation, held: vec![mail], crashes: None }));
+                    AfterUnlock::Activate(generation)
                 }
             },
         };
         drop(replaced);
-        self.then(scope, then);
+        self.finish(scope, after);
     }
 
-    fn then(&self, scope: &Scope, then: Then) {
-        match then {
-            Then::Nothing => {}
-            Then::Start(generation) => self.start(scope, generation),
-            Then::Refuse(mail, error) => mail.into_iter().for_each(|mail| refuse(mail, &error)),
-            Then::Later { after, generation, resume } => {
+    /// Does what a slot change requires. Must be called without a shard guard.
+    fn finish(&self, scope: &Scope, after: AfterUnlock) {
+        match after {
+            AfterUnlock::Nothing => {}
+            AfterUnlock::Activate(generation) => self.start(scope, generation),
+            AfterUnlock::Refuse(mail, error) => mail.into_iter().for_each(|mail| refuse(mail, &error)),
+            AfterUnlock::WakeAfter { after, generation, resume } => {
                 let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
@@ -440,8 +441,8 @@ impl Directory {
     fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, wait_status: Arc<WaitStatus>) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
-        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
-            && let Slot::Starting { generation: current, held, crashes } = place.get_mut()
+        if let Entry::Occupied(mut entry) = self.slots.entry(scope.clone())
+            && let Slot::Starting { generation: current, held, crashes } = entry.get_mut()
             && *current == generation
         {
             let (mut rest, crashes) = (std::mem::take(held).into_iter(), crashes.take());
@@ -453,7 +454,7 @@ impl Directory {
                 }
             }
             unsent.extend(rest);
-            replaced = Some(place.insert(if unsent.is_empty() {
+            replaced = Some(entry.insert(if unsent.is_empty() {
                 stale = None;
                 Slot::Live { generation, actor, crashes, used_s: self.used_s(), wait_status }
             } else {
@@ -485,28 +486,28 @@ impl Directory {
 
     fn backoff_over(&self, scope: &Scope, generation: u64, resume: bool) {
         let mut dropped = None;
-        let then = match self.slots.entry(scope.clone()) {
-            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+        let after = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut entry) if entry.get().generation() == Some(generation) => {
                 let next = self.next_generation();
                 let (mut held, crashes, actor) =
-                    std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None }).into_parts();
+                    std::mem::replace(entry.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None }).into_parts();
                 dropped = actor;
                 if resume {
                     held.insert(0, ConversationMsg::Resume);
                 }
                 if held.is_empty() {
-                    place.remove();
-                    Then::Nothing
+                    entry.remove();
+                    AfterUnlock::Nothing
                 } else {
-                    place.insert(Slot::Starting { generation: next, held, crashes });
-                    Then::Start(next)
+                    entry.insert(Slot::Starting { generation: next, held, crashes });
+                    AfterUnlock::Activate(next)
                 }
             }
-            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+            Entry::Occupied(_) | Entry::Vacant(_) => AfterUnlock::Nothing,
         };
         drop(dropped);
         self.emptied.notify_waiters();
-        self.then(scope, then);
+        self.finish(scope, after);
     }
 
     /// Asks conversations that were idle for `idle` to go to sleep. They are asked in small
@@ -598,7 +599,7 @@ impl Directory {
 async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) -> bool {
     let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
     let Ok(state) = load(&*ports.sessions, scope).await else { return false };
-    let mut told = false;
+    let mut ended_any = false;
     let open = state.round.iter().map(|round| round.id);
     for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
         let key = StreamKey { scope: scope.clone(), round };
@@ -611,9 +612,9 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
         let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
         let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
         let _ = ports.events.mark_failed(&key).await;
-        told = true;
+        ended_any = true;
     }
-    told
+    ended_any
 }
 
 impl LeaseIssuer for Directory {
@@ -621,13 +622,13 @@ impl LeaseIssuer for Directory {
     fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
         let mut mail = Some(mail);
         let mut replaced = None;
-        if let Entry::Occupied(mut place) = self.slots.entry(scope.clone())
-            && place.get().generation() == Some(generation)
+        if let Entry::Occupied(mut entry) = self.slots.entry(scope.clone())
+            && entry.get().generation() == Some(generation)
         {
-            match place.get_mut() {
+            match entry.get_mut() {
                 Slot::Live { crashes, .. } => {
                     let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
-                    replaced = Some(place.insert(closing));
+                    replaced = Some(entry.insert(closing));
                 }
                 Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
                 Slot::Failed { .. } | Slot::Deleting { .. } => {}
@@ -652,75 +653,75 @@ impl LeaseIssuer for Directory {
         }
         let closed = self.closed.load(Ordering::Acquire);
         let (mut dropped, mut deleting) = (None, None);
-        let then = match self.slots.entry(scope.clone()) {
-            Entry::Occupied(mut place) if matches!(place.get(), Slot::Deleting { .. }) => {
-                if let Slot::Deleting { life, over } = place.get_mut()
-                    && *life == Some(generation)
+        let after = match self.slots.entry(scope.clone()) {
+            Entry::Occupied(mut entry) if matches!(entry.get(), Slot::Deleting { .. }) => {
+                if let Slot::Deleting { ending, over } = entry.get_mut()
+                    && *ending == Some(generation)
                 {
-                    *life = None;
+                    *ending = None;
                     deleting = Some(over.clone());
                 }
-                Then::Nothing
+                AfterUnlock::Nothing
             }
-            Entry::Occupied(mut place) if place.get().generation() == Some(generation) => {
+            Entry::Occupied(mut entry) if entry.get().generation() == Some(generation) => {
                 let next = self.next_generation();
                 // A placeholder, so that the old slot can be taken apart. Every arm below replaces
                 // or removes it, and `next` makes late callbacks of the ended activation stale.
-                let slot = std::mem::replace(place.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
+                let slot = std::mem::replace(entry.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
                 let (held, mut crashes, actor) = slot.into_parts();
                 dropped = actor;
                 match end {
                     ExitReason::Drained => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                        entry.remove();
+                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
                     }
                     _ if closed => {
-                        place.remove();
-                        Then::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                        entry.remove();
+                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
                     }
                     ExitReason::Hibernated | ExitReason::Conflict if held.is_empty() => {
-                        place.remove();
-                        Then::Nothing
+                        entry.remove();
+                        AfterUnlock::Nothing
                     }
                     ExitReason::Hibernated | ExitReason::Conflict => {
-                        place.insert(Slot::Starting { generation: next, held, crashes });
-                        Then::Start(next)
+                        entry.insert(Slot::Starting { generation: next, held, crashes });
+                        AfterUnlock::Activate(next)
                     }
                     ExitReason::StoreAway => {
-                        place.insert(Slot::Backoff { generation: next, held, crashes });
-                        Then::Later { after: STORE_RETRY, generation: next, resume: false }
+                        entry.insert(Slot::Backoff { generation: next, held, crashes });
+                        AfterUnlock::WakeAfter { after: STORE_RETRY, generation: next, resume: false }
                     }
                     ExitReason::Unreadable(reason) => {
                         let error = ConversationError::Failed { reason: reason.clone() };
-                        place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
-                        Then::Refuse(held, error)
+                        entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
+                        AfterUnlock::Refuse(held, error)
                     }
                     ExitReason::Crashed => match crashes.get_or_insert_default().crashed(now) {
                         Restart::After(after) => {
-                            place.insert(Slot::Backoff { generation: next, held, crashes });
-                            Then::Later { after, generation: next, resume: true }
+                            entry.insert(Slot::Backoff { generation: next, held, crashes });
+                            AfterUnlock::WakeAfter { after, generation: next, resume: true }
                         }
                         Restart::Fail(pause) => {
                             let error = ConversationError::Failed { reason: "it crashed again and again".into() };
-                            place.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
-                            Then::Refuse(held, error)
+                            entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
+                            AfterUnlock::Refuse(held, error)
                         }
                     },
                 }
             }
-            Entry::Occupied(_) | Entry::Vacant(_) => Then::Nothing,
+            Entry::Occupied(_) | Entry::Vacant(_) => AfterUnlock::Nothing,
         };
         drop(dropped);
         if let Some(over) = deleting {
             over.notify_waiters();
             return;
         }
-        match (&then, end) {
+        match (&after, end) {
             (_, ExitReason::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (Then::Refuse(_, error), ExitReason::Crashed) => self.fail_streams(scope, error),
+            (AfterUnlock::Refuse(_, error), ExitReason::Crashed) => self.fail_streams(scope, error),
             _ => {}
         }
         self.emptied.notify_waiters();
-        self.then(scope, then);
+        self.finish(scope, after);
     }
 }

@@ -26,7 +26,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostInner, Prompt, Reply, directory::Place, prompt::Documents};
+use super::{HostInner, Prompt, Reply, directory::Activity, prompt::Documents};
 
 /// A tenant of a host. Cheap to clone.
 #[derive(Clone)]
@@ -356,9 +356,9 @@ impl ConversationHandle {
         (self.host.ports.clone(), self.host.directory.stopped().clone())
     }
 
-    /// The conversation's place in the directory.
-    pub(super) fn place(&self) -> Result<Place, SendError> {
-        Ok(self.host.directory.place(&self.scope()?))
+    /// The conversation's activity in the directory.
+    pub(super) fn activity(&self) -> Result<Activity, SendError> {
+        Ok(self.host.directory.activity(&self.scope()?))
     }
 
     /// The setup that the conversation gets at its next activation.

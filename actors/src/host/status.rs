@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationHandle, SendError, directory::Place};
+use super::{ConversationHandle, SendError, directory::Activity};
 use crate::{
     conversation::{ConversationError, WaitsFor},
     ids::{ConversationId, RoundId},
@@ -107,7 +107,7 @@ impl ConversationHandle {
     /// # Errors
     /// `NotFound` for a conversation that is not stored, [`SendError`] for a failing store.
     pub async fn status(&self) -> Result<ConversationStatus, SendError> {
-        let (scope, setup, place) = (self.scope()?, self.setup()?, self.place()?);
+        let (scope, setup, activity) = (self.scope()?, self.setup()?, self.activity()?);
         let now = self.watching().0.clock.now();
         let (durable, mut failure) = match self.state().await {
             Ok(durable) if durable.head.0 == 0 => return Err(StoreError::NotFound.into()),
@@ -117,27 +117,27 @@ impl ConversationHandle {
         };
         // The journal shows approvals and tools, the actor's wait status everything else. A wait
         // for the store outranks both. A sleeping conversation can only wait for an approval.
-        let (waits_for, since) = match &place {
-            Place::Asleep => (told_by(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
-            Place::Awake(wait_status) => match (told_by(&durable), wait_status.get()) {
+        let (waits_for, since) = match &activity {
+            Activity::Asleep => (from_batch(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
+            Activity::Awake(wait_status) => match (from_batch(&durable), wait_status.get()) {
                 (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
-                (Some(told), _) => (Some(told), None),
-                (None, Some((said, since))) if durable.round.is_some() || said == WaitsFor::Compaction => (Some(said), Some(since)),
+                (Some(calls), _) => (Some(calls), None),
+                (None, Some((waits, since))) if durable.round.is_some() || waits == WaitsFor::Compaction => (Some(waits), Some(since)),
                 (None, _) => (durable.round.is_some().then_some(WaitsFor::Store), None),
             },
-            Place::OnTheWay => (Some(WaitsFor::Store), None),
-            Place::Failed(error) => {
+            Activity::Changing => (Some(WaitsFor::Store), None),
+            Activity::Failed(error) => {
                 failure = failure.or_else(|| Some(error.to_string()));
                 (None, None)
             }
         };
-        let state = match &place {
+        let state = match &activity {
             _ if failure.is_some() => ConversationState::Failed,
             _ if durable.round.as_ref().is_some_and(OpenRound::is_parked) => ConversationState::Parked,
-            Place::Asleep | Place::Failed(_) => ConversationState::Asleep,
-            Place::OnTheWay => ConversationState::Running,
-            Place::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => ConversationState::Running,
-            Place::Awake(_) => ConversationState::Idle,
+            Activity::Asleep | Activity::Failed(_) => ConversationState::Asleep,
+            Activity::Changing => ConversationState::Running,
+            Activity::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => ConversationState::Running,
+            Activity::Awake(_) => ConversationState::Idle,
         };
         let (tokens, window) = (durable.context.window.estimate(setup.context.fixed), setup.context.window);
         let fraction = if window == 0 { 0.0 } else { tokens as f64 / window as f64 };
@@ -162,7 +162,7 @@ impl ConversationHandle {
 }
 
 /// The wait of a round that the journal alone shows: for an approval or for tools.
-fn told_by(state: &Durable) -> Option<WaitsFor> {
+fn from_batch(state: &Durable) -> Option<WaitsFor> {
     let batch = state.batch().filter(|batch| !batch.is_done())?;
     let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));
     if batch.is_parked() {

@@ -180,7 +180,7 @@ impl HostInner {
 
     async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
         let mut deletion = self.directory.delete(scope).await;
-        let lived = deletion.life_over().await;
+        let lived = deletion.actor_ended().await;
         // Children before the journal: a deletion that fails here can be repeated, and finds the
         // remaining children.
         for child in self.children(scope).await? {
@@ -191,7 +191,7 @@ impl HostInner {
 
     async fn delete_one(&self, scope: &Scope) -> Result<bool, SendError> {
         let mut deletion = self.directory.delete(scope).await;
-        let lived = deletion.life_over().await;
+        let lived = deletion.actor_ended().await;
         self.delete_rest(scope, deletion, lived).await
     }
 

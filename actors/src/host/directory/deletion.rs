@@ -23,7 +23,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Deletion {
     directory: Arc<Directory>,
     scope: Scope,
-    life: Option<ActorCell>,
+    actor: Option<ActorCell>,
     over: Arc<Notify>,
 }
 
@@ -52,11 +52,11 @@ impl Directory {
 
     fn begin_deletion(self: &Arc<Self>, scope: &Scope) -> Result<Deletion, Arc<Notify>> {
         let over = Arc::new(Notify::new());
-        let (mut held, mut life) = (Vec::new(), None);
+        let (mut held, mut actor) = (Vec::new(), None);
         match self.slots.entry(scope.clone()) {
-            Entry::Vacant(place) => drop(place.insert(Slot::Deleting { life: None, over: over.clone() })),
-            Entry::Occupied(mut place) => {
-                let generation = match place.get() {
+            Entry::Vacant(entry) => drop(entry.insert(Slot::Deleting { ending: None, over: over.clone() })),
+            Entry::Occupied(mut entry) => {
+                let generation = match entry.get() {
                     Slot::Deleting { over, .. } => return Err(over.clone()),
                     Slot::Starting { generation, .. } | Slot::Closing { generation, .. } => Some(*generation),
                     Slot::Live { generation, actor, .. } => {
@@ -65,50 +65,50 @@ impl Directory {
                     }
                     Slot::Backoff { .. } | Slot::Failed { .. } => None,
                 };
-                let slot = place.insert(Slot::Deleting { life: generation, over: over.clone() });
-                (held, _, life) = slot.into_parts();
+                let slot = entry.insert(Slot::Deleting { ending: generation, over: over.clone() });
+                (held, _, actor) = slot.into_parts();
             }
         }
         held.into_iter().for_each(|mail| refuse(mail, &ConversationError::Deleted));
-        let life = life.map(|actor| actor.get_cell());
-        Ok(Deletion { directory: self.clone(), scope: scope.clone(), life, over })
+        let actor = actor.map(|actor| actor.get_cell());
+        Ok(Deletion { directory: self.clone(), scope: scope.clone(), actor, over })
     }
 }
 
 impl Deletion {
     /// Waits until the conversation's actor has ended, for at most the grace period of a cancel and
     /// one second; then kills it. Returns whether there was an actor.
-    pub(crate) async fn life_over(&mut self) -> bool {
+    pub(crate) async fn actor_ended(&mut self) -> bool {
         if self.is_over() {
             return false;
         }
         if timeout(CANCEL_GRACE + END_MAX, self.ended()).await.is_err() {
             tracing::warn!(conversation = %self.scope.conversation, "a conversation that is deleted did not end in time and is killed");
-            if let Some(life) = self.life.take() {
-                life.kill();
+            if let Some(actor) = self.actor.take() {
+                actor.kill();
             }
             // The store refuses whatever a killed actor still appends, since its journal is deleted
             // next.
             let _ = timeout(END_MAX, self.ended()).await;
         }
-        self.life = None;
+        self.actor = None;
         true
     }
 
     async fn ended(&self) {
         loop {
-            let mut told = std::pin::pin!(self.over.notified());
-            told.as_mut().enable();
+            let mut over = std::pin::pin!(self.over.notified());
+            over.as_mut().enable();
             if self.is_over() {
                 return;
             }
-            told.await;
+            over.await;
         }
     }
 
     fn is_over(&self) -> bool {
         let slot = self.directory.slots.get(&self.scope);
-        slot.is_none_or(|slot| !matches!(slot.value(), Slot::Deleting { life: Some(_), .. }))
+        slot.is_none_or(|slot| !matches!(slot.value(), Slot::Deleting { ending: Some(_), .. }))
     }
 
     /// Ends the event streams of rounds that no activation has ended, so that their watchers do not

@@ -31,7 +31,7 @@ use crate::{
     },
     host::{
         SendError,
-        directory::{Directory, Place},
+        directory::{Directory, Activity},
         fan_out_context::Joined,
         store_admission::admit_conversation,
         subagents::{TaskReceipt, send_task},
@@ -399,13 +399,13 @@ impl Driver {
         let conversation = child.conversation.clone();
         self.resting.push_back(child);
         self.forget_the_asleep();
-        self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text, took: began.elapsed(), attached });
+        self.send_result(TaskEnd { index: task_index(index), conversation, outcome, first_text, took: began.elapsed(), attached });
     }
 
     /// Drops the conversations that sleep, in the order in which their tasks ended.
     fn forget_the_asleep(&mut self) {
         while let Some(child) = self.resting.front() {
-            if !matches!(self.directory.place(child), Place::Asleep) {
+            if !matches!(self.directory.activity(child), Activity::Asleep) {
                 return;
             }
             if let Some((scratch, _)) = &self.journals.ephemeral {
@@ -418,7 +418,7 @@ impl Driver {
     fn never_began(&self, index: u32, why: Failure) {
         let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
         self.send_result(TaskEnd {
-            index: place_of(index),
+            index: task_index(index),
             conversation,
             outcome,
             first_text: None,
@@ -447,7 +447,7 @@ impl Driver {
             let RunningTask { child, began, attached, .. } = task;
             let outcome = Err(TaskFailure { failure: draining(), end: None });
             let conversation = child.conversation;
-            self.send_result(TaskEnd { index: place_of(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
+            self.send_result(TaskEnd { index: task_index(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
         }
         while let Some((index, _)) = self.take() {
             self.never_began(index, draining());
@@ -481,7 +481,7 @@ impl Driver {
     }
 }
 
-fn place_of(index: u32) -> usize {
+fn task_index(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
