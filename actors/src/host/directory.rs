@@ -9,6 +9,7 @@
 //! reference: their destructors may enter the map again, and the guard is not re-entrant. Whatever
 //! must be dropped or answered is moved out and handled after the guard is released.
 
+mod after_exit;
 mod deletion;
 
 pub(crate) use deletion::Deletion;
@@ -32,6 +33,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use after_exit::{AfterExit, after_exit};
+
 use super::{
     SlotCounts,
     fan_out_context::{FanOutContext, FanOutContexts},
@@ -45,14 +48,11 @@ use crate::{
     id_hash::IdHash,
     ids::{ConversationId, EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
-    policy::{Restart, RestartHistory},
+    policy::RestartHistory,
     ports::{StreamKey, StreamStatus},
     stream::{EventKind, Failure, Open, StreamEvent},
     tenant::{Family, Tenant, Tenants},
 };
-
-/// Pause before a conversation whose store failed is loaded again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Conversations that a sweep asks to sleep in one batch, and the pause between batches. Going to
 /// sleep costs about 20 µs, so a sweep takes about a quarter of one core.
@@ -670,43 +670,29 @@ impl LeaseIssuer for Directory {
                 let slot = std::mem::replace(entry.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
                 let (held, mut crashes, actor) = slot.into_parts();
                 dropped = actor;
-                match end {
-                    ExitReason::Drained => {
-                        entry.remove();
-                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
-                    }
-                    _ if closed => {
-                        entry.remove();
-                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
-                    }
-                    ExitReason::Hibernated | ExitReason::Conflict if held.is_empty() => {
+                let crash = || crashes.get_or_insert_default().crashed(now);
+                match after_exit(end, closed, !held.is_empty(), crash) {
+                    AfterExit::Sleep => {
                         entry.remove();
                         AfterUnlock::Nothing
                     }
-                    ExitReason::Hibernated | ExitReason::Conflict => {
+                    AfterExit::Drain => {
+                        entry.remove();
+                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                    }
+                    AfterExit::Activate => {
                         entry.insert(Slot::Starting { generation: next, held, crashes });
                         AfterUnlock::Activate(next)
                     }
-                    ExitReason::StoreAway => {
+                    AfterExit::Backoff { after, resume } => {
                         entry.insert(Slot::Backoff { generation: next, held, crashes });
-                        AfterUnlock::WakeAfter { after: STORE_RETRY, generation: next, resume: false }
+                        AfterUnlock::WakeAfter { after, generation: next, resume }
                     }
-                    ExitReason::Unreadable(reason) => {
-                        let error = ConversationError::Failed { reason: reason.clone() };
-                        entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + Duration::from_secs(60) });
+                    AfterExit::Fail { reason, pause } => {
+                        let error = ConversationError::Failed { reason };
+                        entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
                         AfterUnlock::Refuse(held, error)
                     }
-                    ExitReason::Crashed => match crashes.get_or_insert_default().crashed(now) {
-                        Restart::After(after) => {
-                            entry.insert(Slot::Backoff { generation: next, held, crashes });
-                            AfterUnlock::WakeAfter { after, generation: next, resume: true }
-                        }
-                        Restart::Fail(pause) => {
-                            let error = ConversationError::Failed { reason: "it crashed again and again".into() };
-                            entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
-                            AfterUnlock::Refuse(held, error)
-                        }
-                    },
                 }
             }
             Entry::Occupied(_) | Entry::Vacant(_) => AfterUnlock::Nothing,

@@ -31,7 +31,7 @@ use crate::{
     },
     host::{
         SendError,
-        directory::{Directory, Activity},
+        directory::{Activity, Directory},
         fan_out_context::Joined,
         store_admission::admit_conversation,
         subagents::{TaskReceipt, send_task},
@@ -447,7 +447,14 @@ impl Driver {
             let RunningTask { child, began, attached, .. } = task;
             let outcome = Err(TaskFailure { failure: draining(), end: None });
             let conversation = child.conversation;
-            self.send_result(TaskEnd { index: task_index(index), conversation, outcome, first_text: None, took: began.elapsed(), attached });
+            self.send_result(TaskEnd {
+                index: task_index(index),
+                conversation,
+                outcome,
+                first_text: None,
+                took: began.elapsed(),
+                attached,
+            });
         }
         while let Some((index, _)) = self.take() {
             self.never_began(index, draining());
