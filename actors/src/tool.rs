@@ -30,7 +30,7 @@ impl EffectClass {
 /// Class of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the words of T-33")]
+#[allow(missing_docs, reason = "the variant names say it")]
 pub enum ToolErrorType {
     Timeout,
     RateLimit,

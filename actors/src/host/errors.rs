@@ -72,7 +72,7 @@ pub enum SendError {
         model: String,
     },
     /// The id is reserved: it names a subagent's conversation or a fan-out.
-    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` is told nothing but its task; use another id")]
+    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` accepts only its task; use another id")]
     Reserved,
     /// A fan-out of this name is running on this host.
     #[error("a fan-out of the name `{name}` is running")]

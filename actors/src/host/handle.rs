@@ -269,11 +269,11 @@ impl ConversationHandle {
     /// # Errors
     /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
     /// [`ConversationHandle::state`].
-    pub async fn skills(&self) -> Result<Vec<SkillStanding>, SendError> {
+    pub async fn skills(&self) -> Result<Vec<SkillStatus>, SendError> {
         let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
-        let standing = |metadata: SkillMetadata| SkillStanding { active: state.skills.active.get(&metadata.name).cloned(), metadata };
-        Ok(listing.skills.into_iter().map(standing).collect())
+        let status = |metadata: SkillMetadata| SkillStatus { active: state.skills.active.get(&metadata.name).cloned(), metadata };
+        Ok(listing.skills.into_iter().map(status).collect())
     }
 
     fn shelf(&self) -> Result<Arc<SkillRegistry>, SendError> {
@@ -406,7 +406,7 @@ fn skill_name(text: &str) -> Result<SkillName, SendError> {
 
 /// A skill, and whether it is active in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkillStanding {
+pub struct SkillStatus {
     /// The skill's name, description and other front matter; not its instructions.
     pub metadata: SkillMetadata,
     /// The skill's activation; `None` while it is not active.
@@ -414,7 +414,7 @@ pub struct SkillStanding {
 }
 
 /// A prompt that is sent when it is awaited. Nothing happens before.
-#[must_use = "nothing is said until this is awaited"]
+#[must_use = "the prompt is not sent until this is awaited"]
 pub struct SendPrompt {
     conversation: ConversationHandle,
     prompt: Prompt,
@@ -458,7 +458,7 @@ impl SendPrompt {
         let tenant = host.tenants.get(&scope.tenant);
         let setup = host.directory.setup_of(tenant.id());
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
-            self.prompt = self.prompt.told(instruction(schema));
+            self.prompt = self.prompt.with_instruction(instruction(schema));
         }
         // Admission: the prompt quotas, the message itself, memory, stored bytes, and the number of
         // conversations. Every guard is held until the conversation has accepted the prompt; an

@@ -43,11 +43,11 @@ pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
 pub use fan_out::{CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure};
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
-pub use handle::{ConversationHandle, SendPrompt, SkillStanding, TenantHandle};
+pub use handle::{ConversationHandle, SendPrompt, SkillStatus, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use reply::Reply;
-pub use setup_resolver::{OWN_GATEWAY, TenantConfig};
+pub use setup_resolver::{HOST_GATEWAY, TenantConfig};
 pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus};
 pub use tenants::Erased;
 pub use tool_source::{ToolSource, ToolsInFolder};
@@ -136,7 +136,7 @@ impl Host {
 
     /// Adds a gateway, for tenants with their own provider credential. An existing gateway of this
     /// name is changed in place: limits, provider and credential apply at once, also to waiting
-    /// calls. [`OWN_GATEWAY`] names the host's own gateway.
+    /// calls. [`HOST_GATEWAY`] names the host's own gateway.
     ///
     /// # Errors
     /// [`BuildError::NoSuchGateway`] when the fallback gateway does not exist,

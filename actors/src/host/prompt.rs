@@ -67,16 +67,16 @@ impl Prompt {
 
     /// Appends a block of the host, such as the instruction for structured output. An empty prompt
     /// stays empty, so that it is still refused.
-    pub(super) fn told(mut self, block: ContentBlock) -> Self {
-        if !self.says_nothing() {
+    pub(super) fn with_instruction(mut self, block: ContentBlock) -> Self {
+        if !self.is_blank() {
             self.blocks.push(block);
         }
         self
     }
 
-    fn says_nothing(&self) -> bool {
-        let says_something = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
-        self.attachments.is_empty() && !self.blocks.iter().any(says_something)
+    fn is_blank(&self) -> bool {
+        let has_content = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
+        self.attachments.is_empty() && !self.blocks.iter().any(has_content)
     }
 
     /// Converts the prompt into a user message. If the model takes no documents, the text of each
@@ -84,7 +84,7 @@ impl Prompt {
     /// of the conversation that does take documents.
     pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
         self.blocks.iter().try_for_each(check_block)?;
-        if self.says_nothing() {
+        if self.is_blank() {
             return Err(SendError::BadPrompt(0));
         }
         let blocks: Vec<ContentBlock> = self.attachments.iter().map(Attachment::block).chain(self.blocks).collect();

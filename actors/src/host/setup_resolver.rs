@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The name of the gateway to the host's own provider.
-pub const OWN_GATEWAY: &str = "default";
+pub const HOST_GATEWAY: &str = "default";
 
 /// The configuration that a tenant can override.
 #[derive(Clone, Default)]
@@ -241,7 +241,7 @@ pub(super) struct SetupResolver {
 impl SetupResolver {
     /// The gateway of this name, the host's own included.
     pub(super) fn gateway(&self, name: &str) -> Option<ModelGatewayRef> {
-        if name == OWN_GATEWAY {
+        if name == HOST_GATEWAY {
             return Some(self.gateway.clone());
         }
         self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
@@ -250,7 +250,7 @@ impl SetupResolver {
     /// All gateways, the host's own first.
     pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
         let others = self.gateways.read().unwrap_or_else(PoisonError::into_inner);
-        let own = (OWN_GATEWAY.to_owned(), self.gateway.clone());
+        let own = (HOST_GATEWAY.to_owned(), self.gateway.clone());
         std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
     }
 
@@ -263,7 +263,7 @@ impl SetupResolver {
         // fallback would form a cycle.
         let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
         let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
-            if name == OWN_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
+            if name == HOST_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
         };
         let fallback = match &config.fallback {
             Some(fallback) if fallback.gateway == name => return Err(BuildError::FallbackCycle(name)),

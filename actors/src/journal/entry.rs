@@ -74,7 +74,7 @@ pub enum ApprovalVerdict {
 /// The kinds of entries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "body", rename_all = "snake_case")]
-#[allow(missing_docs, reason = "fields are told at the variant")]
+#[allow(missing_docs, reason = "the variant documents its fields")]
 pub enum EntryBody {
     /// An activation began. This is the first entry of each activation, and the envelope holds its
     /// epoch. `nonce` is random: it distinguishes two activations that claim the same epoch on the

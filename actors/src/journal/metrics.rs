@@ -53,7 +53,7 @@ pub struct ToolAggregate {
 
 /// Sums over one conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names of X-02")]
+#[allow(missing_docs, reason = "the stored names of the sums")]
 pub struct ConversationMetrics {
     pub start_time: Timestamp,
     pub end_time: Timestamp,

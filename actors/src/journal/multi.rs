@@ -120,7 +120,7 @@ mod tests {
         let conversation = of(7);
 
         assert_eq!(conversation.full_history().len(), 28);
-        assert_eq!(conversation.compressed_history(), conversation.full_history(), "nothing is compressed before it is due (V-07)");
+        assert_eq!(conversation.compressed_history(), conversation.full_history(), "nothing is compressed before it is due");
         assert!(conversation.full_history()[2].wire_str().contains(r#""is_error":true"#), "BUG-42");
     }
 

@@ -11,7 +11,7 @@ use crate::ids::ConversationId;
 
 /// Averages over the calls of one tool.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-#[allow(missing_docs, reason = "the names of X-03")]
+#[allow(missing_docs, reason = "the stored names of the figures")]
 pub struct ToolStats {
     pub call_count: u64,
     pub avg_duration_ms: f64,
@@ -97,7 +97,7 @@ impl Durable {
 
 /// Figures of several conversations together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-#[allow(missing_docs, reason = "the names of X-09")]
+#[allow(missing_docs, reason = "the stored names of the figures")]
 pub struct GlobalStats {
     pub total_conversations: u64,
     pub total_tool_calls: u64,

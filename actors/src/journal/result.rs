@@ -155,7 +155,7 @@ impl ToolExecutionResult {
 /// The record of a failed attempt that is followed by another. Its type is not a [`ToolErrorType`],
 /// so the record cannot be journaled or shown as a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the words of T-31")]
+#[allow(missing_docs, reason = "the stored names of the record")]
 pub struct RetryRecord {
     pub tool_call_id: String,
     pub observation: String,

@@ -174,7 +174,7 @@ mod tests {
 
         let read = ObservabilityConfig::from_dict(&dict);
 
-        assert_eq!((read, dict), (Ok(settings), before), "F-03, BUG-39");
+        assert_eq!((read, dict), (Ok(settings), before), "reading changes neither");
         assert_eq!(ObservabilityConfig::from_dict(&Dict::new()), Ok(ObservabilityConfig::default()));
         let wrong = Dict::from_iter([("log_levle".to_owned(), "INFO".into())]);
         assert!(ObservabilityConfig::from_dict(&wrong).unwrap_err().to_string().contains("log_levle"));

@@ -171,7 +171,7 @@ async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kep
     let once = Counting::new(spec().cache(CachePolicy::TtlLong).effect(EffectClass::Once), 10);
     run(&once, &environment, 0, "{}").await;
     run(&once, &environment, 1, "{}").await;
-    assert_eq!(once.starts(), 2, "what changes something is never answered from a cache (REQUIREMENTS T-17)");
+    assert_eq!(once.starts(), 2, "what changes something is never answered from a cache");
 
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec().cache(CachePolicy::TtlLong), 10)).unwrap() });
     let environment = ToolEnvironment::alone(scope("root"));
@@ -261,7 +261,7 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
     assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
     let (attempts, pauses) = (1000 + 2000 + 4000 + 8000, 1000 + 1500 + 2250);
-    assert_eq!(result.duration_ms, attempts + pauses, "each attempt has twice the time of the one before it (REQUIREMENTS T-42)");
+    assert_eq!(result.duration_ms, attempts + pauses, "each attempt has twice the time of the one before it");
 }
 
 /// The environment of another conversation of the same tenant.

@@ -47,7 +47,11 @@ async fn duration_messages_and_tools_of_a_conversation_are_maintained() {
     conversation.send("two").await.unwrap().outcome().await.unwrap();
 
     let state = conversation.state().await.unwrap();
-    assert_eq!((state.metrics.total_duration_ms(), state.metrics.messages_count), (5_000, 6), "X-05, BUG-06");
+    assert_eq!(
+        (state.metrics.total_duration_ms(), state.metrics.messages_count),
+        (5_000, 6),
+        "times are the wall clock's, and tool messages count"
+    );
     assert_eq!((state.metrics.rounds, state.metrics.successful_calls, state.metrics.failed_calls), (2, 1, 0));
     let [("probe", stats)] = state.tool_stats()[..] else { panic!("{:?}", state.tool_stats()) };
     assert_eq!((stats.call_count, stats.success_rate, stats.avg_tokens), (1, 1.0, 4.0), "`{{}}` is one token, twelve bytes are three");

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{builder, host, until};
 use crate::{
-    host::{BuildError, OWN_GATEWAY, TenantConfig},
+    host::{BuildError, HOST_GATEWAY, TenantConfig},
     ids::TenantId,
     limits::Limits,
     model_gateway::{Fallback, ModelRetryPolicy, ProviderWait},
@@ -55,12 +55,12 @@ async fn a_gateway_is_changed_in_place_for_conversations_that_are_awake() {
     conversation.send("hello").await.unwrap().outcome().await.unwrap();
 
     let config = host.gateway_config().clone();
-    host.add_gateway(OWN_GATEWAY, new.clone(), crate::model_gateway::GatewayConfig { calls_max: 3, ..config }).unwrap();
+    host.add_gateway(HOST_GATEWAY, new.clone(), crate::model_gateway::GatewayConfig { calls_max: 3, ..config }).unwrap();
 
     let said = conversation.send("hello").await.unwrap().outcome().await.unwrap();
     assert_eq!((said.text.as_str(), old.counts().started), ("new", 1));
     let names: Vec<_> = host.gateways().into_iter().map(|(name, status)| (name, status.free)).collect();
-    assert_eq!(names, [(OWN_GATEWAY.to_owned(), 3)]);
+    assert_eq!(names, [(HOST_GATEWAY.to_owned(), 3)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +71,7 @@ async fn a_conversation_goes_on_with_the_fallback_and_its_watchers_hear_of_it() 
     let config = host.gateway_config().clone();
     host.add_gateway("second", second.clone(), config.clone()).unwrap();
     let fallback = Some(Fallback { gateway: "second".into(), model: "small".into() });
-    host.add_gateway(OWN_GATEWAY, primary, crate::model_gateway::GatewayConfig { fallback, ..config }).unwrap();
+    host.add_gateway(HOST_GATEWAY, primary, crate::model_gateway::GatewayConfig { fallback, ..config }).unwrap();
 
     let mut reply = host.tenant("acme").conversation("c").send("hello").await.unwrap();
     let mut layers = Vec::new();
@@ -97,12 +97,12 @@ async fn a_fallback_that_leads_back_or_nowhere_is_refused() {
 
     assert_eq!(host.add_gateway("a", model.clone(), to("b")), Err(BuildError::NoSuchGateway("b".into())));
     assert_eq!(host.add_gateway("a", model.clone(), to("a")), Err(BuildError::FallbackCycle("a".into())));
-    host.add_gateway("a", model.clone(), to(OWN_GATEWAY)).unwrap();
+    host.add_gateway("a", model.clone(), to(HOST_GATEWAY)).unwrap();
     host.add_gateway("b", model.clone(), to("a")).unwrap();
-    assert_eq!(host.add_gateway(OWN_GATEWAY, model.clone(), to("b")), Err(BuildError::FallbackCycle(OWN_GATEWAY.into())));
+    assert_eq!(host.add_gateway(HOST_GATEWAY, model.clone(), to("b")), Err(BuildError::FallbackCycle(HOST_GATEWAY.into())));
 
     let fallbacks: Vec<_> = host.gateways().into_iter().map(|(name, status)| (name, status.fallback)).collect();
     let names = |name: &str, to: Option<&str>| (name.to_owned(), to.map(str::to_owned));
-    assert_eq!(fallbacks, [names(OWN_GATEWAY, None), names("a", Some(OWN_GATEWAY)), names("b", Some("a"))]);
+    assert_eq!(fallbacks, [names(HOST_GATEWAY, None), names("a", Some(HOST_GATEWAY)), names("b", Some("a"))]);
     assert!(host.configure_tenant(&TenantId::new("t").unwrap(), TenantConfig::new().gateway("b")).await.is_ok());
 }

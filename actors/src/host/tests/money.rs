@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     chat::Usage,
     compactor::CompactionSettings,
-    host::{BuildError, OWN_GATEWAY, SendError},
+    host::{BuildError, HOST_GATEWAY, SendError},
     memory::MemorySkills,
     model_gateway::{Fallback, GatewayConfig, ModelRetryPolicy},
     policy::{Budget, Price, Prices},
@@ -118,10 +118,10 @@ async fn a_fallbacks_answer_is_charged_the_fallbacks_price() {
     let config = host.gateway_config().clone();
     host.add_gateway("second", second.clone(), config.clone()).unwrap();
     let to = |model: &str| GatewayConfig { fallback: Some(Fallback { gateway: "second".into(), model: model.into() }), ..config.clone() };
-    host.add_gateway(OWN_GATEWAY, primary.clone(), to("unpriced")).unwrap();
+    host.add_gateway(HOST_GATEWAY, primary.clone(), to("unpriced")).unwrap();
     let refused = host.tenant("acme").set_budget(Budget::default().with_usd(1.0)).unwrap_err();
     assert_eq!(refused, SendError::NoPrice { model: "unpriced".into() });
-    host.add_gateway(OWN_GATEWAY, primary, to("dear")).unwrap();
+    host.add_gateway(HOST_GATEWAY, primary, to("dear")).unwrap();
     host.tenant("acme").set_budget(Budget::default().with_usd(1.0)).unwrap();
 
     conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();

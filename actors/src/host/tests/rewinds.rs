@@ -146,11 +146,14 @@ async fn a_round_tells_what_it_took_and_how_it_ended() {
     assert_eq!(
         told,
         [(RoundStatus::Completed, Some(StopReason::EndTurn), 1, Some("hello")), (RoundStatus::Error, Some(StopReason::Error), 1, None)],
-        "V-03: a provider call that fails makes the round an error"
+        "a provider call that fails makes the round an error"
     );
-    assert!(rounds[0].tokens_used > 0 && rounds[0].tokens_used == rounds[0].usage.input() + rounds[0].usage.output, "X-22");
+    assert!(
+        rounds[0].tokens_used > 0 && rounds[0].tokens_used == rounds[0].usage.input() + rounds[0].usage.output,
+        "the tokens are those of the round's calls"
+    );
     let metrics = conversation.state().await.unwrap().metrics;
-    assert_eq!((metrics.api_calls, metrics.usage), (2, rounds[0].usage.plus(&rounds[1].usage)), "L-02: calls that failed count too");
+    assert_eq!((metrics.api_calls, metrics.usage), (2, rounds[0].usage.plus(&rounds[1].usage)), "calls that failed count too");
 }
 
 #[tokio::test(start_paused = true)]
