@@ -63,7 +63,7 @@ impl TypedTool for OrderStatus {
         {
             calls.push(format!("{} asked for order {}", context.key.scope, args.order));
         }
-        context.progress.tell("asking the warehouse");
+        context.progress.report("asking the warehouse");
         let steps = tokio::select! {
             // Interrupted, or out of time: stop soon and say so.
             () = context.cancel.cancelled() => return Err(ToolError::failed("the question was withdrawn").code("INTERRUPTED")),

@@ -173,7 +173,7 @@ impl<T> Guarded<T> {
         };
         let progress = target.progress.clone();
         drop(open); // the receiver is foreign code and must not run under the lock
-        progress.tell(format!("{}: {line}", self.watch.server));
+        progress.report(format!("{}: {line}", self.watch.server));
     }
 
     /// Counts an unsolicited message.

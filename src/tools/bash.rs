@@ -212,7 +212,7 @@ fn shown(folder: &Path) -> String {
 impl Bash {
     fn masked(&self, progress: Progress) -> Progress {
         let masker = self.masker.clone();
-        Progress::new(move |line| progress.tell(masker.mask(&line)))
+        Progress::new(move |line| progress.report(masker.mask(&line)))
     }
 
     async fn observation(&self, result: &ExecResult, note: Option<&str>, context: &ToolContext) -> String {

@@ -156,7 +156,7 @@ impl ProgressReporter {
         progressed.tokens = progressed.tokens.saturating_add(usage.input()).saturating_add(usage.output);
         if self.last.elapsed() >= SUBAGENT_PROGRESS_INTERVAL {
             self.last = Instant::now();
-            self.progress.tell_subagent(self.progressed);
+            self.progress.report_subagent(self.progressed);
         }
     }
 }

@@ -302,12 +302,12 @@ impl Progress {
     }
 
     /// Reports a line to watchers. The line is lost if they are too slow.
-    pub fn tell(&self, line: impl Into<String>) {
+    pub fn report(&self, line: impl Into<String>) {
         (self.lines)(line.into());
     }
 
     /// Reports the progress of the call's subagent to watchers.
-    pub(crate) fn tell_subagent(&self, progress: ChildProgress) {
+    pub(crate) fn report_subagent(&self, progress: ChildProgress) {
         if let Some(subagents) = &self.subagents {
             subagents(progress);
         }

@@ -82,7 +82,7 @@ impl SharedRuns {
             let run = run.clone();
             Progress::new(move |line| {
                 let listeners = lock(&run.listeners).clone();
-                listeners.iter().for_each(|listener| listener.tell(line.clone()));
+                listeners.iter().for_each(|listener| listener.report(line.clone()));
             })
         };
         let work = start(run.cancel.clone(), to_all);

@@ -59,7 +59,7 @@ impl Tool for Counting {
             let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
             self.together.fetch_max(running, Ordering::SeqCst);
             self.begun.notify_waiters();
-            context.progress.tell("begun");
+            context.progress.report("begun");
             let ended = tokio::select! {
                 biased;
                 () = context.cancel.cancelled() => {

@@ -541,7 +541,7 @@ fn find_init(init: &mut Option<OwnedFd>, bubblewrap: i32, all: &Processes) {
 /// Replaces folders of the host by their shown names in lines for watchers.
 fn renamed(progress: Progress, shown: &[Shown]) -> Progress {
     let shown = shown.to_vec();
-    Progress::new(move |line| progress.tell(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
+    Progress::new(move |line| progress.report(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {

@@ -57,7 +57,7 @@ impl ProgressSender {
             && let Some(line) = self.latest.take()
         {
             self.sent = Some(now);
-            self.progress.tell(String::from_utf8_lossy(&line).trim_end().to_owned());
+            self.progress.report(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
     }
 }

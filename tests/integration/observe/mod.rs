@@ -268,7 +268,7 @@ async fn watchers_the_model_and_the_journal_see_no_key_of_a_tools_result_error_p
     let host = Host::builder()
         .provider(model)
         .tool(tool("says", |context| {
-            context.progress.tell(format!("with {KEY}"));
+            context.progress.report(format!("with {KEY}"));
             Ok(serde_json::json!({ "list": [{ KEY: format!("is {KEY}") }] }))
         }))
         .tool(tool("fails", |_| Err(ToolError::invalid(KEY))))
