@@ -23,7 +23,7 @@ pub(crate) struct AppendCounts {
     /// Appends that a caller awaited.
     pub(crate) awaited: AtomicU64,
     /// Appends that no caller awaited.
-    pub(crate) unwatched: AtomicU64,
+    pub(crate) deferred: AtomicU64,
     /// Entries of both kinds of appends.
     pub(crate) entries: AtomicU64,
 }
@@ -31,7 +31,7 @@ pub(crate) struct AppendCounts {
 impl AppendCounts {
     /// Awaited appends, others, entries.
     pub(crate) fn read(&self) -> [u64; 3] {
-        [&self.awaited, &self.unwatched, &self.entries].map(|counter| counter.load(Ordering::Relaxed))
+        [&self.awaited, &self.deferred, &self.entries].map(|counter| counter.load(Ordering::Relaxed))
     }
 }
 
@@ -45,7 +45,7 @@ impl SessionBackend for Counted {
     fn append(&self, append: Append) {
         match append.durability {
             Durability::Awaited => self.asked.awaited.fetch_add(1, Ordering::Relaxed),
-            Durability::Unwatched => self.asked.unwatched.fetch_add(1, Ordering::Relaxed),
+            Durability::Deferred => self.asked.deferred.fetch_add(1, Ordering::Relaxed),
         };
         self.asked.entries.fetch_add(append.entries.len() as u64, Ordering::Relaxed);
         self.inner.append(append);

@@ -166,7 +166,7 @@ async fn unawaited_appends_are_written_without_a_flush_and_in_few_commits() {
     let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
 
-    pour(&store, &scope("t", "c"), 1..=100, Durability::Unwatched, &sender);
+    pour(&store, &scope("t", "c"), 1..=100, Durability::Deferred, &sender);
     for seq in 1..=100 {
         assert_eq!(tokio::time::timeout(SOON, receiver.recv()).await.unwrap(), Some((seq, Ok(()))));
     }

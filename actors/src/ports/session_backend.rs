@@ -20,7 +20,7 @@ pub enum Durability {
     /// A caller waits: commit at once.
     Awaited,
     /// No caller waits: the append may join a later commit, within 5 ms.
-    Unwatched,
+    Deferred,
 }
 
 /// The callback of an append. Called exactly once with the result, on any thread; must not block.

@@ -356,10 +356,10 @@ mod tests {
     #[test]
     fn waiting_appends_of_a_conversation_are_joined_and_answered_in_order() {
         let (queue, results) = (Queue::new(usize::MAX), Arc::default());
-        for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Unwatched), (5, 1, Durability::Awaited)] {
+        for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Deferred), (5, 1, Durability::Awaited)] {
             queue.push(behind(after, count, durability, &results));
         }
-        queue.push(behind(6, 1, Durability::Unwatched, &results));
+        queue.push(behind(6, 1, Durability::Deferred, &results));
         assert_eq!((sizes(&queue).0, sizes(&queue).1), (1, 1));
 
         let jobs = queue.next().unwrap();
@@ -443,11 +443,11 @@ mod tests {
         let queue = Queue::new(usize::MAX);
 
         let started = Instant::now();
-        queue.push(append("t", 1, 1, Durability::Unwatched));
+        queue.push(append("t", 1, 1, Durability::Deferred));
         assert_eq!(queue.next().unwrap().len(), 1);
         assert!(started.elapsed() >= GROUPING_DELAY);
 
-        queue.push(append("t", 2, 1, Durability::Unwatched));
+        queue.push(append("t", 2, 1, Durability::Deferred));
         queue.push(append("t", 3, 1, Durability::Awaited));
         assert_eq!(queue.lock().grouping_delay(), None, "an append is awaited");
         assert_eq!(queue.next().unwrap().len(), 2);

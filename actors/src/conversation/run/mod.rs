@@ -412,7 +412,7 @@ impl Live {
         let AppendBatch { expected, epoch, entries, open, wake_at, awaited } = batch;
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
         let (append_queue, writer, me, sending) = (self.append_queue.clone(), self.writer.clone(), self.me.clone(), self.sending);
-        let durability = if awaited { Durability::Awaited } else { Durability::Unwatched };
+        let durability = if awaited { Durability::Awaited } else { Durability::Deferred };
         // Runs on a thread of the store. The queue's lock is not held while effects are performed
         // or events are published. While `claimed` is set, `append` sends nothing, so the batches
         // held behind the first append keep their order.

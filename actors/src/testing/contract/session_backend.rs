@@ -189,7 +189,7 @@ fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mps
             entries: entries(seq, seq),
             open: Open::None,
             wake_at: None,
-            durability: if seq % 3 == 0 { Durability::Awaited } else { Durability::Unwatched },
+            durability: if seq % 3 == 0 { Durability::Awaited } else { Durability::Deferred },
             done: Box::new(move |result| drop(tell.send((seq, result)))),
         });
     }
