@@ -29,7 +29,7 @@ struct Counted {
 #[rustfmt::skip]
 impl SessionBackend for Counted {
     // Returns at once; `append.done` is called when the entries are durable, or with the error.
-    // `Append::judge` is the rule that keeps an old activation from writing.
+    // `Append::check` is the rule that keeps an old activation from writing.
     fn append(&self, append: Append) {
         self.entries.fetch_add(append.entries.len(), Relaxed);
         self.store.append(append);

@@ -93,7 +93,7 @@ impl MemorySessions {
             Entry::Vacant(_) => Head::default(),
         };
         // Checked before any change, so that a refused append leaves no trace.
-        let head = append.judge(found)?;
+        let head = append.check(found)?;
         let is_new = matches!(place, Entry::Vacant(_));
         let mut session = place.or_default();
         session.head = head;

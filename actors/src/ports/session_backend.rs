@@ -60,7 +60,7 @@ impl Append {
     /// # Errors
     /// `Conflict` when the head differs from the expected one, the epoch is neither the expected
     /// one nor the next (a journal may start with any), or the seqs are not consecutive.
-    pub fn judge(&self, found: Head) -> Result<Head, AppendError> {
+    pub fn check(&self, found: Head) -> Result<Head, AppendError> {
         let conflict = || AppendError::Conflict { scope: self.scope.clone(), found };
         let mut seq = self.expected.seq;
         let follows = self.entries.iter().all(|entry| {

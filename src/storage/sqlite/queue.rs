@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((jobs.len(), sizes(&queue)), (1, (0, 0, 0)));
         let Job::Append(append) = &jobs[0] else { unreachable!() };
         assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
-        assert_eq!((append.expected, append.judge(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
+        assert_eq!((append.expected, append.check(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
         jobs.into_iter().for_each(|job| job.finish(Ok(Change { found: true, ..Change::default() })));
         assert_eq!(*results.lock().unwrap(), [0, 2, 5, 6]);
     }

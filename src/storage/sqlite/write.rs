@@ -77,7 +77,7 @@ pub(super) fn find(conn: &Connection, scope: &Scope) -> rusqlite::Result<Option<
 fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteError> {
     let place = find(conn, &append.scope)?;
     let found = place.map(|(_, head)| head).unwrap_or_default();
-    let head = append.judge(found).map_err(WriteError::Append)?;
+    let head = append.check(found).map_err(WriteError::Append)?;
     let (epoch, seq, open, wake_at) = (int(head.epoch.0), int(head.seq.0), code(append.open), append.wake_at.map(|at| int(at.0)));
     let bytes = int(append.entries.iter().map(|entry| entry.bytes.len() as u64).sum());
     let conv = match place {

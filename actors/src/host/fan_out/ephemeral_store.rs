@@ -40,7 +40,7 @@ impl EphemeralStore {
             Entry::Occupied(held) => held.get().head,
             Entry::Vacant(_) => Head::default(),
         };
-        let head = append.judge(found)?;
+        let head = append.check(found)?;
         let mut journal = place.or_default();
         journal.head = head;
         match journal.entries.is_empty() {
