@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
     chat::{ModelRequest, Usage},
-    policy::Pass,
+    policy::Permission,
     ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
 };
 
@@ -30,11 +30,11 @@ impl Gateway {
         by: &CallBy<'_>,
         request: &ModelRequest,
         cancel: &CancellationToken,
-        tell: &(impl Fn(Waiting) + Send),
+        notify: &(impl Fn(Waiting) + Send),
     ) -> Result<ModelStream, ProviderError> {
         let mut attempt = 0;
         loop {
-            let error = match self.attempt(by, request, cancel, attempt == 0, tell).await {
+            let error = match self.attempt(by, request, cancel, attempt == 0, notify).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -44,7 +44,7 @@ impl Gateway {
             }
             attempt += 1;
             self.counters.model_retries.add(1);
-            tell(Waiting::Retry { attempt, delay, reason: error.code() });
+            notify(Waiting::Retry { attempt, delay, reason: error.code() });
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Err(ProviderError::Cancelled),
@@ -60,14 +60,14 @@ impl Gateway {
         request: &ModelRequest,
         cancel: &CancellationToken,
         first: bool,
-        tell: &(impl Fn(Waiting) + Send),
+        notify: &(impl Fn(Waiting) + Send),
     ) -> Result<ModelStream, ProviderError> {
         let now = self.permits.now();
         // An open breaker refuses at once, instead of queuing first.
         if let Some(retry_after) = self.with_health(|health| health.breaker.open_for(now)) {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
-        let queued = |Queued { position, waits_for, delay }| tell(Waiting::Queued { position, waits_for, delay });
+        let queued = |Queued { position, waits_for, delay }| notify(Waiting::Queued { position, waits_for, delay });
         let asked = self.permits.now();
         let permit = self.permits.acquire(by, cost(request), cancel, queued).await;
         // A wait that ended in an error is recorded as well.
@@ -76,18 +76,18 @@ impl Gateway {
         // Read after the wait, so that a configuration changed meanwhile applies.
         let settings = self.settings();
         let now = self.permits.now();
-        let pass = self.with_health(|health| {
+        let permission = self.with_health(|health| {
             if first {
                 health.bucket.first_call();
             }
-            health.breaker.ask(now)
+            health.breaker.request(now)
         });
-        if let Pass::Open(retry_after) = pass {
+        if let Permission::Open(retry_after) = permission {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
         // If this future is dropped during a probe, the guard reports the probe as abandoned, so
         // that the breaker does not wait for its result.
-        let probe = AbandonOnDrop { gateway: self, armed: pass == Pass::Probe };
+        let probe = AbandonOnDrop { gateway: self, armed: permission == Permission::Probe };
         permit.begin();
         let result = self.first_content(&settings, request, cancel, &permit).await;
         let now = self.permits.now();

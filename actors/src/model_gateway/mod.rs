@@ -162,11 +162,11 @@ impl ModelGatewayRef {
         by: &CallBy<'_>,
         mut request: ModelRequest,
         cancel: CancellationToken,
-        tell: impl Fn(Waiting) + Send,
+        notify: impl Fn(Waiting) + Send,
     ) -> Result<ModelStream, ProviderError> {
         let mut gateway = self.clone();
         loop {
-            let error = match gateway.0.attempts(by, &request, &cancel, &tell).await {
+            let error = match gateway.0.attempts(by, &request, &cancel, &notify).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -176,7 +176,7 @@ impl ModelGatewayRef {
                 return Err(error);
             }
             tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
-            tell(Waiting::Fallback { reason: error.code(), model: fallback.model.clone() });
+            notify(Waiting::Fallback { reason: error.code(), model: fallback.model.clone() });
             request.model = fallback.model.clone();
             request.max_tokens = request.max_tokens.min(next.capabilities(&request.model).output_max.max(1));
             // The fallback provider has not cached the prefix. The break counts as one with a known

@@ -95,7 +95,7 @@ struct State {
 }
 
 struct Waiter {
-    give: oneshot::Sender<Permit>,
+    reply: oneshot::Sender<Permit>,
     cost: Cost,
 }
 
@@ -135,7 +135,7 @@ impl Permit {
         self.used = Some(tokens);
     }
 
-    fn give_back(&mut self) -> Option<Arc<Shared>> {
+    fn release(&mut self) -> Option<Arc<Shared>> {
         let shared = self.shared.take()?;
         // A call that never started used nothing. A usage above `most` is not believed.
         let used = if self.begun { self.used.unwrap_or(self.cost.tokens).min(self.cost.most) } else { 0 };
@@ -159,7 +159,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(shared) = self.give_back() {
+        if let Some(shared) = self.release() {
             shared.serve();
         }
     }
@@ -228,8 +228,8 @@ impl Shared {
             let permit = Permit { shared, tenant, charged, cost: waiter.cost, since, begun: false, used: None };
             // The receiver was dropped in this moment. Its permit is released by hand: dropping it
             // would call `serve` again, recursively.
-            if let Err(mut unsent) = waiter.give.send(permit) {
-                drop(unsent.give_back());
+            if let Err(mut unsent) = waiter.reply.send(permit) {
+                drop(unsent.release());
             }
         }
     }
@@ -299,16 +299,16 @@ async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// A place in the queue. Dropping it leaves the queue.
-struct Place<'a> {
+/// A waiting call. Dropping it leaves the queue.
+struct QueueEntry<'a> {
     shared: &'a Arc<Shared>,
     by: CallBy<'a>,
     id: WaiterId,
     permit: oneshot::Receiver<Permit>,
 }
 
-impl Place<'_> {
-    fn told(&self) -> Option<Queued> {
+impl QueueEntry<'_> {
+    fn status(&self) -> Option<Queued> {
         let now = self.shared.now();
         let mut state = self.shared.lock();
         let position = state.queue.position(self.by.tenant, self.by.class, self.id)?;
@@ -319,7 +319,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         let left = self.shared.lock().queue.remove(self.by.tenant, self.by.class, self.id);
         if left.is_some() {
@@ -454,27 +454,27 @@ impl Permits {
         cancel: &CancellationToken,
         queued: impl Fn(Queued),
     ) -> Result<Permit, ProviderError> {
-        let mut place = match self.take_or_queue(by, cost)? {
+        let mut entry = match self.take_or_queue(by, cost)? {
             Ok(permit) => return Ok(permit),
-            Err(place) => place,
+            Err(entry) => entry,
         };
         let mut last = None;
         loop {
-            if let Some(told) = place.told()
-                && last.replace(told.position) != Some(told.position)
+            if let Some(status) = entry.status()
+                && last.replace(status.position) != Some(status.position)
             {
-                queued(told);
+                queued(status);
             }
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-                permit = &mut place.permit => return permit.map_err(|_| self.refusal().unwrap_or(ProviderError::Overloaded)),
+                permit = &mut entry.permit => return permit.map_err(|_| self.refusal().unwrap_or(ProviderError::Overloaded)),
                 () = tokio::time::sleep(QUEUE_REPORT_INTERVAL) => {}
             }
         }
     }
 
-    fn take_or_queue<'a>(&'a self, by: &CallBy<'a>, cost: Cost) -> Result<Result<Permit, Place<'a>>, ProviderError> {
+    fn take_or_queue<'a>(&'a self, by: &CallBy<'a>, cost: Cost) -> Result<Result<Permit, QueueEntry<'a>>, ProviderError> {
         let now = self.now();
         let mut state = self.0.lock();
         state.pacing.asks(by.tenant, by.weight, now);
@@ -504,12 +504,12 @@ impl Permits {
             }
         }
         state.runtime = Handle::try_current().ok();
-        let (give, permit) = oneshot::channel();
-        let id = state.queue.push(by.tenant, by.weight, by.class, cost.tokens, Waiter { give, cost });
+        let (reply, permit) = oneshot::channel();
+        let id = state.queue.push(by.tenant, by.weight, by.class, cost.tokens, Waiter { reply, cost });
         drop(state);
         drop(shed); // Closes the channel of the call that was removed from the queue.
         self.0.serve(); // This call may be next, or only time keeps it, which needs an alarm.
-        Ok(Err(Place { shared: &self.0, by: *by, id, permit }))
+        Ok(Err(QueueEntry { shared: &self.0, by: *by, id, permit }))
     }
 
     fn refusal(&self) -> Option<ProviderError> {

@@ -102,22 +102,22 @@ async fn call_as(
     gateway: &ModelGatewayRef,
     who: &str,
     weight: u32,
-    tell: &(dyn Fn(Waiting) + Send + Sync),
+    notify: &(dyn Fn(Waiting) + Send + Sync),
 ) -> Result<String, &'static str> {
     let tenant = tenant(who);
     let by = CallBy { tenant: &tenant, weight, class: CallClass::Interactive };
-    let mut stream = gateway.stream(&by, request(), CancellationToken::new(), tell).await.map_err(|error| error.code())?;
-    let mut said = String::new();
+    let mut stream = gateway.stream(&by, request(), CancellationToken::new(), notify).await.map_err(|error| error.code())?;
+    let mut text = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch.map_err(|error| error.code())? {
             match event {
-                ModelEvent::Text(text) => said.push_str(&text),
+                ModelEvent::Text(delta) => text.push_str(&delta),
                 ModelEvent::Limits(_) => panic!("the limits are the gateway's"),
                 ModelEvent::Thinking(_) | ModelEvent::Block(_) | ModelEvent::Completed(_) => {}
             }
         }
     }
-    Ok(said)
+    Ok(text)
 }
 
 fn spawn(gateway: &ModelGatewayRef, who: &'static str) -> tokio::task::JoinHandle<Result<String, &'static str>> {

@@ -30,7 +30,7 @@ pub struct Breaker {
 
 /// The answer to a call that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
+pub enum Permission {
     /// The call may start.
     Closed,
     /// The call may start as the only one; its result closes the breaker or opens it again.
@@ -41,14 +41,14 @@ pub enum Pass {
 
 impl Breaker {
     /// Asks whether a call may start at `now`.
-    pub fn ask(&mut self, now: Duration) -> Pass {
+    pub fn request(&mut self, now: Duration) -> Permission {
         match self.open_until {
-            None => Pass::Closed,
-            Some(until) if now < until => Pass::Open(until - now),
-            Some(_) if self.probing => Pass::Open(Duration::from_secs(1)),
+            None => Permission::Closed,
+            Some(until) if now < until => Permission::Open(until - now),
+            Some(_) if self.probing => Permission::Open(Duration::from_secs(1)),
             Some(_) => {
                 self.probing = true;
-                Pass::Probe
+                Permission::Probe
             }
         }
     }
@@ -90,15 +90,15 @@ mod tests {
         let mut breaker = Breaker::default();
 
         breaker.failed(&config, at(0));
-        assert_eq!(breaker.ask(at(0)), Pass::Closed);
+        assert_eq!(breaker.request(at(0)), Permission::Closed);
         breaker.failed(&config, at(1));
-        assert_eq!(breaker.ask(at(2)), Pass::Open(at(9)));
-        assert_eq!(breaker.ask(at(11)), Pass::Probe);
-        assert!(matches!(breaker.ask(at(11)), Pass::Open(_)));
+        assert_eq!(breaker.request(at(2)), Permission::Open(at(9)));
+        assert_eq!(breaker.request(at(11)), Permission::Probe);
+        assert!(matches!(breaker.request(at(11)), Permission::Open(_)));
         breaker.failed(&config, at(12));
-        assert_eq!(breaker.ask(at(13)), Pass::Open(at(9)));
-        assert_eq!(breaker.ask(at(22)), Pass::Probe);
+        assert_eq!(breaker.request(at(13)), Permission::Open(at(9)));
+        assert_eq!(breaker.request(at(22)), Permission::Probe);
         breaker.succeeded();
-        assert_eq!(breaker.ask(at(22)), Pass::Closed);
+        assert_eq!(breaker.request(at(22)), Permission::Closed);
     }
 }

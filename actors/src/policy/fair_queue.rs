@@ -46,9 +46,9 @@ pub struct FairQueue<K, T> {
     lanes: BTreeMap<K, Lane<T>>,
     /// Keys that may still be served in this round, by the class of their first waiter. An entry
     /// whose ticket is not the lane's current one is void.
-    turns: [VecDeque<Turn<K>>; 3],
+    now: [VecDeque<QueueEntry<K>>; 3],
     /// Keys that have used up their part of this round.
-    later: VecDeque<Turn<K>>,
+    later: VecDeque<QueueEntry<K>>,
     round: u64,
     last_ticket: u64,
     last_id: u64,
@@ -58,7 +58,7 @@ pub struct FairQueue<K, T> {
 }
 
 #[derive(Debug)]
-struct Turn<K> {
+struct QueueEntry<K> {
     key: K,
     ticket: u64,
 }
@@ -72,14 +72,14 @@ struct Lane<T> {
     deficit: i64,
     /// The round that `deficit` belongs to.
     round: u64,
-    place: Option<(Place, u64)>,
+    position: Option<(Position, u64)>,
     waiters: [VecDeque<Waiter<T>>; 3],
     passed: [u32; 3],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Turn(CallClass),
+enum Position {
+    Now(CallClass),
     Later,
 }
 
@@ -188,7 +188,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
             quantum_max: quantum_max.max(1),
             scale: EVEN,
             lanes: BTreeMap::new(),
-            turns: Default::default(),
+            now: Default::default(),
             later: VecDeque::new(),
             round: 0,
             last_ticket: 0,
@@ -219,7 +219,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let (id, weight) = (WaiterId(self.last_id), u64::from(weight.max(1)));
         let (quantum, round, scale) = (self.quantum, self.round, self.scale);
         let fresh = || {
-            let mut lane = Lane { weight, scale, deficit: 0, round, place: None, waiters: Default::default(), passed: [0; 3] };
+            let mut lane = Lane { weight, scale, deficit: 0, round, position: None, waiters: Default::default(), passed: [0; 3] };
             lane.deficit = lane.quantum(quantum);
             lane
         };
@@ -233,7 +233,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         lane.of_mut(class).push_back(Waiter { id, cost, item });
         self.weight = (self.weight - before).saturating_add(weight);
         self.len += 1;
-        self.place(key, false);
+        self.enqueue(key, false);
         id
     }
 
@@ -253,7 +253,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let charged = u64::try_from(u128::from(waiter.cost) * u128::from(lane.scale) / u128::from(EVEN)).unwrap_or(u64::MAX).max(1);
         lane.deficit = lane.deficit.saturating_sub(signed(charged));
         self.left(&key);
-        self.place(&key, true);
+        self.enqueue(&key, true);
         Some(Taken { key, item: waiter.item, charged })
     }
 
@@ -263,7 +263,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let at = waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()?;
         let waiter = waiters.remove(at)?;
         self.left(key);
-        self.place(key, false);
+        self.enqueue(key, false);
         Some(waiter.item)
     }
 
@@ -281,7 +281,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let lane = self.lanes.get_mut(&key)?;
         let waiter = CallClass::ALL.iter().rev().find_map(|class| lane.of_mut(*class).pop_back())?;
         self.left(&key);
-        self.place(&key, false);
+        self.enqueue(&key, false);
         Some(waiter.item)
     }
 
@@ -304,7 +304,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         // run of calls.
         let most = lane.quantum(quantum).saturating_mul(2).max(lane.deficit);
         lane.deficit = lane.deficit.saturating_add(signed(charged)).saturating_sub(signed(actual)).min(most);
-        self.place(key, false);
+        self.enqueue(key, false);
     }
 
     /// About how many waiters are served up to and including this one, assuming equal costs.
@@ -330,18 +330,18 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
     /// The lane that is served next. Begins a round when all lanes have had their part.
     fn choose(&mut self) -> Option<(K, CallClass)> {
-        // A lane that moves gets another ticket, and its old entry stays in `turns`. Such a void
+        // A lane that moves gets another ticket, and its old entry stays in `now`. Such a void
         // entry is dropped here when it comes to the front, or by `tidy` when there are too many.
         loop {
             let mut front = None;
             for class in CallClass::ALL {
-                while let Some(turn) = self.turns.get(index(class)).and_then(VecDeque::front) {
-                    let lane = self.lanes.get(&turn.key);
-                    if lane.is_some_and(|lane| lane.place == Some((Place::Turn(class), turn.ticket))) {
-                        front = Some(turn.key.clone());
+                while let Some(entry) = self.now.get(index(class)).and_then(VecDeque::front) {
+                    let lane = self.lanes.get(&entry.key);
+                    if lane.is_some_and(|lane| lane.position == Some((Position::Now(class), entry.ticket))) {
+                        front = Some(entry.key.clone());
                         break;
                     }
-                    self.turns.get_mut(index(class)).and_then(VecDeque::pop_front);
+                    self.now.get_mut(index(class)).and_then(VecDeque::pop_front);
                 }
                 if front.is_some() {
                     break;
@@ -361,10 +361,10 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     /// Gives every waiting key its part of a new round, or of as many rounds as the least indebted
     /// key needs until it may be served. Returns false if no key waits.
     fn begin_round(&mut self) -> bool {
-        let turns = std::mem::take(&mut self.later);
-        let mut keys: Vec<K> = Vec::with_capacity(turns.len());
-        for Turn { key, ticket } in turns {
-            if self.lanes.get(&key).is_some_and(|lane| lane.place == Some((Place::Later, ticket))) {
+        let entries = std::mem::take(&mut self.later);
+        let mut keys: Vec<K> = Vec::with_capacity(entries.len());
+        for QueueEntry { key, ticket } in entries {
+            if self.lanes.get(&key).is_some_and(|lane| lane.position == Some((Position::Later, ticket))) {
                 keys.push(key);
             }
         }
@@ -382,7 +382,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
                 lane.deficit = lane.deficit.saturating_add(part.saturating_mul(rounds));
                 lane.round = self.round;
             }
-            self.place(key, true); // Its entry was taken out of `later`.
+            self.enqueue(key, true); // Its entry was taken out of `later`.
         }
         if self.lanes.len() > keys.len() * 2 + IDLE_LANES_MAX {
             let round = self.round;
@@ -403,7 +403,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
             && lane.len() == 0
         {
             self.weight = self.weight.saturating_sub(lane.weight);
-            (lane.place, lane.passed) = (None, [0; 3]);
+            (lane.position, lane.passed) = (None, [0; 3]);
             lane.round = self.round;
         }
         if self.len == 0 {
@@ -413,26 +413,26 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// Queues a lane where it belongs now: at the end of its class if it was just `served`, or if
-    /// its place changed.
-    fn place(&mut self, key: &K, served: bool) {
+    /// its position changed.
+    fn enqueue(&mut self, key: &K, served: bool) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         let Some(class) = lane.next_class() else { return };
-        let place = if lane.deficit > 0 { Place::Turn(class) } else { Place::Later };
-        if !served && lane.place.is_some_and(|(now, _)| now == place) {
+        let position = if lane.deficit > 0 { Position::Now(class) } else { Position::Later };
+        if !served && lane.position.is_some_and(|(now, _)| now == position) {
             return;
         }
         self.last_ticket += 1;
-        lane.place = Some((place, self.last_ticket));
-        let turn = Turn { key: key.clone(), ticket: self.last_ticket };
-        match place {
-            Place::Turn(class) => {
-                if let Some(turns) = self.turns.get_mut(index(class)) {
-                    turns.push_back(turn);
-                    tidy(turns, &self.lanes);
+        lane.position = Some((position, self.last_ticket));
+        let entry = QueueEntry { key: key.clone(), ticket: self.last_ticket };
+        match position {
+            Position::Now(class) => {
+                if let Some(entries) = self.now.get_mut(index(class)) {
+                    entries.push_back(entry);
+                    tidy(entries, &self.lanes);
                 }
             }
-            Place::Later => {
-                self.later.push_back(turn);
+            Position::Later => {
+                self.later.push_back(entry);
                 tidy(&mut self.later, &self.lanes);
             }
         }
@@ -441,10 +441,11 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
 /// Removes void entries once they are the majority. Otherwise waiters that come and leave while
 /// none is served would use ever more memory.
-fn tidy<K: Ord, T>(turns: &mut VecDeque<Turn<K>>, lanes: &BTreeMap<K, Lane<T>>) {
-    if turns.len() > lanes.len() * 2 + IDLE_LANES_MAX {
-        let is = |turn: &Turn<K>| lanes.get(&turn.key).and_then(|lane| lane.place).is_some_and(|(_, ticket)| ticket == turn.ticket);
-        turns.retain(is);
+fn tidy<K: Ord, T>(entries: &mut VecDeque<QueueEntry<K>>, lanes: &BTreeMap<K, Lane<T>>) {
+    if entries.len() > lanes.len() * 2 + IDLE_LANES_MAX {
+        let is =
+            |entry: &QueueEntry<K>| lanes.get(&entry.key).and_then(|lane| lane.position).is_some_and(|(_, ticket)| ticket == entry.ticket);
+        entries.retain(is);
     }
 }
 

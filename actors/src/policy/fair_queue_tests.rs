@@ -80,8 +80,8 @@ fn who_comes_and_leaves_leaves_no_trace() {
         queue.remove(&"flood", CallClass::ALL[n % 3], id);
     }
 
-    let turns: usize = queue.turns.iter().map(VecDeque::len).sum::<usize>() + queue.later.len();
-    assert!(turns <= 3 * (IDLE_LANES_MAX + 8), "{turns}");
+    let entries: usize = queue.now.iter().map(VecDeque::len).sum::<usize>() + queue.later.len();
+    assert!(entries <= 3 * (IDLE_LANES_MAX + 8), "{entries}");
     assert_eq!((queue.len(), drain(&mut queue)), (1, vec![0]));
 }
 

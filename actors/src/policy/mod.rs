@@ -18,7 +18,7 @@ mod tool_retry;
 mod ttl_cache;
 
 pub use artifact_index::{ArtifactIndex, IndexPlace, IndexedArtifact};
-pub use breaker::{Breaker, BreakerConfig, Pass};
+pub use breaker::{Breaker, BreakerConfig, Permission};
 pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
 pub use call_class::CallClass;
 pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::RunResult;
 use crate::{
     id_hash::IdHash,
-    policy::{Breaker, BreakerConfig, Pass},
+    policy::{Breaker, BreakerConfig, Permission},
     ports::ToolSpec,
     tool::{ToolError, ToolErrorType},
 };
@@ -53,15 +53,17 @@ pub(super) struct Attempt<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     config: &'a BreakerConfig,
-    told: bool,
+    reported: bool,
 }
 
 impl Breakers {
     /// Asks the breaker of a tool for permission to make an attempt.
-    pub(super) fn ask<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
-        match self.with(spec.name(), |breaker, now| breaker.ask(now)) {
-            Pass::Closed | Pass::Probe => Ok(Attempt { breakers: self, tool: spec.name(), config: &spec.breaker, told: false }),
-            Pass::Open(wait) => {
+    pub(super) fn request<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
+        match self.with(spec.name(), |breaker, now| breaker.request(now)) {
+            Permission::Closed | Permission::Probe => {
+                Ok(Attempt { breakers: self, tool: spec.name(), config: &spec.breaker, reported: false })
+            }
+            Permission::Open(wait) => {
                 let message = format!(
                     "{} failed {} times in a row and is left alone for another {} s; do without it, or try again later",
                     spec.name(),
@@ -86,7 +88,7 @@ impl Breakers {
 impl Attempt<'_> {
     /// Reports the result of the attempt; `None` means success.
     pub(super) fn ended(mut self, result: Option<&RunResult>) {
-        self.told = true;
+        self.reported = true;
         let config = self.config;
         self.breakers.with(self.tool, |breaker, now| match sign(result) {
             Sign::Works => breaker.succeeded(),
@@ -98,7 +100,7 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.reported {
             self.breakers.with(self.tool, |breaker, _| breaker.abandoned());
         }
     }
@@ -110,7 +112,7 @@ mod tests {
     use crate::chat::RawJson;
 
     fn fails(breakers: &Breakers, spec: &ToolSpec, result: &RunResult) {
-        breakers.ask(spec).unwrap_or_else(|_| panic!("the breaker is open")).ended(Some(result));
+        breakers.request(spec).unwrap_or_else(|_| panic!("the breaker is open")).ended(Some(result));
     }
 
     #[tokio::test(start_paused = true)]
@@ -126,13 +128,13 @@ mod tests {
             fails(&breakers, &spec, &bad);
         }
 
-        let Err(RunResult::Error(error)) = breakers.ask(&spec) else { panic!("it is open") };
+        let Err(RunResult::Error(error)) = breakers.request(&spec) else { panic!("it is open") };
         assert_eq!((error.code.as_str(), error.not_started), ("BREAKER_OPEN", true));
         tokio::time::advance(Duration::from_secs(30)).await;
-        let probe = breakers.ask(&spec).ok();
-        assert!(probe.is_some() && breakers.ask(&spec).is_err(), "one probe, alone");
+        let probe = breakers.request(&spec).ok();
+        assert!(probe.is_some() && breakers.request(&spec).is_err(), "one probe, alone");
         drop(probe); // Cancelled: another attempt may probe.
-        breakers.ask(&spec).unwrap_or_else(|_| panic!("a probe")).ended(None);
-        assert!(breakers.ask(&spec).is_ok() && breakers.ask(&spec).is_ok());
+        breakers.request(&spec).unwrap_or_else(|_| panic!("a probe")).ended(None);
+        assert!(breakers.request(&spec).is_ok() && breakers.request(&spec).is_ok());
     }
 }

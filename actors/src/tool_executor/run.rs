@@ -191,7 +191,7 @@ async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: Cancellati
             },
         },
     };
-    let breaker = environment.tools.breakers.ask(spec).inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
+    let breaker = environment.tools.breakers.request(spec).inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
     let ended = start(&run, &environment, time, &cancel, progress).await;
     breaker.ended(ended.as_ref().err());
     ended

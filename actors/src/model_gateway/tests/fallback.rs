@@ -24,14 +24,14 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
     let (primary, second) = (failing(server()), Arc::new(ScriptedModel::always(Reply::text("second"))));
     let retry = ModelRetryPolicy { max_retries: 2, ..ModelRetryPolicy::default() };
     let (gateway, _) = pair(&primary, &second, GatewayConfig { retry, ..config() });
-    let told = Mutex::new(Vec::new());
+    let reports = Mutex::new(Vec::new());
 
-    let said = call_as(&gateway, "a", 1, &|waiting| told.lock().unwrap().push(waiting)).await;
+    let answer = call_as(&gateway, "a", 1, &|waiting| reports.lock().unwrap().push(waiting)).await;
 
-    assert_eq!(said, Ok("second".into()));
+    assert_eq!(answer, Ok("second".into()));
     assert_eq!((primary.counts().started, second.counts().started), (3, 1));
     assert_eq!(&*second.last_request().unwrap().model, "small");
-    assert_eq!(told.into_inner().unwrap().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
+    assert_eq!(reports.into_inner().unwrap().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
     let counted = gateway.0.counters.read();
     assert_eq!(counted.prefix_breaks_configuration, 1);
     assert!(counted.rebilled_tokens > 0);

@@ -45,9 +45,9 @@ async fn nobody_queues_for_a_door_that_is_shut() {
     gateway.configure(model, GatewayConfig { calls_max: 1, ..breaking(1) }, None).unwrap();
     assert_eq!(gateway.status().free, 0);
 
-    let told = call(&gateway, "b").now_or_never();
+    let answer = call(&gateway, "b").now_or_never();
 
-    assert_eq!(told, Some(Err("provider_breaker_open")));
+    assert_eq!(answer, Some(Err("provider_breaker_open")));
     runs.abort();
 }
 

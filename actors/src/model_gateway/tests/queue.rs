@@ -164,17 +164,17 @@ async fn a_place_in_the_queue_is_told_and_told_again_when_it_moved() {
     let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
     let flood: Vec<_> = (0..4).map(|_| spawn(&gateway, "flood")).collect();
     settle().await;
-    let told = Mutex::new(Vec::new());
+    let reports = Mutex::new(Vec::new());
 
     call_as(&gateway, "flood", 1, &|waiting| {
         if let Waiting::Queued { position, waits_for, .. } = waiting {
-            told.lock().unwrap().push((position, waits_for));
+            reports.lock().unwrap().push((position, waits_for));
         }
     })
     .await
     .unwrap();
 
-    assert_eq!(told.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
+    assert_eq!(reports.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
     drop(flood);
 }
 
@@ -230,11 +230,11 @@ async fn how_long_a_place_takes_is_told_by_the_pace_of_this_queue() {
         let before: Vec<_> = (0..4).map(|_| spawn(&gateway, "a")).collect();
         settle().await;
         let delays = Mutex::new(Vec::new());
-        let tell = |waiting| match waiting {
+        let notify = |waiting| match waiting {
             Waiting::Queued { delay, .. } => delays.lock().unwrap().push(delay),
             other => panic!("{other:?}"),
         };
-        call_as(&gateway, "a", 1, &tell).await.unwrap();
+        call_as(&gateway, "a", 1, &notify).await.unwrap();
         drop(before);
         delays.into_inner().unwrap()
     };
