@@ -21,7 +21,7 @@ use std::{
 
 use callboard::{Host, chat::History};
 use callboard_actors::{
-    compactor::{CompactionSettings, Fixed, Problem, Verdict, Window, plan},
+    compactor::{CompactionOutcome, CompactionSettings, Fixed, Problem, Window, plan},
     tokens::TokenCounter,
 };
 use reference::{ours, process, turns_before};
@@ -82,7 +82,7 @@ fn main() {
     };
     let best = (0..5).map(|_| {
         let begun = Instant::now();
-        let Verdict::Compacted(plan) = plan(&problem) else { panic!("there is something to do") };
+        let CompactionOutcome::Compacted(plan) = plan(&problem) else { panic!("there is something to do") };
         (begun.elapsed(), plan.after_tokens)
     });
     let (extract, after) = best.min().unwrap();

@@ -10,8 +10,8 @@ use crate::chat::{ContentBlock, Edit, Message, MessageList, Role, ToolResultCont
 use super::{
     importance::{CLEARED, has_error},
     plan::{CompactionStep, DroppedSpan, Problem, hash_to, wants_summary},
-    rules::{RoundLines, decisions, one_line, outcomes, said},
-    stub::{Pending, Pointer, REQUEST_CHARS, Stub, label},
+    rules::{RoundLines, decisions, one_line, outcomes, text_of},
+    summary_pair::{Pending, Pointer, REQUEST_CHARS, SummaryPair, label},
     units::{Cut, Unit, UnitKind, cut},
 };
 
@@ -42,7 +42,7 @@ struct Cleared {
 
 /// The summary pair of an earlier compaction.
 struct Earlier {
-    stub: Stub,
+    pair: SummaryPair,
     tokens: u64,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Draft<'a> {
         let tokens = |range: std::ops::Range<usize>| messages.range(range).map(|message| (problem.count)(message)).sum::<u64>();
         let slots: Vec<Slot> =
             cut.units.iter().map(|unit| Slot { unit: *unit, tokens: tokens(unit.messages()), cleared: None, dropped: None }).collect();
-        let earlier = messages.get(0).filter(|_| cut.stub).map(|pair| Earlier { stub: Stub::read(pair), tokens: tokens(0..2) });
+        let earlier = messages.get(0).filter(|_| cut.has_pair).map(|pair| Earlier { pair: SummaryPair::read(pair), tokens: tokens(0..2) });
         let pinned = if problem.pinned.is_empty() { 0 } else { (problem.count)(&Message::user(problem.pinned.join("\n- "))) };
         let share = (problem.window.target(problem.settings) / 4).min(PAIR_TOKENS_MAX).saturating_add(pinned);
         Self {
@@ -94,7 +94,7 @@ impl<'a> Draft<'a> {
             cut,
             slots,
             earlier,
-            pair_max: share.max(Stub::least_tokens(problem.pinned, problem.count)),
+            pair_max: share.max(SummaryPair::least_tokens(problem.pinned, problem.count)),
             pinned,
             summary: None,
         }
@@ -219,7 +219,7 @@ impl<'a> Draft<'a> {
     /// are dropped now, if they are unchanged; rounds with an error keep theirs.
     pub(super) fn use_ready_summary(&mut self, old: usize) {
         let Some(earlier) = &self.earlier else { return };
-        let ready = earlier.stub.pointers.iter().enumerate().rev().find_map(|(at, pointer)| {
+        let ready = earlier.pair.pointers.iter().enumerate().rev().find_map(|(at, pointer)| {
             let pending = pointer.pending.clone()?;
             Some((at, (self.problem.summary)(&pending.hash)?, pending))
         });
@@ -338,12 +338,12 @@ impl<'a> Draft<'a> {
 
     /// The new summary pair: the earlier one, extended by what is removed now.
     fn pair(&self, dropped: Option<&DroppedSpan>, ready: Option<&str>, summarise: bool) -> (Message, Message) {
-        let mut stub = self.earlier.as_ref().map(|earlier| earlier.stub.clone()).unwrap_or_default();
-        let base = stub.rounds_gone + 1;
+        let mut pair = self.earlier.as_ref().map(|earlier| earlier.pair.clone()).unwrap_or_default();
+        let base = pair.rounds_gone + 1;
         if let Some((at, text)) = &self.summary {
-            stub.use_summary(*at, text);
+            pair.use_summary(*at, text);
         }
-        let mut newer = self.told(base);
+        let mut newer = self.removed(base);
         let last_round = self.slots.iter().rev().find(|slot| slot.dropped.is_some()).map_or(0, |slot| slot.unit.round);
         newer.pointers.extend(dropped.map(|span| Pointer {
             span: format!("{}:{}-{}", label(self.problem.seq_label), span.from, span.to),
@@ -351,11 +351,11 @@ impl<'a> Draft<'a> {
             last_round: base + last_round as u64,
             pending: summarise.then(|| self.pending(span)),
         }));
-        stub.fold(newer);
+        pair.fold(newer);
         if let Some(text) = ready {
-            stub.use_summary(stub.pointers.len().saturating_sub(1), text);
+            pair.use_summary(pair.pointers.len().saturating_sub(1), text);
         }
-        stub.pair(self.problem.pinned, self.pair_max, self.problem.count)
+        pair.messages(self.problem.pinned, self.pair_max, self.problem.count)
     }
 
     fn pending(&self, span: &DroppedSpan) -> Pending {
@@ -371,15 +371,15 @@ impl<'a> Draft<'a> {
     }
 
     /// The rule summary of everything that is dropped. `base` is the number of the first round.
-    fn told(&self, base: u64) -> Stub {
-        let mut told = Stub::default();
+    fn removed(&self, base: u64) -> SummaryPair {
+        let mut removed = SummaryPair::default();
         let mut texts: Vec<String> = Vec::new();
         for (index, round) in self.cut.rounds.iter().enumerate() {
             let slots = self.slots.get(round.units.clone()).unwrap_or_default();
             if slots.iter().all(|slot| slot.dropped.is_none()) {
                 continue;
             }
-            told.rounds_gone += u64::from(slots.iter().all(|slot| slot.dropped.is_some()));
+            removed.rounds_gone += u64::from(slots.iter().all(|slot| slot.dropped.is_some()));
             let mut lines = RoundLines { round: (base + index as u64).to_string(), ..RoundLines::default() };
             for slot in slots.iter().filter(|slot| slot.dropped.is_some() || slot.unit.kind == UnitKind::User) {
                 let blocks: Vec<Vec<ContentBlock>> = slot.unit.messages().map(|message| self.original(message)).collect();
@@ -390,23 +390,23 @@ impl<'a> Draft<'a> {
                     continue;
                 }
                 if let [calls, results] = blocks.as_slice() {
-                    told.outcomes.extend(outcomes(calls, results));
+                    removed.outcomes.extend(outcomes(calls, results));
                 }
                 // A message of results may also contain text of a user.
                 let by_person = blocks.last().filter(|_| slot.unit.kind != UnitKind::Assistant);
                 let request = by_person.map(|blocks| one_line(&asked(blocks), REQUEST_CHARS));
-                told.requests.extend(request.filter(|request| !request.is_empty()));
-                texts.extend(blocks.iter().map(|blocks| said(blocks)));
+                removed.requests.extend(request.filter(|request| !request.is_empty()));
+                texts.extend(blocks.iter().map(|blocks| text_of(blocks)));
             }
-            told.rounds.push(lines);
+            removed.rounds.push(lines);
         }
-        told.decisions = decisions(texts.iter().map(String::as_str));
-        told
+        removed.decisions = decisions(texts.iter().map(String::as_str));
+        removed
     }
 
     fn round_starts(&self, has_new_pair: bool) -> Vec<usize> {
         let mut starts = Vec::new();
-        let mut at = if has_new_pair || self.cut.stub { 2 } else { 0 };
+        let mut at = if has_new_pair || self.cut.has_pair { 2 } else { 0 };
         for round in &self.cut.rounds {
             let slots = self.slots.get(round.units.clone()).unwrap_or_default();
             let kept: usize = slots.iter().filter(|slot| slot.dropped.is_none()).map(|slot| slot.unit.messages().len()).sum();
@@ -422,10 +422,10 @@ impl<'a> Draft<'a> {
         let mut edits = Edits::default();
         match pair {
             Some((summary, answer)) => {
-                edits.drop(if self.cut.stub { 2 } else { 0 });
+                edits.drop(if self.cut.has_pair { 2 } else { 0 });
                 edits.0.extend([Edit::Put(summary), Edit::Put(answer)]);
             }
-            None => edits.keep(if self.cut.stub { 2 } else { 0 }),
+            None => edits.keep(if self.cut.has_pair { 2 } else { 0 }),
         }
         for slot in &self.slots {
             let messages = slot.unit.messages().len() as u32;
@@ -470,7 +470,7 @@ impl Edits {
 
 /// The user's request in a message; for a message without text, the kinds of its blocks.
 fn asked(blocks: &[ContentBlock]) -> String {
-    let text = said(blocks);
+    let text = text_of(blocks);
     if !text.trim().is_empty() {
         return text;
     }

@@ -8,13 +8,13 @@
 //! 4. whole rounds are dropped, oldest first, down to one;
 //! 5. in the remaining round, older tool results are cleared, except those of its last batch.
 //!
-//! A history that is still above the limit gives [`Verdict::TooLarge`]. A plan always makes the
+//! A history that is still above the limit gives [`CompactionOutcome::TooLarge`]. A plan always makes the
 //! history smaller, so compaction cannot loop.
 //!
 //! Pure.
 
 use super::{
-    CompressionMode, Plan, Problem, Verdict,
+    CompactionOutcome, CompressionMode, Plan, Problem,
     draft::Draft,
     extract::extract,
     keep::{KEEP_ROUNDS, Recent, keep_rounds},
@@ -25,13 +25,13 @@ use super::{
 pub(super) const MESSAGES_MIN: usize = 20;
 
 /// Runs the ladder.
-pub fn plan(problem: &Problem<'_>) -> Verdict {
+pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     let (window, settings) = (problem.window, problem.settings);
     let (limit, target) = (window.limit(), window.target(settings));
     let mut draft = Draft::new(problem);
     let before = draft.tokens();
     if !problem.force && !window.is_due(before, settings) {
-        return Verdict::Fits { tokens: before };
+        return CompactionOutcome::Fits { tokens: before };
     }
     // A forced compaction makes old rounds as small as allowed; the last steps run only if room is
     // needed.
@@ -55,10 +55,10 @@ pub fn plan(problem: &Problem<'_>) -> Verdict {
         draft.drop_oldest_rounds(target);
         draft.clear_last_round(target, limit);
     }
-    verdict(draft, before)
+    outcome(draft, before)
 }
 
-fn verdict(mut draft: Draft<'_>, before: u64) -> Verdict {
+fn outcome(mut draft: Draft<'_>, before: u64) -> CompactionOutcome {
     let problem = draft.problem;
     let limit = problem.window.limit();
     let mut finished = draft.finish();
@@ -70,10 +70,10 @@ fn verdict(mut draft: Draft<'_>, before: u64) -> Verdict {
     let tokens = finished.as_ref().map_or(draft.tokens(), |finished| finished.tokens);
     if tokens > limit {
         let (part, part_tokens) = draft.largest_part();
-        return Verdict::TooLarge { part, part_tokens, tokens, limit };
+        return CompactionOutcome::TooLarge { part, part_tokens, tokens, limit };
     }
     match finished {
-        Some(finished) if tokens < before => Verdict::Compacted(Plan {
+        Some(finished) if tokens < before => CompactionOutcome::Compacted(Plan {
             edits: finished.edits,
             steps: finished.steps,
             before_tokens: before,
@@ -84,6 +84,6 @@ fn verdict(mut draft: Draft<'_>, before: u64) -> Verdict {
             summary_used: finished.summary_used,
             cleared_results: finished.cleared_results,
         }),
-        Some(_) | None => Verdict::Fits { tokens: before },
+        Some(_) | None => CompactionOutcome::Fits { tokens: before },
     }
 }

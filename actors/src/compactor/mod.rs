@@ -17,7 +17,7 @@ mod units;
 mod importance;
 mod keep;
 mod rules;
-mod stub;
+mod summary_pair;
 mod plan;
 mod prompt;
 mod ladder;
@@ -57,7 +57,7 @@ pub use ladder::plan;
 pub use ledger::SummaryLedger;
 pub use message::CompactorMsg;
 pub use mode::CompressionMode;
-pub use plan::{CompactionStep, DroppedSpan, Fixed, Plan, Problem, Verdict, Window};
+pub use plan::{CompactionOutcome, CompactionStep, DroppedSpan, Fixed, Plan, Problem, Window};
 pub use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub use recall::{Recall, RecallArgs, SpanPointer};
 pub use refocus::reminder_at;
@@ -192,7 +192,7 @@ impl CompactorRef {
     /// Queues a summary in the background and returns at once. When the queue is full, the job is
     /// dropped.
     pub fn summarise(&self, job: SummaryJob) {
-        self.tell(job, None);
+        self.queue(job, None);
     }
 
     /// Makes a summary and waits for it, at most for the configured timeout. `None` if there is
@@ -208,7 +208,7 @@ impl CompactorRef {
             return None;
         }
         let (reply, answer) = oneshot::channel();
-        self.tell(job, Some(reply));
+        self.queue(job, Some(reply));
         tokio::time::timeout(self.0.settings.timeout(), answer).await.ok()?.ok()?
     }
 
@@ -227,7 +227,7 @@ impl CompactorRef {
         }
     }
 
-    fn tell(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
+    fn queue(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
         let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(actor) = &*actor {
             let _ = actor.cast(CompactorMsg::Summarise { job: Box::new(job), reply });

@@ -100,7 +100,7 @@ pub enum CompactionStep {
 
 /// The output of the ladder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CompactionOutcome {
     /// The request fits, and compaction is not needed or would not help.
     Fits {
         /// Tokens of the request.

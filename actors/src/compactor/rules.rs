@@ -54,7 +54,7 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
 }
 
 /// The text that a user or the model wrote: all text blocks except reminders, joined by line feeds.
-pub(super) fn said(blocks: &[ContentBlock]) -> String {
+pub(super) fn text_of(blocks: &[ContentBlock]) -> String {
     let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).filter(|text| !is_reminder(text)).collect();
     texts.join("\n")
 }
@@ -184,7 +184,7 @@ impl RoundLines {
 pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
     let (mut request, mut calls, mut answer) = (None, 0_usize, None);
     for message in messages {
-        let text = || Some(said(&message.blocks())).filter(|text| !text.trim().is_empty());
+        let text = || Some(text_of(&message.blocks())).filter(|text| !text.trim().is_empty());
         match message.role() {
             Role::User if request.is_none() && message.tool_result_ids().is_empty() => request = text(),
             Role::Assistant if message.tool_use_ids().is_empty() => answer = text().or(answer),
@@ -216,12 +216,12 @@ mod tests {
     fn the_rule_summary_has_its_form_and_resolves_names_of_tools() {
         let [calls, results] = exchange("a", "fine");
         let [bad_calls, bad_results] = failed_exchange("b", "no");
-        let mut told = outcomes(&calls.blocks(), &results.blocks());
-        told.extend(outcomes(&bad_calls.blocks(), &bad_results.blocks()));
-        told.extend(outcomes(&[call("c", "g")], &[ContentBlock::ToolResult(result("z", "", false))]));
+        let mut all = outcomes(&calls.blocks(), &results.blocks());
+        all.extend(outcomes(&bad_calls.blocks(), &bad_results.blocks()));
+        all.extend(outcomes(&[call("c", "g")], &[ContentBlock::ToolResult(result("z", "", false))]));
         let texts = ["We DECIDED to\ngo on", "nothing", "我们选择了它", "then chose b"];
 
-        let text = rule_summary(&decisions(texts.into_iter()), &told);
+        let text = rule_summary(&decisions(texts.into_iter()), &all);
 
         assert_eq!(
             text,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_told_in_lines_with_what_its_tools_returned() {
+    fn a_round_becomes_lines_with_the_results_of_its_tools() {
         let [calls, results] = exchange("a", "seen");
         let messages = [Message::user("do\nit"), calls, results, Message::assistant("done")];
 

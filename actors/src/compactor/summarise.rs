@@ -82,12 +82,12 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     // Weight 1: no caller waits, and the compactor does not know the tenant's quotas.
     let by = CallBy { tenant: &job.scope.tenant, weight: 1, class: CallClass::Background };
     let answered = Mutex::new(model);
-    let tell = |waiting: Waiting| {
+    let note_fallback = |waiting: Waiting| {
         if let Waiting::Fallback { model, .. } = waiting {
             *answered.lock().unwrap_or_else(PoisonError::into_inner) = model;
         }
     };
-    let mut stream = job.gateway.stream(&by, request, cancel, tell).await?;
+    let mut stream = job.gateway.stream(&by, request, cancel, note_fallback).await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::chat::{MessageList, Role};
 
-use super::stub;
+use super::summary_pair;
 
 /// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct Round {
 pub(super) struct Cut {
     /// Whether the first two messages are the summary pair of an earlier compaction; they belong to
     /// no unit.
-    pub stub: bool,
+    pub has_pair: bool,
     /// All units, in order.
     pub units: Vec<Unit>,
     /// All rounds, in order; none is empty.
@@ -68,14 +68,14 @@ pub(super) struct Cut {
 /// rounds, ascending. An index between a call and its result takes effect at the next unit.
 pub(super) fn cut(messages: &MessageList, round_starts: &[usize]) -> Cut {
     let first_start = round_starts.first().copied().unwrap_or(usize::MAX);
-    let stub = first_start >= 2
+    let has_pair = first_start >= 2
         && match (messages.get(0), messages.get(1)) {
-            (Some(summary), Some(answer)) => stub::is_pair(summary, answer),
+            (Some(summary), Some(answer)) => summary_pair::is_pair(summary, answer),
             _ => false,
         };
-    let mut cut = Cut { stub, ..Cut::default() };
+    let mut cut = Cut { has_pair, ..Cut::default() };
     let mut starts = round_starts.iter().copied().peekable();
-    let mut messages = messages.iter().enumerate().skip(if stub { 2 } else { 0 });
+    let mut messages = messages.iter().enumerate().skip(if has_pair { 2 } else { 0 });
     let mut own = false;
     while let Some((start, message)) = messages.next() {
         let kind = match message.role() {

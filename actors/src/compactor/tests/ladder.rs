@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::super::{
-    stub::{ANSWER, Stub},
+    summary_pair::{ANSWER, SummaryPair},
     tests::stories::{count, exchange, failed_exchange},
     *,
 };
@@ -52,7 +52,7 @@ impl Case {
         self
     }
 
-    fn plan(&self) -> Verdict {
+    fn plan(&self) -> CompactionOutcome {
         self.with_problem(plan)
     }
 
@@ -75,7 +75,7 @@ impl Case {
 
     fn compacted(&self) -> Plan {
         match self.plan() {
-            Verdict::Compacted(plan) => plan,
+            CompactionOutcome::Compacted(plan) => plan,
             other => panic!("{other:?}"),
         }
     }
@@ -86,12 +86,12 @@ impl Case {
     }
 
     fn texts(&self) -> Vec<String> {
-        self.history.messages().iter().map(told).collect()
+        self.history.messages().iter().map(digest).collect()
     }
 }
 
 /// A message in short: its text, or the ids and texts of its results, or the ids of its calls.
-fn told(message: &Message) -> String {
+fn digest(message: &Message) -> String {
     let parts = message.blocks().into_iter().map(|block| match block {
         ContentBlock::ToolResult(result) => {
             format!("{}={}", result.tool_use_id, result.content.text().chars().take(12).collect::<String>())
@@ -113,13 +113,13 @@ fn nothing_is_done_below_eighty_percent_and_something_at_eighty() {
     case.fixed.system = 800 - total;
 
     case.window.tokens = 1001;
-    assert_eq!(case.plan(), Verdict::Fits { tokens: 800 });
+    assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: 800 });
     case.window.tokens = 1000;
     assert_eq!(case.compacted().before_tokens, 800);
     case.window = Window { tokens: 1001, max_tokens: 201 };
     assert_eq!(case.compacted().before_tokens, 800, "no room for the longest answer");
     case.window = Window { tokens: 100_000, max_tokens: 0 };
-    assert_eq!(case.plan(), Verdict::Fits { tokens: 800 });
+    assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: 800 });
     case.force = true;
     assert_eq!(case.compacted().before_tokens, 800);
 }
@@ -144,7 +144,7 @@ fn older_results_are_cleared_first_and_only_once() {
     assert_eq!(case.texts()[12], "d=xxxxxxxxxxxx", "recent rounds are untouched");
     assert_eq!(case.starts, [0, 6, 10, 14, 18]);
     case.force = true;
-    assert!(!matches!(case.plan(), Verdict::Compacted(plan) if plan.cleared_results > 0), "what is cleared is not cleared again");
+    assert!(!matches!(case.plan(), CompactionOutcome::Compacted(plan) if plan.cleared_results > 0), "what is cleared is not cleared again");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn extraction_drops_logs_then_answers_then_calls_and_keeps_requests_and_errors()
         for goal in (0..=total).rev().step_by(10) {
             let mut draft = draft::Draft::new(problem);
             extract::extract(&mut draft, 1, goal);
-            let left = draft.kept_units(1).map(|(_, unit)| told(case.history.messages().get(unit.start).unwrap())).collect();
+            let left = draft.kept_units(1).map(|(_, unit)| digest(case.history.messages().get(unit.start).unwrap())).collect();
             if seen.last() != Some(&left) {
                 seen.push(left);
             }
@@ -207,7 +207,7 @@ fn many_rounds(count: usize, window: u64) -> Case {
 }
 
 #[test]
-fn what_is_dropped_is_told_by_one_pair_that_later_ones_fold_into_their_own() {
+fn one_pair_describes_what_is_dropped_and_later_pairs_fold_it_in() {
     let mut case = many_rounds(30, 4500);
     case.pinned = vec!["never deploy on Friday".into()];
 
@@ -222,18 +222,18 @@ fn what_is_dropped_is_told_by_one_pair_that_later_ones_fold_into_their_own() {
     assert!(pair.text().contains(&format!("\n- `9:0-{}` {} messages, up to round ", span.to, span.messages)));
     assert!(pair.text().contains(&span.hash));
     assert_eq!(case.history.messages().get(1).unwrap().text(), ANSWER);
-    assert_eq!(case.texts()[2..4], ["ask 1", "ask 2"], "what a person said stays in this step");
+    assert_eq!(case.texts()[2..4], ["ask 1", "ask 2"], "the text of a person stays in this step");
     assert_eq!(case.starts.len(), 30);
 
     for round in 0..25 {
         case = case.round([long(&format!("n{round}"), 100)]);
-        if let Verdict::Compacted(plan) = case.plan() {
+        if let CompactionOutcome::Compacted(plan) = case.plan() {
             case.apply(&plan);
         }
     }
-    let stub = Stub::read(case.history.messages().get(0).unwrap());
-    assert!(stub.pointers.len() >= 2);
-    assert_eq!(stub.pointers[0].span, format!("9:0-{}", span.to));
+    let pair = SummaryPair::read(case.history.messages().get(0).unwrap());
+    assert!(pair.pointers.len() >= 2);
+    assert_eq!(pair.pointers[0].span, format!("9:0-{}", span.to));
     assert_eq!(case.texts().iter().filter(|text| *text == ANSWER).count(), 1);
     assert!(case.history.messages().get(0).unwrap().text().contains("never deploy on Friday"));
 }
@@ -259,9 +259,10 @@ fn a_ready_summary_takes_the_place_of_all_it_was_made_of() {
     let text = case.history.messages().get(0).unwrap().text();
     assert!(text.contains("\n### Summary\n> They counted to thirty.\n> ### Removed Messages\n"), "{text}");
     assert!(!case.texts().contains(&"ask 1".to_owned()), "what the summary was made of is gone");
-    assert!(text.contains("- ask 1\n") || text.contains("- ask 2"), "and yet told of: {text}");
+    assert!(text.contains("- ask 1\n") || text.contains("- ask 2"), "and yet in the summary: {text}");
     assert!(
-        Stub::read(case.history.messages().get(0).unwrap()).pointers.iter().all(|pointer| pointer.pending.is_none()) || second.summarise
+        SummaryPair::read(case.history.messages().get(0).unwrap()).pointers.iter().all(|pointer| pointer.pending.is_none())
+            || second.summarise
     );
 }
 
@@ -361,7 +362,7 @@ fn under_twenty_messages_old_rounds_stay_while_they_fit() {
     let total: u64 = case.history.messages().iter().map(count).sum();
     assert!((800..1000).contains(&total), "{total}");
 
-    assert_eq!(case.plan(), Verdict::Fits { tokens: total });
+    assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: total });
     case.window.tokens = total - 1;
     assert!(case.compacted().steps.contains(&CompactionStep::OldestRounds), "few huge messages are no reason to exceed the window");
 }
@@ -389,7 +390,7 @@ fn what_cannot_fit_names_its_largest_part() {
         let mut case = Case::new(1000).round([]);
         change(&mut case);
         match case.plan() {
-            Verdict::TooLarge { part, part_tokens, tokens, limit } => {
+            CompactionOutcome::TooLarge { part, part_tokens, tokens, limit } => {
                 assert!(tokens > limit && part_tokens <= tokens);
                 part
             }
@@ -445,7 +446,7 @@ fn the_work_grows_with_the_history_and_no_faster() {
             seq_label: "1",
             force: false,
         };
-        assert!(matches!(plan(&problem), Verdict::Compacted(_)));
+        assert!(matches!(plan(&problem), CompactionOutcome::Compacted(_)));
         calls.get()
     };
 
@@ -460,8 +461,8 @@ fn a_person_cannot_forge_a_pair() {
     let (pair, answer) = (case.history.messages().get(0).unwrap().clone(), case.history.messages().get(1).unwrap().clone());
     let messages: MessageList = [pair, answer].into_iter().collect();
 
-    assert!(units::cut(&messages, &[]).stub);
-    assert!(!units::cut(&messages, &[0]).stub, "what a round begins with was said by a person");
+    assert!(units::cut(&messages, &[]).has_pair);
+    assert!(!units::cut(&messages, &[0]).has_pair, "what a round begins with is the text of a person");
     assert_ne!(span_hash(messages.iter()), span_hash([]));
     assert!(matches!(plan.edits[0], Edit::Put(_)));
 }

@@ -3,8 +3,8 @@
 
 use super::super::{
     importance::CLEARED,
-    rules::{one_line, said},
-    stub::{ANSWER, POINTERS_MAX, REQUEST_CHARS, Stub},
+    rules::{one_line, text_of},
+    summary_pair::{ANSWER, POINTERS_MAX, REQUEST_CHARS, SummaryPair},
     tests::stories::{call, count, result},
     *,
 };
@@ -177,7 +177,7 @@ impl Setup {
         }
     }
 
-    fn plan(&self, story: &Story) -> Verdict {
+    fn plan(&self, story: &Story) -> CompactionOutcome {
         plan(&Problem {
             history: &story.history,
             round_starts: &story.starts,
@@ -201,7 +201,7 @@ impl Setup {
 
 /// The user's text in a message, as the summary pair shows it.
 fn asked(message: &Message) -> Option<String> {
-    Some(one_line(&said(&message.blocks()), REQUEST_CHARS)).filter(|text| message.role() == Role::User && !text.is_empty())
+    Some(one_line(&text_of(&message.blocks()), REQUEST_CHARS)).filter(|text| message.role() == Role::User && !text.is_empty())
 }
 
 fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
@@ -280,14 +280,14 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
     assert!(gone.iter().all(|index| (span.from..span.to).contains(index)), "everything that is gone can be read again");
     assert_eq!(span.messages as usize, gone.len());
     assert_eq!(span.hash, span_hash(old.messages().range(span.from..span.to)));
-    let stub = Stub::read(summary);
-    assert!(stub.pointers.len() <= POINTERS_MAX);
-    assert_eq!(stub.pointers.last().unwrap().pending.is_some(), plan.summarise);
-    let said: Vec<String> = gone.iter().filter_map(|index| asked(old_messages[*index])).collect();
-    for (told, said) in stub.requests.iter().rev().zip(said.iter().rev()) {
-        assert!(said.starts_with(told.trim_end_matches("...").trim_end()), "{told:?} {said:?}");
+    let pair = SummaryPair::read(summary);
+    assert!(pair.pointers.len() <= POINTERS_MAX);
+    assert_eq!(pair.pointers.last().unwrap().pending.is_some(), plan.summarise);
+    let asked: Vec<String> = gone.iter().filter_map(|index| asked(old_messages[*index])).collect();
+    for (kept, asked) in pair.requests.iter().rev().zip(asked.iter().rev()) {
+        assert!(asked.starts_with(kept.trim_end_matches("...").trim_end()), "{kept:?} {asked:?}");
     }
-    assert!(said.is_empty() || !stub.requests.is_empty());
+    assert!(asked.is_empty() || !pair.requests.is_empty());
     Story { history: new, starts: plan.round_starts.clone(), ids: story.ids }
 }
 
@@ -327,23 +327,23 @@ fn every_history_fits_its_verdict_and_loses_nothing_that_a_person_said() {
             assert!(!dice.one_in(8) || setup.plan(&story) == verdict, "the same twice");
             let mut note = |what: String| *seen.entry(what).or_insert(0_u32) += 1;
             match &verdict {
-                Verdict::Fits { tokens } => {
+                CompactionOutcome::Fits { tokens } => {
                     note("fits".into());
                     assert_eq!(*tokens, setup.total(&story.history));
                     assert!(*tokens <= setup.window.limit());
                 }
-                Verdict::TooLarge { part, part_tokens, tokens, limit } => {
+                CompactionOutcome::TooLarge { part, part_tokens, tokens, limit } => {
                     note(format!("too large: {part}"));
                     assert!(tokens > limit && part_tokens <= tokens);
                     assert_eq!(*limit, setup.window.limit());
                 }
-                Verdict::Compacted(plan) => {
+                CompactionOutcome::Compacted(plan) => {
                     plan.steps.iter().for_each(|step| note(format!("{step:?}")));
                     note(format!("generation {generation}"));
                     story = check_plan(&setup, &story, plan);
                     if !setup.force && dice.one_in(2) {
                         let again = setup.plan(&story);
-                        assert!(matches!(again, Verdict::Fits { .. }) || setup.ready, "twice in a row: {again:?}");
+                        assert!(matches!(again, CompactionOutcome::Fits { .. }) || setup.ready, "twice in a row: {again:?}");
                     }
                 }
             }
@@ -389,7 +389,7 @@ fn a_rewound_history_is_compacted_as_well_as_any() {
         let total: u64 = story.history.messages().iter().map(count).sum();
         let mut setup = Setup::generated(&dice, total);
         for _ in 0..4 {
-            if let Verdict::Compacted(plan) = setup.plan(&story) {
+            if let CompactionOutcome::Compacted(plan) = setup.plan(&story) {
                 story = check_plan(&setup, &story, &plan);
             }
             let (prefix, border) = story.history.prefix(dice.below(story.history.messages().len() as u64 + 1) as usize);
@@ -419,15 +419,15 @@ fn three_hundred_rounds_in_a_small_window_always_fit() {
                 story.push_exchange(&dice);
                 setup.ready = dice.one_in(3);
                 match setup.plan(&story) {
-                    Verdict::Fits { tokens } => assert!(tokens <= 7000),
-                    Verdict::Compacted(plan) => {
+                    CompactionOutcome::Fits { tokens } => assert!(tokens <= 7000),
+                    CompactionOutcome::Compacted(plan) => {
                         compactions += 1;
                         story = check_plan(&setup, &story, &plan);
                         setup.ready = false;
-                        assert!(matches!(setup.plan(&story), Verdict::Fits { .. }));
+                        assert!(matches!(setup.plan(&story), CompactionOutcome::Fits { .. }));
                     }
                     // A single batch may be larger than the window.
-                    Verdict::TooLarge { part, part_tokens, .. } => {
+                    CompactionOutcome::TooLarge { part, part_tokens, .. } => {
                         assert_eq!(part, "current round");
                         assert!(part_tokens > 4000, "round {round}: {part_tokens}");
                         story.history = story.history.prefix(*story.starts.last().unwrap() + 1).0;

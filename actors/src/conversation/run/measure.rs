@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     chat::{History, Message, ModelRequest, span_hash},
-    compactor::{CompactorRef, Fixed, Plan, Problem, SummaryJob, Verdict, Window, plan},
+    compactor::{CompactionOutcome, CompactorRef, Fixed, Plan, Problem, SummaryJob, Window, plan},
     conversation::round::{
         input::{ContextOutcome, Draft},
         rules::ContextRules,
@@ -66,13 +66,13 @@ impl Measurement {
         self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
         let before = self.history.messages().clone();
         let first = match self.climb().await {
-            Some(Verdict::Compacted(plan)) => plan,
-            Some(Verdict::TooLarge { part, part_tokens, tokens, limit }) => {
+            Some(CompactionOutcome::Compacted(plan)) => plan,
+            Some(CompactionOutcome::TooLarge { part, part_tokens, tokens, limit }) => {
                 return ContextOutcome::TooLarge { part, part_tokens, tokens, limit };
             }
             // If the planner panicked, the call goes out: the provider decides whether the request
             // fits.
-            Some(Verdict::Fits { .. }) | None => return ContextOutcome::Fits,
+            Some(CompactionOutcome::Fits { .. }) | None => return ContextOutcome::Fits,
         };
         let mut plans = vec![(first.clone(), span_hash(before.iter()))];
         if self.asked {
@@ -99,18 +99,18 @@ impl Measurement {
         let input_hash = span_hash(history.messages().iter());
         let then = Self { exact: None, history, window, round_starts: first.round_starts.clone(), ..self.clone() };
         match then.climb().await? {
-            Verdict::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
-            Verdict::Compacted(_) | Verdict::Fits { .. } | Verdict::TooLarge { .. } => None,
+            CompactionOutcome::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
+            CompactionOutcome::Compacted(_) | CompactionOutcome::Fits { .. } | CompactionOutcome::TooLarge { .. } => None,
         }
     }
 
     /// Counts and plans on the blocking pool; `None` if the planner panicked.
-    async fn climb(&self) -> Option<Verdict> {
+    async fn climb(&self) -> Option<CompactionOutcome> {
         let (this, compactor) = (self.clone(), self.compactor.clone());
         self.compactor.on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash))).await
     }
 
-    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> Verdict {
+    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
         let (model, counter) = (&*self.request.model, self.counter.counter());
         let count = |message: &Message| counter.count_message(model, message);
         let system = self.request.system.as_deref().map_or(0, |system| counter.count_text(model, system));

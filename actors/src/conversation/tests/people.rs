@@ -13,7 +13,7 @@ use crate::{
     chat::{
         ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
-    compactor::{CompactionSettings, Fixed, Problem, Verdict, Window, plan},
+    compactor::{CompactionOutcome, CompactionSettings, Fixed, Problem, Window, plan},
     conversation::round::{
         Input, ModelOutcome, NewPrompt, OnBusy,
         input::{ContextOutcome, Draft},
@@ -387,9 +387,9 @@ fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
         force: rng.percent(50),
     });
     match verdict {
-        Verdict::Fits { .. } => ContextOutcome::Fits,
-        Verdict::TooLarge { part, part_tokens, tokens, limit } => ContextOutcome::TooLarge { part, part_tokens, tokens, limit },
-        Verdict::Compacted(plan) => {
+        CompactionOutcome::Fits { .. } => ContextOutcome::Fits,
+        CompactionOutcome::TooLarge { part, part_tokens, tokens, limit } => ContextOutcome::TooLarge { part, part_tokens, tokens, limit },
+        CompactionOutcome::Compacted(plan) => {
             let before = state.history.messages().clone();
             ContextOutcome::Compacted(Box::new(Draft { before, plans: vec![(plan, "hash".into())] }))
         }

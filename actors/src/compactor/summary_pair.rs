@@ -52,7 +52,7 @@ pub(super) struct Pending {
 
 /// The content of the pair.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Stub {
+pub(super) struct SummaryPair {
     /// Key decisions, oldest first.
     pub decisions: Vec<String>,
     /// Tool outcomes, oldest first.
@@ -108,13 +108,13 @@ pub(super) fn is_pair(summary: &Message, answer: &Message) -> bool {
         && answer.role() == Role::Assistant
         && answer.text() == ANSWER
         && summary.text().starts_with(HEAD)
-        && !Stub::read(summary).pointers.is_empty()
+        && !SummaryPair::read(summary).pointers.is_empty()
 }
 
-impl Stub {
+impl SummaryPair {
     /// Writes the pair with the most detail that fits into `tokens_max`, as measured by `count`.
     /// The least detailed level is written even if it does not fit. Pinned lines are never cut.
-    pub(super) fn pair(&self, pinned: &[String], tokens_max: u64, count: &dyn Fn(&Message) -> u64) -> (Message, Message) {
+    pub(super) fn messages(&self, pinned: &[String], tokens_max: u64, count: &dyn Fn(&Message) -> u64) -> (Message, Message) {
         let answer = Message::assistant(ANSWER);
         let room = tokens_max.saturating_sub(count(&answer));
         let mut least = None;
@@ -168,11 +168,11 @@ impl Stub {
         text
     }
 
-    /// Reads what [`Stub::pair`] wrote. Pinned lines are not read, since callers pass them each
+    /// Reads what [`SummaryPair::messages`] wrote. Pinned lines are not read, since callers pass them each
     /// time.
     pub(super) fn read(summary: &Message) -> Self {
         let text = summary.text();
-        let mut stub = Self::default();
+        let mut pair = Self::default();
         let mut section = "";
         for line in text.lines() {
             if line.starts_with("## ") || line.starts_with("### ") {
@@ -181,26 +181,26 @@ impl Stub {
             }
             let item = line.strip_prefix("- ");
             match (section, item) {
-                ("### Key Decisions", Some(item)) => stub.decisions.push(item.to_owned()),
-                ("### Tool Outcomes", Some(item)) => stub.outcomes.push(item.to_owned()),
-                (REQUESTS, Some(item)) => stub.requests.push(item.to_owned()),
-                (REMOVED, Some(item)) => stub.pointers.extend(Pointer::read(item)),
+                ("### Key Decisions", Some(item)) => pair.decisions.push(item.to_owned()),
+                ("### Tool Outcomes", Some(item)) => pair.outcomes.push(item.to_owned()),
+                (REQUESTS, Some(item)) => pair.requests.push(item.to_owned()),
+                (REMOVED, Some(item)) => pair.pointers.extend(Pointer::read(item)),
                 (SUMMARY, _) => {
                     if let Some(line) = line.strip_prefix("> ") {
-                        push_line(&mut stub.summary, "", line);
+                        push_line(&mut pair.summary, "", line);
                     }
                 }
-                (ROUNDS, _) => stub.read_round(line),
+                (ROUNDS, _) => pair.read_round(line),
                 (REMOVED, None) => {
                     if let Some(count) = line.strip_prefix("Rounds removed as a whole: ") {
-                        stub.rounds_gone = count.parse().unwrap_or_default();
+                        pair.rounds_gone = count.parse().unwrap_or_default();
                     }
                 }
                 _ => {}
             }
         }
-        stub.summary.truncate(stub.summary.trim_end().len());
-        stub
+        pair.summary.truncate(pair.summary.trim_end().len());
+        pair
     }
 
     fn read_round(&mut self, line: &str) {
