@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_of_reminders_alone_is_told_from_what_a_person_said() {
+    fn a_message_of_reminders_alone_differs_from_a_persons() {
         let told = super::super::reminder("a \"b\"\nc");
         let is = |blocks: &[ContentBlock]| Message::new(Role::User, blocks).unwrap().is_reminders();
 

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn age_shortens_thoughts_and_nothing_that_a_person_or_a_tool_said() {
+    fn age_shortens_thoughts_and_no_text_of_a_person_or_a_tool() {
         let mut records = MessageRecords::default();
         let long = "想".repeat(300);
         for round in 0..8 {

@@ -512,7 +512,7 @@ impl Durable {
         let moved = Edit::moves(edits, len);
         self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
         self.context.window.counted(after_tokens, self.history.messages().wire_bytes() as u64);
-        self.say_skills_again(edits)?;
+        self.repeat_skills(edits)?;
         self.context.last_compaction = Some(CompactionNote { seq, before_tokens, after_tokens, mode: mode.to_owned() });
         self.metrics.compression_events += 1;
         Ok(())
@@ -520,7 +520,7 @@ impl Durable {
 
     /// Appends the messages of active skills that the edits removed, behind the new start of the
     /// history, so that the model keeps reading them.
-    fn say_skills_again(&mut self, edits: &[Edit]) -> Result<(), String> {
+    fn repeat_skills(&mut self, edits: &[Edit]) -> Result<(), String> {
         let head = edits.iter().take_while(|edit| matches!(edit, Edit::Put(_))).count();
         let head = u32::try_from(head).map_err(|error| error.to_string())?;
         let messages = self.history.messages();

@@ -121,10 +121,10 @@ impl RoundMarks {
 /// Returns the indices of messages that a person wrote: user messages that hold neither tool
 /// results nor only reminders.
 pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
-    messages.iter().enumerate().filter(|(_, message)| is_said_by_a_person(message)).map(|(index, _)| index)
+    messages.iter().enumerate().filter(|(_, message)| is_from_a_person(message)).map(|(index, _)| index)
 }
 
-fn is_said_by_a_person(message: &Message) -> bool {
+fn is_from_a_person(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty() && !message.is_reminders()
 }
 

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_a_line_with_what_tells_most_first() {
+    fn a_call_is_a_line_with_its_most_telling_argument_first() {
         let line = |input: &str| summary("grep_search", &RawJson::from_text(input).unwrap());
 
         assert_eq!(line(r#"{"context":2,"glob":"*.rs","path":"src","pattern":"fn main"}"#), "grep_search fn main src context=2 *.rs");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_counts_once_and_another_result_begins_anew() {
+    fn a_batch_counts_once_and_another_result_restarts_the_count() {
         let (same, other) = (ToolExecutionResult::ok("pending"), ToolExecutionResult::ok("done"));
         let mut repeats = Repeats::default();
 

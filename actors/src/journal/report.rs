@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_told_apart() {
+    fn thousands_have_separators() {
         assert_eq!([0, 12, 999, 1_000, 1_234_567].map(thousands), ["0", "12", "999", "1,000", "1,234,567"]);
     }
 }

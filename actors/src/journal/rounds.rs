@@ -76,7 +76,7 @@ impl RoundsReader {
         }
         self.state.apply(entry)?;
         if matches!(&entry.body, EntryBody::Imported { rounds, .. } if rounds.is_empty()) {
-            self.records = told_by(&self.id, &self.state);
+            self.records = records_of(&self.id, &self.state);
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ pub fn settled(rounds: Vec<ConversationRound>) -> (Vec<ConversationRound>, Vec<R
 }
 
 /// Derives records from the messages of a history that came without records.
-fn told_by(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
+fn records_of(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
     let mut records: Vec<ConversationRound> = Vec::new();
     let mut marks = state.rounds.as_slice().iter().peekable();
     for (index, message) in state.history.messages().iter().enumerate() {

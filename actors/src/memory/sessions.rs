@@ -63,13 +63,13 @@ impl Session {
     fn summary(&self, conversation: ConversationId) -> SessionSummary {
         let Self { head, open, wake_at, ref failed, .. } = *self;
         let first = self.entries.iter().find(|entry| !entry.bytes.is_empty());
-        let (created_at, updated_at) = (told_at(first), told_at(self.entries.last()));
+        let (created_at, updated_at) = (stored_at(first), stored_at(self.entries.last()));
         SessionSummary { conversation, head, open, wake_at, created_at, updated_at, failed: failed.clone() }
     }
 }
 
 /// Returns the time in an entry's envelope.
-fn told_at(entry: Option<&StoredEntry>) -> Timestamp {
+fn stored_at(entry: Option<&StoredEntry>) -> Timestamp {
     #[derive(Deserialize)]
     struct At {
         at: Timestamp,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_is_told_may_append_again_at_once() {
+    async fn an_answered_caller_may_append_again_at_once() {
         let store = Arc::new(MemorySessions::new());
         let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
         let make = |expected: Head, done| Append {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_estimate_stands_where_nobody_answers() {
+    async fn the_estimate_stands_without_an_answer() {
         let estimate = counter(true).count("house-7b", example_request()).await;
         assert!(matches!(estimate, Counted::Estimate(tokens) if tokens > 0));
 

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_nobody_else_wants_are_had_soon_however_long_the_calls() {
+    fn permits_without_competition_are_granted_soon_however_long_the_calls() {
         let mut pacing = Pacing::default();
         pacing.asks(&"other", 1, SHARES_FOR);
         pacing.begins(&"other", PLACES, SHARES_FOR);

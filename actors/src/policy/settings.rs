@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_told_in_its_own_words() {
+    fn each_fault_has_its_own_message() {
         assert_eq!(fault(|_| {}), "well");
         assert_eq!(fault(|settings| settings.log_level = "warning".into()), "well", "any case");
         assert_eq!(fault(|settings| settings.log_level = "Loud".into()), "Invalid log_level: Loud");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_visible_skill_nothing_is_told() {
+    fn without_a_visible_skill_the_index_is_empty() {
         let hidden = SkillMetadata { disable_model_invocation: true, ..metadata("secret", "x") };
 
         let index = SkillIndex::of([&hidden]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn many_skills_are_told_shorter_and_more_are_counted() {
+    fn many_skills_have_shorter_lines_and_the_rest_are_counted() {
         let many = |count: usize| (0..count).map(|n| metadata(&format!("skill-{n:04}"), &"long ".repeat(190))).collect::<Vec<_>>();
 
         let (few, more, most) = (SkillIndex::of(&many(10)), SkillIndex::of(&many(100)), SkillIndex::of(&many(5000)));

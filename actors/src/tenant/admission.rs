@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_zero_lets_nobody_in_and_says_to_look_again() {
+    fn a_bound_of_zero_refuses_all_with_a_hint_to_retry() {
         assert_eq!(take(0, 0, 1, 0), Err(Duration::from_secs(60)));
         assert_eq!(take(u64::MAX, 7, 1, 0), Err(Duration::from_secs(60)));
     }

@@ -109,7 +109,7 @@ async fn who_leaves_the_queue_of_turns_leaves_nothing_behind() {
 }
 
 #[test]
-fn memory_is_given_back_to_the_byte_whoever_races() {
+fn concurrent_callers_release_their_memory_to_the_byte() {
     let memory = Arc::new(Memory::new(1000));
     let workers = (0..8u64).map(|seed| {
         let memory = memory.clone();

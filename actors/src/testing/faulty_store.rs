@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_store_tells_those_who_hang() {
+    async fn a_dropped_store_answers_the_calls_that_hang() {
         let store = FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new().append(1, Fault::Hang));
         let (tell, mut told) = mpsc::unbounded_channel();
         append(&store, 1, &tell);

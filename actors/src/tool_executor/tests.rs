@@ -95,7 +95,7 @@ async fn run(tool: &Arc<Counting>, environment: &ToolEnvironment, index: u32, in
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_identical_pure_calls_share_one_run_and_tell_all_who_wait() {
+async fn fifty_identical_pure_calls_share_one_run_and_its_progress() {
     let (tool, environment) = (Counting::new(spec(), 100), ToolEnvironment::alone(scope("root")));
     let lines = Arc::new(AtomicU32::new(0));
 

@@ -313,7 +313,7 @@ fn cases(usual: u64) -> u64 {
 }
 
 #[test]
-fn every_history_fits_its_verdict_and_loses_nothing_that_a_person_said() {
+fn every_history_fits_its_outcome_and_loses_no_text_of_a_person() {
     let seed = seed("compaction");
     let mut seen = std::collections::BTreeMap::new();
     for case in 0..cases(5000) {

@@ -28,7 +28,7 @@ async fn entries(host: &Host) -> Vec<EntryBody> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_what_was_said() {
+async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_its_text() {
     let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
     let reply = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(500, 400));
     let model = Arc::new(ScriptedModel::always(reply));
@@ -62,7 +62,7 @@ async fn spending_survives_sleep_and_the_next_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_told() {
+async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_reported() {
     let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(1000, 100))));
     let plain = host(&model).await;
     let priced = builder(&model).model("scripted-1").prices(sonnet()).build().await.unwrap();
@@ -160,7 +160,7 @@ async fn sixty_four_sends_on_one_tenant_overspend_at_most_the_calls_in_flight() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_can_be_spent() {
+async fn what_is_released_can_be_spent() {
     let model = Arc::new(ScriptedModel::replies([Reply::stall(), Reply::text("ok").usage(usage(10, 10))]));
     let host = builder(&model).max_tokens(100).build().await.unwrap();
     let tenant = host.tenant("acme");
@@ -177,7 +177,7 @@ async fn what_is_given_back_can_be_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_model_is_told_once_each_when_little_is_left() {
+async fn the_model_is_reminded_once_at_each_threshold() {
     let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
     let model = Arc::new(ScriptedModel::answering(|_, call| {
         let used = [usage(8000, 100), usage(50, 50), usage(1400, 10), usage(10, 10)][call.min(3)];

@@ -61,7 +61,7 @@ async fn a_watcher_that_catches_up_reads_a_long_journal_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_stopped_reading_goes_on_in_a_conversation_made_anew_by_a_snapshot() {
+async fn a_watcher_that_stopped_reading_continues_in_a_recreated_conversation_by_a_snapshot() {
     let sessions = store();
     let model = long(&sessions).await;
     let clock = ManualClock::at(Timestamp(1_795_300_900_000)); // Later, hence a later epoch.
@@ -86,7 +86,7 @@ async fn one_that_stopped_reading_goes_on_in_a_conversation_made_anew_by_a_snaps
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_told_before_the_stop_is_read_after_it() {
+async fn events_from_before_the_stop_are_read_after_it() {
     let model = Arc::new(ScriptedModel::always(Reply::text("said")));
     let host = host(&model).await;
     conversation(&host).send("zero").await.unwrap().outcome().await.unwrap();

@@ -52,7 +52,7 @@ async fn deleting_what_is_not_there_says_so_and_what_sleeps_is_deleted_without_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_a_running_round_cancels_it_and_tells_its_watchers_and_those_who_wait() {
+async fn deleting_a_running_round_cancels_it_and_ends_its_watchers_and_callers() {
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
         "new" => Reply::text("fresh"),
         _ => Reply::text("half").then_stall(),

@@ -33,7 +33,7 @@ async fn say(conversation: &ConversationHandle, text: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_is_told_round_after_round_and_wakes_nobody() {
+async fn a_watcher_sees_round_after_round_and_wakes_no_conversation() {
     let host = host(&echo()).await;
     let conversation = conversation(&host);
     say(&conversation, "zero").await;
@@ -55,7 +55,7 @@ async fn a_watcher_is_told_round_after_round_and_wakes_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_is_told_the_running_round_from_its_start() {
+async fn a_watcher_that_joins_sees_the_running_round_from_its_start() {
     let model = Arc::new(ScriptedModel::replies([Reply::text("before"), Reply::text("half of it").chunks(3).then_stall()]));
     let host = host(&model).await;
     let conversation = conversation(&host);
@@ -71,7 +71,7 @@ async fn who_joins_is_told_the_running_round_from_its_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleeping_conversation_tells_everything_from_its_journal_and_is_not_woken() {
+async fn a_sleeping_conversation_is_watched_from_its_journal_and_is_not_woken() {
     let (sessions, model) = (store(), echo());
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     for text in ["one", "two", "three"] {
@@ -143,7 +143,7 @@ async fn an_unknown_conversation_and_another_tenants_are_not_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_is_told_on_from_a_cursor_and_ends_with_it() {
+async fn a_round_continues_from_a_cursor_and_ends_the_watch() {
     let host = host(&echo()).await;
     let conversation = conversation(&host);
     let mut reply = conversation.send("one").await.unwrap();
@@ -283,7 +283,7 @@ async fn drop_host(host: Host, round: crate::ids::RoundId) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_the_one_made_anew() {
+async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
     let (sessions, model, wall) = (store(), echo(), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
     let make = || {
         let builder = HostBuilder::new(super::clocks::Wall(wall.clone()), SeededEntropy::new(7), |host| host);

@@ -100,7 +100,7 @@ pub(super) fn artifact_in(observation: &str) -> ArtifactId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watchers_hear_once_a_second_at_most_how_far_a_subagent_is() {
+async fn watchers_see_the_progress_of_a_subagent_at_most_once_a_second() {
     let (slow, _) = probe("slow", EffectClass::Pure, |_| async {
         tokio::time::sleep(Duration::from_millis(400)).await;
         Ok("ok".into())

@@ -119,7 +119,7 @@ async fn a_task_has_the_sandbox_and_the_permissions_of_its_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_asked_by_a_task_what_needs_a_person_is_denied_at_once() {
+async fn a_task_asks_no_person_and_what_needs_one_is_denied_at_once() {
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
         1 => Reply::tool("pay", &json!({})),
         _ => Reply::text(results(request).join("|")),
@@ -331,7 +331,7 @@ async fn after_a_crash_the_same_name_finds_what_is_over_and_what_is_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_interrupted_is_given_again_under_the_same_name() {
+async fn an_interrupted_task_is_sent_again_under_the_same_name() {
     let store = store();
     let first = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
         "over" => Reply::text("over before"),

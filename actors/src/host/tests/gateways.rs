@@ -64,7 +64,7 @@ async fn a_gateway_is_changed_in_place_for_conversations_that_are_awake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_goes_on_with_the_fallback_and_its_watchers_hear_of_it() {
+async fn a_conversation_goes_on_with_the_fallback_and_its_watchers_see_it() {
     let primary = Arc::new(ScriptedModel::always(Reply::error(server_error())));
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
     let host = builder(&primary).model_retry(ModelRetryPolicy { max_retries: 0, ..Default::default() }).build().await.unwrap();

@@ -49,7 +49,7 @@ async fn a_crashed_conversation_reloads_from_its_journal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_that_crashes_again_and_again_fails_with_its_callers_told() {
+async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
     struct AlwaysPanics;
     impl Hook for AlwaysPanics {
         fn before_tool(&self, _: &Scope, _: &ToolSpec, _: &RawJson) -> Verdict {

@@ -32,7 +32,7 @@ impl SchemaCheck for Rules {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_is_a_value_and_the_model_was_told_its_schema() {
+async fn an_answer_is_a_value_and_the_model_got_its_schema() {
     let model = Arc::new(ScriptedModel::always(Reply::text("Sure:\n```json\n{\"name\":\"Lisbon\"}\n```")));
     let host = host(&model).await;
 

@@ -44,7 +44,7 @@ fn refusal(result: Result<Round, SendError>) -> (&'static str, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_bound_refuses_at_once_with_a_hint_and_wakes_nobody() {
+async fn every_bound_refuses_at_once_with_a_hint_and_wakes_no_conversation() {
     let cases: [(Quotas, &str, std::ops::RangeInclusive<u64>, Refused); 6] = [
         (
             Quotas { prompts_max: Some(1), ..Quotas::default() },

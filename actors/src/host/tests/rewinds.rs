@@ -129,7 +129,7 @@ async fn a_fork_does_not_overwrite_and_does_not_wake() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_tells_what_it_took_and_how_it_ended() {
+async fn a_round_records_its_usage_and_its_end() {
     let model = Arc::new(ScriptedModel::replies([
         Reply::text("hello").after(Duration::from_millis(250)),
         Reply::error(crate::ports::ProviderError::Overloaded),

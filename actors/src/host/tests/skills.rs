@@ -143,7 +143,7 @@ async fn a_person_activates_until_it_is_ended_and_another_model_answers_meanwhil
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_skill_used_again_is_not_said_again() {
+async fn the_text_of_a_skill_that_is_used_again_is_not_repeated() {
     let calls = [activate("a"), Reply::text("x"), activate("a"), Reply::text("y")];
     let model = Arc::new(ScriptedModel::replies(calls));
     let host = builder(&model).shared_skills(source([skill("a")])).build().await.unwrap();

@@ -19,7 +19,7 @@ async fn waits(conversation: &ConversationHandle) -> (ConversationState, WaitsFo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_tells_its_model_its_sleep_and_its_figures() {
+async fn the_status_shows_the_model_the_sleep_and_the_figures() {
     let model = Arc::new(ScriptedModel::always(Reply::text("slow").after(Duration::from_secs(5))));
     let host = host(&model).await;
     let conversation = conversation(&host);
@@ -42,7 +42,7 @@ async fn a_conversation_tells_its_model_its_sleep_and_its_figures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_tells_its_retry_and_its_place_in_the_queue() {
+async fn the_status_shows_the_retry_and_the_place_in_the_queue() {
     let refused = ProviderError::RateLimited { retry_after: Some(Duration::from_secs(7)), message: "slow down".into() };
     let model = Arc::new(ScriptedModel::replies([Reply::error(refused), Reply::stall()]));
     let host = builder(&model).limits(Limits { model_calls_max: 1, ..Limits::default() }).build().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_conversation_tells_its_retry_and_its_place_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_tells_its_tools_and_the_people_that_it_waits_for() {
+async fn the_status_shows_the_tools_and_the_people_that_it_waits_for() {
     let (reads, _) = probe("read", EffectClass::Pure, |_| std::future::pending());
     let model = Arc::new(ScriptedModel::always(Reply::tool("read", &json!({}))));
     let host =
@@ -87,7 +87,7 @@ async fn a_conversation_tells_its_tools_and_the_people_that_it_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_runs_is_told_and_not_the_one_beside_it_that_asks() {
+async fn the_status_shows_the_running_call_and_not_the_one_that_asks() {
     let (reads, _) = probe("read", EffectClass::Pure, |_| std::future::pending());
     let model = Arc::new(ScriptedModel::always(Reply::tool("read", &json!({})).and_tool("pay", &json!({}))));
     let sessions = store();

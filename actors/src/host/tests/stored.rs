@@ -120,7 +120,7 @@ async fn a_running_round_ends_before_its_next_model_call_when_the_quota_is_used_
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_reset_nothing_of_what_was_said_is_stored_and_the_conversation_goes_on() {
+async fn after_a_reset_no_earlier_message_is_stored_and_the_conversation_goes_on() {
     const CANARY: &str = "CANARY-OF-A-PROMPT";
     let store = store();
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("CANARY-OF-AN-ANSWER")));

@@ -327,7 +327,7 @@ fn batch_seq(child: &ConversationId) -> Seq {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_but_its_parent_tells_a_subagent_anything_and_lists_hide_it() {
+async fn only_its_parent_sends_to_a_subagent_and_lists_hide_it() {
     let model = family(&["a"], |_, _| Reply::text("ok"));
     let host = builder(&model).subagents().build().await.unwrap();
     conversation(&host).send("go").await.unwrap().outcome().await.unwrap();

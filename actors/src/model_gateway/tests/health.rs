@@ -35,7 +35,7 @@ async fn a_provider_that_asks_for_less_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_queues_for_a_door_that_is_shut() {
+async fn an_open_breaker_lets_no_call_queue() {
     let script = |_: &ModelRequest, call: usize| if call == 0 { Reply::text("so").then_stall() } else { server() };
     let model = Arc::new(ScriptedModel::answering(script));
     let gateway = gateway(&model, breaking(1));

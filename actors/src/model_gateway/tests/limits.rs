@@ -65,7 +65,7 @@ async fn a_refused_call_gives_its_tokens_back_and_keeps_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_calls_while_the_provider_wants_to_be_left_alone() {
+async fn no_call_starts_while_the_provider_asks_for_a_pause() {
     let model = Arc::new(Timed::new(ScriptedModel::answering(|_, call| if call == 0 { limited(5) } else { Reply::text("hi") })));
     let gateway = gateway(&model, config());
 
@@ -134,7 +134,7 @@ async fn an_unbounded_gateway_waits_when_the_provider_says_that_nothing_is_left(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_is_given_back_while_its_caller_waits_to_try_again() {
+async fn a_permit_is_released_while_its_caller_waits_to_try_again() {
     let failed = ProviderError::Server { status: 500, retry_after: None, message: "oops".into() };
     let script = move |_: &ModelRequest, call: usize| if call == 0 { Reply::error(failed.clone()) } else { Reply::text("hi") };
     let model = Arc::new(Timed::new(ScriptedModel::answering(script)));

@@ -36,7 +36,7 @@ async fn a_narrower_gateway_lets_what_runs_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bound_that_is_lifted_keeps_nobody_waiting() {
+async fn a_bound_that_is_lifted_keeps_no_call_waiting() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
     let bounded = GatewayConfig { requests_per_minute: Some(1), tokens_per_minute: Some(1), ..config() };
     let gateway = gateway(&model, bounded);

@@ -18,7 +18,7 @@ async fn an_uncontended_call_waits_for_nothing_and_starts_no_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clock_is_watched_only_while_somebody_waits_for_it() {
+async fn the_clock_is_watched_only_while_a_call_waits_for_it() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
     let gateway = gateway(&model, GatewayConfig { requests_per_minute: Some(1), ..config() });
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -159,7 +159,7 @@ async fn a_full_queue_refuses_the_one_that_filled_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_in_the_queue_is_told_and_told_again_when_it_moved() {
+async fn a_place_in_the_queue_is_reported_and_reported_again_when_it_moved() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(1500)))));
     let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
     let flood: Vec<_> = (0..4).map(|_| spawn(&gateway, "flood")).collect();
@@ -223,7 +223,7 @@ async fn what_a_call_used_and_not_its_estimate_counts_for_a_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_a_place_takes_is_told_by_the_pace_of_this_queue() {
+async fn the_expected_wait_follows_the_pace_of_this_queue() {
     let model = Arc::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1))));
     let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
     let burst = async || {

@@ -36,7 +36,7 @@ fn three_skills_may_be_active_at_once() {
 }
 
 #[test]
-fn a_circle_is_told_with_its_whole_path() {
+fn a_circle_is_reported_with_its_whole_path() {
     let policy = SkillPolicy::default();
 
     assert_eq!(refused(&stack(&["a"], &policy), "a", &policy), "Circular dependency detected: a → a");
@@ -79,7 +79,7 @@ fn leaving_the_scope_empties_the_stack() {
 }
 
 #[test]
-fn a_frame_tells_skill_activation_and_time() {
+fn a_frame_has_skill_activation_and_time() {
     let frame = Frame::new(name("a"), id(1), Timestamp(1_500));
 
     let told = serde_json::to_value(&frame).unwrap();

@@ -28,16 +28,16 @@ pub async fn event_store(make: impl AsyncFn(usize, Duration) -> Arc<dyn EventSto
     an_unknown_stream_is_unknown(&*make(ROOM, LONG).await).await;
     events_are_read_in_order_strictly_after_the_cursor(&*make(ROOM, LONG).await).await;
     streams_are_apart(&*make(ROOM, LONG).await).await;
-    the_status_tells_running_complete_and_failed(&*make(ROOM, LONG).await).await;
+    the_status_is_running_complete_or_failed(&*make(ROOM, LONG).await).await;
     a_watcher_is_woken_by_an_event_and_by_the_end(make(ROOM, LONG).await).await;
     no_wake_up_is_lost_with_many_watchers(make(ROOM, LONG).await).await;
     concurrent_writers_lose_nothing(make(ROOM, LONG).await).await;
     a_full_stream_drops_ephemeral_events_and_keeps_durable_ones(&*make(1000, LONG).await).await;
     a_cursor_before_a_dropped_durable_event_is_expired(&*make(1000, LONG).await).await;
     a_conversation_is_read_over_its_rounds_in_order(&*make(ROOM, LONG).await).await;
-    a_reader_who_may_have_missed_something_is_told_so_and_comes_back_from_the_journal(&*make(ROOM, LONG).await).await;
+    a_reader_that_may_have_missed_something_gets_expired_and_returns_from_the_journal(&*make(ROOM, LONG).await).await;
     a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgotten(make(ROOM, LONG).await).await;
-    nobody_waits_for_an_event_that_was_dropped(&*make(1000, LONG).await).await;
+    a_dropped_event_keeps_no_reader_waiting(&*make(1000, LONG).await).await;
     bytes_are_counted_to_the_tenant(&*make(ROOM, LONG).await).await;
     an_ended_stream_expires_and_a_running_one_does_not(&*make(ROOM, Duration::from_millis(200)).await).await;
 }
@@ -113,7 +113,7 @@ async fn streams_are_apart(store: &dyn EventStore) {
     assert_eq!(store.get_status(&key("b", 1)).await, Ok(None), "another tenant's stream of the same ids");
 }
 
-async fn the_status_tells_running_complete_and_failed(store: &dyn EventStore) {
+async fn the_status_is_running_complete_or_failed(store: &dyn EventStore) {
     for round in 1..=2 {
         store.append(&key("t", round), vec![delta(1, 1)]).await.unwrap();
         assert_eq!(store.get_status(&key("t", round)).await, Ok(Some(StreamStatus::Running)));
@@ -265,7 +265,7 @@ async fn a_conversation_is_read_over_its_rounds_in_order(store: &dyn EventStore)
     assert_eq!(page.iter().map(|event| event.id).collect::<Vec<_>>(), all[1..3]);
 }
 
-async fn a_reader_who_may_have_missed_something_is_told_so_and_comes_back_from_the_journal(store: &dyn EventStore) {
+async fn a_reader_that_may_have_missed_something_gets_expired_and_returns_from_the_journal(store: &dyn EventStore) {
     store.append(&key("t", 1), vec![message(8, 3)]).await.unwrap();
 
     assert_eq!(told(store, id(5, 0), None).await, Err(EventStoreError::Expired), "entries 6 and 7 were told elsewhere");
@@ -304,7 +304,7 @@ async fn a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgot
     assert_eq!(told(&*store, id(1, 1), None).await, Err(EventStoreError::Unknown));
 }
 
-async fn nobody_waits_for_an_event_that_was_dropped(store: &dyn EventStore) {
+async fn a_dropped_event_keeps_no_reader_waiting(store: &dyn EventStore) {
     store.append(&key("t", 1), vec![message(1, 1500)]).await.unwrap();
     store.append(&key("t", 1), vec![event(id(1, 1), EventKind::TextDelta { text: "x".repeat(500) })]).await.unwrap();
     if ids(store, &key("t", 1), Some(id(1, 0))).await.is_empty() {

@@ -53,7 +53,7 @@ where
     }
     a_tool_call_comes_whole(stage(Scene::ToolCall).await).await;
     a_broken_stream_ends_in_exactly_one_error_after_its_text(stage(Scene::Cut).await).await;
-    a_refusal_is_told_before_any_event(stage(Scene::Refuses).await).await;
+    a_refusal_comes_before_any_event(stage(Scene::Refuses).await).await;
     dropping_the_stream_closes_the_connection(stage(Scene::Stalls).await).await;
     cancelling_the_token_closes_the_connection(stage(Scene::Stalls).await).await;
     a_cancelled_call_does_not_start(stage(Scene::Text).await).await;
@@ -147,7 +147,7 @@ async fn a_broken_stream_ends_in_exactly_one_error_after_its_text(stage: Stage) 
     assert!(!events.iter().any(|event| matches!(event, ModelEvent::Completed(_))), "{events:?}");
 }
 
-async fn a_refusal_is_told_before_any_event(stage: Stage) {
+async fn a_refusal_comes_before_any_event(stage: Stage) {
     let refused = open(&stage, CancellationToken::new()).await;
 
     assert!(matches!(refused, Err(ProviderError::Auth { .. })), "{:?}", refused.err());

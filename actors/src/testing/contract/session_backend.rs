@@ -23,11 +23,11 @@ const SOON: Duration = Duration::from_secs(30);
 pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     an_unknown_conversation_is_empty(&*make().await).await;
     entries_come_back_in_order_byte_for_byte(&*make().await).await;
-    an_append_elsewhere_is_a_conflict_that_tells_the_head(&*make().await).await;
+    an_append_elsewhere_is_a_conflict_with_the_head(&*make().await).await;
     a_stale_life_cannot_write(&*make().await).await;
     a_malformed_append_is_refused(&*make().await).await;
     a_batch_is_stored_whole_or_not_at_all(&*make().await).await;
-    appends_are_told_in_the_order_they_were_given(&*make().await).await;
+    appends_are_answered_in_their_order(&*make().await).await;
     after_a_failed_append_later_ones_of_the_life_fail(&*make().await).await;
     tenants_with_the_same_ids_are_apart(&*make().await).await;
     a_snapshot_comes_with_all_entries_after_it(&*make().await).await;
@@ -39,8 +39,8 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     lists_are_paged_in_order(&*make().await).await;
     open_conversations_are_found_across_tenants(&*make().await).await;
     a_failed_mark_is_seen_and_cleared(&*make().await).await;
-    every_append_is_told_once_on_close(&*make().await).await;
-    every_append_is_told_once_on_drop(make().await).await;
+    every_append_is_answered_once_on_close(&*make().await).await;
+    every_append_is_answered_once_on_drop(make().await).await;
     concurrent_lives_have_one_winner_an_epoch(make().await).await;
 }
 
@@ -118,7 +118,7 @@ async fn entries_come_back_in_order_byte_for_byte(store: &dyn SessionBackend) {
     assert_eq!(store.entries(&scope, Seq(u64::MAX), 3).await, Ok(vec![]));
 }
 
-async fn an_append_elsewhere_is_a_conflict_that_tells_the_head(store: &dyn SessionBackend) {
+async fn an_append_elsewhere_is_a_conflict_with_the_head(store: &dyn SessionBackend) {
     let scope = scope("t", "c");
     assert_eq!(write(store, &scope, head(1, 3), 1, 4).await, conflict(&scope, Head::default()), "nothing is there");
     assert_eq!(store.list(&scope.tenant, ListQuery::default()).await, Ok(vec![]), "a refused append leaves no trace");
@@ -197,7 +197,7 @@ fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mps
 }
 
 /// All results, up to the drop of the last callback.
-async fn all_told<T>(mut told: mpsc::UnboundedReceiver<T>) -> Vec<T> {
+async fn all_results<T>(mut told: mpsc::UnboundedReceiver<T>) -> Vec<T> {
     let mut all = Vec::new();
     while let Some(one) = timeout(SOON, told.recv()).await.expect("every append is told, and its teller let go") {
         all.push(one);
@@ -205,11 +205,11 @@ async fn all_told<T>(mut told: mpsc::UnboundedReceiver<T>) -> Vec<T> {
     all
 }
 
-async fn appends_are_told_in_the_order_they_were_given(store: &dyn SessionBackend) {
+async fn appends_are_answered_in_their_order(store: &dyn SessionBackend) {
     const COUNT: u64 = 600;
     let scope = scope("t", "c");
 
-    let told = all_told(pour(store, &scope, 1, COUNT)).await;
+    let told = all_results(pour(store, &scope, 1, COUNT)).await;
 
     assert_eq!(told, (1..=COUNT).map(|seq| (seq, Ok(()))).collect::<Vec<_>>());
     assert_eq!(store.load(&scope).await.unwrap().entries, entries(1, COUNT));
@@ -221,7 +221,7 @@ async fn after_a_failed_append_later_ones_of_the_life_fail(store: &dyn SessionBa
 
     // The activation assumes that entry 3 is stored. Its next appends build on one another, and
     // none of them may be stored.
-    let told = all_told(pour(store, &scope, 4, 8)).await;
+    let told = all_results(pour(store, &scope, 4, 8)).await;
 
     assert_eq!(told, (4..=8).map(|seq| (seq, conflict(&scope, head(1, 2)))).collect::<Vec<_>>());
     assert_eq!(store.load(&scope).await.unwrap().entries, entries(1, 2));
@@ -449,25 +449,25 @@ async fn a_failed_mark_is_seen_and_cleared(store: &dyn SessionBackend) {
     assert_eq!(store.list_open(Open::Running, None, None, 10).await, Ok(vec![scope.clone()]));
 }
 
-async fn every_append_is_told_once_on_close(store: &dyn SessionBackend) {
+async fn every_append_is_answered_once_on_close(store: &dyn SessionBackend) {
     let told = pour(store, &scope("t", "c"), 1, 100);
 
     store.close(SOON).await.unwrap();
 
     // A callback cannot run twice (it is an `FnOnce`); one that was dropped without a call would be
     // missing here.
-    assert_eq!(all_told(told).await, (1..=100).map(|seq| (seq, Ok(()))).collect::<Vec<_>>(), "what was queued is written");
+    assert_eq!(all_results(told).await, (1..=100).map(|seq| (seq, Ok(()))).collect::<Vec<_>>(), "what was queued is written");
     let late = write(store, &scope("t", "d"), Head::default(), 1, 1).await;
     assert!(matches!(late, Err(AppendError::Unavailable { .. })), "{late:?}");
     store.close(SOON).await.expect("closing twice is no error");
 }
 
-async fn every_append_is_told_once_on_drop(store: Arc<dyn SessionBackend>) {
+async fn every_append_is_answered_once_on_drop(store: Arc<dyn SessionBackend>) {
     let told = pour(&*store, &scope("t", "c"), 1, 100);
 
     drop(store);
 
-    let told = all_told(told).await;
+    let told = all_results(told).await;
     assert_eq!(told.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=100).collect::<Vec<_>>());
 }
 

@@ -169,7 +169,7 @@ fn an_unknown_encoding_is_warned_of_once_and_counts_as_the_default() {
 }
 
 #[test]
-fn ways_to_count_are_told_apart_and_there_are_no_more_than_a_byte_holds() {
+fn ways_to_count_are_distinct_and_there_are_no_more_than_a_byte_holds() {
     let registry = EncoderRegistry::default();
     let profile = |model: &str| registry.profile(&registry.resolve(model));
     assert_eq!((profile("claude-3"), profile("gpt-4"), profile("claude-4"), profile("gpt-4o")), (Some(1), Some(2), Some(1), Some(3)));
