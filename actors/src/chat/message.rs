@@ -342,11 +342,11 @@ mod tests {
 
     #[test]
     fn a_message_of_reminders_alone_differs_from_a_persons() {
-        let told = super::super::reminder("a \"b\"\nc");
+        let reminder = super::super::reminder("a \"b\"\nc");
         let is = |blocks: &[ContentBlock]| Message::new(Role::User, blocks).unwrap().is_reminders();
 
-        assert!(is(std::slice::from_ref(&told)) && is(&[told.clone(), told.clone()]));
-        assert!(!is(&[told.clone(), ContentBlock::text("x")]) && !is(&[ContentBlock::text("<system-reminder>\nx")]));
+        assert!(is(std::slice::from_ref(&reminder)) && is(&[reminder.clone(), reminder.clone()]));
+        assert!(!is(&[reminder.clone(), ContentBlock::text("x")]) && !is(&[ContentBlock::text("<system-reminder>\nx")]));
         assert!(!is(&[ContentBlock::text("<system-reminder>")]) && !is(&[ContentBlock::text("")]));
     }
 

@@ -224,7 +224,7 @@ impl HostInner {
         // The streams end before the journal is deleted, so that watchers get `deleted`. The events
         // are dropped last, after the watchers had time to read them. `deletion` blocks the id
         // until then.
-        let told = deletion.end_streams().await; // Rounds that no activation ended.
+        let ended_streams = deletion.end_streams().await; // Rounds that no activation ended.
         let was_stored = self.ports.sessions.delete(scope).await?;
         let (tenant, conversation) = (&scope.tenant, &scope.conversation);
         self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
@@ -235,7 +235,7 @@ impl HostInner {
             counters.conversation_count().note_deleted(conversation);
         }
         self.resolver.compactor.forget(tenant, Some(conversation));
-        if lived || told {
+        if lived || ended_streams {
             tokio::time::sleep(WATCHERS_READ).await;
         }
         self.ports.events.forget(scope);

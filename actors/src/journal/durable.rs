@@ -421,7 +421,7 @@ impl Durable {
             }
             EntryBody::ApprovalAnswered { call, verdict, always } => {
                 let call = self.call(*call)?;
-                let CallState::Asked { input, pattern, .. } = &call.state else { return Err("nobody was asked".into()) };
+                let CallState::Asked { input, pattern, .. } = &call.state else { return Err("no approval was asked".into()) };
                 let pattern = pattern.clone().filter(|_| *always);
                 call.state = match verdict {
                     ApprovalVerdict::Allowed => CallState::Allowed { input: input.clone() },

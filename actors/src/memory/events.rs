@@ -391,15 +391,15 @@ impl EventStore for MemoryEvents {
         &self,
         scope: &Scope,
         after: EventId,
-        told: Option<Seq>,
+        seen_upto: Option<Seq>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
         let Some(conversation) = self.find(scope) else { return Box::pin(ready(Err(EventStoreError::Unknown))) };
         let state = lock(&conversation.state);
         let read = match state.floor {
             None => Err(EventStoreError::Unknown),
-            Some(floor) if after < floor && told.is_none_or(|told| told < floor.seq) => Err(EventStoreError::Expired),
-            Some(_) if told.is_none() && after > state.last() => Err(EventStoreError::Expired),
+            Some(floor) if after < floor && seen_upto.is_none_or(|seen_upto| seen_upto < floor.seq) => Err(EventStoreError::Expired),
+            Some(_) if seen_upto.is_none() && after > state.last() => Err(EventStoreError::Expired),
             Some(_) => Ok(state.kept_after(after, count)),
         };
         Box::pin(ready(read))

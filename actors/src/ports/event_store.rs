@@ -83,18 +83,18 @@ pub trait EventStore: Send + Sync + 'static {
     fn mark_failed(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
 
     /// Returns at most `count` events of all kept streams of a conversation strictly after `after`,
-    /// in order of id. `told` is the last journal entry that the reader has seen, whatever its
+    /// in order of id. `seen_upto` is the last journal entry that the reader has seen, whatever its
     /// cursor.
     ///
     /// # Errors
     /// `Expired` when an event after the cursor may exist in the journal only. The reader then
-    /// reads the journal and calls again with its last entry as `told`. Without `told`, also for a
+    /// reads the journal and calls again with its last entry as `seen_upto`. Without `seen_upto`, also for a
     /// cursor beyond the last event. `Unknown` when no stream was ever kept.
     fn read_conversation(
         &self,
         scope: &Scope,
         after: EventId,
-        told: Option<Seq>,
+        seen_upto: Option<Seq>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>>;
 

@@ -31,7 +31,7 @@ type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
 ///     city: String,
 /// }
 ///
-/// let weather = FnTool::new("weather", "Tells the weather of a city.", |args: Lookup, _context: ToolContext| async move {
+/// let weather = FnTool::new("weather", "Reports the weather of a city.", |args: Lookup, _context: ToolContext| async move {
 ///     if args.city.is_empty() {
 ///         return Err(ToolError::invalid("name a city"));
 ///     }

@@ -291,11 +291,11 @@ impl<T: SessionBackend + ?Sized> AppendExt for T {
         entries: Vec<StoredEntry>,
         open: Open,
     ) -> BoxFuture<'static, Result<(), AppendError>> {
-        let (tell, told) = oneshot::channel();
-        let done: Done = Box::new(move |result| drop(tell.send(result)));
+        let (reply, answer) = oneshot::channel();
+        let done: Done = Box::new(move |result| drop(reply.send(result)));
         let durability = Durability::Awaited;
         self.append(Append { scope: scope.clone(), expected, epoch, entries, open, wake_at: None, durability, done });
-        Box::pin(async move { told.await.unwrap_or(Err(AppendError::Unavailable { message: "the store went away".into() })) })
+        Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Unavailable { message: "the store went away".into() })) })
     }
 }
 

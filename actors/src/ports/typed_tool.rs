@@ -33,7 +33,7 @@ use crate::{
 ///     type Args = Args;
 ///     type Output = String;
 ///     const NAME: &'static str = "weather";
-///     const DESCRIPTION: &'static str = "Tells the weather of a city.";
+///     const DESCRIPTION: &'static str = "Reports the weather of a city.";
 ///
 ///     fn declare(&self, spec: ToolSpec) -> ToolSpec {
 ///         spec.read_only()

@@ -49,12 +49,12 @@ impl SkillIndex {
         let mut visible: Vec<&SkillMetadata> = skills.into_iter().filter(|skill| !skill.disable_model_invocation).collect();
         visible.sort_by(|a, b| a.name.cmp(&b.name));
         visible.dedup_by(|a, b| a.name == b.name);
-        let told = |chars| {
+        let listed = |chars| {
             let skills: Vec<SkillSummary> = visible.iter().map(|skill| summary(skill, chars)).collect();
             skills
         };
-        let fitting = DESCRIPTION_CHARS.into_iter().map(told).find(|skills| bytes(skills) <= SKILL_INDEX_BYTES_MAX);
-        let mut skills = fitting.unwrap_or_else(|| told(0));
+        let fitting = DESCRIPTION_CHARS.into_iter().map(listed).find(|skills| bytes(skills) <= SKILL_INDEX_BYTES_MAX);
+        let mut skills = fitting.unwrap_or_else(|| listed(0));
         while bytes(&skills) > SKILL_INDEX_BYTES_MAX {
             skills.pop();
         }

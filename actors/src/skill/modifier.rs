@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(combined.model.as_deref(), Some("two"));
         assert!(combined.allows("b") && !combined.allows("a") && !combined.allows("c"));
         assert!(Combined::of([]).allows("anything"));
-        assert!(!Combined::of(&[allows(&["a"]), allows(&["b"])]).allows("a"), "what nobody allows together is nothing");
+        assert!(!Combined::of(&[allows(&["a"]), allows(&["b"])]).allows("a"), "two disjoint lists allow no tool");
     }
 
     #[test]

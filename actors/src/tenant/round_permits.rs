@@ -152,12 +152,12 @@ impl RoundPermits {
         let _waits = Waits::begin(&self.waiting);
         loop {
             // Registered before the check, so that a resume in between is not missed.
-            let mut told = std::pin::pin!(self.go_on.notified());
-            told.as_mut().enable();
+            let mut notified = std::pin::pin!(self.go_on.notified());
+            notified.as_mut().enable();
             if !self.is_paused() {
                 return self.surplus.load(Ordering::Acquire) == 0;
             }
-            told.await;
+            notified.await;
         }
     }
 }

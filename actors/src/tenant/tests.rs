@@ -129,7 +129,7 @@ fn concurrent_callers_release_their_memory_to_the_byte() {
 
     assert_eq!(memory.bytes.load(Ordering::Acquire), 0);
     assert!(memory.take(5000, 0), "one alone always has room");
-    assert!(!memory.take(1, 0), "beside it nobody has");
+    assert!(!memory.take(1, 0), "no other claim has");
 }
 
 #[test]

@@ -364,8 +364,8 @@ mod tests {
     }
 
     /// Appends entry `seq` and sends (seq, success) from the callback.
-    fn append(store: &dyn SessionBackend, seq: u64, told: &mpsc::UnboundedSender<(u64, bool)>) {
-        let told = told.clone();
+    fn append(store: &dyn SessionBackend, seq: u64, answers: &mpsc::UnboundedSender<(u64, bool)>) {
+        let answers = answers.clone();
         store.append(Append {
             scope: scope(),
             expected: head(seq - 1),
@@ -374,7 +374,7 @@ mod tests {
             open: Open::None,
             wake_at: None,
             durability: Durability::Awaited,
-            done: Box::new(move |result| told.send((seq, result.is_ok())).unwrap_or_default()),
+            done: Box::new(move |result| answers.send((seq, result.is_ok())).unwrap_or_default()),
         });
     }
 
@@ -397,31 +397,31 @@ mod tests {
     async fn hanging_and_slow_appends_keep_the_order() {
         let plan = FaultPlan::new().append(1, Fault::Hang).append(3, Fault::Slow(Duration::from_secs(5)));
         let store = FaultySessions::new(Arc::new(MemorySessions::new()), plan);
-        let (tell, mut told) = mpsc::unbounded_channel();
+        let (sender, mut answers) = mpsc::unbounded_channel();
 
         for seq in 1..=4 {
-            append(&store, seq, &tell);
+            append(&store, seq, &sender);
         }
-        assert!(store.is_hanging() && told.try_recv().is_err());
+        assert!(store.is_hanging() && answers.try_recv().is_err());
         store.release();
-        assert_eq!([told.try_recv(), told.try_recv()], [Ok((1, true)), Ok((2, true))]);
-        assert!(told.try_recv().is_err());
+        assert_eq!([answers.try_recv(), answers.try_recv()], [Ok((1, true)), Ok((2, true))]);
+        assert!(answers.try_recv().is_err());
 
         let started = tokio::time::Instant::now();
-        assert_eq!([told.recv().await, told.recv().await], [Some((3, true)), Some((4, true))]);
+        assert_eq!([answers.recv().await, answers.recv().await], [Some((3, true)), Some((4, true))]);
         assert!(started.elapsed() >= Duration::from_secs(5));
     }
 
     #[tokio::test]
     async fn a_dropped_store_answers_the_calls_that_hang() {
         let store = FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new().append(1, Fault::Hang));
-        let (tell, mut told) = mpsc::unbounded_channel();
-        append(&store, 1, &tell);
-        append(&store, 2, &tell);
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        append(&store, 1, &sender);
+        append(&store, 2, &sender);
 
         drop(store);
 
-        assert_eq!([told.try_recv(), told.try_recv()], [Ok((1, false)), Ok((2, false))]);
+        assert_eq!([answers.try_recv(), answers.try_recv()], [Ok((1, false)), Ok((2, false))]);
     }
 
     #[tokio::test(start_paused = true)]

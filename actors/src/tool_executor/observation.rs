@@ -158,13 +158,13 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
         let text = if fits { text } else { Content::partly(text, text_total).cut() };
         return shown(text, level, size);
     };
-    let told = stored_text(&id, &summary);
+    let note = stored_text(&id, &summary);
     let text = if level == OutputLevel::Full {
-        format!("{told}\n\n{}", json.first_page(&id))
-    } else if text.len() + told.len() + 2 <= OBSERVATION_BYTES_MAX {
-        format!("{text}\n\n{told}")
+        format!("{note}\n\n{}", json.first_page(&id))
+    } else if text.len() + note.len() + 2 <= OBSERVATION_BYTES_MAX {
+        format!("{text}\n\n{note}")
     } else {
-        format!("{}\n\n{told}", Content::partly(text, text_total).cut())
+        format!("{}\n\n{note}", Content::partly(text, text_total).cut())
     };
     stored(text, level, &id, size, summary)
 }

@@ -228,7 +228,7 @@ async fn a_file_is_free_again_after_every_kind_of_end() {
 
     let began = Instant::now();
     assert!(run(&good, &environment, 5, file).await.success());
-    assert_eq!(began.elapsed(), Duration::from_millis(10), "nobody waits for what is over");
+    assert_eq!(began.elapsed(), Duration::from_millis(10), "no caller waits for what is over");
 }
 
 #[tokio::test(start_paused = true)]

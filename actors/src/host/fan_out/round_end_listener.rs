@@ -155,11 +155,11 @@ impl EventStore for RoundEndListener {
         &self,
         scope: &Scope,
         after: EventId,
-        returned_upto: Option<Seq>,
+        seen_upto: Option<Seq>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
         match &self.inner {
-            Some(inner) => inner.read_conversation(scope, after, returned_upto, count),
+            Some(inner) => inner.read_conversation(scope, after, seen_upto, count),
             None => Box::pin(ready(Err(EventStoreError::Unknown))),
         }
     }

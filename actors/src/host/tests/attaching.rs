@@ -42,7 +42,7 @@ async fn ends(run: &mut FanOutRun) -> Option<Vec<usize>> {
 }
 
 /// How often a subagent accepted its task, and how its rounds ended.
-async fn told(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>) {
+async fn rounds_of(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>) {
     let (mut prompts, mut rounds) = (0, Vec::new());
     for stored in store.entries(child, Seq(0), 1000).await.unwrap() {
         match Entry::decode(&stored).unwrap().body {
@@ -78,13 +78,13 @@ async fn attach_after(deaths: &[u64]) -> bool {
         let summary = run.finish().await;
 
         ended.sort_unstable();
-        assert_eq!(ended, [0, 1, 2], "{deaths:?}: each result is heard once");
+        assert_eq!(ended, [0, 1, 2], "{deaths:?}: each result arrives once");
         assert_eq!(summary.tasks.iter().map(|end| end.text()).collect::<Vec<_>>(), ["a done", "b done", "c done"], "{deaths:?}");
         let begun = children(&host).await;
-        assert_eq!((begun.len(), host.awake()), (3, 0), "{deaths:?}: nobody was begun twice, nobody is left");
+        assert_eq!((begun.len(), host.awake()), (3, 0), "{deaths:?}: no task began twice, none is left");
         for (child, open) in begun {
             let child = Scope::new("acme".parse().unwrap(), child);
-            assert_eq!((told(&store, &child).await, open), ((1, vec![StopReason::EndTurn]), Open::None), "{deaths:?}");
+            assert_eq!((rounds_of(&store, &child).await, open), ((1, vec![StopReason::EndTurn]), Open::None), "{deaths:?}");
         }
         assert!(!again || model.counts().started == 0, "{deaths:?}: what is over answers from its journal");
     }

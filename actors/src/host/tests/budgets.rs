@@ -151,7 +151,7 @@ async fn sixty_four_sends_on_one_tenant_overspend_at_most_the_calls_in_flight() 
 
     let served = ends.iter().filter(|end| end.stop_reason == StopReason::EndTurn).count() as u64;
     let refused: Vec<_> = ends.iter().filter_map(|end| end.error.as_ref()).collect();
-    assert_eq!(model.requests().len() as u64, served, "who is refused calls nobody");
+    assert_eq!(model.requests().len() as u64, served, "a refused round makes no call");
     assert_eq!(tenant.spent().unwrap(), Amount { tokens: served * 400, wall_ms: tenant.spent().unwrap().wall_ms, micro_usd: 0 });
     assert!((10..=39).contains(&served), "{served} calls of 108 to 400 tokens on 4000");
     assert!(refused.iter().all(|failure| failure.message.starts_with("the tenant's budget of 4000 tokens")), "{refused:?}");
@@ -192,7 +192,7 @@ async fn the_model_is_reminded_once_at_each_threshold() {
     drop(conversation(&host).send("Hi").await.unwrap().outcome().await);
     drop(conversation(&host).send("Hi").await.unwrap().outcome().await);
 
-    let reminders: Vec<(usize, String)> = told(&conversation(&host).state().await.unwrap());
+    let reminders: Vec<(usize, String)> = reminders(&conversation(&host).state().await.unwrap());
 
     let places: Vec<usize> = reminders.iter().map(|(place, _)| *place).collect();
     assert_eq!(places, [1, 1], "each stands behind a result: {reminders:?}");
@@ -201,7 +201,7 @@ async fn the_model_is_reminded_once_at_each_threshold() {
 
 /// The budget reminders in the history, each with the number of blocks that precede it in its
 /// message.
-fn told(state: &Durable) -> Vec<(usize, String)> {
+fn reminders(state: &Durable) -> Vec<(usize, String)> {
     let blocks = state.history.messages().iter().flat_map(|message| message.blocks().into_iter().enumerate());
     blocks.filter_map(|(place, block)| block.as_text().filter(|text| is_reminder(text)).map(|text| (place, text.to_owned()))).collect()
 }

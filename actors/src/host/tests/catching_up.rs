@@ -30,13 +30,13 @@ async fn long(sessions: &Arc<dyn SessionBackend>) -> Arc<ScriptedModel> {
 
 /// Reads events until `count` rounds have ended.
 async fn rounds(events: &mut Events, count: usize) -> Vec<Arc<StreamEvent>> {
-    let (mut told, mut ends) = (Vec::new(), 0);
+    let (mut seen, mut ends) = (Vec::new(), 0);
     while ends < count {
-        let event = timeout(Duration::from_secs(5), events.next()).await.expect("it is told on").expect("it is not over");
+        let event = timeout(Duration::from_secs(5), events.next()).await.expect("the watch goes on").expect("it is not over");
         ends += usize::from(matches!(event.kind, EventKind::RoundFinished { .. }));
-        told.push(event);
+        seen.push(event);
     }
-    told
+    seen
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,9 +53,9 @@ async fn a_watcher_that_catches_up_reads_a_long_journal_once() {
     let rest = rounds(&mut events, ROUNDS / 2).await;
     let all = sessions.reads();
 
-    let told = [first, rest].concat();
-    let told: Vec<_> = kinds(&told).into_iter().filter(|kind| *kind != "compaction").collect();
-    assert_eq!(told, ["round_started", "usage", "message", "round_finished"].repeat(ROUNDS));
+    let seen = [first, rest].concat();
+    let seen: Vec<_> = kinds(&seen).into_iter().filter(|kind| *kind != "compaction").collect();
+    assert_eq!(seen, ["round_started", "usage", "message", "round_finished"].repeat(ROUNDS));
     let (first, rest) = (half - before, all - half);
     assert!(rest <= first + first / 4, "{first} reads for the first half, {rest} for the second");
 }
@@ -72,17 +72,17 @@ async fn a_watcher_that_stopped_reading_continues_in_a_recreated_conversation_by
 
     conversation(&next).delete().await.unwrap();
     for _ in 0..ROUNDS {
-        conversation(&next).send("anew").await.unwrap().outcome().await.unwrap();
+        conversation(&next).send("again").await.unwrap().outcome().await.unwrap();
     }
     next.ports().events.forget(&crate::ids::Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap())); // As after ten minutes.
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     while let Ok(Some(event)) = timeout(Duration::from_millis(20), events.next()).await {
-        told.push(event);
+        seen.push(event);
     }
 
-    let anew = told.iter().position(|event| matches!(event.kind, EventKind::Snapshot { .. })).expect("a snapshot");
-    assert!(anew <= 4, "what was read ahead is told, and no more of what is gone: {:?}", kinds(&told));
-    assert_eq!(kinds(&told[anew..]), ["snapshot"]);
+    let restart = seen.iter().position(|event| matches!(event.kind, EventKind::Snapshot { .. })).expect("a snapshot");
+    assert!(restart <= 4, "what was read ahead is returned, and no more of what is gone: {:?}", kinds(&seen));
+    assert_eq!(kinds(&seen[restart..]), ["snapshot"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,11 +95,11 @@ async fn events_from_before_the_stop_are_read_after_it() {
     conversation(&host).send("one").await.unwrap().outcome().await.unwrap();
     stop(&host, Duration::from_secs(1)).await;
 
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     while let Some(event) = timeout(Duration::from_secs(5), events.next()).await.expect("it ends") {
-        told.push(event);
+        seen.push(event);
     }
-    assert_eq!(kinds(&told).last(), Some(&"round_finished"), "{told:?}");
+    assert_eq!(kinds(&seen).last(), Some(&"round_finished"), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,9 +109,9 @@ async fn a_snapshot_of_a_long_conversation_shows_its_end_and_says_how_much_is_mi
     let next = builder(&model).shared_sessions(sessions).build().await.unwrap();
     let of_no_life = EventId { epoch: crate::ids::Epoch(7), seq: crate::ids::Seq(9), n: 0 };
 
-    let told = conversation(&next).events(EventsFrom::After(of_no_life)).await.unwrap().next().await.unwrap();
+    let seen = conversation(&next).events(EventsFrom::After(of_no_life)).await.unwrap().next().await.unwrap();
 
-    let EventKind::Snapshot { snapshot } = &told.kind else { panic!("{told:?}") };
+    let EventKind::Snapshot { snapshot } = &seen.kind else { panic!("{seen:?}") };
     let bytes: usize = snapshot.messages.iter().map(|message| message.wire().len()).sum();
     assert!((SAID..=64 * 1024).contains(&bytes), "{bytes} bytes");
     assert!(snapshot.messages_before > 0);

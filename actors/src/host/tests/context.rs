@@ -114,7 +114,7 @@ async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
         let prompt = match round % 50 {
             0 => "FACT?".to_owned(),
             n if n % 10 == 3 => format!("LOOK {round}"),
-            _ => format!("prompt {round}: {}", "tell me more of the matter at hand ".repeat(4)),
+            _ => format!("prompt {round}: {}", "say more of the matter at hand ".repeat(4)),
         };
         let said = answer(&conversation, prompt).await;
         assert!(round % 50 != 0 || said == "It is 4711.", "what is pinned stays answerable: {said} in round {round}");
@@ -159,11 +159,11 @@ async fn compaction_always_makes_the_next_request_fit() {
     }
 
     let after = model.last_request().unwrap().messages.wire_bytes();
-    let told = events.iter().find_map(|event| match event {
+    let compaction = events.iter().find_map(|event| match event {
         EventKind::Compaction { before_tokens, after_tokens, .. } => Some((*before_tokens, *after_tokens)),
         _ => None,
     });
-    let (before_tokens, after_tokens) = told.expect("a compaction is told");
+    let (before_tokens, after_tokens) = compaction.expect("watchers see a compaction");
     assert!(before_tokens >= 190_000 && after_tokens <= 96_000, "{before_tokens} -> {after_tokens}");
     assert!(after < before / 2 + 20_000, "{before} -> {after} bytes");
 }
@@ -192,7 +192,7 @@ async fn a_provider_that_counts_is_asked_where_its_model_is_configured_so() {
     }
     // By the local estimate the prompt fills the window; by the provider's count there is plenty of
     // room.
-    let scripted = Arc::new(ScriptedModel::always(Reply::text("heard")).capabilities(small_window(4000)));
+    let scripted = Arc::new(ScriptedModel::always(Reply::text("yes")).capabilities(small_window(4000)));
     let model = Arc::new(Counts(scripted.clone(), Default::default()));
     let counter = TokenCounter::default();
     let config = EncoderConfig { use_exact_counting: true, ..(*counter.registry().encoder_config("m")).clone() };
@@ -201,7 +201,7 @@ async fn a_provider_that_counts_is_asked_where_its_model_is_configured_so() {
 
     let said = answer(&conversation(&host), "word ".repeat(3300)).await;
 
-    assert_eq!((said.as_str(), model.1.load(std::sync::atomic::Ordering::SeqCst)), ("heard", 1));
+    assert_eq!((said.as_str(), model.1.load(std::sync::atomic::Ordering::SeqCst)), ("yes", 1));
     assert_eq!(host.0.ports.counters.read().compactions, 0);
 }
 

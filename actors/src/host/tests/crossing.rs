@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The answer of a method as text, as a caller could print it.
-fn told<T: Debug, E: Debug + std::fmt::Display>(answer: Result<T, E>) -> String {
+fn summary<T: Debug, E: Debug + std::fmt::Display>(answer: Result<T, E>) -> String {
     match answer {
         Ok(value) => format!("ok {value:?}"),
         Err(error) => format!("error {error:?} {error}"),
@@ -27,28 +27,28 @@ fn told<T: Debug, E: Debug + std::fmt::Display>(answer: Result<T, E>) -> String 
 /// one looks for.
 async fn ask_everything(talk: &ConversationHandle, round: RoundId) -> Vec<String> {
     let mut answers = vec![
-        told(talk.state().await),
-        told(talk.messages().await),
-        told(talk.rounds().await),
-        told(talk.interrupt().await),
-        told(talk.approve("toolu_1", true).await),
-        told(talk.approve_always("toolu_1").await),
-        told(talk.rewind(round).await),
-        told(talk.fork("a-copy", None).await.map(drop)),
-        told(talk.fork("a-copy", Some(round)).await.map(drop)),
-        told(talk.resume().await.map(|round| round.is_some())),
-        told(talk.skills().await.map(drop)),
-        told(talk.activate_skill("a-skill").await),
-        told(talk.deactivate_skill("a-skill").await),
-        told(talk.compact().await),
+        summary(talk.state().await),
+        summary(talk.messages().await),
+        summary(talk.rounds().await),
+        summary(talk.interrupt().await),
+        summary(talk.approve("toolu_1", true).await),
+        summary(talk.approve_always("toolu_1").await),
+        summary(talk.rewind(round).await),
+        summary(talk.fork("a-copy", None).await.map(drop)),
+        summary(talk.fork("a-copy", Some(round)).await.map(drop)),
+        summary(talk.resume().await.map(|round| round.is_some())),
+        summary(talk.skills().await.map(drop)),
+        summary(talk.activate_skill("a-skill").await),
+        summary(talk.deactivate_skill("a-skill").await),
+        summary(talk.compact().await),
     ];
     let mut watched = talk.watch(round).unwrap();
     let first = tokio::time::timeout(Duration::from_secs(5), watched.next()).await;
     answers.push(format!("{:?}", first.map(|event| event.is_some())));
-    answers.push(told(
+    answers.push(summary(
         tokio::time::timeout(Duration::from_secs(5), watched.outcome()).await.unwrap_or(Err(crate::host::OutcomeError::Expired)),
     ));
-    answers.push(told(talk.delete().await));
+    answers.push(summary(talk.delete().await));
     answers
 }
 

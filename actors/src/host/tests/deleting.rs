@@ -24,7 +24,7 @@ fn scope() -> Scope {
 
 /// Waits for the end of a watched round and returns the code of its error.
 async fn end_of(mut round: Round) -> String {
-    tokio::time::timeout(Duration::from_secs(20), round.outcome()).await.expect("the watcher is told").unwrap_err().code().to_owned()
+    tokio::time::timeout(Duration::from_secs(20), round.outcome()).await.expect("the watcher sees the end").unwrap_err().code().to_owned()
 }
 
 /// Asserts that nothing is stored or active, and that the id names a new conversation.
@@ -231,7 +231,7 @@ async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_r
             }
         }
 
-        assert!(one.unwrap() | two.unwrap(), "seed {seed}: somebody deleted it");
+        assert!(one.unwrap() | two.unwrap(), "seed {seed}: one of them deleted it");
         let state = talk.state().await.unwrap();
         assert_eq!(state.history.messages().len(), kept * 2, "seed {seed}: a new conversation has what it answered, no more");
         assert!(talk.messages().await.unwrap().iter().all(|message| message.text() != "first"), "seed {seed}");
@@ -289,7 +289,7 @@ async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
     assert!(artifacts.retrieve(Scope::new(acme.clone(), "c-7".try_into().unwrap()), id.clone()).await.is_err());
     assert!(artifacts.retrieve(Scope::new(other, "c-7".try_into().unwrap()), id).await.is_ok());
     let usage = host.tenant("acme").usage().unwrap();
-    assert_eq!(usage, crate::tenant::TenantUsage::default(), "the counters begin anew");
+    assert_eq!(usage, crate::tenant::TenantUsage::default(), "the counters start at 0 again");
     let mut again = host.tenant("acme").conversation("c-7").send("Hi").await.unwrap();
     again.outcome().await.unwrap();
     let asked = model.last_request().unwrap();
@@ -362,7 +362,7 @@ impl Tool for Rememberer {
 #[tokio::test(start_paused = true)]
 async fn an_erased_tenant_is_forgotten_by_its_tools_or_stays_closed() {
     let forgotten = Arc::default();
-    let spec = ToolSpec::new("rememberer", "Keeps what it hears.", RawJson::empty_object());
+    let spec = ToolSpec::new("rememberer", "Keeps what it gets.", RawJson::empty_object());
     let tool: Arc<dyn Tool> = Arc::new(Rememberer(spec, Arc::clone(&forgotten)));
     let host = builder(&Arc::new(ScriptedModel::always(Reply::text("yes")))).tool(tool).build().await.unwrap();
     host.tenant("acme").conversation("c-1").send("Hi").await.unwrap().outcome().await.unwrap();

@@ -345,14 +345,14 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
     talk.approve_always(call).await.unwrap();
     reply.outcome().await.unwrap();
     let mut reply = talk.send("write a.txt").await.unwrap(); // Needs no approval.
-    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("nobody is asked").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("no person is asked").unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 2);
     drop((reply, talk, first));
 
     let second = build().await.unwrap();
     let talk = conversation(&second);
     let mut reply = talk.send("write a.txt").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("nobody is asked").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("no person is asked").unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 3);
 
     // Another pattern needs approval, and so does the same pattern in another conversation.

@@ -20,12 +20,12 @@ fn echo() -> Arc<ScriptedModel> {
 }
 
 /// Reads events until none arrives for 20 ms.
-async fn told(events: &mut Events) -> Vec<Arc<StreamEvent>> {
-    let mut told = Vec::new();
+async fn available(events: &mut Events) -> Vec<Arc<StreamEvent>> {
+    let mut seen = Vec::new();
     while let Ok(Some(event)) = timeout(Duration::from_millis(20), events.next()).await {
-        told.push(event);
+        seen.push(event);
     }
-    told
+    seen
 }
 
 async fn say(conversation: &ConversationHandle, text: &str) -> String {
@@ -41,17 +41,17 @@ async fn a_watcher_sees_round_after_round_and_wakes_no_conversation() {
     until("it sleeps", || host.awake() == 0).await;
 
     let mut events = conversation.events(EventsFrom::Now).await.unwrap();
-    assert_eq!(told(&mut events).await, [], "what is over is not told again");
-    assert_eq!(host.awake(), 0, "a watcher wakes nobody");
+    assert_eq!(available(&mut events).await, [], "what is over is not sent again");
+    assert_eq!(host.awake(), 0, "a watcher wakes no conversation");
     say(&conversation, "one").await;
     host.hibernate_idle();
     until("it sleeps again", || host.awake() == 0).await;
     say(&conversation, "two").await;
-    let told = told(&mut events).await;
+    let seen = available(&mut events).await;
 
-    let rounds: Vec<_> = kinds(&told).into_iter().filter(|kind| !matches!(*kind, "text_delta" | "usage")).collect();
+    let rounds: Vec<_> = kinds(&seen).into_iter().filter(|kind| !matches!(*kind, "text_delta" | "usage")).collect();
     assert_eq!(rounds, ["round_started", "message", "round_finished", "round_started", "message", "round_finished"]);
-    assert!(told.windows(2).all(|pair| pair[0].id < pair[1].id));
+    assert!(seen.windows(2).all(|pair| pair[0].id < pair[1].id));
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +64,7 @@ async fn a_watcher_that_joins_sees_the_running_round_from_its_start() {
     while !matches!(reply.next().await.unwrap().kind, EventKind::TextDelta { .. }) {}
     tokio::time::sleep(Duration::from_millis(5)).await;
 
-    let joined = told(&mut conversation.events(EventsFrom::Now).await.unwrap()).await;
+    let joined = available(&mut conversation.events(EventsFrom::Now).await.unwrap()).await;
 
     assert_eq!(kinds(&joined)[..2], ["round_started", "text_delta"]);
     assert!(joined.iter().all(|event| event.round_id == Some(reply.round_id())));
@@ -81,10 +81,10 @@ async fn a_sleeping_conversation_is_watched_from_its_journal_and_is_not_woken() 
     let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
 
     let mut events = conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap();
-    let told = told(&mut events).await;
+    let seen = available(&mut events).await;
 
-    assert_eq!(kinds(&told), ["round_started", "usage", "message", "round_finished"].repeat(3));
-    assert_eq!((second.awake(), events.after()), (0, told.last().unwrap().id));
+    assert_eq!(kinds(&seen), ["round_started", "usage", "message", "round_finished"].repeat(3));
+    assert_eq!((second.awake(), events.after()), (0, seen.last().unwrap().id));
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,15 +93,15 @@ async fn a_cursor_of_no_use_gets_exactly_one_snapshot_and_then_what_follows() {
     let conversation = conversation(&host);
     say(&conversation, "one").await;
     let mut events = conversation.events(EventsFrom::After(EventId::default())).await.unwrap();
-    let old = told(&mut events).await;
+    let old = available(&mut events).await;
     let beyond = EventId { seq: crate::ids::Seq(900), ..old.last().unwrap().id };
     let of_no_life = EventId { epoch: crate::ids::Epoch(7), ..old[1].id };
 
     for cursor in [beyond, of_no_life] {
         let mut events = conversation.events(EventsFrom::After(cursor)).await.unwrap();
-        let first = told(&mut events).await;
+        let first = available(&mut events).await;
         say(&conversation, "more").await;
-        let then = told(&mut events).await;
+        let then = available(&mut events).await;
 
         let [only] = first.as_slice() else { panic!("{first:?}") };
         let EventKind::Snapshot { snapshot } = &only.kind else { panic!("{only:?}") };
@@ -121,12 +121,12 @@ async fn a_cursor_of_before_a_reset_gets_a_snapshot_of_the_emptied_conversation(
     stop(&first, Duration::from_secs(1)).await;
     let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
 
-    let told = told(&mut conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+    let seen = available(&mut conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
 
-    assert_eq!(kinds(&told), ["snapshot"]);
-    let EventKind::Snapshot { snapshot } = &told[0].kind else { panic!() };
+    assert_eq!(kinds(&seen), ["snapshot"]);
+    let EventKind::Snapshot { snapshot } = &seen[0].kind else { panic!() };
     assert_eq!((snapshot.messages.len(), snapshot.rounds), (0, 0));
-    let line = told[0].to_json();
+    let line = seen[0].to_json();
     assert!(line.contains(r#""type":"snapshot","open":"none","rounds":0,"messages":[],"messages_before":0"#), "{line}");
 }
 
@@ -178,7 +178,7 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     let first = make().await.unwrap();
     let mut reply = conversation(&first).send("pay").await.unwrap();
     let mut events = conversation(&first).events(EventsFrom::Now).await.unwrap();
-    let before = told(&mut events).await;
+    let before = available(&mut events).await;
     assert_eq!(kinds(&before).last(), Some(&"approval_required"));
 
     stop(&first, Duration::from_secs(1)).await;
@@ -194,7 +194,7 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     };
     let tool_call_id = before.iter().find_map(asked).unwrap();
     conversation(&second).approve(tool_call_id, true).await.unwrap();
-    let rest = told(&mut events).await;
+    let rest = available(&mut events).await;
     let EventKind::RoundFinished { end } = &rest.last().unwrap().kind else { panic!("{rest:?}") };
     assert_eq!((kinds(&rest)[0], end.stop_reason), ("turn_restarted", StopReason::EndTurn));
     second.shutdown(Duration::from_secs(1)).await;
@@ -229,9 +229,9 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
     let unknown = conversation(&second).watch(crate::ids::RoundId::from_random([9; 16])).unwrap().outcome().await;
     for watcher in &mut watchers {
         assert!(!watcher.is_over().await, "a look says so as well");
-        timeout(Duration::from_secs(1000), watcher.next()).await.expect_err("there is nothing to tell, and more will come");
+        timeout(Duration::from_secs(1000), watcher.next()).await.expect_err("no event is left, and more will come");
     }
-    assert_eq!(told(&mut all).await, []);
+    assert_eq!(available(&mut all).await, []);
     assert_eq!((second.awake(), unknown), (0, Err(OutcomeError::Expired)));
 
     let [mut one, mut two] = watchers.map(|mut watcher| tokio::spawn(async move { (watcher.outcome().await, watcher.is_over().await) }));
@@ -239,12 +239,12 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
     second.resume_interrupted().await.unwrap();
     let (one, two) = (timeout(Duration::from_secs(9), &mut one).await, timeout(Duration::from_secs(9), &mut two).await);
 
-    let said = [one, two].map(|told| {
-        let (outcome, is_over) = told.expect("it is told the end").unwrap();
+    let said = [one, two].map(|answer| {
+        let (outcome, is_over) = answer.expect("it sees the end").unwrap();
         (outcome.unwrap().text, is_over)
     });
     assert_eq!(said, [("the whole".to_owned(), true), ("the whole".to_owned(), true)]);
-    assert_eq!(kinds(&told(&mut all).await)[0], "turn_restarted");
+    assert_eq!(kinds(&available(&mut all).await)[0], "turn_restarted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,8 +262,8 @@ async fn a_watcher_of_a_round_outwaits_a_store_that_is_away_and_the_hosts_stop_e
     assert!(!watcher.is_over().await, "a look says so as well");
 
     sessions.set_away(false);
-    let told = timeout(Duration::from_secs(5), watcher.next()).await.expect("the store is back").unwrap();
-    assert_eq!(told.kind, EventKind::RoundStarted {});
+    let seen = timeout(Duration::from_secs(5), watcher.next()).await.expect("the store is back").unwrap();
+    assert_eq!(seen.kind, EventKind::RoundStarted {});
 
     let waits = tokio::spawn(async move { watcher.outcome().await });
     tokio::task::yield_now().await;
@@ -291,7 +291,7 @@ async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
     };
     let host = make().build().await.unwrap();
     say(&conversation(&host), "one").await;
-    let old = told(&mut conversation(&host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+    let old = available(&mut conversation(&host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
 
     conversation(&host).delete().await.unwrap();
     wall.advance_ms(1);
@@ -302,11 +302,11 @@ async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
     let fresh = make().build().await.unwrap();
     for host in [&host, &fresh] {
         for cursor in &old {
-            let told = told(&mut conversation(host).events(EventsFrom::After(cursor.id)).await.unwrap()).await;
-            assert_eq!(kinds(&told), ["snapshot"], "behind {}", cursor.id);
-            assert!(told[0].id > cursor.id, "who compares ids takes it for newer");
+            let seen = available(&mut conversation(host).events(EventsFrom::After(cursor.id)).await.unwrap()).await;
+            assert_eq!(kinds(&seen), ["snapshot"], "behind {}", cursor.id);
+            assert!(seen[0].id > cursor.id, "who compares ids takes it for newer");
         }
-        let all = told(&mut conversation(host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+        let all = available(&mut conversation(host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
         assert_eq!(kinds(&all).iter().filter(|kind| **kind == "round_finished").count(), 2);
     }
 }
@@ -364,7 +364,7 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
 
     assert!(began.elapsed() < Duration::from_secs(5), "turns took {:?}", began.elapsed());
     for reader in readers {
-        timeout(Duration::from_secs(5), reader).await.expect("who reads is told everything").unwrap();
+        timeout(Duration::from_secs(5), reader).await.expect("a reader sees everything").unwrap();
     }
     assert!(bytes_max <= 256 * 1024, "{bytes_max} bytes a round, however many watch");
     assert_eq!(ring.bytes(&other), 0);

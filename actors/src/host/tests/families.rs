@@ -112,16 +112,16 @@ async fn watchers_see_the_progress_of_a_subagent_at_most_once_a_second() {
     let host = builder(&model).tool(slow).subagents().build().await.unwrap();
     let mut reply = conversation(&host).send("go").await.unwrap();
     let began = tokio::time::Instant::now();
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     while let Some(event) = reply.next().await {
         if let EventKind::Subagent { state: crate::stream::SubagentState::Running, steps, tokens, .. } = &event.kind {
             assert!(!event.kind.is_durable() && tokens.unwrap() > 0);
-            told.push((began.elapsed(), steps.unwrap()));
+            reports.push((began.elapsed(), steps.unwrap()));
         }
     }
 
-    assert!((2..=4).contains(&told.len()), "some four seconds: {told:?}");
-    assert!(told.windows(2).all(|pair| pair[1].0 - pair[0].0 >= Duration::from_secs(1) && pair[1].1 > pair[0].1), "{told:?}");
+    assert!((2..=4).contains(&reports.len()), "some four seconds: {reports:?}");
+    assert!(reports.windows(2).all(|pair| pair[1].0 - pair[0].0 >= Duration::from_secs(1) && pair[1].1 > pair[0].1), "{reports:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +207,7 @@ async fn crash_at(nth: u64, first: First) -> bool {
     }
 
     let left = host.ports().sessions.list_open(Open::Running, None, None, 0).await.unwrap();
-    assert_eq!(left, [], "append {nth}, {first:?}: nobody stays interrupted");
+    assert_eq!(left, [], "append {nth}, {first:?}: no child stays interrupted");
     if accepted {
         let said = conversation(&host).messages().await.unwrap();
         let expected = r#"{"result":"a done"}|{"result":"b done"}"#;
@@ -216,9 +216,9 @@ async fn crash_at(nth: u64, first: First) -> bool {
     }
     for (id, _) in children(&host).await {
         let id: ConversationId = id;
-        let told = host.tenant("acme").conversation(id.as_str()).messages().await.unwrap();
-        let prompts = told.iter().filter(|message| ["a", "b"].contains(&message.text().as_str())).count();
-        assert_eq!(prompts, 1, "append {nth}, {first:?}: each is told its task once");
+        let messages = host.tenant("acme").conversation(id.as_str()).messages().await.unwrap();
+        let prompts = messages.iter().filter(|message| ["a", "b"].contains(&message.text().as_str())).count();
+        assert_eq!(prompts, 1, "append {nth}, {first:?}: each gets its task once");
     }
     false
 }

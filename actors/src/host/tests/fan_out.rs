@@ -316,7 +316,7 @@ async fn after_a_crash_the_same_name_finds_what_is_over_and_what_is_open() {
 
     assert_eq!(texts(&summary), ["over before", "open after", "late after"]);
     assert_eq!(summary.tasks.iter().map(|end| end.attached).collect::<Vec<_>>(), [true, true, true]);
-    assert_eq!((second.counts().started, children(&host).await.len()), (2, 3), "nobody was begun twice");
+    assert_eq!((second.counts().started, children(&host).await.len()), (2, 3), "no task began twice");
     // After a day client keys are forgotten, but the names of fan-outs are not.
     let third = echo();
     drop(host);
@@ -353,7 +353,7 @@ async fn an_interrupted_task_is_sent_again_under_the_same_name() {
 
         assert_eq!(texts(&summary), ["over before", "cut done", "late done"]);
         assert_eq!(second.counts().started, if time == 0 { 2 } else { 0 });
-        assert!(second.requests().iter().all(|request| request.messages.len() == 1), "nothing of the cut round is told");
+        assert!(second.requests().iter().all(|request| request.messages.len() == 1), "the model sees nothing of the cut round");
         assert_nothing_is_left(&host);
     }
 }

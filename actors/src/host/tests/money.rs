@@ -79,8 +79,8 @@ async fn a_skill_chooses_no_model_that_the_operator_does_not_list() {
     let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
 
     assert_eq!((&*model.last_request().unwrap().model, end.stop_reason), ("own", StopReason::EndTurn));
-    let told = model.last_request().unwrap().messages.iter().map(|message| message.text()).collect::<String>();
-    assert!(told.contains("Do it well."), "the skill itself is active: {told}");
+    let texts = model.last_request().unwrap().messages.iter().map(|message| message.text()).collect::<String>();
+    assert!(texts.contains("Do it well."), "the skill itself is active: {texts}");
 }
 
 #[tokio::test(start_paused = true)]

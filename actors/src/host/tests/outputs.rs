@@ -76,11 +76,11 @@ async fn an_answer_that_does_not_fit_is_asked_for_again_at_most_twice() {
     let host = builder(&model).schemas(Arc::new(Rules)).build().await.unwrap();
 
     let city: City = conversation(&host).send_as("Which city?").await.unwrap();
-    let told = model.requests()[1].messages.last().unwrap().text();
+    let reminder = model.requests()[1].messages.last().unwrap().text();
     let error = conversation(&host).send_as::<City>("And which next?").await.unwrap_err();
 
     assert_eq!(city.name, "Porto");
-    assert!(is_reminder(&told) && told.contains("`name` is nowhere"), "{told}");
+    assert!(is_reminder(&reminder) && reminder.contains("`name` is nowhere"), "{reminder}");
     let SendAsError::Output(error) = error else { panic!("{error:?}") };
     assert!(error.faults.contains("`name` is nowhere") && error.text == "{\"name\":\"Nowhere\"}", "{error:?}");
     assert_eq!(model.requests().len(), 6);

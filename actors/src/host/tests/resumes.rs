@@ -57,7 +57,7 @@ struct Watcher {
 
 impl Watcher {
     fn take(&mut self, event: &StreamEvent) {
-        assert!(event.id > self.last, "{} was told after {}", event.id, self.last);
+        assert!(event.id > self.last, "{} came after {}", event.id, self.last);
         self.last = event.id;
         if event.kind.is_durable() {
             self.durable.push(event.id);
@@ -278,5 +278,5 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     }
 
     eprintln!("{figures:?}");
-    assert!(figures.restarts > 4 && figures.compactions > 0 && figures.live_texts > 20, "the stories tell enough: {figures:?}");
+    assert!(figures.restarts > 4 && figures.compactions > 0 && figures.live_texts > 20, "the stories cover enough: {figures:?}");
 }

@@ -38,7 +38,7 @@ async fn a_rewind_takes_a_round_and_all_later_ones_back() {
 
     assert_eq!(said(&conversation).await, ["one", "re: one"]);
     say(&conversation, "other").await;
-    assert_eq!(model.last_request().unwrap().messages.len(), 3, "the model never hears of what was taken back");
+    assert_eq!(model.last_request().unwrap().messages.len(), 3, "the model never sees what was taken back");
     let metrics = conversation.state().await.unwrap().metrics;
     assert_eq!((metrics.api_calls, metrics.rounds), (spent.api_calls + 1, spent.rounds + 1), "what was spent stays spent");
     let prompts: Vec<String> = conversation.rounds().await.unwrap().into_iter().map(|round| round.user_message).collect();
@@ -80,8 +80,8 @@ async fn a_running_conversation_is_forked_at_its_last_border_and_goes_on() {
     assert_eq!(running.outcome().await.unwrap().text, "slow");
     assert_eq!(said(&conversation).await, ["one", "re: one", "two", "slow"]);
     let rounds = fork.rounds().await.unwrap();
-    let told: Vec<_> = rounds.iter().map(|round| (round.user_message.as_str(), round.conversation_id.as_str(), round.start)).collect();
-    assert_eq!(told, [("one", "c-1", Some(0)), ("else", "c-2", Some(2))], "a fork keeps the rounds and says where they took place");
+    let records: Vec<_> = rounds.iter().map(|round| (round.user_message.as_str(), round.conversation_id.as_str(), round.start)).collect();
+    assert_eq!(records, [("one", "c-1", Some(0)), ("else", "c-2", Some(2))], "a fork keeps the rounds and says where they took place");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +115,7 @@ async fn a_fork_does_not_overwrite_and_does_not_wake() {
 
     let taken = conversation.fork("taken", None).await.map(drop).unwrap_err();
     let unknown = conversation.fork("c-3", Some(RoundId::from_random([1; 16]))).await.map(drop).unwrap_err();
-    let nothing = host.tenant("acme").conversation("nobody").fork("c-4", None).await.map(drop).unwrap_err();
+    let nothing = host.tenant("acme").conversation("unknown").fork("c-4", None).await.map(drop).unwrap_err();
     let wrong = conversation.fork("../c", None).await.map(drop).unwrap_err();
     conversation.fork("c-5", None).await.unwrap();
 
@@ -141,10 +141,10 @@ async fn a_round_records_its_usage_and_its_end() {
 
     let rounds = conversation.rounds().await.unwrap();
 
-    let told: Vec<_> =
+    let records: Vec<_> =
         rounds.iter().map(|round| (round.status, round.stop_reason, round.model_calls, round.final_answer.as_deref())).collect();
     assert_eq!(
-        told,
+        records,
         [(RoundStatus::Completed, Some(StopReason::EndTurn), 1, Some("hello")), (RoundStatus::Error, Some(StopReason::Error), 1, None)],
         "a provider call that fails makes the round an error"
     );

@@ -76,7 +76,7 @@ async fn an_activated_skill_speaks_behind_the_results_and_narrows_the_tools() {
     let requests = model.requests();
     let system = requests[0].system.as_deref().unwrap();
     assert!(system.starts_with("Be kind.\n\n") && system.ends_with("- pdf: Does pdf.\n- zip: Does zip."), "{system}");
-    assert!(!system.contains("How to"), "only level 1 is told of all");
+    assert!(!system.contains("How to"), "all skills appear with level 1 only");
     assert_eq!(offered(&requests[0]), ["look", "change", "recall", "activate_skill", "skill_resource"]);
     let last = requests[1].messages.last().unwrap().blocks();
     assert!(matches!(&last[0], ContentBlock::ToolResult(result) if !result.is_error));
@@ -95,7 +95,7 @@ async fn an_activated_skill_speaks_behind_the_results_and_narrows_the_tools() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_become_active_is_a_result_with_the_exact_words() {
-    let calls = ["a", "a", "b", "c", "d", "nobody", "hidden"].map(activate).into_iter().chain([Reply::text("done")]);
+    let calls = ["a", "a", "b", "c", "d", "unknown", "hidden"].map(activate).into_iter().chain([Reply::text("done")]);
     let model = Arc::new(ScriptedModel::replies(calls));
     let mut hidden = skill("hidden");
     hidden.metadata.disable_model_invocation = true;
@@ -105,11 +105,11 @@ async fn what_cannot_become_active_is_a_result_with_the_exact_words() {
     say(&host, "go").await;
 
     let requests = model.requests();
-    let told: Vec<String> = requests[1..].iter().map(|request| results(request).concat()).collect();
-    assert!(told[1].contains("Error Message: Circular dependency detected: a → a\n"), "{}", told[1]);
-    assert!(told[4].contains("Maximum skill activation depth (3) exceeded. Current stack: a → b → c"), "{}", told[4]);
-    assert!(told[5].contains("there is no skill named \"nobody\"; the skills are: a, b, c, d, hidden"), "{}", told[5]);
-    assert!(told[6].contains("the skill hidden is for people to activate, not for models"), "{}", told[6]);
+    let answers: Vec<String> = requests[1..].iter().map(|request| results(request).concat()).collect();
+    assert!(answers[1].contains("Error Message: Circular dependency detected: a → a\n"), "{}", answers[1]);
+    assert!(answers[4].contains("Maximum skill activation depth (3) exceeded. Current stack: a → b → c"), "{}", answers[4]);
+    assert!(answers[5].contains("there is no skill named \"unknown\"; the skills are: a, b, c, d, hidden"), "{}", answers[5]);
+    assert!(answers[6].contains("the skill hidden is for people to activate, not for models"), "{}", answers[6]);
     assert!(!requests[0].system.as_deref().unwrap().contains("hidden"));
 }
 
@@ -125,7 +125,7 @@ async fn a_person_activates_until_it_is_ended_and_another_model_answers_meanwhil
     talk.activate_skill("other").await.unwrap();
     talk.activate_skill("b").await.unwrap();
     let twice = talk.activate_skill("other").await.unwrap_err().to_string();
-    let missing = talk.activate_skill("nobody").await.unwrap_err();
+    let missing = talk.activate_skill("unknown").await.unwrap_err();
     say(&host, "one").await;
     say(&host, "two").await;
     let active: Vec<bool> = talk.skills().await.unwrap().iter().map(|skill| skill.active.is_some()).collect();
@@ -179,9 +179,9 @@ async fn a_changed_folder_is_announced_and_the_system_prompt_stays_across_lives(
     assert!(requests.iter().all(|request| request.system == requests[0].system));
     assert!(!requests[2].system.as_deref().unwrap().contains("- b:"));
     let reminders = |request: &ModelRequest| request.messages.iter().filter(|message| is_reminder(&message.text())).count();
-    assert_eq!(requests.iter().map(reminders).collect::<Vec<_>>(), [0, 1, 1], "a change is told once");
-    let told = requests[1].messages.iter().find(|message| is_reminder(&message.text())).unwrap().text();
-    assert!(told.contains("- a: Does a.\n- b: Does b."), "{told}");
+    assert_eq!(requests.iter().map(reminders).collect::<Vec<_>>(), [0, 1, 1], "a change is announced once");
+    let reminder = requests[1].messages.iter().find(|message| is_reminder(&message.text())).unwrap().text();
+    assert!(reminder.contains("- a: Does a.\n- b: Does b."), "{reminder}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ async fn the_status_shows_the_model_the_sleep_and_the_figures() {
     let status = conversation.status().await.unwrap();
     assert_eq!((status.state, status.messages, status.rounds), (ConversationState::Asleep, 2, 1));
     assert!(status.context.tokens > 0 && status.context.window == 200_000, "{status:?}");
-    assert_eq!(host.awake(), 0, "asking wakes nobody");
+    assert_eq!(host.awake(), 0, "a status wakes no conversation");
     let json = serde_json::to_value(&status).unwrap();
     assert_eq!((&json["state"], &json["waits_for"]["kind"]), (&json!("asleep"), &json!("nothing")));
 }

@@ -110,7 +110,7 @@ async fn a_parent_that_waits_for_subagents_holds_no_permit() {
     let began = tokio::time::Instant::now();
 
     let mut reply = conversation(&host).send("go").await.unwrap();
-    let outcome = tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("nobody waits for himself").unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("no round waits for itself").unwrap();
 
     assert_eq!(outcome.text, r#"{"result":"a done"}|{"result":"b done"}|{"result":"c done"}"#);
     assert!(began.elapsed() >= Duration::from_secs(3), "one at a time: {:?}", began.elapsed());
@@ -215,7 +215,7 @@ async fn a_parent_that_is_taken_up_again_finds_its_subagents() {
         let a = if over_first { "a done" } else { "a at last" };
         assert_eq!(outcome.text, format!(r#"{{"result":"{a}"}}|{{"result":"b at last"}}"#));
         let ids = |rows: Vec<(ConversationId, Open)>| rows.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
-        assert_eq!(ids(children(&host).await), ids(before), "nobody was begun twice");
+        assert_eq!(ids(children(&host).await), ids(before), "no subagent began twice");
         assert_eq!(second.counts().started, 2 + usize::from(!over_first));
     }
 }
@@ -358,7 +358,7 @@ async fn no_rate_refuses_a_subagent_of_a_turn_that_was_let_in() {
 async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
     let long = "a line of the answer\n".repeat(2000);
     let said = long.clone();
-    let model = family(&["tell all"], move |_, _| Reply::text(said.clone()));
+    let model = family(&["say all"], move |_, _| Reply::text(said.clone()));
     let host = builder(&model).subagents().build().await.unwrap();
 
     let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();

@@ -34,7 +34,7 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
     };
     let (slow, _) = probe("slow", EffectClass::Pure, sleeper(900));
     let (quick, _) = probe("quick", EffectClass::Once, sleeper(100));
-    let calls = Reply::tool("slow", &json!({})).and_tool("quick", &json!({})).and_tool("nobody", &json!({}));
+    let calls = Reply::tool("slow", &json!({})).and_tool("quick", &json!({})).and_tool("unknown", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([slow, quick]).build().await.unwrap();
     let began = tokio::time::Instant::now();
@@ -45,7 +45,7 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
     assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
     let results = last_results(&model);
     assert_eq!(results[..2], ["900", "100"]);
-    assert!(results[2].contains("there is no tool named \"nobody\"; the tools are: quick, recall, slow"), "{}", results[2]);
+    assert!(results[2].contains("there is no tool named \"unknown\"; the tools are: quick, recall, slow"), "{}", results[2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,7 +41,7 @@ fn a_circle_is_reported_with_its_whole_path() {
 
     assert_eq!(refused(&stack(&["a"], &policy), "a", &policy), "Circular dependency detected: a → a");
     assert_eq!(refused(&stack(&["a", "b"], &policy), "a", &policy), "Circular dependency detected: a → b → a");
-    assert!(refused(&stack(&["a", "b", "c"], &policy), "b", &policy).starts_with("Circular"), "a circle is told before the depth");
+    assert!(refused(&stack(&["a", "b", "c"], &policy), "b", &policy).starts_with("Circular"), "a circle is reported before the depth");
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn leaving_the_scope_empties_the_stack() {
 fn a_frame_has_skill_activation_and_time() {
     let frame = Frame::new(name("a"), id(1), Timestamp(1_500));
 
-    let told = serde_json::to_value(&frame).unwrap();
+    let json = serde_json::to_value(&frame).unwrap();
 
-    assert_eq!(told["skill_name"], "a");
-    assert_eq!(told["timestamp"], "1970-01-01T00:00:01.500Z");
-    assert_eq!(told["activation_id"], id(1).to_string());
+    assert_eq!(json["skill_name"], "a");
+    assert_eq!(json["timestamp"], "1970-01-01T00:00:01.500Z");
+    assert_eq!(json["activation_id"], id(1).to_string());
 }
 
 #[test]

@@ -246,7 +246,7 @@ async fn over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_long
     assert!(has(store, &owner, &whole).await && !has(store, &owner, &first).await && !has(store, &owner, &third).await);
     let refused = store.store(owner.clone(), "t".into(), Bytes::from(vec![8; 101])).await;
     assert_eq!(refused, Err(ArtifactError::OverQuota { used: 100, quota: 100 }));
-    assert!(has(store, &owner, &whole).await, "a refusal costs nobody anything");
+    assert!(has(store, &owner, &whole).await, "a refusal costs nothing");
     assert!(has(store, &other, &first).await && has(store, &other, &second).await, "another tenant's room is its own");
 }
 

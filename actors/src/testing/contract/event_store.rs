@@ -74,7 +74,7 @@ async fn an_unknown_stream_is_unknown(store: &dyn EventStore) {
     assert_eq!(store.read(&key, None, 10).await, Err(EventStoreError::Unknown));
     assert_eq!(store.mark_complete(&key).await, Err(EventStoreError::Unknown));
     assert_eq!(store.mark_failed(&key).await, Err(EventStoreError::Unknown));
-    timeout(SOON, store.changed(&key, None)).await.expect("nobody waits for an unknown stream");
+    timeout(SOON, store.changed(&key, None)).await.expect("an unknown stream keeps no reader waiting");
 }
 
 async fn events_are_read_in_order_strictly_after_the_cursor(store: &dyn EventStore) {
@@ -148,7 +148,7 @@ async fn a_watcher_is_woken_by_an_event_and_by_the_end(store: Arc<dyn EventStore
     tokio::task::yield_now().await;
     store.mark_failed(&key).await.unwrap();
     watcher.await.unwrap().expect("woken by the end");
-    timeout(SOON, store.changed(&key, Some(id(9, 9)))).await.expect("an ended stream is waited for by nobody");
+    timeout(SOON, store.changed(&key, Some(id(9, 9)))).await.expect("an ended stream keeps no reader waiting");
 }
 
 async fn no_wake_up_is_lost_with_many_watchers(store: Arc<dyn EventStore>) {
@@ -242,14 +242,14 @@ async fn a_cursor_before_a_dropped_durable_event_is_expired(store: &dyn EventSto
     assert_eq!(ids(store, &key, Some(id(38, 0))).await, [id(39, 0), id(40, 0)]);
 }
 
-async fn told(store: &dyn EventStore, after: EventId, told: Option<Seq>) -> Result<Vec<EventId>, EventStoreError> {
-    let events = store.read_conversation(&key("t", 1).scope, after, told, usize::MAX).await?;
+async fn events_after(store: &dyn EventStore, after: EventId, seen_upto: Option<Seq>) -> Result<Vec<EventId>, EventStoreError> {
+    let events = store.read_conversation(&key("t", 1).scope, after, seen_upto, usize::MAX).await?;
     Ok(events.iter().map(|event| event.id).collect())
 }
 
 async fn a_conversation_is_read_over_its_rounds_in_order(store: &dyn EventStore) {
     let start = EventId::default();
-    assert_eq!(told(store, start, None).await, Err(EventStoreError::Unknown));
+    assert_eq!(events_after(store, start, None).await, Err(EventStoreError::Unknown));
     store.append(&key("t", 1), vec![message(1, 3), delta(1, 1)]).await.unwrap();
     store.append(&key("t", 2), vec![delta(1, 2)]).await.unwrap();
     store.append(&key("t", 1), vec![message(2, 3)]).await.unwrap();
@@ -258,9 +258,9 @@ async fn a_conversation_is_read_over_its_rounds_in_order(store: &dyn EventStore)
     store.append(&key("other", 2), vec![message(4, 3)]).await.unwrap();
 
     let all = [id(1, 0), id(1, 1), id(1, 2), id(2, 0), id(3, 0)];
-    assert_eq!(told(store, start, Some(Seq(0))).await.unwrap(), all);
-    assert_eq!(told(store, id(1, 1), None).await.unwrap(), all[2..]);
-    assert_eq!(told(store, id(3, 0), None).await.unwrap(), []);
+    assert_eq!(events_after(store, start, Some(Seq(0))).await.unwrap(), all);
+    assert_eq!(events_after(store, id(1, 1), None).await.unwrap(), all[2..]);
+    assert_eq!(events_after(store, id(3, 0), None).await.unwrap(), []);
     let page = store.read_conversation(&key("t", 1).scope, id(1, 0), None, 2).await.unwrap();
     assert_eq!(page.iter().map(|event| event.id).collect::<Vec<_>>(), all[1..3]);
 }
@@ -268,16 +268,20 @@ async fn a_conversation_is_read_over_its_rounds_in_order(store: &dyn EventStore)
 async fn a_reader_that_may_have_missed_something_gets_expired_and_returns_from_the_journal(store: &dyn EventStore) {
     store.append(&key("t", 1), vec![message(8, 3)]).await.unwrap();
 
-    assert_eq!(told(store, id(5, 0), None).await, Err(EventStoreError::Expired), "entries 6 and 7 were told elsewhere");
-    assert_eq!(told(store, id(5, 0), Some(Seq(6))).await, Err(EventStoreError::Expired));
-    assert_eq!(told(store, id(5, 0), Some(Seq(7))).await.unwrap(), [id(8, 0)]);
-    assert_eq!(told(store, id(9, 0), None).await, Err(EventStoreError::Expired), "nothing was told there");
-    assert_eq!(told(store, id(9, 0), Some(Seq(9))).await.unwrap(), []);
+    assert_eq!(events_after(store, id(5, 0), None).await, Err(EventStoreError::Expired), "entries 6 and 7 were published elsewhere");
+    assert_eq!(events_after(store, id(5, 0), Some(Seq(6))).await, Err(EventStoreError::Expired));
+    assert_eq!(events_after(store, id(5, 0), Some(Seq(7))).await.unwrap(), [id(8, 0)]);
+    assert_eq!(events_after(store, id(9, 0), None).await, Err(EventStoreError::Expired), "nothing was published there");
+    assert_eq!(events_after(store, id(9, 0), Some(Seq(9))).await.unwrap(), []);
 
     let later = EventId { epoch: Epoch(2), seq: Seq(12), n: 0 };
     store.append(&key("t", 2), vec![event(later, EventKind::RoundStarted {})]).await.unwrap();
-    assert_eq!(told(store, id(8, 0), None).await, Err(EventStoreError::Expired), "a life began: its first entries may tell something");
-    assert_eq!(told(store, id(8, 0), Some(Seq(11))).await.unwrap(), [later]);
+    assert_eq!(
+        events_after(store, id(8, 0), None).await,
+        Err(EventStoreError::Expired),
+        "an activation began: its first entries may have events"
+    );
+    assert_eq!(events_after(store, id(8, 0), Some(Seq(11))).await.unwrap(), [later]);
 }
 
 async fn a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgotten(store: Arc<dyn EventStore>) {
@@ -301,7 +305,7 @@ async fn a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgot
     store.forget(&key("t", 1).scope);
     watcher.await.unwrap().expect("woken when it is forgotten");
     assert_eq!(store.get_status(&key("t", 1)).await, Ok(None));
-    assert_eq!(told(&*store, id(1, 1), None).await, Err(EventStoreError::Unknown));
+    assert_eq!(events_after(&*store, id(1, 1), None).await, Err(EventStoreError::Unknown));
 }
 
 async fn a_dropped_event_keeps_no_reader_waiting(store: &dyn EventStore) {

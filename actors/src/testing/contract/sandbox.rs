@@ -16,8 +16,8 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub async fn sandbox(sandbox: Arc<dyn Sandbox>) {
     let kind = sandbox.policy().kind;
     assert_eq!(sandbox.policy(), sandbox.policy(), "{kind}: the same policy at every look");
-    let told = serde_json::to_string(sandbox.policy()).unwrap();
-    assert!(!told.contains(&*sandbox.policy().root.to_string_lossy()), "{kind}: a policy that is shown holds no path of the host");
+    let shown = serde_json::to_string(sandbox.policy()).unwrap();
+    assert!(!shown.contains(&*sandbox.policy().root.to_string_lossy()), "{kind}: a policy that is shown holds no path of the host");
     let run = |exec: Exec| sandbox.exec(exec, CancellationToken::new());
 
     let plain = run(Exec::new("echo out; echo err >&2; exit 3")).await.unwrap();

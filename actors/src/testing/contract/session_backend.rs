@@ -76,12 +76,12 @@ async fn write_open(
     open: Open,
     wake_at: Option<Timestamp>,
 ) -> Result<(), AppendError> {
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let done = Box::new(move |result| drop(tell.send(result)));
+    let (reply, mut answers) = mpsc::unbounded_channel();
+    let done = Box::new(move |result| drop(reply.send(result)));
     let entries = entries(expected.seq.0 + 1, last);
     let (scope, epoch, durability) = (scope.clone(), Epoch(epoch), Durability::Awaited);
     store.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
-    timeout(SOON, told.recv()).await.expect("an append is told").expect("an append is told")
+    timeout(SOON, answers.recv()).await.expect("an append is answered").expect("an append is answered")
 }
 
 fn conflict(scope: &Scope, found: Head) -> Result<(), AppendError> {
@@ -89,7 +89,7 @@ fn conflict(scope: &Scope, found: Head) -> Result<(), AppendError> {
 }
 
 async fn an_unknown_conversation_is_empty(store: &dyn SessionBackend) {
-    let scope = scope("t", "nobody");
+    let scope = scope("t", "unknown");
 
     assert_eq!(store.head(&scope).await, Ok(Head::default()));
     assert_eq!(store.load(&scope).await, Ok(Loaded::default()));
@@ -155,8 +155,8 @@ async fn a_malformed_append_is_refused(store: &dyn SessionBackend) {
     let late = vec![entry(4, "a")];
 
     for batch in [gap, twice, early, late, vec![]] {
-        let told = store.append_and_wait(&scope, head(1, 2), Epoch(1), batch.clone(), Open::None).await;
-        assert_eq!(told, conflict(&scope, head(1, 2)), "{batch:?}");
+        let result = store.append_and_wait(&scope, head(1, 2), Epoch(1), batch.clone(), Open::None).await;
+        assert_eq!(result, conflict(&scope, head(1, 2)), "{batch:?}");
     }
 
     assert_eq!(store.load(&scope).await, Ok(Loaded { head: head(1, 2), snapshot: None, entries: entries(1, 2) }));
@@ -168,9 +168,9 @@ async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn SessionBackend) {
     let mut batch = entries(3, 9);
     batch.push(entry(11, "a gap at the end"));
 
-    let told = store.append_and_wait(&scope, head(1, 2), Epoch(2), batch, Open::Running).await;
+    let result = store.append_and_wait(&scope, head(1, 2), Epoch(2), batch, Open::Running).await;
 
-    assert_eq!(told, conflict(&scope, head(1, 2)));
+    assert_eq!(result, conflict(&scope, head(1, 2)));
     assert_eq!(store.load(&scope).await, Ok(Loaded { head: head(1, 2), snapshot: None, entries: entries(1, 2) }));
     assert_eq!(store.list_open(Open::Running, None, None, 10).await, Ok(vec![]));
 }
@@ -178,9 +178,9 @@ async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn SessionBackend) {
 /// Starts appends of one entry each, for `first..=last`, without waiting. Results arrive as (seq,
 /// result).
 fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mpsc::UnboundedReceiver<(u64, Result<(), AppendError>)> {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (reply, answers) = mpsc::unbounded_channel();
     for seq in first..=last {
-        let tell = tell.clone();
+        let reply = reply.clone();
         let epoch = u64::from(seq > 1);
         store.append(Append {
             scope: scope.clone(),
@@ -190,16 +190,16 @@ fn pour(store: &dyn SessionBackend, scope: &Scope, first: u64, last: u64) -> mps
             open: Open::None,
             wake_at: None,
             durability: if seq % 3 == 0 { Durability::Awaited } else { Durability::Deferred },
-            done: Box::new(move |result| drop(tell.send((seq, result)))),
+            done: Box::new(move |result| drop(reply.send((seq, result)))),
         });
     }
-    told
+    answers
 }
 
 /// All results, up to the drop of the last callback.
-async fn all_results<T>(mut told: mpsc::UnboundedReceiver<T>) -> Vec<T> {
+async fn all_results<T>(mut answers: mpsc::UnboundedReceiver<T>) -> Vec<T> {
     let mut all = Vec::new();
-    while let Some(one) = timeout(SOON, told.recv()).await.expect("every append is told, and its teller let go") {
+    while let Some(one) = timeout(SOON, answers.recv()).await.expect("every append is answered, and its sender dropped") {
         all.push(one);
     }
     all
@@ -209,9 +209,9 @@ async fn appends_are_answered_in_their_order(store: &dyn SessionBackend) {
     const COUNT: u64 = 600;
     let scope = scope("t", "c");
 
-    let told = all_results(pour(store, &scope, 1, COUNT)).await;
+    let results = all_results(pour(store, &scope, 1, COUNT)).await;
 
-    assert_eq!(told, (1..=COUNT).map(|seq| (seq, Ok(()))).collect::<Vec<_>>());
+    assert_eq!(results, (1..=COUNT).map(|seq| (seq, Ok(()))).collect::<Vec<_>>());
     assert_eq!(store.load(&scope).await.unwrap().entries, entries(1, COUNT));
 }
 
@@ -221,9 +221,9 @@ async fn after_a_failed_append_later_ones_of_the_life_fail(store: &dyn SessionBa
 
     // The activation assumes that entry 3 is stored. Its next appends build on one another, and
     // none of them may be stored.
-    let told = all_results(pour(store, &scope, 4, 8)).await;
+    let results = all_results(pour(store, &scope, 4, 8)).await;
 
-    assert_eq!(told, (4..=8).map(|seq| (seq, conflict(&scope, head(1, 2)))).collect::<Vec<_>>());
+    assert_eq!(results, (4..=8).map(|seq| (seq, conflict(&scope, head(1, 2)))).collect::<Vec<_>>());
     assert_eq!(store.load(&scope).await.unwrap().entries, entries(1, 2));
 }
 
@@ -262,7 +262,7 @@ async fn a_snapshot_comes_with_all_entries_after_it(store: &dyn SessionBackend) 
 
 async fn a_doubtful_snapshot_is_ignored(store: &dyn SessionBackend) {
     let scope = scope("t", "c");
-    store.snapshot(&scope, Seq(1), "of nobody".into()).await.unwrap();
+    store.snapshot(&scope, Seq(1), "of an unknown conversation".into()).await.unwrap();
     assert_eq!(store.load(&scope).await, Ok(Loaded::default()));
     write(store, &scope, Head::default(), 1, 5).await.unwrap();
 
@@ -345,8 +345,8 @@ async fn emptied_entries_keep_their_places_and_nothing_else(store: &dyn SessionB
     let after = Loaded { head: head(1, 7), snapshot: Some((Seq(6), "the state after 6".into())), entries: entries(7, 7) };
     assert_eq!(store.load(&scope).await, Ok(after));
     assert_eq!(store.load(&stays).await.unwrap().snapshot, Some((Seq(4), "the state after 4".into())));
-    store.empty(&self::scope("t", "nobody"), Seq(4)).await.expect("an unknown conversation has nothing to empty");
-    assert_eq!(store.head(&self::scope("t", "nobody")).await, Ok(Head::default()));
+    store.empty(&self::scope("t", "unknown"), Seq(4)).await.expect("an unknown conversation has nothing to empty");
+    assert_eq!(store.head(&self::scope("t", "unknown")).await, Ok(Head::default()));
 }
 
 async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
@@ -377,7 +377,7 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
     }
     assert_eq!(store.list(&tenant, ListQuery::default()).await.unwrap(), listed, "0 is 1000");
     assert_eq!(store.count(&tenant).await, Ok(listed.len() as u64));
-    assert_eq!(store.count(&TenantId::new("nobody").unwrap()).await, Ok(0));
+    assert_eq!(store.count(&TenantId::new("unknown").unwrap()).await, Ok(0));
     let of = async |after: &str, open| {
         let after = Some(ConversationId::new(after).unwrap());
         let rows = store.list(&tenant, ListQuery { after, count: 2, open: Some(open), subagents: false }).await.unwrap();
@@ -441,7 +441,7 @@ async fn a_failed_mark_is_seen_and_cleared(store: &dyn SessionBackend) {
 
     store.mark_failed(&scope, Some("entry 1 is damaged".into())).await.unwrap();
     assert_eq!(failed().await.as_deref(), Some("entry 1 is damaged"));
-    assert_eq!(store.list_open(Open::Running, None, None, 10).await, Ok(vec![]), "nobody takes up what cannot be read");
+    assert_eq!(store.list_open(Open::Running, None, None, 10).await, Ok(vec![]), "no host resumes what cannot be read");
     assert_eq!(store.load(&scope).await.unwrap().entries, entries(1, 1), "what is readable stays so");
 
     store.mark_failed(&scope, None).await.unwrap();
@@ -450,25 +450,25 @@ async fn a_failed_mark_is_seen_and_cleared(store: &dyn SessionBackend) {
 }
 
 async fn every_append_is_answered_once_on_close(store: &dyn SessionBackend) {
-    let told = pour(store, &scope("t", "c"), 1, 100);
+    let results = pour(store, &scope("t", "c"), 1, 100);
 
     store.close(SOON).await.unwrap();
 
     // A callback cannot run twice (it is an `FnOnce`); one that was dropped without a call would be
     // missing here.
-    assert_eq!(all_results(told).await, (1..=100).map(|seq| (seq, Ok(()))).collect::<Vec<_>>(), "what was queued is written");
+    assert_eq!(all_results(results).await, (1..=100).map(|seq| (seq, Ok(()))).collect::<Vec<_>>(), "what was queued is written");
     let late = write(store, &scope("t", "d"), Head::default(), 1, 1).await;
     assert!(matches!(late, Err(AppendError::Unavailable { .. })), "{late:?}");
     store.close(SOON).await.expect("closing twice is no error");
 }
 
 async fn every_append_is_answered_once_on_drop(store: Arc<dyn SessionBackend>) {
-    let told = pour(&*store, &scope("t", "c"), 1, 100);
+    let results = pour(&*store, &scope("t", "c"), 1, 100);
 
     drop(store);
 
-    let told = all_results(told).await;
-    assert_eq!(told.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=100).collect::<Vec<_>>());
+    let results = all_results(results).await;
+    assert_eq!(results.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=100).collect::<Vec<_>>());
 }
 
 async fn concurrent_lives_have_one_winner_an_epoch(store: Arc<dyn SessionBackend>) {

@@ -67,9 +67,9 @@ async fn levels(source: &dyn SkillSource, expected: &Skill, files: &BTreeMap<Str
     assert_eq!(second.instructions.as_deref().map(str::trim), expected.instructions.as_deref().map(str::trim));
     assert_eq!((&second.metadata, &second.resources, &second.modifier), (&expected.metadata, &None, &expected.modifier));
     assert_eq!((&third.metadata, &third.instructions), (&expected.metadata, &second.instructions));
-    let told: Vec<(String, u64)> = third.resources.unwrap().into_iter().map(|resource| (resource.path, resource.bytes)).collect();
+    let listed: Vec<(String, u64)> = third.resources.unwrap().into_iter().map(|resource| (resource.path, resource.bytes)).collect();
     let there: Vec<(String, u64)> = files.iter().map(|(path, text)| (path.clone(), text.len() as u64)).collect();
-    assert_eq!(told, there, "{}: every file, by path", expected.name());
+    assert_eq!(listed, there, "{}: every file, by path", expected.name());
 }
 
 async fn resources(source: &dyn SkillSource, name: &SkillName, files: &BTreeMap<String, String>) {
@@ -84,11 +84,11 @@ async fn resources(source: &dyn SkillSource, name: &SkillName, files: &BTreeMap<
 }
 
 async fn nothing_else(source: &dyn SkillSource) {
-    let nobody = SkillName::new("nobody").unwrap();
+    let unknown = SkillName::new("unknown").unwrap();
     for level in [LoadLevel::Metadata, LoadLevel::Instructions, LoadLevel::Resources] {
-        let loaded = source.load(nobody.clone(), level).await;
-        assert!(matches!(&loaded, Err(SkillError::NotFound { name, .. }) if name == "nobody"), "{loaded:?}");
+        let loaded = source.load(unknown.clone(), level).await;
+        assert!(matches!(&loaded, Err(SkillError::NotFound { name, .. }) if name == "unknown"), "{loaded:?}");
     }
-    let read = source.resource(nobody, "references/style.md".to_owned()).await;
+    let read = source.resource(unknown, "references/style.md".to_owned()).await;
     assert!(matches!(read, Err(SkillError::NotFound { .. })), "{read:?}");
 }

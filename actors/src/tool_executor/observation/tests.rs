@@ -150,9 +150,9 @@ async fn full_data_is_inline_up_to_thirty_kibibytes_and_above_that_an_artifact_a
     let id = observed.artifact_id.clone().unwrap();
     let json = serde_json::to_vec(&value).unwrap();
     let page = std::str::from_utf8(paging::page(&json, 1).unwrap()).unwrap();
-    let told = stored_text(&id, "List with 1 items. First item keys: N/A");
+    let note = stored_text(&id, "List with 1 items. First item keys: N/A");
     let footer = paging::footer(&id, 1, page.len() as u64, json.len() as u64);
-    assert_eq!(observed.text, format!("{told}\n\n{page}\n\n{footer}"));
+    assert_eq!(observed.text, format!("{note}\n\n{page}\n\n{footer}"));
     assert!(observed.text.len() <= OBSERVATION_BYTES_MAX);
     assert_eq!(kept(&artifacts, &id).await, json);
 }
@@ -221,7 +221,7 @@ async fn of_a_text_above_the_bound_of_an_artifact_as_much_is_kept_as_fits_with_a
     assert!(huge.starts_with(kept));
     let account = format!("[kept {} of {total} bytes; the rest was too long to keep]", kept.len());
     assert_eq!(note, account);
-    assert!(observed.text.contains(&format!("\n\n{account}\n[page 1 of ")), "the first page tells it too");
+    assert!(observed.text.contains(&format!("\n\n{account}\n[page 1 of ")), "the first page has it too");
     assert!(observed.text.len() <= OBSERVATION_BYTES_MAX);
     assert_eq!(observed.data_size_bytes, total as u64);
 
