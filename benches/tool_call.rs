@@ -58,9 +58,9 @@ fn cpu() -> Duration {
     Duration::from_millis((fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10)
 }
 
-struct Nobody;
+struct NoParent;
 
-impl Actor for Nobody {
+impl Actor for NoParent {
     type Msg = ();
     type State = ();
     type Arguments = ();
@@ -79,13 +79,13 @@ fn key(index: u32) -> CallKey {
 }
 
 fn request(tool: &Arc<dyn Tool>, arguments: &str) -> ToolInvocationRequest {
-    ToolInvocationRequest::of(tool.spec(), "call_1", RawJson::from_text(arguments).unwrap())
+    ToolInvocationRequest::from_spec(tool.spec(), "call_1", RawJson::from_text(arguments).unwrap())
 }
 
 /// Calls through the executor: its mailbox, a task per attempt, time limit, circuit breaker,
 /// observation.
 async fn ours(calls: u32) {
-    let (parent, _) = Actor::spawn(None, Nobody, ()).await.unwrap();
+    let (parent, _) = Actor::spawn(None, NoParent, ()).await.unwrap();
     let (report, mut reported) = mpsc::channel(1);
     let args = ToolExecutorArgs {
         report: Arc::new(move |_, result, _| drop(report.try_send(result))),
@@ -172,7 +172,7 @@ async fn siblings(shared: bool) -> (u32, Duration, Duration) {
         let call = LoneCall {
             key: key(index),
             tool: tool.clone(),
-            request: ToolInvocationRequest::of(&tool.0, format!("call_{index}"), RawJson::from_text(r#"{"query":"same"}"#).unwrap()),
+            request: ToolInvocationRequest::from_spec(&tool.0, format!("call_{index}"), RawJson::from_text(r#"{"query":"same"}"#).unwrap()),
         };
         tokio::spawn(call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()))
     });

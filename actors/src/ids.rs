@@ -269,7 +269,7 @@ uuid_id!(
 impl ActivationId {
     /// Returns the id of the activation that a tool call requests. Every start of the same call
     /// gives the same id, so a repeated call after a crash does not activate the skill twice.
-    pub fn of_call(key: &CallKey) -> Self {
+    pub fn from_call(key: &CallKey) -> Self {
         let hash = Sha256::digest(format!("skill activation\n{key}"));
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(hash).for_each(|(to, from)| *to = from);
@@ -451,7 +451,7 @@ pub struct NotAnArtifactId;
 
 impl ArtifactId {
     /// Returns the id of a content.
-    pub fn of(content: &[u8]) -> Self {
+    pub fn from_content(content: &[u8]) -> Self {
         Self::from_digest(&Sha256::digest(content))
     }
 
@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn an_id_is_the_contents_hash_and_nothing_else_is_an_id() {
-        let id = ArtifactId::of(b"abc");
+        let id = ArtifactId::from_content(b"abc");
 
         assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
         assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));

@@ -44,7 +44,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
                 Err(_) => err_line(&format!("not counted: `{}` cannot be read", sanitize(id.as_str()))),
             }
         }
-        let stats = GlobalStats::of(&figures);
+        let stats = GlobalStats::from_conversations(&figures);
         if args.json {
             out_json(&pretty(&stats));
         } else {

@@ -385,7 +385,7 @@ impl Caller {
         };
         let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
         let cancel = CancellationToken::new();
-        let request = ToolInvocationRequest::of(&spec, tool_call_id, input).output_level(level);
+        let request = ToolInvocationRequest::from_spec(&spec, tool_call_id, input).output_level(level);
         let running = call_once(LoneCall { key, tool, request }, self.host.environment(&self.scope), cancel.clone(), Progress::silent());
         tokio::pin!(running);
         tokio::select! {

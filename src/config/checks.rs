@@ -208,7 +208,7 @@ fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     }
     let model = tenant.model.as_deref().or(provider.model.as_deref());
     match model {
-        Some(model) if config.prices.of(model).is_none() && provider.kind != ProviderKind::Offline => {
+        Some(model) if config.prices.get(model).is_none() && provider.kind != ProviderKind::Offline => {
             let near = config.prices.nearest(model).map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default();
             let problem = format!("the budget of tenant `{}` needs a price for the model `{}` in [prices]{near}", tenant.id, quoted(model));
             Err(ConfigError::Inconsistent { at: tenant.at.clone(), problem })
@@ -224,7 +224,7 @@ fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Op
         let fallback = here.fallback.as_ref()?;
         let there = config.providers.iter().chain(&config.usual).find(|known| known.name == fallback.provider)?;
         let model = fallback.model.as_deref().or(there.model.as_deref());
-        if let Some(model) = model.filter(|model| config.prices.of(model).is_none() && there.kind != ProviderKind::Offline) {
+        if let Some(model) = model.filter(|model| config.prices.get(model).is_none() && there.kind != ProviderKind::Offline) {
             let at = here.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
             return Some((at, model));
         }

@@ -131,7 +131,7 @@ fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
         Json::Object(fields) => fields,
         _ => return Err("must be a map of keys and values".into()),
     };
-    fields.entry("model_family").or_insert_with(|| ModelFamily::of(pattern).as_str().into());
+    fields.entry("model_family").or_insert_with(|| ModelFamily::from_model(pattern).as_str().into());
     let config = EncoderConfig::from_dict(&Json::Object(fields)).map_err(|error| error.to_string())?;
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)

@@ -379,7 +379,7 @@ mod tests {
         }
 
         fn id(&self) -> ArtifactId {
-            ArtifactId::of(&self.0)
+            ArtifactId::from_content(&self.0)
         }
 
         fn of(&self, owner: &Scope, id: ArtifactId) -> Result<&Bytes, ArtifactError> {

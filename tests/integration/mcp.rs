@@ -98,7 +98,7 @@ async fn call(server: &Server, tool: &str, arguments: &str) -> Result<String, Mc
 async fn run(tool: &Arc<dyn Tool>, arguments: &str, cancel: CancellationToken) -> callboard::journal::ToolExecutionResult {
     let scope = Scope::new(TenantId::new("ann").unwrap(), ConversationId::new("c").unwrap());
     let key = CallKey { scope: scope.clone(), seq: Seq(0), index: 0 };
-    let request = ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::from_text(arguments).unwrap());
+    let request = ToolInvocationRequest::from_spec(tool.spec(), "call_0", RawJson::from_text(arguments).unwrap());
     call_once(LoneCall { key, tool: tool.clone(), request }, ToolEnvironment::alone(scope), cancel, Progress::silent()).await
 }
 

@@ -118,7 +118,7 @@ fn batch(calls: impl IntoIterator<Item = (&'static str, Value)>) -> Vec<Reply> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_nothing_outside_of_the_workspace_is_read_or_written() {
-    let foreign = ArtifactId::of(b"of another conversation");
+    let foreign = ArtifactId::from_content(b"of another conversation");
     let paths = ["../outside.txt", "/etc/passwd", "link", "up/outside.txt", "magic/outside.txt", "a/../../outside.txt", foreign.as_str()];
     let mut calls = Vec::new();
     for path in paths {

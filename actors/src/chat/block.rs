@@ -189,14 +189,14 @@ impl ContentBlock {
     /// escapes.
     pub(super) fn text_of_wire(raw: &str) -> Option<Cow<'_, str>> {
         #[derive(Deserialize)]
-        struct Said<'a> {
+        struct TextField<'a> {
             #[serde(borrow)]
             text: Cow<'a, str>,
         }
         let plain = raw.strip_prefix(r#"{"type":"text","text":""#).and_then(|rest| rest.strip_suffix(r#""}"#));
         match plain.filter(|text| !text.contains('\\') && !text.contains('"')) {
             Some(text) => Some(Cow::Borrowed(text)),
-            None => serde_json::from_str::<Said<'_>>(raw).ok().map(|said| said.text),
+            None => serde_json::from_str::<TextField<'_>>(raw).ok().map(|field| field.text),
         }
     }
 

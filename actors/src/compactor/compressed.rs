@@ -105,7 +105,7 @@ impl MessageRecords {
     pub fn add(&mut self, message: Message, round: u64, timestamp: Timestamp, count: impl Fn(&Message) -> u64, window: (u64, f64)) -> bool {
         let tokens = count(&message);
         self.total_tokens = self.total_tokens.saturating_add(tokens);
-        let importance = MessageImportance::of(&message);
+        let importance = MessageImportance::from_message(&message);
         let record = MessageRecord { message, importance, timestamp, tokens, round, is_compressed: false, compressed_content: None };
         self.records.push(record);
         should_compress(self.total_tokens, window.0, window.1)

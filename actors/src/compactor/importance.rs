@@ -64,7 +64,7 @@ impl TryFrom<u8> for MessageImportance {
 
 impl MessageImportance {
     /// The importance of a message, by its role and its results.
-    pub fn of(message: &Message) -> Self {
+    pub fn from_message(message: &Message) -> Self {
         match message.role() {
             Role::System => Self::Low,
             Role::Assistant => Self::Medium,

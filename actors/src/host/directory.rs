@@ -255,7 +255,7 @@ impl Directory {
 
     /// The ports of a conversation: its fan-out's, or the host's.
     fn ports_of(&self, scope: &Scope) -> Ports {
-        self.fan_outs.of(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
+        self.fan_outs.get(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
     }
 
     /// The tenants of the host.
@@ -375,7 +375,7 @@ impl Directory {
 
     /// The setup that a tenant's conversations get at their next activation.
     pub(crate) fn setup_of(&self, tenant: &TenantId) -> Arc<Setup> {
-        self.setups.of(tenant)
+        self.setups.get(tenant)
     }
 
     /// Sets the setup that a tenant's conversations get at their next activation.
@@ -398,7 +398,7 @@ impl Directory {
         let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
         let wait_status: Arc<WaitStatus> = Arc::default();
-        let (setup, ports, family) = match self.fan_outs.of(scope).map(|context| FanOutContext::clone(&context)) {
+        let (setup, ports, family) = match self.fan_outs.get(scope).map(|context| FanOutContext::clone(&context)) {
             Some(FanOutContext { setup, ports, family }) => (setup, ports, family),
             None => {
                 (self.setup_of(&scope.tenant).of(&scope.conversation), self.ports.clone(), self.family_of(&tenant, &scope.conversation))

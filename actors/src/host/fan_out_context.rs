@@ -76,7 +76,7 @@ impl FanOutContexts {
     }
 
     /// The fan-out that a conversation belongs to; `None` for any other conversation.
-    pub(crate) fn of(&self, scope: &Scope) -> Option<Arc<FanOutContext>> {
+    pub(crate) fn get(&self, scope: &Scope) -> Option<Arc<FanOutContext>> {
         self.find(scope.conversation.siblings()?, &scope.tenant)
     }
 

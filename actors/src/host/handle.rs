@@ -246,10 +246,10 @@ impl ConversationHandle {
     /// it is active already or nested too deep.
     pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let conversation_id = Some(self.scope.clone()?.conversation);
-        let (shelf, name) = (self.shelf()?, skill_name(name.as_ref())?);
+        let (registry, name) = (self.skill_registry()?, skill_name(name.as_ref())?);
         let id = self.host.ports.entropy.activation_id();
         let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
-        let loaded = Box::new(shelf.activation(&request, ActivatedBy::User).await);
+        let loaded = Box::new(registry.activation(&request, ActivatedBy::User).await);
         self.begin(Some(0), |reply| ConversationMsg::ActivateSkill { loaded, reply }).await
     }
 
@@ -270,13 +270,13 @@ impl ConversationHandle {
     /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
     /// [`ConversationHandle::state`].
     pub async fn skills(&self) -> Result<Vec<SkillStatus>, SendError> {
-        let listing = self.shelf()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
+        let listing = self.skill_registry()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
         let status = |metadata: SkillMetadata| SkillStatus { active: state.skills.active.get(&metadata.name).cloned(), metadata };
         Ok(listing.skills.into_iter().map(status).collect())
     }
 
-    fn shelf(&self) -> Result<Arc<SkillRegistry>, SendError> {
+    fn skill_registry(&self) -> Result<Arc<SkillRegistry>, SendError> {
         self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 

@@ -126,7 +126,7 @@ impl Host {
     /// # Errors
     /// [`BuildError`] names what is missing. The tenant then keeps its former configuration.
     pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
-        let setup = self.0.resolver.of_tenant(&config).await?;
+        let setup = self.0.resolver.resolve_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.resolver.tenant_budget);
         self.0.resolver.artifacts.bound(id, config.quotas.artifact_bytes_max);
         self.0.directory.set_up(id.clone(), setup);

@@ -293,7 +293,7 @@ impl SetupResolver {
     ///
     /// # Errors
     /// [`BuildError`] names what is missing or contradictory.
-    pub(super) async fn of_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
+    pub(super) async fn resolve_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
         if let Some(error) = &tenant.tools_error {
             return Err(BuildError::NoTools(error.clone()));
         }
@@ -324,8 +324,8 @@ impl SetupResolver {
         let model = defaults.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
         let capabilities = gateway.capabilities(&model);
         let max_tokens = defaults.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
-        let price = self.prices.of(&model).copied();
-        let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.of(model).is_none());
+        let price = self.prices.get(&model).copied();
+        let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.get(model).is_none());
         if (price.is_none() || unpriced.is_some()) && (defaults.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
             let model = unpriced.filter(|_| price.is_some()).unwrap_or(model);
             let nearest = self.prices.nearest(&model).map(str::to_owned);
@@ -395,7 +395,7 @@ impl SetupResolver {
     /// The setup of a fan-out's subagents: that of `parent`'s subagents, with another model if
     /// `model` is set. An ephemeral fan-out has no stored journal, so its subagents do not get
     /// `recall`.
-    pub(super) fn of_branch(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
+    pub(super) fn resolve_fan_out(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
         let child = parent.child.clone().unwrap_or_else(|| parent.clone());
         if model.is_none() && !ephemeral {
             return child;
@@ -409,7 +409,7 @@ impl SetupResolver {
         let window = u64::from(capabilities.context_window);
         setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
         let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
-        let price = self.prices.of(&model).copied();
+        let price = self.prices.get(&model).copied();
         let own =
             Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.spending) };
         setup.spending = Arc::new(own);

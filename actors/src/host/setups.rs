@@ -20,7 +20,7 @@ impl TenantSetups {
     }
 
     /// The setup of a tenant's conversations.
-    pub(super) fn of(&self, tenant: &TenantId) -> Arc<Setup> {
+    pub(super) fn get(&self, tenant: &TenantId) -> Arc<Setup> {
         self.own.get(tenant).map_or_else(|| self.default.clone(), |own| own.clone())
     }
 

@@ -90,7 +90,7 @@ pub struct ConversationStatus {
 }
 
 impl BudgetLeft {
-    fn of(budget: &Budget, spent: &Amount) -> Self {
+    fn new(budget: &Budget, spent: &Amount) -> Self {
         let left = |limit: Option<u64>, spent: u64| limit.map(|limit| limit.saturating_sub(spent));
         Self {
             tokens: left(budget.tokens, spent.tokens),
@@ -151,7 +151,7 @@ impl ConversationHandle {
             prompts_waiting: durable.inbox.len(),
             context: ContextStatus { tokens, window, fraction },
             spent,
-            budget_left: BudgetLeft::of(&setup.spending.budget, &spent),
+            budget_left: BudgetLeft::new(&setup.spending.budget, &spent),
             messages: durable.history.messages().len() as u64,
             rounds: durable.metrics.rounds,
             created_at: durable.metrics.start_time,

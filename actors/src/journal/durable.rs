@@ -471,7 +471,7 @@ impl Durable {
                 }
                 self.rounds = match rounds.as_slice() {
                     [] => RoundMarks::derive(entry.seq, history.messages()),
-                    records => RoundMarks::of_records(records, history.messages())?,
+                    records => RoundMarks::from_records(records, history.messages())?,
                 };
                 self.history = history;
                 self.last_usage = Usage::default(); // It describes the previous history.

@@ -98,7 +98,7 @@ impl RoundMarks {
     ///
     /// # Errors
     /// As [`records_fit`].
-    pub(super) fn of_records(records: &[ConversationRound], messages: &MessageList) -> Result<Self, String> {
+    pub(super) fn from_records(records: &[ConversationRound], messages: &MessageList) -> Result<Self, String> {
         let may_begin: Vec<bool> = messages.iter().map(|message| message.tool_result_ids().is_empty()).collect();
         let mut ids = HashSet::new();
         let mut marks: Vec<RoundMark> = Vec::new();
@@ -134,7 +134,7 @@ fn is_from_a_person(message: &Message) -> bool {
 /// Names the record that does not fit. Starts must increase, lie within the history and not
 /// separate a call from its result; ids must be unique.
 pub fn records_fit(records: &[ConversationRound], messages: &MessageList) -> Result<(), String> {
-    RoundMarks::of_records(records, messages).map(drop)
+    RoundMarks::from_records(records, messages).map(drop)
 }
 
 fn index(len: usize) -> u32 {

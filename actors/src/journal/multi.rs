@@ -40,7 +40,7 @@ pub struct MultiRoundConversation {
 
 impl MultiRoundConversation {
     /// Builds the view of a conversation whose journal `reader` has read.
-    pub fn of(user_id: TenantId, conversation_id: ConversationId, reader: &RoundsReader) -> Self {
+    pub fn from_reader(user_id: TenantId, conversation_id: ConversationId, reader: &RoundsReader) -> Self {
         let state = reader.state();
         Self {
             conversation_id,
@@ -105,7 +105,7 @@ mod tests {
         for (seq, body) in (1..).zip(bodies) {
             reader.take(&Entry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(1), body }).unwrap();
         }
-        MultiRoundConversation::of(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap(), &reader)
+        MultiRoundConversation::from_reader(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap(), &reader)
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub struct GlobalStats {
 
 impl GlobalStats {
     /// Adds up the figures of conversations.
-    pub fn of<'a>(conversations: impl IntoIterator<Item = &'a ConversationMetrics>) -> Self {
+    pub fn from_conversations<'a>(conversations: impl IntoIterator<Item = &'a ConversationMetrics>) -> Self {
         let (mut sum, mut duration_ms) = (Self::default(), 0_u64);
         for figures in conversations {
             sum.total_conversations += 1;
@@ -243,11 +243,11 @@ mod tests {
     fn global_figures_have_no_average_without_calls() {
         let (busy, idle) = (conversation().metrics, ConversationMetrics { end_time: Timestamp(500), ..ConversationMetrics::default() });
 
-        let both = GlobalStats::of([&busy, &idle]);
+        let both = GlobalStats::from_conversations([&busy, &idle]);
 
         assert_eq!((both.total_conversations, both.total_tool_calls, both.total_tokens), (2, 4, 1_235_457));
         assert_eq!((both.total_duration_seconds, both.avg_tokens_per_call), (12.949, 1_235_457.0 / 4.0));
-        assert_eq!(GlobalStats::of([&idle]).avg_tokens_per_call, 0.0);
+        assert_eq!(GlobalStats::from_conversations([&idle]).avg_tokens_per_call, 0.0);
     }
 
     #[test]

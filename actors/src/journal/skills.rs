@@ -64,7 +64,7 @@ impl SkillState {
         if self.active.is_empty() {
             return None; // The usual case.
         }
-        Some(Combined::of(self.context_modifiers())).filter(|combined| *combined != Combined::default())
+        Some(Combined::from_modifiers(self.context_modifiers())).filter(|combined| *combined != Combined::default())
     }
 
     /// Whether an activation is on the stack.

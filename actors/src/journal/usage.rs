@@ -21,7 +21,7 @@ pub struct UsageTotals {
 impl UsageTotals {
     /// Adds up the usage of rounds. Rounds of an import or a fork include usage from the original
     /// conversation.
-    pub fn of_rounds(rounds: &[ConversationRound]) -> Self {
+    pub fn from_rounds(rounds: &[ConversationRound]) -> Self {
         rounds.iter().fold(Self::default(), |sum, round| Self {
             usage: sum.usage.plus(&round.usage),
             api_calls: sum.api_calls.saturating_add(u64::from(round.model_calls)),
@@ -30,7 +30,7 @@ impl UsageTotals {
 
     /// Returns the usage of this conversation since its journal began or was reset, including
     /// rounds that were rewound.
-    pub fn of_conversation(metrics: &ConversationMetrics) -> Self {
+    pub fn from_conversation(metrics: &ConversationMetrics) -> Self {
         Self { usage: metrics.usage, api_calls: metrics.api_calls }
     }
 
@@ -50,10 +50,10 @@ mod tests {
         let much = Usage { output: u64::MAX, ..round.usage };
         let huge = ConversationRound { usage: much, ..round.clone() };
 
-        let two = UsageTotals::of_rounds(&[round.clone(), round.clone()]);
+        let two = UsageTotals::from_rounds(&[round.clone(), round.clone()]);
 
         assert_eq!((two.usage, two.api_calls), (round.usage.plus(&round.usage), 4));
-        assert_eq!(UsageTotals::of_rounds(&[huge.clone(), huge]).usage.output, u64::MAX);
+        assert_eq!(UsageTotals::from_rounds(&[huge.clone(), huge]).usage.output, u64::MAX);
         assert_eq!(two.cost(|usage| usage.input() * 3 + usage.output * 15), 6 * 3 + 8 * 15);
         assert_eq!(serde_json::to_string(&two).unwrap(), r#"{"input_uncached":2,"cache_read":4,"cache_write":0,"output":8,"api_calls":4}"#);
     }

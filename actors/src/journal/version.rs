@@ -69,7 +69,7 @@ impl SchemaVersion {
     }
 
     /// Parses a version. `None` for an unknown one.
-    pub fn of(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == word)
     }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_reader_reads_its_own_version_and_the_older_ones_but_the_first() {
         let readable = |reader: &str| -> Vec<&str> {
-            let reader = SchemaVersion::of(reader).unwrap();
+            let reader = SchemaVersion::parse(reader).unwrap();
             SchemaVersion::ALL.into_iter().rev().filter(|written| reader.is_compatible_with(*written)).map(SchemaVersion::as_str).collect()
         };
 
@@ -169,7 +169,11 @@ mod tests {
         assert_eq!(readable("1.5"), ["1.5", "1.4"]);
         assert_eq!(readable("1.4"), ["1.4"]);
         assert!(readable("1.0").is_empty());
-        assert_eq!((SchemaVersion::LATEST.as_str(), SchemaVersion::of("2.0"), SchemaVersion::of("1.2")), ("1.9", None, None), "CON-37");
+        assert_eq!(
+            (SchemaVersion::LATEST.as_str(), SchemaVersion::parse("2.0"), SchemaVersion::parse("1.2")),
+            ("1.9", None, None),
+            "CON-37"
+        );
     }
 
     #[test]

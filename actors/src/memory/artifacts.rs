@@ -141,10 +141,10 @@ impl ArtifactStore for MemoryArtifacts {
                 return Err(ArtifactError::TooLarge { size: content.len() as u64, max: ARTIFACT_BYTES_MAX as u64 });
             }
             let id = if content.len() <= QUICK_BYTES {
-                ArtifactId::of(&content)
+                ArtifactId::from_content(&content)
             } else {
                 let hashed = content.clone();
-                let hashing = tokio::task::spawn_blocking(move || ArtifactId::of(&hashed));
+                let hashing = tokio::task::spawn_blocking(move || ArtifactId::from_content(&hashed));
                 hashing.await.map_err(|_| ArtifactError::Unavailable("the host is stopping".to_owned()))?
             };
             self.put(owner, id, tool_call_id, content)
@@ -181,7 +181,7 @@ impl ArtifactStore for MemoryArtifacts {
             None => drop(tenants.remove(&tenant)),
             Some(conversation) => {
                 if let Some(held) = tenants.get_mut(&tenant) {
-                    let places = held.shelf.of(&conversation);
+                    let places = held.shelf.owned_by(&conversation);
                     held.remove_all(&places);
                     if held.shelf.is_empty() {
                         tenants.remove(&tenant);

@@ -172,7 +172,7 @@ impl ModelGatewayRef {
             };
             let settings = gateway.settings();
             let (Some(next), Some(fallback)) = (&settings.fallback, &settings.config.fallback) else { return Err(error) };
-            if !is_given_up(&error) {
+            if !may_fall_back(&error) {
                 return Err(error);
             }
             tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
@@ -200,7 +200,7 @@ pub struct FallbackCycle;
 /// Whether a fallback may succeed: the endpoint failed or the account is exhausted, and the retries
 /// are used up. Not for a wrong request or key, which the operator should see; not for a cancelled
 /// call; and not for our own full queue, which would only fill the queue of the fallback.
-fn is_given_up(error: &ProviderError) -> bool {
+fn may_fall_back(error: &ProviderError) -> bool {
     match error {
         ProviderError::RateLimited { .. }
         | ProviderError::QuotaExhausted { .. }

@@ -488,7 +488,7 @@ impl Permits {
                     return Ok(Ok(Permit { shared, tenant, charged: None, cost, since: now, begun: false, used: None }));
                 }
                 Some((ProviderWait::RetryAfter, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
-                    return Err(left_alone(until.saturating_sub(now)));
+                    return Err(pause_requested(until.saturating_sub(now)));
                 }
                 Some(_) => {}
             }
@@ -514,11 +514,11 @@ impl Permits {
 
     fn refusal(&self) -> Option<ProviderError> {
         let (now, held) = (self.now(), self.0.lock().held_until);
-        held.and_then(|until| until.checked_sub(now)).filter(|left| *left > RETRY_AFTER_MAX).map(left_alone)
+        held.and_then(|until| until.checked_sub(now)).filter(|left| *left > RETRY_AFTER_MAX).map(pause_requested)
     }
 }
 
-fn left_alone(wait: Duration) -> ProviderError {
+fn pause_requested(wait: Duration) -> ProviderError {
     ProviderError::RateLimited { retry_after: Some(wait), message: "the provider asked to be left alone".to_owned() }
 }
 

@@ -102,7 +102,7 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
     }
 
     /// The places of one owner.
-    pub fn of(&self, owner: &O) -> Vec<IndexPlace<O>> {
+    pub fn owned_by(&self, owner: &O) -> Vec<IndexPlace<O>> {
         self.kept.keys().filter(|(of, _)| of == owner).cloned().collect()
     }
 
@@ -136,54 +136,54 @@ mod tests {
     use super::*;
 
     fn id(n: u8) -> ArtifactId {
-        ArtifactId::of(&[n])
+        ArtifactId::from_content(&[n])
     }
 
-    fn put(shelf: &mut ArtifactIndex<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
+    fn put(index: &mut ArtifactIndex<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
         let at = Timestamp(at);
-        shelf.put((owner, id(n)), IndexedArtifact { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
+        index.put((owner, id(n)), IndexedArtifact { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
     }
 
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_no_more_than_needed() {
-        let mut shelf = ArtifactIndex::default();
-        put(&mut shelf, "a", 1, 10, 5);
-        put(&mut shelf, "b", 1, 10, 5);
-        put(&mut shelf, "a", 2, 10, 6);
+        let mut index = ArtifactIndex::default();
+        put(&mut index, "a", 1, 10, 5);
+        put(&mut index, "b", 1, 10, 5);
+        put(&mut index, "a", 2, 10, 6);
 
-        shelf.touch(&("a", id(1)), Timestamp(7));
+        index.touch(&("a", id(1)), Timestamp(7));
 
-        assert_eq!((shelf.bytes(), shelf.len()), (30, 3));
-        assert_eq!(shelf.room_for(10, 40, 9), Some(vec![]));
-        assert_eq!(shelf.room_for(11, 40, 9), Some(vec![("b", id(1))]));
-        assert_eq!(shelf.room_for(21, 40, 9), Some(vec![("b", id(1)), ("a", id(2))]));
-        assert_eq!(shelf.room_for(40, 40, 9), Some(vec![("b", id(1)), ("a", id(2)), ("a", id(1))]));
-        assert_eq!(shelf.room_for(41, 40, 9), None);
-        assert_eq!(shelf.room_for(0, 40, 3), Some(vec![("b", id(1))]));
+        assert_eq!((index.bytes(), index.len()), (30, 3));
+        assert_eq!(index.room_for(10, 40, 9), Some(vec![]));
+        assert_eq!(index.room_for(11, 40, 9), Some(vec![("b", id(1))]));
+        assert_eq!(index.room_for(21, 40, 9), Some(vec![("b", id(1)), ("a", id(2))]));
+        assert_eq!(index.room_for(40, 40, 9), Some(vec![("b", id(1)), ("a", id(2)), ("a", id(1))]));
+        assert_eq!(index.room_for(41, 40, 9), None);
+        assert_eq!(index.room_for(0, 40, 3), Some(vec![("b", id(1))]));
     }
 
     #[test]
     fn an_age_is_over_when_it_is_exceeded() {
-        let mut shelf = ArtifactIndex::default();
-        put(&mut shelf, "a", 1, 10, 1000);
-        shelf.touch(&("a", id(1)), Timestamp(9000));
+        let mut index = ArtifactIndex::default();
+        put(&mut index, "a", 1, 10, 1000);
+        index.touch(&("a", id(1)), Timestamp(9000));
 
-        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(2000)), []);
-        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(2001)), [("a", id(1))]);
-        assert_eq!(shelf.expired(Duration::from_secs(1), Timestamp(0)), [], "a clock that went back");
+        assert_eq!(index.expired(Duration::from_secs(1), Timestamp(2000)), []);
+        assert_eq!(index.expired(Duration::from_secs(1), Timestamp(2001)), [("a", id(1))]);
+        assert_eq!(index.expired(Duration::from_secs(1), Timestamp(0)), [], "a clock that went back");
     }
 
     #[test]
     fn putting_again_and_removing_keep_the_sums_right() {
-        let mut shelf = ArtifactIndex::default();
-        put(&mut shelf, "a", 1, 10, 1);
-        put(&mut shelf, "a", 1, 12, 2);
-        put(&mut shelf, "b", 1, 3, 2);
+        let mut index = ArtifactIndex::default();
+        put(&mut index, "a", 1, 10, 1);
+        put(&mut index, "a", 1, 12, 2);
+        put(&mut index, "b", 1, 3, 2);
 
-        assert_eq!((shelf.bytes(), shelf.len(), shelf.of(&"a")), (15, 2, vec![("a", id(1))]));
-        assert!(shelf.remove(&("a", id(1))).is_some() && shelf.remove(&("a", id(1))).is_none());
-        assert_eq!((shelf.bytes(), shelf.len()), (3, 1));
-        shelf.remove(&("b", id(1)));
-        assert!(shelf.is_empty() && shelf.by_use.is_empty());
+        assert_eq!((index.bytes(), index.len(), index.owned_by(&"a")), (15, 2, vec![("a", id(1))]));
+        assert!(index.remove(&("a", id(1))).is_some() && index.remove(&("a", id(1))).is_none());
+        assert_eq!((index.bytes(), index.len()), (3, 1));
+        index.remove(&("b", id(1)));
+        assert!(index.is_empty() && index.by_use.is_empty());
     }
 }

@@ -86,7 +86,7 @@ const KINDS: [BudgetKind; 3] = [BudgetKind::Tokens, BudgetKind::Money, BudgetKin
 
 impl Amount {
     /// The value of one figure.
-    pub fn of(&self, kind: BudgetKind) -> u64 {
+    pub fn get(&self, kind: BudgetKind) -> u64 {
         match kind {
             BudgetKind::Tokens => self.tokens,
             BudgetKind::Money => self.micro_usd,
@@ -130,7 +130,7 @@ impl Budget {
     }
 
     /// The limit of one figure; `None` means no limit.
-    pub fn of(&self, kind: BudgetKind) -> Option<u64> {
+    pub fn get(&self, kind: BudgetKind) -> Option<u64> {
         match kind {
             BudgetKind::Tokens => self.tokens,
             BudgetKind::Money => self.micro_usd,
@@ -144,8 +144,8 @@ impl Budget {
     /// [`Exhausted`] names the first figure that would be exceeded.
     pub fn admit(&self, level: BudgetLevel, spent: &Amount, wanted: &Amount) -> Result<(), Exhausted> {
         for kind in KINDS {
-            let (spent, wanted) = (spent.of(kind), wanted.of(kind));
-            if let Some(limit) = self.of(kind)
+            let (spent, wanted) = (spent.get(kind), wanted.get(kind));
+            if let Some(limit) = self.get(kind)
                 && !fits(spent, wanted, limit)
             {
                 return Err(Exhausted { level, kind, limit, spent, wanted });
@@ -157,7 +157,7 @@ impl Budget {
     /// How much of the tightest figure is left, in whole percent, rounded up; `None` without a
     /// limit.
     pub fn left_percent(&self, spent: &Amount) -> Option<u8> {
-        let lefts = KINDS.iter().filter_map(|kind| Some(percent_left(spent.of(*kind), self.of(*kind)?)));
+        let lefts = KINDS.iter().filter_map(|kind| Some(percent_left(spent.get(*kind), self.get(*kind)?)));
         lefts.min()
     }
 }
@@ -244,7 +244,7 @@ impl BudgetCounter {
     /// Replaces the limits. Spent amounts stay counted.
     pub fn set(&self, budget: Budget) {
         for (kind, limit) in KINDS.into_iter().zip(&self.limits) {
-            limit.store(budget.of(kind).unwrap_or(u64::MAX), Ordering::Release);
+            limit.store(budget.get(kind).unwrap_or(u64::MAX), Ordering::Release);
         }
     }
 
@@ -311,7 +311,7 @@ impl BudgetCounter {
         // reservation may be refused meanwhile; none is admitted beyond a limit.
         let (mut taken, mut refusal) = (Amount::default(), None);
         for ((kind, limit), spent) in KINDS.into_iter().zip(&self.limits).zip(&self.spent) {
-            let (limit, wanted) = (limit.load(Ordering::Acquire), amount.of(kind));
+            let (limit, wanted) = (limit.load(Ordering::Acquire), amount.get(kind));
             let add = |now: u64| {
                 if limit == u64::MAX { Some(now.saturating_add(wanted)) } else { fits(now, wanted, limit).then(|| now + wanted) }
             };
@@ -339,7 +339,7 @@ impl BudgetCounter {
     /// Replaces a reserved amount by the used one.
     fn replace(&self, reserved: &Amount, used: &Amount) {
         for (kind, spent) in KINDS.into_iter().zip(&self.spent) {
-            let (reserved, used) = (reserved.of(kind), used.of(kind));
+            let (reserved, used) = (reserved.get(kind), used.get(kind));
             if reserved != used {
                 let replaced = |now: u64| Some(now.saturating_sub(reserved).saturating_add(used));
                 let _ = spent.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);

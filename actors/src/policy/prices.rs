@@ -55,8 +55,8 @@ impl Price {
 ///
 /// let price = Price::per_million(3.0, 15.0).unwrap();
 /// let prices = Prices::default().with("claude-sonnet-*", price);
-/// assert_eq!(prices.of("claude-sonnet-4-5"), Some(&price));
-/// assert_eq!(prices.of("gpt-5"), None);
+/// assert_eq!(prices.get("claude-sonnet-4-5"), Some(&price));
+/// assert_eq!(prices.get("gpt-5"), None);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prices(Vec<(String, Price)>);
@@ -82,7 +82,7 @@ impl Prices {
     }
 
     /// The price of a model: the exact name first, else the longest matching pattern.
-    pub fn of(&self, model: &str) -> Option<&Price> {
+    pub fn get(&self, model: &str) -> Option<&Price> {
         let fitting = self.0.iter().filter(|(name, _)| name == model || fits(name, model));
         fitting.max_by_key(|(name, _)| (name == model, name.len())).map(|(_, price)| price)
     }
@@ -152,10 +152,10 @@ mod tests {
         let price = |usd: f64| Price::per_million(usd, usd).unwrap();
         let prices = Prices::default().with("*", price(1.0)).with("claude-*", price(2.0)).with("claude-*-4-*", price(3.0));
         let prices = prices.with("claude-opus-4-5", price(4.0)).with("claude-opus-4-5", price(5.0));
-        let of = |model: &str| prices.of(model).map(|price| price.input / 1_000_000);
+        let of = |model: &str| prices.get(model).map(|price| price.input / 1_000_000);
 
         assert_eq!(["gpt-5", "claude-2", "claude-sonnet-4-5", "claude-opus-4-5"].map(of), [Some(1), Some(2), Some(3), Some(5)]);
-        assert_eq!(Prices::default().with("gpt-*-mini", price(1.0)).of("gpt-5-mini-x"), None);
+        assert_eq!(Prices::default().with("gpt-*-mini", price(1.0)).get("gpt-5-mini-x"), None);
         assert_eq!(prices.nearest("claude-opus-4-6"), Some("claude-opus-4-5"));
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
     }

@@ -45,7 +45,7 @@ fn is_zero(n: &usize) -> bool {
 impl SkillIndex {
     /// Lists skills, except those hidden from the model. All descriptions are shortened alike until
     /// the list fits; skills that still do not fit are counted.
-    pub fn of<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
+    pub fn from_skills<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
         let mut visible: Vec<&SkillMetadata> = skills.into_iter().filter(|skill| !skill.disable_model_invocation).collect();
         visible.sort_by(|a, b| a.name.cmp(&b.name));
         visible.dedup_by(|a, b| a.name == b.name);
@@ -127,20 +127,20 @@ mod tests {
         let hidden = SkillMetadata { disable_model_invocation: true, ..metadata("secret", "Not for models.") };
         let able = SkillMetadata { capabilities: vec!["merge".into(), "split".into()], ..metadata("pdf", "Works on\n  PDF files.") };
 
-        let index = SkillIndex::of([&metadata("zip", "Packs."), &hidden, &able]);
+        let index = SkillIndex::from_skills([&metadata("zip", "Packs."), &hidden, &able]);
 
         let prompt = index.prompt();
         assert!(prompt.ends_with("\n\n- pdf: Works on PDF files. [merge, split]\n- zip: Packs."), "{prompt}");
         assert!(!prompt.contains("secret"));
         assert!(index.announcement().contains("- zip: Packs."));
-        assert_eq!(index, SkillIndex::of([&able, &hidden, &metadata("zip", "Packs.")]), "the order of a folder does not matter");
+        assert_eq!(index, SkillIndex::from_skills([&able, &hidden, &metadata("zip", "Packs.")]), "the order of a folder does not matter");
     }
 
     #[test]
     fn without_a_visible_skill_the_index_is_empty() {
         let hidden = SkillMetadata { disable_model_invocation: true, ..metadata("secret", "x") };
 
-        let index = SkillIndex::of([&hidden]);
+        let index = SkillIndex::from_skills([&hidden]);
 
         assert!(index.is_empty() && index.prompt().is_empty());
         assert!(index.announcement().ends_with("(none)"));
@@ -150,7 +150,8 @@ mod tests {
     fn many_skills_have_shorter_lines_and_the_rest_are_counted() {
         let many = |count: usize| (0..count).map(|n| metadata(&format!("skill-{n:04}"), &"long ".repeat(190))).collect::<Vec<_>>();
 
-        let (few, more, most) = (SkillIndex::of(&many(10)), SkillIndex::of(&many(100)), SkillIndex::of(&many(5000)));
+        let (few, more, most) =
+            (SkillIndex::from_skills(&many(10)), SkillIndex::from_skills(&many(100)), SkillIndex::from_skills(&many(5000)));
 
         assert_eq!(few.skills()[0].description.chars().count(), 949);
         assert_eq!((more.skills().len(), more.skills()[0].description.ends_with('…')), (100, true));

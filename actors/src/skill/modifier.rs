@@ -44,7 +44,7 @@ pub struct Combined {
 
 impl Combined {
     /// Combines modifiers in the order of activation.
-    pub fn of<'a>(modifiers: impl IntoIterator<Item = &'a ContextModifier>) -> Self {
+    pub fn from_modifiers<'a>(modifiers: impl IntoIterator<Item = &'a ContextModifier>) -> Self {
         modifiers.into_iter().fold(Self::default(), |all, next| Self {
             allowed_tools: match (all.allowed_tools, &next.allowed_tools) {
                 (None, other) => other.clone(),
@@ -79,19 +79,19 @@ mod tests {
         let named = |model: &str| ContextModifier { model: Some(model.to_owned()), ..ContextModifier::default() };
         let all = [allows(&["a", "b"]), named("one"), ContextModifier::default(), allows(&["b", "c"]), named("two")];
 
-        let combined = Combined::of(&all);
+        let combined = Combined::from_modifiers(&all);
 
         assert_eq!(combined.allowed_tools, Some(BTreeSet::from(["b".to_owned()])));
         assert_eq!(combined.model.as_deref(), Some("two"));
         assert!(combined.allows("b") && !combined.allows("a") && !combined.allows("c"));
-        assert!(Combined::of([]).allows("anything"));
-        assert!(!Combined::of(&[allows(&["a"]), allows(&["b"])]).allows("a"), "two disjoint lists allow no tool");
+        assert!(Combined::from_modifiers([]).allows("anything"));
+        assert!(!Combined::from_modifiers(&[allows(&["a"]), allows(&["b"])]).allows("a"), "two disjoint lists allow no tool");
     }
 
     #[test]
     fn the_tools_of_skills_stay_and_activation_can_be_switched_off() {
-        let narrow = Combined::of(&[allows(&[])]);
-        let off = Combined::of(&[ContextModifier { disable_model_invocation: true, ..ContextModifier::default() }]);
+        let narrow = Combined::from_modifiers(&[allows(&[])]);
+        let off = Combined::from_modifiers(&[ContextModifier { disable_model_invocation: true, ..ContextModifier::default() }]);
 
         assert!(narrow.allows(SKILL_RESOURCE) && narrow.allows(ACTIVATE_SKILL) && !narrow.allows("bash"));
         assert!(!off.allows(ACTIVATE_SKILL) && off.allows(SKILL_RESOURCE) && off.allows("bash"));

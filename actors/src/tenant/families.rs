@@ -52,7 +52,7 @@ pub(super) struct Families(Mutex<HashMap<ConversationId, Weak<Family>>>);
 impl Families {
     /// The family of a conversation, created below `tenant` if it is not active. `budget` limits
     /// it, except for time, which the parent's round already limits.
-    pub(super) fn of(&self, conversation: &ConversationId, tenant: &Arc<BudgetCounter>, budget: Budget) -> Arc<Family> {
+    pub(super) fn get(&self, conversation: &ConversationId, tenant: &Arc<BudgetCounter>, budget: Budget) -> Arc<Family> {
         let budget = Budget { wall_ms: None, ..budget };
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = conversation.family();

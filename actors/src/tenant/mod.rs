@@ -259,7 +259,7 @@ impl Tenant {
     /// tokens nor money.
     pub(crate) fn family(&self, conversation: &ConversationId, budget: Budget) -> Option<Arc<Family>> {
         let is_bounded = budget.tokens.is_some() || budget.micro_usd.is_some();
-        is_bounded.then(|| self.families.of(conversation, &self.budget, budget))
+        is_bounded.then(|| self.families.get(conversation, &self.budget, budget))
     }
 
     /// Number of prompts between admission and the end of their rounds.

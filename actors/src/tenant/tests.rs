@@ -244,13 +244,13 @@ fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once()
     let tenant = BudgetCounter::root(crate::policy::BudgetLevel::Tenant, Budget::default());
     let families = Families::default();
     let day = std::time::Duration::from_secs(86_400);
-    let family = families.of(&id(1), &tenant, Budget::default().with_tokens(10).with_time(day));
+    let family = families.get(&id(1), &tenant, Budget::default().with_tokens(10).with_time(day));
     let spent = crate::policy::Amount { tokens: 7, ..Default::default() };
 
     for _ in 0..2 {
         family.enter(&id(1), spent);
     }
-    families.of(&id(1), &tenant, Budget::default().with_tokens(99).with_time(day));
+    families.get(&id(1), &tenant, Budget::default().with_tokens(99).with_time(day));
 
     assert_eq!(family.counter().budget(), Budget::default().with_tokens(99), "time is the round's");
     assert_eq!(family.counter().spent().tokens, 7);

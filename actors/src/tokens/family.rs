@@ -63,10 +63,10 @@ impl ModelFamily {
     /// ```
     /// use callboard_actors::tokens::ModelFamily;
     ///
-    /// assert_eq!(ModelFamily::of("Claude-Opus-4"), ModelFamily::Claude);
-    /// assert_eq!(ModelFamily::of("house-model"), ModelFamily::Custom);
+    /// assert_eq!(ModelFamily::from_model("Claude-Opus-4"), ModelFamily::Claude);
+    /// assert_eq!(ModelFamily::from_model("house-model"), ModelFamily::Custom);
     /// ```
-    pub fn of(model: &str) -> Self {
+    pub fn from_model(model: &str) -> Self {
         let name = model.to_lowercase();
         let found = WORDS.iter().filter_map(|(word, family)| Some((name.find(word)?, *family))).min_by_key(|(at, _)| *at);
         let bare = name.rsplit_once('/').map_or(name.as_str(), |(_, bare)| bare);
@@ -124,7 +124,7 @@ mod tests {
             ("house-model", "custom"),
             ("", "custom"),
         ] {
-            assert_eq!(ModelFamily::of(model).as_str(), family, "{model}");
+            assert_eq!(ModelFamily::from_model(model).as_str(), family, "{model}");
         }
     }
 

@@ -215,7 +215,7 @@ impl fmt::Debug for EncoderRegistry {
 
 impl Table {
     fn config(&self, name: &str) -> Arc<EncoderConfig> {
-        let family = ModelFamily::of(name);
+        let family = ModelFamily::from_model(name);
         let default = || best(&self.configs, &format!("{}-", family.as_str()));
         let fallback = || Arc::new(EncoderConfig::new(family, Encoding::Cl100kBase.as_str(), FALLBACK_MARGIN));
         best(&self.configs, name).or_else(default).cloned().unwrap_or_else(fallback)

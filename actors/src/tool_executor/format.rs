@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn stored_data_reads_as_specified() {
-        let text = stored_text(&ArtifactId::of(b"abc"), "List with 1000 items. First item keys: ['id', 'name']");
+        let text = stored_text(&ArtifactId::from_content(b"abc"), "List with 1000 items. First item keys: ['id', 'name']");
 
         assert_eq!(
             text,

@@ -112,7 +112,7 @@ mod tests {
         let call = LoneCall {
             key: CallKey { scope, seq: Seq(0), index: 0 },
             tool: tool.clone(),
-            request: ToolInvocationRequest::of(tool.spec(), "call_0", RawJson::empty_object()),
+            request: ToolInvocationRequest::from_spec(tool.spec(), "call_0", RawJson::empty_object()),
         };
         let environment = ToolEnvironment::alone(call.key.scope.clone());
         let outcome = call_once(call, environment, CancellationToken::new(), Progress::silent()).await;

@@ -124,7 +124,7 @@ async fn observe_text(text: String, level: OutputLevel, keep: &Keep<'_>) -> Obse
         return shown(text, level, size);
     }
     let summary = text_summary(&text);
-    let content = Content::of(text);
+    let content = Content::from_text(text);
     match keep.store(content.bytes.clone()).await {
         Some(id) => stored(content.first_page(&id), level, &id, size, summary),
         None => shown(content.cut(), level, size),
@@ -240,7 +240,7 @@ struct Content {
 }
 
 impl Content {
-    fn of(text: String) -> Self {
+    fn from_text(text: String) -> Self {
         let total = text.len() as u64;
         Self::partly(text, total)
     }

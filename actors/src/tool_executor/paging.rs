@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_last_line_of_a_page_says_how_to_go_on() {
-        let id = ArtifactId::of(b"abc");
+        let id = ArtifactId::from_content(b"abc");
 
         assert_eq!(
             footer(&id, 1, PAGE_BYTES, PAGE_BYTES + 5),

@@ -137,7 +137,7 @@ impl ToolInvocationRequest {
 
     /// A request with the options that a tool declares: version, time limit, and the cache policy
     /// if its calls are `pure`.
-    pub fn of(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
+    pub fn from_spec(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
         let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache };
         Self {
             tool_version: spec.version.clone(),

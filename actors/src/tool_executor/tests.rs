@@ -86,7 +86,7 @@ fn call(tool: &Arc<Counting>, index: u32, input: &str) -> LoneCall {
     LoneCall {
         key: CallKey { scope: scope("c"), seq: Seq(1), index },
         tool: tool.clone(),
-        request: ToolInvocationRequest::of(&tool.spec, format!("call_{index}"), RawJson::from_text(input).unwrap()),
+        request: ToolInvocationRequest::from_spec(&tool.spec, format!("call_{index}"), RawJson::from_text(input).unwrap()),
     }
 }
 

@@ -79,7 +79,7 @@ impl<'a> Export<'a> {
     /// The readable part of a journal. `history` holds the messages to export.
     pub(super) fn new(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
         let rounds = readable.rounds();
-        let usage = UsageTotals::of_rounds(&rounds);
+        let usage = UsageTotals::from_rounds(&rounds);
         Self {
             format: FORMAT,
             version: VERSION,

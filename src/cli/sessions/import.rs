@@ -169,5 +169,5 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
 
 /// Whether this program reads messages of this schema version.
 fn is_readable(word: &str) -> bool {
-    SchemaVersion::of(word).is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
+    SchemaVersion::parse(word).is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
 }

@@ -53,7 +53,7 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
             "epoch": state.epoch,
             "messages": state.history.messages().iter().collect::<Vec<_>>(),
             "rounds": rounds,
-            "usage": UsageTotals::of_conversation(&state.metrics),
+            "usage": UsageTotals::from_conversation(&state.metrics),
             "waiting_prompts": state.inbox.len(),
             "metrics": state.metrics,
             "tools": state.tools,

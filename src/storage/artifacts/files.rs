@@ -93,7 +93,7 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn open(root: PathBuf) -> io::Result<Self> {
         make_folder(&root)?;
-        let files = Self { root, name: ArtifactId::of };
+        let files = Self { root, name: ArtifactId::from_content };
         make_folder(&files.root.join(INCOMING))?;
         files.remove_abandoned();
         Ok(files)

@@ -96,7 +96,7 @@ async fn what_was_stored_is_there_after_a_restart_with_all_that_is_known() {
     assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"kept"[..]);
     put(&store, &owner, b"more").await;
     assert!(!has(&store, &owner, &id).await, "what was there before counts too");
-    let metadata = fs::read_to_string(content_of(&place, &ArtifactId::of(b"more")).with_extension("json")).unwrap();
+    let metadata = fs::read_to_string(content_of(&place, &ArtifactId::from_content(b"more")).with_extension("json")).unwrap();
     assert!(metadata.contains(r#""created_at":"2023-11-14T22:13:25.000Z""#) && metadata.contains(r#""conversation_id":"c""#), "{metadata}");
 }
 
@@ -134,7 +134,7 @@ async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start(
 
     assert_eq!(files(&incoming).len(), 1, "a file that is being written is left alone, by whatever process");
     assert_eq!(files(&place.root()).len(), 1, "nothing else is there");
-    let id = ArtifactId::of(b"half writ");
+    let id = ArtifactId::from_content(b"half writ");
     assert_eq!(again.retrieve(owner("t", "c"), id.clone()).await, Err(ArtifactError::NotFound(id)));
     drop(live);
     assert_eq!(files(&incoming).len(), 0, "a write that fails removes its own");
@@ -148,7 +148,7 @@ async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
     let files = &store.inner.index.files;
     let written = files.begin(b"x", true).unwrap();
     written.set_time(T0);
-    let id = ArtifactId::of(b"x");
+    let id = ArtifactId::from_content(b"x");
     files.place(written, &Owner::from_scope(&owner), &id).unwrap();
 
     let meta = place.open(settings()).await.meta(owner, id).await.unwrap();
@@ -181,7 +181,7 @@ async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
     let owner = owner("t", "c");
     let mut store = place.open(settings()).await;
     // The id is the length, so contents of equal length collide.
-    Arc::get_mut(&mut store.inner).unwrap().index.files.name = |content| ArtifactId::of(&content.len().to_be_bytes());
+    Arc::get_mut(&mut store.inner).unwrap().index.files.name = |content| ArtifactId::from_content(&content.len().to_be_bytes());
     let id = put(&store, &owner, b"first").await;
 
     let second = store.store(owner.clone(), "t".into(), Bytes::from_static(b"other")).await;
@@ -266,7 +266,7 @@ async fn two_processes_over_one_folder_see_one_truth() {
     let owner = owner("t", "c");
     put(&one, &owner, b"a").await;
     put(&two, &owner, b"b").await;
-    let (a, b) = (ArtifactId::of(b"a"), ArtifactId::of(b"b"));
+    let (a, b) = (ArtifactId::from_content(b"a"), ArtifactId::from_content(b"b"));
 
     assert!(has(&two, &owner, &a).await && has(&one, &owner, &b).await);
     place.clock.advance_ms(1001);

@@ -21,7 +21,7 @@ async fn another_tenants_ids_are_answered_byte_for_byte_as_ids_that_never_were()
     let round = server.send("mine", "hello").await["round_id"].as_str().unwrap().to_owned();
     let owner = Scope::new(tenant("acme"), "mine".try_into().unwrap());
     let artifact = server.host.artifacts().store(owner, "call".into(), "secret".into()).await.unwrap();
-    let nobodys = callboard_actors::ids::ArtifactId::of(b"never stored");
+    let nobodys = callboard_actors::ids::ArtifactId::from_content(b"never stored");
     let json = "{}".to_owned();
     let routes: Vec<(Method, String, String)> = vec![
         (Method::GET, "/v1/conversations/ID".into(), String::new()),

@@ -711,7 +711,7 @@ impl Live {
             resources.began.remove(&call); // Left by the call with the same index of an earlier batch.
         }
         let began = *resources.began.entry(call).or_insert_with(Instant::now);
-        let request = ToolInvocationRequest::of(&spec, tool_use.id, tool_use.input);
+        let request = ToolInvocationRequest::from_spec(&spec, tool_use.id, tool_use.input);
         Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(resources.span.clone()), siblings }))
     }
 

@@ -52,7 +52,7 @@ impl SkillRegistry {
         Ok(Self {
             source,
             policy: Arc::new(policy),
-            seen: RwLock::new(Arc::new(SkillIndex::of(&skills))),
+            seen: RwLock::new(Arc::new(SkillIndex::from_skills(&skills))),
             looked: Mutex::new(Instant::now()),
         })
     }
@@ -78,7 +78,7 @@ impl SkillRegistry {
         *looked = Instant::now();
         match tokio::time::timeout(LOOK_MAX, self.source.index()).await {
             Ok(Ok(listing)) => {
-                let index = SkillIndex::of(&listing.skills);
+                let index = SkillIndex::from_skills(&listing.skills);
                 let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
                 if **seen != index {
                     *seen = Arc::new(index);
@@ -155,7 +155,7 @@ impl TypedTool for ActivateSkill {
         let name = SkillRegistry::name(&args.skill_name)?;
         let request = SkillActivationRequest {
             conversation_id: Some(context.key.scope.conversation.clone()),
-            ..SkillActivationRequest::new(name, ActivationId::of_call(&context.key))
+            ..SkillActivationRequest::new(name, ActivationId::from_call(&context.key))
         };
         Ok(self.0.activation(&request, ActivatedBy::Model).await)
     }

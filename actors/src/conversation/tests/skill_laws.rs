@@ -43,7 +43,7 @@ pub(super) fn name(rng: &mut Rng) -> SkillName {
 pub(super) fn view(rng: &mut Rng) -> Option<SkillView> {
     let skills: Vec<_> = (0..rng.below(4)).map(|n| skill(n).metadata).collect();
     let policy = SkillPolicy { max_depth: DEPTH, ..SkillPolicy::default() };
-    rng.percent(80).then(|| SkillView { index: Arc::new(SkillIndex::of(&skills)), policy: Arc::new(policy) })
+    rng.percent(80).then(|| SkillView { index: Arc::new(SkillIndex::from_skills(&skills)), policy: Arc::new(policy) })
 }
 
 fn depth(volatile: &Volatile) -> usize {

@@ -33,13 +33,13 @@ pub(super) enum Found {
 /// accepted.
 pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message) -> Found {
     let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
-    match standing(&*ports.sessions, &child, &task).await {
+    match task_state(&*ports.sessions, &child, &task).await {
         Err(error) => Found::Over(Err(refused(&error.into()))),
-        Ok(Standing::New) => Found::Missing { cut: None },
-        Ok(Standing::Cut(round)) => Found::Missing { cut: Some(round) },
-        Ok(Standing::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
-        Ok(Standing::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
-        Ok(Standing::Open(round)) => {
+        Ok(TaskState::New) => Found::Missing { cut: None },
+        Ok(TaskState::Cut(round)) => Found::Missing { cut: Some(round) },
+        Ok(TaskState::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
+        Ok(TaskState::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
+        Ok(TaskState::Open(round)) => {
             directory.send(&child, ConversationMsg::Resume);
             drop(directory); // Waiting must not keep the host running.
             Found::Over(outcome(ports, stopped, child, round).await)
@@ -58,7 +58,7 @@ pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Sco
 
 /// The status of a task in its child's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum TaskState {
     /// The task was not accepted, or its prompt was withdrawn or rewound.
     New,
     /// The conversation accepted a different task.
@@ -75,8 +75,8 @@ enum Standing {
 ///
 /// # Errors
 /// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
-async fn standing(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<Standing, LoadFailure> {
-    let (mut standing, mut after) = (Standing::New, Seq(0));
+async fn task_state(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<TaskState, LoadFailure> {
+    let (mut standing, mut after) = (TaskState::New, Seq(0));
     loop {
         let page = sessions.entries(child, after, PAGE).await.map_err(LoadFailure::Store)?;
         let Some(last) = page.last().map(|entry| entry.seq) else { return Ok(standing) };
@@ -88,15 +88,15 @@ async fn standing(sessions: &dyn SessionBackend, child: &Scope, task: &Message) 
     }
 }
 
-fn after_entry(before: Standing, entry: &EntryBody, task: &Message) -> Standing {
+fn after_entry(before: TaskState, entry: &EntryBody, task: &Message) -> TaskState {
     match (entry, before) {
         (EntryBody::PromptAccepted { client_key: Some(key), round_id, .. }, _) if key.key.starts_with(CHILD_KEY) => {
-            if key.digest == digest(task.wire()) { Standing::Open(*round_id) } else { Standing::Another }
+            if key.digest == digest(task.wire()) { TaskState::Open(*round_id) } else { TaskState::Another }
         }
-        (EntryBody::PromptWithdrawn { .. }, Standing::Open(_)) => Standing::New,
-        (EntryBody::RoundFinished { stop_reason: StopReason::Interrupted, .. }, Standing::Open(round)) => Standing::Cut(round),
-        (EntryBody::RoundFinished { .. }, Standing::Open(round)) => Standing::Over(round),
-        (EntryBody::Rewound { round_id, .. }, Standing::Cut(round)) if *round_id == round => Standing::New,
+        (EntryBody::PromptWithdrawn { .. }, TaskState::Open(_)) => TaskState::New,
+        (EntryBody::RoundFinished { stop_reason: StopReason::Interrupted, .. }, TaskState::Open(round)) => TaskState::Cut(round),
+        (EntryBody::RoundFinished { .. }, TaskState::Open(round)) => TaskState::Over(round),
+        (EntryBody::Rewound { round_id, .. }, TaskState::Cut(round)) if *round_id == round => TaskState::New,
         (_, before) => before,
     }
 }

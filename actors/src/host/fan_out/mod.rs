@@ -197,7 +197,7 @@ impl FanOutRun {
         let wall = self.began.elapsed();
         // The driver drops its sender once all conversations sleep.
         while self.results.recv().await.is_some() {}
-        FanOutSummary::of(self.name, self.ends, wall, self.warmed)
+        FanOutSummary::from_ends(self.name, self.ends, wall, self.warmed)
     }
 }
 
@@ -233,7 +233,7 @@ impl TenantHandle {
         let root = Scope::new(tenant.id().clone(), root(&name)?);
         let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
 
-        let setup = host.resolver.of_branch(&host.directory.setup_of(tenant.id()), model, ephemeral);
+        let setup = host.resolver.resolve_fan_out(&host.directory.setup_of(tenant.id()), model, ephemeral);
         let (time, budget) = (budget.wall_ms.map(Duration::from_millis), Budget { wall_ms: None, ..budget });
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()

@@ -115,7 +115,7 @@ pub struct CacheShare {
 }
 
 impl CacheShare {
-    fn of<'a>(tasks: impl Iterator<Item = &'a TaskEnd>) -> Self {
+    fn from_tasks<'a>(tasks: impl Iterator<Item = &'a TaskEnd>) -> Self {
         let (mut share, mut times) = (Self::default(), Vec::new());
         for task in tasks {
             let usage = task.usage();
@@ -131,11 +131,11 @@ impl CacheShare {
 impl FanOutSummary {
     /// Builds the summary. `ends` is in the order of the tasks; `None` is a result that was lost
     /// when the host stopped.
-    pub(super) fn of(name: String, ends: Vec<Option<Arc<TaskEnd>>>, wall: Duration, warmed: bool) -> Self {
+    pub(super) fn from_ends(name: String, ends: Vec<Option<Arc<TaskEnd>>>, wall: Duration, warmed: bool) -> Self {
         let tasks: Vec<Arc<TaskEnd>> = ends.into_iter().flatten().collect();
         let usage = tasks.iter().fold(Usage::default(), |usage, task| usage.plus(&task.usage()));
         let (first, rest) = tasks.split_at(tasks.len().min(1));
-        let share = |tasks: &[Arc<TaskEnd>]| CacheShare::of(tasks.iter().map(|task| &**task));
+        let share = |tasks: &[Arc<TaskEnd>]| CacheShare::from_tasks(tasks.iter().map(|task| &**task));
         let cache = CacheEffect { warmed, first: share(first), rest: share(rest) };
         Self { name, tasks, usage, wall, cache }
     }
@@ -193,7 +193,8 @@ mod tests {
         let wrote = Usage { cache_write: 100, output: 5, ..Usage::default() };
         let read = Usage { cache_read: 100, input_uncached: 10, output: 5, ..Usage::default() };
 
-        let summary = FanOutSummary::of("n".into(), vec![task(0, wrote, 90), task(1, read, 10), task(2, read, 30)], Duration::ZERO, true);
+        let summary =
+            FanOutSummary::from_ends("n".into(), vec![task(0, wrote, 90), task(1, read, 10), task(2, read, 30)], Duration::ZERO, true);
 
         let share = |input_tokens, cache_read_tokens, ms| CacheShare {
             input_tokens,

@@ -79,9 +79,9 @@ async fn no_tenant_sees_anothers_history_cache_artifacts_or_metrics() {
             nowhere.iter().map(|answer| answer.replace(&RoundId::from_random([9; 16]).to_string(), &round.to_string())).collect();
         assert_eq!(there, nowhere);
     }
-    let unknown = artifacts.retrieve(scope("b"), ArtifactId::of(b"nothing")).await.unwrap_err().to_string();
+    let unknown = artifacts.retrieve(scope("b"), ArtifactId::from_content(b"nothing")).await.unwrap_err().to_string();
     let known = artifacts.retrieve(scope("b"), artifact.clone()).await.unwrap_err().to_string();
-    assert_eq!(known.replace(artifact.as_str(), "X"), unknown.replace(ArtifactId::of(b"nothing").as_str(), "X"));
+    assert_eq!(known.replace(artifact.as_str(), "X"), unknown.replace(ArtifactId::from_content(b"nothing").as_str(), "X"));
     assert_eq!(host.tenant("b").conversations(ListQuery::default()).await, Ok(Vec::new()));
 
     // The same ids in another tenant are independent of the first tenant's.

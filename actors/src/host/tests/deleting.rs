@@ -285,7 +285,7 @@ async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
     assert_eq!(erased.conversations, 40);
     assert_eq!(running.await.unwrap(), "deleted");
     assert_eq!((store.count(&acme).await, store.list(&other, ListQuery::default()).await), (Ok(0), before));
-    let id = crate::ids::ArtifactId::of(&[7]);
+    let id = crate::ids::ArtifactId::from_content(&[7]);
     assert!(artifacts.retrieve(Scope::new(acme.clone(), "c-7".try_into().unwrap()), id.clone()).await.is_err());
     assert!(artifacts.retrieve(Scope::new(other, "c-7".try_into().unwrap()), id).await.is_ok());
     let usage = host.tenant("acme").usage().unwrap();

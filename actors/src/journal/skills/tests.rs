@@ -43,7 +43,7 @@ fn activated(skill: &str, n: u8, by: ActivatedBy, tools: &[&str]) -> EntryBody {
 
 fn index(skills: &[&str]) -> SkillIndex {
     let skills: Vec<SkillMetadata> = skills.iter().map(|skill| Skill::new(name(skill), "d", "").metadata).collect();
-    SkillIndex::of(&skills)
+    SkillIndex::from_skills(&skills)
 }
 
 #[test]

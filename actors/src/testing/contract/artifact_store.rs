@@ -93,7 +93,7 @@ async fn what_is_stored_comes_back_byte_for_byte(store: &dyn ArtifactStore) {
     for content in [&b""[..], b"x", "汉\n\u{0}".as_bytes(), &[0xff, 0x80, 0], &vec![b'x'; 3_000_001]] {
         let id = put(store, &owner, content).await;
 
-        assert_eq!(id, ArtifactId::of(content), "an artifact is named by its content");
+        assert_eq!(id, ArtifactId::from_content(content), "an artifact is named by its content");
         assert_eq!(store.retrieve(owner.clone(), id).await.unwrap(), content);
     }
 }
@@ -122,7 +122,7 @@ async fn ranges_end_where_the_content_ends(store: &dyn ArtifactStore) {
 /// find out which ids exist.
 async fn another_owners_artifact_is_not_found_as_an_unknown_one(store: &dyn ArtifactStore) {
     let id = put(store, &owner("t", "c"), b"secret").await;
-    let unknown = ArtifactId::of(b"never stored");
+    let unknown = ArtifactId::from_content(b"never stored");
 
     for other in [owner("t", "d"), owner("u", "c"), owner("u", "d")] {
         for id in [&id, &unknown] {
@@ -142,15 +142,15 @@ async fn what_one_owner_gives_up_the_other_keeps(store: &dyn ArtifactStore) {
         put(store, owner, b"shared").await;
         put(store, owner, owner.to_string().as_bytes()).await;
     }
-    let id = ArtifactId::of(b"shared");
+    let id = ArtifactId::from_content(b"shared");
 
     store.release(owners[0].tenant.clone(), Some(owners[0].conversation.clone())).await.unwrap();
 
     assert!(!has(store, &owners[0], &id).await);
-    assert!(!has(store, &owners[0], &ArtifactId::of(owners[0].to_string().as_bytes())).await);
+    assert!(!has(store, &owners[0], &ArtifactId::from_content(owners[0].to_string().as_bytes())).await);
     for owner in &owners[1..] {
         assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"shared"[..]);
-        assert!(has(store, owner, &ArtifactId::of(owner.to_string().as_bytes())).await);
+        assert!(has(store, owner, &ArtifactId::from_content(owner.to_string().as_bytes())).await);
     }
     store.release(owners[0].tenant.clone(), Some(owners[0].conversation.clone())).await.expect("giving up nothing is no error");
     put(store, &owners[0], b"shared").await;
@@ -162,7 +162,7 @@ async fn a_tenant_is_given_up_as_a_whole(store: &dyn ArtifactStore) {
     for owner in &owners {
         put(store, owner, b"x").await;
     }
-    let id = ArtifactId::of(b"x");
+    let id = ArtifactId::from_content(b"x");
 
     store.release(owners[0].tenant.clone(), None).await.unwrap();
 
@@ -261,7 +261,7 @@ async fn too_large_a_content_is_refused(store: &dyn ArtifactStore) {
 
 async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>) {
     let content = Bytes::from((0..1_000_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
-    let id = ArtifactId::of(&content);
+    let id = ArtifactId::from_content(&content);
     let tasks: Vec<_> = (0..8)
         .map(|n| {
             let (store, content, id) = (store.clone(), content.clone(), id.clone());
@@ -321,7 +321,7 @@ async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Mode
     let (tenant, conversation) = OWNERS[usize::from(dice[1]) % OWNERS.len()];
     let scope = owner(tenant, conversation);
     let content = Bytes::from(vec![dice[2] % 6; 1 + usize::from(dice[2] % 6) * 7]);
-    let id = ArtifactId::of(&content);
+    let id = ArtifactId::from_content(&content);
     let place = (scope.clone(), id.clone());
     let lives = |created: u64| now - created <= 30_000;
     match dice[3] % 8 {
@@ -385,7 +385,7 @@ async fn check(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Model
     let now = clock.now().0;
     for (tenant, conversation) in OWNERS {
         for n in 0..6u8 {
-            let id = ArtifactId::of(&vec![n; 1 + usize::from(n) * 7]);
+            let id = ArtifactId::from_content(&vec![n; 1 + usize::from(n) * 7]);
             let place = (owner(tenant, conversation), id.clone());
             let expected = model.get(&place).filter(|kept| now - kept.0 <= 30_000).map(|kept| (kept.0, kept.1, kept.2.len() as u64));
             let known = store.meta(place.0.clone(), id).await.ok();

@@ -126,7 +126,7 @@ async fn small_data_is_shown_as_its_level_says_and_a_mebibyte_is_kept() {
     assert_eq!(observed.text, format!("Found 1 items\n\n{}", stored_text(&id, summary)));
     assert_eq!((observed.data_size_bytes, observed.data_summary.as_deref()), (MIB as u64, Some(summary)));
     assert_eq!(kept(&artifacts, &id).await, serde_json::to_vec(&exact).unwrap());
-    assert_eq!(id, ArtifactId::of(&serde_json::to_vec(&exact).unwrap()), "named by the JSON text");
+    assert_eq!(id, ArtifactId::from_content(&serde_json::to_vec(&exact).unwrap()), "named by the JSON text");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn an_observation_becomes_a_result() {
 
     let result = ToolExecutionResult::from_raw_data("toolu_1", value.clone(), OutputLevel::Brief, Some(&artifacts)).await;
 
-    let id = ArtifactId::of(&serde_json::to_vec(&value).unwrap());
+    let id = ArtifactId::from_content(&serde_json::to_vec(&value).unwrap());
     let meta = artifacts.store.meta(artifacts.owner.clone(), id.clone()).await.unwrap();
     assert_eq!(meta.tool_call_id, "toolu_1");
     assert_eq!((result.success(), result.output_level, result.data_size_bytes), (true, OutputLevel::Brief, MIB as u64));
