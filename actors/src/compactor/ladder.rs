@@ -8,8 +8,8 @@
 //! 4. whole rounds are dropped, oldest first, down to one;
 //! 5. in the remaining round, older tool results are cleared, except those of its last batch.
 //!
-//! A history that is still above the limit gives [`CompactionOutcome::TooLarge`]. A plan always makes the
-//! history smaller, so compaction cannot loop.
+//! A history that is still above the limit gives [`CompactionOutcome::TooLarge`]. A plan always
+//! makes the history smaller, so compaction cannot loop.
 //!
 //! Pure.
 

@@ -168,8 +168,8 @@ impl SummaryPair {
         text
     }
 
-    /// Reads what [`SummaryPair::messages`] wrote. Pinned lines are not read, since callers pass them each
-    /// time.
+    /// Reads what [`SummaryPair::messages`] wrote. Pinned lines are not read, since callers pass
+    /// them each time.
     pub(super) fn read(summary: &Message) -> Self {
         let text = summary.text();
         let mut pair = Self::default();

@@ -1,9 +1,10 @@
 //! Watching a conversation: its events across rounds, from a cursor or from now on, until the
 //! [`Events`] are dropped.
 //!
-//! State: a cursor, events that were read ahead, and a position in the journal during catch-up. Events
-//! come from the in-memory ring while the ring still holds the cursor. Otherwise they come from the
-//! journal, merged with what the ring has left, until the watcher has caught up with the ring.
+//! State: a cursor, events that were read ahead, and a position in the journal during catch-up.
+//! Events come from the in-memory ring while the ring still holds the cursor. Otherwise they come
+//! from the journal, merged with what the ring has left, until the watcher has caught up with the
+//! ring.
 //!
 //! A watcher pulls and nothing is queued for it. A watcher that stops reading costs only the events
 //! that it holds, and delays neither the conversation nor other watchers.

@@ -46,8 +46,8 @@ pub(super) enum ReadResult {
 pub(super) struct JournalPosition(Box<Durable>);
 
 impl JournalPosition {
-    /// Keeps a state that [`fold_for_events`] has folded, if it is small, since a watcher that stops
-    /// reading holds it.
+    /// Keeps a state that [`fold_for_events`] has folded, if it is small, since a watcher that
+    /// stops reading holds it.
     fn keep(state: Durable) -> Option<Self> {
         (state.history.messages().wire_bytes() <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
     }

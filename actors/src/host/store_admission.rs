@@ -27,9 +27,9 @@ pub(super) async fn admit_bytes(ports: &Ports, tenant: &Tenant, bytes: usize) ->
     }
 }
 
-/// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists already is
-/// counted and needs no admission. The count of stored conversations is read from the store only when the quota does not
-/// know it yet, hence the second `take`.
+/// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists
+/// already is counted and needs no admission. The count of stored conversations is read from the
+/// store only when the quota does not know it yet, hence the second `take`.
 pub(super) async fn admit_conversation(
     ports: &Ports,
     tenant: &Tenant,

@@ -88,8 +88,8 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Expired` when an event after the cursor may exist in the journal only. The reader then
-    /// reads the journal and calls again with its last entry as `seen_upto`. Without `seen_upto`, also for a
-    /// cursor beyond the last event. `Unknown` when no stream was ever kept.
+    /// reads the journal and calls again with its last entry as `seen_upto`. Without `seen_upto`,
+    /// also for a cursor beyond the last event. `Unknown` when no stream was ever kept.
     fn read_conversation(
         &self,
         scope: &Scope,

@@ -53,8 +53,8 @@ struct Pending {
     is_stored: bool,
 }
 
-/// Held by a message that may create a conversation. Dropping it without [`PendingConversation::keep`] leaves the
-/// outcome unknown, so the store is counted again.
+/// Held by a message that may create a conversation. Dropping it without
+/// [`PendingConversation::keep`] leaves the outcome unknown, so the store is counted again.
 #[derive(Debug)]
 pub(crate) struct PendingConversation {
     count: Arc<ConversationCount>,

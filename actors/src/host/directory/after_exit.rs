@@ -58,7 +58,8 @@ mod tests {
         let (again, never) = (Restart::After(ms(100)), Restart::Fail(ms(60_000)));
 
         let table = [
-            // How it ended, what a crash is followed by, then the decision without and with held mail.
+            // How it ended, what a crash is followed by, then the decision without and with held
+            // mail.
             (ExitReason::Hibernated, again, AfterExit::Sleep, AfterExit::Activate),
             (ExitReason::Conflict, again, AfterExit::Sleep, AfterExit::Activate),
             (ExitReason::Drained, again, AfterExit::Drain, AfterExit::Drain),
