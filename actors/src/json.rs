@@ -79,8 +79,8 @@ fn escape(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     loop {
         let plain = rest.iter().position(|byte| is_escaped(*byte)).unwrap_or(rest.len());
-        let (said, behind) = rest.split_at(plain);
-        out.extend_from_slice(said);
+        let (unescaped, behind) = rest.split_at(plain);
+        out.extend_from_slice(unescaped);
         let Some((byte, next)) = behind.split_first() else { return };
         match byte {
             b'"' => out.extend_from_slice(br#"\""#),

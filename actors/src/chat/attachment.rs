@@ -36,10 +36,10 @@ pub enum AttachmentError {
     #[error("an attachment must be a PNG, JPEG, GIF or WebP image or a PDF")]
     Unsupported,
     /// The bytes have another type than declared.
-    #[error("an attachment is called {said} but is {found}")]
+    #[error("an attachment is called {declared} but is {found}")]
     WrongType {
         /// The declared type.
-        said: String,
+        declared: String,
         /// The type of the bytes.
         found: &'static str,
     },
@@ -123,7 +123,7 @@ impl Attachment {
     pub fn image(media_type: &str, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != media_type || !found.starts_with("image/") {
-            return Err(AttachmentError::WrongType { said: media_type.to_owned(), found });
+            return Err(AttachmentError::WrongType { declared: media_type.to_owned(), found });
         }
         Ok(Self::of(found, bytes))
     }
@@ -136,7 +136,7 @@ impl Attachment {
     pub fn pdf(bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != PDF {
-            return Err(AttachmentError::WrongType { said: PDF.to_owned(), found });
+            return Err(AttachmentError::WrongType { declared: PDF.to_owned(), found });
         }
         Ok(Self::of(found, bytes))
     }
@@ -311,7 +311,7 @@ pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
         let found = check(&media.bytes()?)?;
         let fits = (media.kind == MediaKind::Document) == (found == PDF);
         if !fits || found != media.media_type {
-            return Err(AttachmentError::WrongType { said: media.media_type.into_owned(), found });
+            return Err(AttachmentError::WrongType { declared: media.media_type.into_owned(), found });
         }
         return Ok(());
     }

@@ -155,7 +155,7 @@ impl ContentBlock {
 
     /// Estimates the bytes of the wire form. Only escapes make it longer.
     pub(super) fn size(&self) -> usize {
-        let said = match self {
+        let content = match self {
             Self::Text(block) => {
                 let rest = [&block.cache_control, &block.citations];
                 block.text.len() + rest.into_iter().flatten().map(|raw| raw.as_str().len() + 20).sum::<usize>()
@@ -171,7 +171,7 @@ impl ContentBlock {
             }
             Self::Other { raw, .. } => raw.as_str().len(),
         };
-        said + 32
+        content + 32
     }
 
     /// Whether a block has this type. In our own wire form `type` comes first, so the rest is not

@@ -243,9 +243,9 @@ impl Message {
 
     /// Returns the text blocks, joined.
     pub fn text(&self) -> String {
-        let mut said = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "text")).filter_map(ContentBlock::text_of_wire);
-        let first = said.next().map(Cow::into_owned).unwrap_or_default();
-        said.fold(first, |all, text| all + &text)
+        let mut texts = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "text")).filter_map(ContentBlock::text_of_wire);
+        let first = texts.next().map(Cow::into_owned).unwrap_or_default();
+        texts.fold(first, |all, text| all + &text)
     }
 
     /// Whether the message holds only reminders, and so nothing that a person wrote.

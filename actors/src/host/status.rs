@@ -118,8 +118,8 @@ impl ConversationHandle {
         // The journal shows approvals and tools, the actor's wait status everything else. A wait
         // for the store outranks both. A sleeping conversation can only wait for an approval.
         let (waits_for, since) = match &activity {
-            Activity::Asleep => (from_batch(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
-            Activity::Awake(wait_status) => match (from_batch(&durable), wait_status.get()) {
+            Activity::Asleep => (journaled_wait(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
+            Activity::Awake(wait_status) => match (journaled_wait(&durable), wait_status.get()) {
                 (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
                 (Some(calls), _) => (Some(calls), None),
                 (None, Some((waits, since))) if durable.round.is_some() || waits == WaitsFor::Compaction => (Some(waits), Some(since)),
@@ -162,7 +162,7 @@ impl ConversationHandle {
 }
 
 /// The wait of a round that the journal alone shows: for an approval or for tools.
-fn from_batch(state: &Durable) -> Option<WaitsFor> {
+fn journaled_wait(state: &Durable) -> Option<WaitsFor> {
     let batch = state.batch().filter(|batch| !batch.is_done())?;
     let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));
     if batch.is_parked() {

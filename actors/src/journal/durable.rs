@@ -101,7 +101,7 @@ pub struct AcceptedPrompt {
 /// A request that the answer be JSON of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the field names say it")]
-pub struct OutputWish {
+pub struct OutputRequest {
     pub schema: RawJson,
     /// Number of answers so far that did not fit the schema.
     pub refused: u32,
@@ -143,24 +143,25 @@ pub struct OpenRound {
     /// Injected messages that wait for the end of the model call or batch.
     pub pending: Vec<Message>,
     /// The assistant messages of the round.
-    pub said: Vec<Message>,
+    #[serde(rename = "said")]
+    pub assistant_messages: Vec<Message>,
     /// Counts for the loop guard.
     #[serde(default)]
     pub repeats: Repeats,
     /// The requested JSON Schema of the answer; `None` for free text.
     #[serde(default)]
-    pub output: Option<OutputWish>,
+    pub output: Option<OutputRequest>,
 }
 
 impl OpenRound {
     /// Returns the text of the last assistant message.
     pub fn text(&self) -> String {
-        self.said.last().map(Message::text).unwrap_or_default()
+        self.assistant_messages.last().map(Message::text).unwrap_or_default()
     }
 
     /// Returns the text of the last assistant message, and the texts of all of them joined.
     pub fn texts(&self) -> (String, String) {
-        let texts: Vec<String> = self.said.iter().map(Message::text).collect();
+        let texts: Vec<String> = self.assistant_messages.iter().map(Message::text).collect();
         let mut full = String::with_capacity(texts.iter().map(|text| text.len() + 1).sum());
         for text in texts.iter().filter(|text| !text.is_empty()) {
             if !full.is_empty() {
@@ -612,7 +613,7 @@ impl Durable {
             let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
                 push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
-                output = prompt.output_schema.map(|schema| OutputWish { schema, refused: 0 });
+                output = prompt.output_schema.map(|schema| OutputRequest { schema, refused: 0 });
             }
         }
         if self.inbox.is_empty() {
@@ -628,7 +629,7 @@ impl Durable {
             usage: Usage::default(),
             phase: Phase::Ready,
             pending: Vec::new(),
-            said: Vec::new(),
+            assistant_messages: Vec::new(),
             repeats: Repeats::default(),
             output,
         });
@@ -656,7 +657,7 @@ impl Durable {
         round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
         if let Some(message) = message {
             round.answers += 1;
-            round.said.push(message.clone());
+            round.assistant_messages.push(message.clone());
             // A message with calls enters the history only together with their results, when the
             // batch is done: `history` never holds a call without its result.
             let calls = message.tool_uses();

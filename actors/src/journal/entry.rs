@@ -348,7 +348,7 @@ impl EntryBody {
             client_key: Option<&'a ClientKey>,
         }
         #[derive(Serialize)]
-        struct Wish<'a> {
+        struct Output<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             output_schema: Option<&'a RawJson>,
         }
@@ -377,7 +377,7 @@ impl EntryBody {
                 begin(envelope);
                 write(envelope, &Accepted { prompt_id, round_id, client_key: client_key.as_ref() });
                 append_message(envelope, message);
-                append(envelope, &Wish { output_schema: output_schema.as_ref() });
+                append(envelope, &Output { output_schema: output_schema.as_ref() });
                 envelope.push(b'}');
             }
             Self::Assistant { step, message: Some(message), stop, raw_stop, usage, cost_micro_usd, partial } => {

@@ -44,9 +44,9 @@ impl RoundsReader {
         let open = if self.state.round.is_some() { self.records.last_mut() } else { None };
         match (&entry.body, open) {
             (EntryBody::RoundStarted { round_id, prompt_ids }, _) => {
-                let said: Vec<String> =
+                let prompts: Vec<String> =
                     self.state.inbox.iter().filter(|prompt| prompt_ids.contains(&prompt.id)).map(|prompt| prompt.message.text()).collect();
-                self.records.push(begun(&self.id, *round_id, said.join("\n"), RoundStatus::InProgress));
+                self.records.push(begun(&self.id, *round_id, prompts.join("\n"), RoundStatus::InProgress));
             }
             (EntryBody::ModelCallStarted { .. }, Some(round)) => round.model_calls = round.model_calls.saturating_add(1),
             (EntryBody::Assistant { message, usage, .. }, Some(round)) => {

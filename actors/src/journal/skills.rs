@@ -43,7 +43,8 @@ pub struct SkillState {
     /// The active skills by name.
     pub active: BTreeMap<SkillName, ActiveSkill>,
     /// Digests of the skill texts that stand in the history, so that no text is sent twice.
-    pub said: BTreeMap<SkillName, u64>,
+    #[serde(rename = "said")]
+    pub shown: BTreeMap<SkillName, u64>,
     /// Every skill that was active at any time in this conversation.
     pub used: BTreeSet<SkillName>,
 }
@@ -73,8 +74,8 @@ impl SkillState {
     }
 
     /// Whether exactly this text of a skill stands in the history.
-    pub fn has_said(&self, name: &SkillName, text: &str) -> bool {
-        self.said.get(name) == Some(&digest(text.as_bytes()))
+    pub fn has_shown(&self, name: &SkillName, text: &str) -> bool {
+        self.shown.get(name) == Some(&digest(text.as_bytes()))
     }
 
     /// Ends a round: skills that the model activated in it become inactive, skills that a person
@@ -86,7 +87,7 @@ impl SkillState {
     /// Resets the active skills after the history was replaced by another one.
     pub(super) fn history_replaced(&mut self) {
         self.keep(|_| false);
-        self.said.clear();
+        self.shown.clear();
     }
 
     fn keep(&mut self, stays: impl Fn(&ActiveSkill) -> bool) {
@@ -107,7 +108,7 @@ pub fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
         skills.offered = Some(announced);
     }
     let active = &skills.active;
-    skills.said.retain(|name, _| active.contains_key(name));
+    skills.shown.retain(|name, _| active.contains_key(name));
     skills.stack.frames().iter().filter_map(|frame| active.get(&frame.skill_name)).map(|skill| skill.message.clone()).collect()
 }
 

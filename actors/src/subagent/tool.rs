@@ -73,9 +73,9 @@ fn answer(end: &RoundEnd, shown_max: usize) -> Result<String, ToolError> {
         return Ok(end.full_text.clone());
     }
     let why = end.error.as_ref().map_or_else(|| end.stop_reason.code().to_owned(), |failure| failure.message.clone());
-    let said = head(&end.full_text, shown_max);
-    let said = if said.is_empty() { String::new() } else { format!(" Until then it said: {said}") };
-    Err(ToolError::failed(format!("the subagent did not come to an end: {why}.{said}")).code(SUBAGENT_FAILED))
+    let text = head(&end.full_text, shown_max);
+    let partial = if text.is_empty() { String::new() } else { format!(" Until then it said: {text}") };
+    Err(ToolError::failed(format!("the subagent did not come to an end: {why}.{partial}")).code(SUBAGENT_FAILED))
 }
 
 /// The first `bytes` bytes at most, cut after a whole line if there is one.

@@ -26,10 +26,10 @@ impl WindowUse {
     /// Impossible figures (fewer tokens than a sixteenth of the bytes, or more than bytes and fixed
     /// parts allow) are clamped to the possible range.
     pub fn answered(&mut self, usage: &Usage, history_bytes: u64) {
-        let said = usage.input().saturating_add(usage.output);
+        let reported = usage.input().saturating_add(usage.output);
         let least = history_bytes / (4 * BYTES_A_TOKEN);
         let most = history_bytes.saturating_mul(2).max(FIXED_TOKENS_MAX);
-        *self = Self { known: said.clamp(least, most), known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
+        *self = Self { known: reported.clamp(least, most), known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
     }
 
     /// Records a message that no call has included yet.

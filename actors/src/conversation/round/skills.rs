@@ -50,7 +50,7 @@ fn activation(
     let policy = decision.volatile.skills.as_ref().map_or(&usual, |view| &*view.policy);
     skills.stack.check(name, policy)?;
     let text = loaded.text();
-    let told = if skills.has_said(name, &text) {
+    let told = if skills.has_shown(name, &text) {
         format!("The skill {name} is active again. Its instructions above hold, unchanged.")
     } else {
         text.clone()

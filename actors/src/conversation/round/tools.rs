@@ -166,7 +166,8 @@ fn too_many_subagents(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: 
     let rules = &decision.volatile.rules;
     let here = || batch.calls.iter().filter(is_one);
     let before = here().take_while(|other| other.tool_use.id != call.tool_use.id).count();
-    let of_round: usize = round.said.iter().map(|said| said.tool_uses().iter().filter(|call| call.name == CREATE_SUBAGENT).count()).sum();
+    let of_round: usize =
+        round.assistant_messages.iter().map(|answer| answer.tool_uses().iter().filter(|call| call.name == CREATE_SUBAGENT).count()).sum();
     if of_round.saturating_sub(here().count()) + before >= rules.subagents_a_round_max {
         let error = format!("this turn has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_a_round_max);
         return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());

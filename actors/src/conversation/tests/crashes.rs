@@ -166,7 +166,7 @@ impl World {
                 self.tool_ends(0, 0, output())?;
             } else if !life.models.is_empty() {
                 // A model that has not answered yet calls its tools first.
-                let fresh = life.durable.round.as_ref().is_some_and(|round| round.said.is_empty() && round.model_calls == 1);
+                let fresh = life.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
                 return Ok(());

@@ -58,8 +58,8 @@ async fn a_stream_that_breaks_keeps_its_text_and_runs_no_tool() {
     conversation.send("Again").await.unwrap().outcome().await.unwrap();
 
     assert_eq!((error.code(), starts.load(Ordering::SeqCst)), ("provider_connection", 0));
-    let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["Hi", "half", "Again", "whole"]);
+    let texts: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["Hi", "half", "Again", "whole"]);
     assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
 }
 
@@ -156,8 +156,8 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
 
     // The first prompt was accepted, so its round is resumed before the second prompt.
     assert_eq!(next.outcome().await.unwrap().text, "second");
-    let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["one", "back", "two", "second"]);
+    let texts: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["one", "back", "two", "second"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,8 +85,8 @@ async fn an_interrupted_round_is_taken_up_again() {
     let outcome = reply.outcome().await.unwrap();
 
     assert_eq!(outcome.text, "here I am");
-    let said: Vec<String> = conversation(&second).messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["go", "here I am"]);
+    let texts: Vec<String> = conversation(&second).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["go", "here I am"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,8 +192,8 @@ async fn a_stale_owner_cannot_write() {
     assert_eq!(stale.unwrap_err().code(), "session_in_use");
     let outcome = conversation(&one).send("with a new life").await.unwrap().outcome().await.unwrap();
     assert_eq!(outcome.text, "ok");
-    let said: Vec<String> = conversation(&two).messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["from one", "ok", "from two", "ok", "with a new life", "ok"]);
+    let texts: Vec<String> = conversation(&two).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["from one", "ok", "from two", "ok", "with a new life", "ok"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,8 +29,8 @@ async fn a_turn_streams_its_text_and_ends_with_its_outcome() {
     assert_eq!(names, ["round_started", "text_delta", "usage", "message", "round_finished"]);
     assert_eq!((outcome.text.as_str(), outcome.stop_reason), ("Hello there.", StopReason::EndTurn));
     assert!(events.windows(2).all(|pair| pair[0].id < pair[1].id), "ids increase");
-    let said: Vec<String> = conversation(&host).messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["Hi", "Hello there."]);
+    let texts: Vec<String> = conversation(&host).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["Hi", "Hello there."]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,8 +47,8 @@ async fn second_prompt_waits_for_the_running_turn() {
     let outcomes = (first.outcome().await.unwrap().text, second.outcome().await.unwrap().text);
 
     assert_eq!(outcomes, ("answer to one".into(), "answer to two".into()));
-    let said: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(said, ["one", "answer to one", "two", "answer to two"]);
+    let texts: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(texts, ["one", "answer to one", "two", "answer to two"]);
 }
 
 #[tokio::test(start_paused = true)]

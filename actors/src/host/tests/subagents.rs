@@ -79,8 +79,8 @@ async fn subagents_of_one_turn_run_together_and_answer_in_call_order() {
     for request in &asked {
         assert_eq!((request.messages.len(), request.system.as_deref()), (1, Some("You are kind.")), "nothing of its parent is there");
     }
-    let said: Vec<String> = conversation(&host).messages().await.unwrap().iter().map(Message::text).collect();
-    assert_eq!(said.len(), 4, "nothing of the subagents but their results: {said:?}");
+    let texts: Vec<String> = conversation(&host).messages().await.unwrap().iter().map(Message::text).collect();
+    assert_eq!(texts.len(), 4, "nothing of the subagents but their results: {texts:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ impl Durable {
         self.enter(&skill.message)?;
         self.skills.stack.put(Frame::new(name.clone(), skill.activation_id, at));
         self.skills.active.insert(name.clone(), skill);
-        self.skills.said.insert(name.clone(), text_digest);
+        self.skills.shown.insert(name.clone(), text_digest);
         self.skills.used.insert(name.clone());
         self.metrics.skill_activations += 1;
         self.metrics.unique_skills = self.skills.used.len() as u64;

@@ -100,11 +100,11 @@ fn a_compaction_forgets_what_ended_skills_said() {
     let mut state = begun();
     apply(&mut state, activated("a", 1, ActivatedBy::User, &[])).unwrap();
     apply(&mut state, EntryBody::SkillDeactivated { name: name("a"), activation_id: id(1) }).unwrap();
-    assert!(state.skills.has_said(&name("a"), "a") && !state.skills.has_said(&name("a"), "b"));
+    assert!(state.skills.has_shown(&name("a"), "a") && !state.skills.has_shown(&name("a"), "b"));
 
     refresh_at_compaction(&mut state.skills);
 
-    assert!(!state.skills.has_said(&name("a"), "a"));
+    assert!(!state.skills.has_shown(&name("a"), "a"));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_reset_and_an_import_leave_no_skill_active() {
 
         apply(&mut state, last).unwrap();
 
-        assert!(state.skills.active.is_empty() && state.skills.stack.depth() == 0 && state.skills.said.is_empty());
+        assert!(state.skills.active.is_empty() && state.skills.stack.depth() == 0 && state.skills.shown.is_empty());
     }
 }
 
