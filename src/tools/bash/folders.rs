@@ -70,6 +70,6 @@ mod tests {
 
         assert_eq!(folders.get(&scope("a", 0)), None);
         assert_eq!(folders.get(&scope("a", 1)), Some(PathBuf::from("sub")));
-        assert_eq!((folders.get(&scope("a", 7)), folders.of(&scope("b", 1))), (None, None));
+        assert_eq!((folders.get(&scope("a", 7)), folders.get(&scope("b", 1))), (None, None));
     }
 }
