@@ -6,11 +6,13 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     chat::{Message, RawJson},
-    conversation::round::{ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome, rounds::Copied},
+    conversation::{
+        command::Command,
+        round::{ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
+    },
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, ConversationRound, Durable, Head, StoredEntry, WithdrawReason},
+    journal::{ClientKey, Durable, Head, StoredEntry},
     ports::{AppendError, StoreError},
-    skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tenant::Seat,
     tool_executor::RunResult,
@@ -130,87 +132,19 @@ pub struct PromptMail {
 pub enum ConversationMsg {
     /// From a caller: a new prompt.
     Prompt(Box<PromptMail>),
-    /// From a caller: cancel the open round. The reply means that the cancellation was accepted,
-    /// not that the round has ended.
-    Interrupt {
+    /// From a caller: a command.
+    Ask { command: Command, reply: Answer<()> },
+    /// From a parent, a fan-out or a holder of a reply, none of which awaits an answer: cancel the
+    /// open round.
+    Cancel {
         /// The failure that the round ends with; `None` for a plain interrupt.
         failure: Option<Failure>,
-        reply: Option<Answer<()>>,
-    },
-    /// From a caller: the decision about a tool call that awaits approval.
-    Approve {
-        tool_call_id: String,
-        allow: bool,
-        /// Whether the approval also covers later calls of the same pattern.
-        always: bool,
-        reply: Answer<()>,
-    },
-    /// From a caller: a message that the model reads at its next call.
-    Inject {
-        /// A second message with the same id is dropped; `None` is never a duplicate.
-        id: Option<String>,
-        message: Message,
-        reply: Answer<()>,
-    },
-    /// From a caller: withdraw a prompt whose round has not started.
-    Withdraw {
-        prompt_id: PromptId,
-        reason: WithdrawReason,
-        /// `None` if no caller awaits the answer.
-        reply: Option<Answer<()>>,
     },
     /// From the task that measured the context.
     ContextMeasured {
         /// The work that the measurement answers; ignored if no longer open.
         work: WorkId,
         outcome: Box<ContextOutcome>,
-    },
-    /// From a caller: compact the context now.
-    Compact {
-        /// Refused while a round is open or a prompt waits.
-        reply: Answer<()>,
-    },
-    /// From a caller: pin a line, which every compaction keeps.
-    Pin {
-        /// Surrounding white space is removed; the line must not be empty.
-        line: String,
-        reply: Answer<()>,
-    },
-    /// From a caller: replace the history by this one.
-    Import {
-        messages: Vec<Message>,
-        /// Records of the imported rounds; empty if the import has none.
-        rounds: Vec<ConversationRound>,
-        reply: Answer<()>,
-    },
-    /// From a caller: take back this round and all later ones.
-    Rewind {
-        /// A finished round of the history.
-        round_id: RoundId,
-        reply: Answer<()>,
-    },
-    /// From a caller: start as this copy. Refused unless the conversation is empty.
-    Fork {
-        /// The rounds to start with, and the conversation they are from.
-        copied: Box<Copied>,
-        reply: Answer<()>,
-    },
-    /// From a caller that loaded the skill: activate it.
-    ActivateSkill {
-        /// The outcome of loading it; a failed one is refused with its error.
-        loaded: Box<SkillActivationResult>,
-        reply: Answer<()>,
-    },
-    /// From a caller: deactivate a skill, with the skills that were activated on top of it.
-    DeactivateSkill {
-        /// Refused if no active skill has this name.
-        name: SkillName,
-        reply: Answer<()>,
-    },
-    /// From a caller: empty the conversation.
-    Reset {
-        /// Refused while a round is open or a prompt waits.
-        reply: Answer<()>,
     },
     /// From a caller: return a copy of the state in memory.
     Peek {

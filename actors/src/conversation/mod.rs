@@ -11,6 +11,7 @@
 //! Promises: second_prompt_waits_for_the_running_turn, cancel_reaches_model_tools_and_subagents,
 //! a_crashed_conversation_reloads_from_its_journal, an_interrupted_round_is_taken_up_again, a_stale_owner_cannot_write.
 
+mod command;
 pub mod commit;
 mod setup;
 pub mod round;
@@ -27,12 +28,12 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+pub use command::{Command, Copied};
 pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use round::budget::BUDGET_CODE;
 pub use round::output::OUTPUT_CODE;
 pub(crate) use round::output::{instruction, json_in};
-pub use round::rounds::Copied;
 pub(crate) use run::fork::{read_fork, read_rounds};
 pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;

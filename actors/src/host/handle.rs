@@ -6,7 +6,9 @@
 
 use crate::{
     chat::{Message, RawJson},
-    conversation::{Answer, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy},
+    conversation::{
+        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy,
+    },
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
@@ -117,7 +119,7 @@ impl ConversationHandle {
     /// # Errors
     /// `NoSuch` when no round is open.
     pub async fn interrupt(&self) -> Result<(), SendError> {
-        self.ask(|reply| ConversationMsg::Interrupt { failure: None, reply: Some(reply) }).await
+        self.ask(Command::Interrupt).await
     }
 
     /// Allows or denies the tool call for which a round waits.
@@ -126,7 +128,7 @@ impl ConversationHandle {
     /// `NoSuch` when no round waits for the approval of this call.
     pub async fn approve(&self, tool_call_id: impl Into<String>, allow: bool) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
-        self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow, always: false, reply }).await
+        self.ask(Command::Approve { tool_call_id, allow, always: false }).await
     }
 
     /// Allows a tool call, and every later call of the same pattern in this conversation
@@ -136,7 +138,7 @@ impl ConversationHandle {
     /// `NoSuch` when no round waits for the approval of this call.
     pub async fn approve_always(&self, tool_call_id: impl Into<String>) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
-        self.ask(|reply| ConversationMsg::Approve { tool_call_id, allow: true, always: true, reply }).await
+        self.ask(Command::Approve { tool_call_id, allow: true, always: true }).await
     }
 
     /// Adds a message that the model reads at its next call. A message whose `id` is known already
@@ -146,7 +148,7 @@ impl ConversationHandle {
     /// [`SendError`].
     pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
         let message = Message::user(text);
-        let injected = self.begin(Some(message.wire().len()), |reply| ConversationMsg::Inject { id, message, reply }).await;
+        let injected = self.begin(Some(message.wire().len()), Command::Inject { id, message }).await;
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
@@ -157,7 +159,7 @@ impl ConversationHandle {
     /// `PinnedFull` when the pinned lines have no room for it.
     pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
         let line = line.into();
-        self.begin(Some(line.len()), |reply| ConversationMsg::Pin { line, reply }).await
+        self.begin(Some(line.len()), Command::Pin { line }).await
     }
 
     /// Compacts the context now, and waits up to ten seconds for a summary of what is dropped.
@@ -169,9 +171,9 @@ impl ConversationHandle {
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
         let scope = self.scope.clone()?;
         let _pending_bytes = admit_bytes(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
-        let before = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
-        self.ask(|reply| ConversationMsg::Compact { reply }).await?;
-        let after = self.ask(|reply| ConversationMsg::Peek { reply }).await?.context.last_compaction;
+        let before = self.peek().await?.context.last_compaction;
+        self.ask(Command::Compact).await?;
+        let after = self.peek().await?.context.last_compaction;
         Ok(after.filter(|after| before.is_none_or(|before| before.seq != after.seq)))
     }
 
@@ -191,7 +193,7 @@ impl ConversationHandle {
     /// record does not fit it.
     pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
         let bytes = messages.iter().map(|message| message.wire().len()).sum();
-        self.begin(Some(bytes), |reply| ConversationMsg::Import { messages, rounds, reply }).await
+        self.begin(Some(bytes), Command::Import { messages, rounds }).await
     }
 
     /// Takes back a round and all later ones. They stay in the journal, what they spent stays
@@ -202,7 +204,7 @@ impl ConversationHandle {
     /// `NoSuch` when the history holds no such round; `RoundOpen` while a round is open or a prompt
     /// waits.
     pub async fn rewind(&self, round_id: RoundId) -> Result<(), SendError> {
-        self.ask(|reply| ConversationMsg::Rewind { round_id, reply }).await
+        self.ask(Command::Rewind { round_id }).await
     }
 
     /// Copies this conversation into another one of the same tenant, up to the end of the round
@@ -225,7 +227,7 @@ impl ConversationHandle {
         fork.scope.clone()?;
         let copied = Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
         let bytes = copied.fork.messages.iter().map(|message| message.wire().len()).sum();
-        fork.begin(Some(bytes), |reply| ConversationMsg::Fork { copied, reply }).await?;
+        fork.begin(Some(bytes), Command::Fork { copied }).await?;
         Ok(fork)
     }
 
@@ -250,7 +252,7 @@ impl ConversationHandle {
         let id = self.host.ports.entropy.activation_id();
         let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
         let loaded = Box::new(registry.activation(&request, ActivatedBy::User).await);
-        self.begin(Some(0), |reply| ConversationMsg::ActivateSkill { loaded, reply }).await
+        self.begin(Some(0), Command::ActivateSkill { loaded }).await
     }
 
     /// Deactivates a skill and those that were activated on top of it. Their instructions stay in
@@ -260,7 +262,7 @@ impl ConversationHandle {
     /// `NoSuch` when the skill is not active.
     pub async fn deactivate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let name = skill_name(name.as_ref())?;
-        self.ask(|reply| ConversationMsg::DeactivateSkill { name, reply }).await
+        self.ask(Command::DeactivateSkill { name }).await
     }
 
     /// Lists the available skills and which of them are active here, without activating the
@@ -297,11 +299,11 @@ impl ConversationHandle {
         // List the children before the reset, so that subagents of a round that begins after it are
         // kept.
         let children = if was_there { self.host.children(&scope).await? } else { BTreeSet::new() };
-        self.begin(None, |reply| ConversationMsg::Reset { reply }).await?;
+        self.begin(None, Command::Reset).await?;
         if !was_there {
             return Ok(());
         }
-        let reset_at = self.ask(|reply| ConversationMsg::Peek { reply }).await?.reset_at;
+        let reset_at = self.peek().await?.reset_at;
         self.host.clone().empty(scope, reset_at, children).await
     }
 
@@ -311,7 +313,7 @@ impl ConversationHandle {
     /// # Errors
     /// [`SendError`].
     pub async fn resume(&self) -> Result<Option<Reply>, SendError> {
-        let state = self.ask(|reply| ConversationMsg::Peek { reply }).await?;
+        let state = self.peek().await?;
         let scope = self.scope.clone()?;
         Ok(state.round.as_ref().map(|round| Reply::new(self.host.clone(), scope, round.id, true)))
     }
@@ -367,11 +369,11 @@ impl ConversationHandle {
         Ok(self.host.directory.setup_of(&scope.tenant).of(&scope.conversation))
     }
 
-    /// Sends a message that may create the conversation, after the tenant's quotas have admitted
-    /// it. `bytes` is what the message will store; `None` skips the check of stored bytes, for
-    /// messages that free more than they store. The quota reservations are held until the answer:
+    /// Sends a command that may create the conversation, after the tenant's quotas have admitted
+    /// it. `bytes` is what the command will store; `None` skips the check of stored bytes, for
+    /// commands that free more than they store. The quota reservations are held until the answer:
     /// dropping `pending` before `keep` has the store counted again.
-    async fn begin<T>(&self, bytes: Option<usize>, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
+    async fn begin(&self, bytes: Option<usize>, command: Command) -> Result<(), SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
@@ -380,14 +382,24 @@ impl ConversationHandle {
             None => None,
         };
         let pending = self.host.admit_conversation(&tenant, &scope.conversation).await?;
-        let answer = self.ask(mail).await?;
+        self.ask(command).await?;
         if let Some(pending) = pending {
             pending.keep();
         }
-        Ok(answer)
+        Ok(())
     }
 
-    async fn ask<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
+    /// Sends a command and waits for its answer.
+    async fn ask(&self, command: Command) -> Result<(), SendError> {
+        self.send_mail(|reply| ConversationMsg::Ask { command, reply }).await
+    }
+
+    /// A copy of the state in memory.
+    async fn peek(&self) -> Result<Box<Durable>, SendError> {
+        self.send_mail(|reply| ConversationMsg::Peek { reply }).await
+    }
+
+    async fn send_mail<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
         let scope = self.scope.clone()?;
         let (reply, answer) = oneshot::channel();
         self.host.directory.send(&scope, mail(reply));

@@ -73,7 +73,7 @@ impl Reply {
     /// Requests cancellation of the round: its model call, its tools and their processes. Returns
     /// at once; [`Reply::outcome`] reports the end.
     pub fn interrupt(&self) {
-        self.host.directory.send(&self.watch.key().scope, ConversationMsg::Interrupt { failure: None, reply: None });
+        self.host.directory.send(&self.watch.key().scope, ConversationMsg::Cancel { failure: None });
     }
 }
 

@@ -68,7 +68,7 @@ impl Children for Subagents {
 
     fn interrupt(&self, child: &Scope) {
         if let Some(directory) = self.directory() {
-            directory.send(child, ConversationMsg::Interrupt { failure: None, reply: None });
+            directory.send(child, ConversationMsg::Cancel { failure: None });
             directory.put_to_sleep(child);
         }
     }

@@ -65,26 +65,14 @@ impl AfterCommit {
 
 /// Answers mail that will not be handled with `error`. Mail without a caller is dropped.
 pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
-    fn tell<T>(reply: oneshot::Sender<Result<T, ConversationError>>, error: &ConversationError) {
+    fn answer<T>(reply: oneshot::Sender<Result<T, ConversationError>>, error: &ConversationError) {
         let _ = reply.send(Err(error.clone()));
     }
     match message {
-        ConversationMsg::Prompt(prompt) => tell(prompt.reply, error),
-        ConversationMsg::Interrupt { reply: Some(reply), .. }
-        | ConversationMsg::Withdraw { reply: Some(reply), .. }
-        | ConversationMsg::Approve { reply, .. }
-        | ConversationMsg::Inject { reply, .. }
-        | ConversationMsg::Compact { reply }
-        | ConversationMsg::Pin { reply, .. }
-        | ConversationMsg::Import { reply, .. }
-        | ConversationMsg::ActivateSkill { reply, .. }
-        | ConversationMsg::DeactivateSkill { reply, .. }
-        | ConversationMsg::Rewind { reply, .. }
-        | ConversationMsg::Fork { reply, .. }
-        | ConversationMsg::Reset { reply } => tell(reply, error),
-        ConversationMsg::Peek { reply } => tell(reply, error),
-        ConversationMsg::Interrupt { reply: None, .. }
-        | ConversationMsg::Withdraw { reply: None, .. }
+        ConversationMsg::Prompt(prompt) => answer(prompt.reply, error),
+        ConversationMsg::Ask { reply, .. } => answer(reply, error),
+        ConversationMsg::Peek { reply } => answer(reply, error),
+        ConversationMsg::Cancel { .. }
         | ConversationMsg::Resume
         | ConversationMsg::Loaded(_)
         | ConversationMsg::ModelEnded { .. }

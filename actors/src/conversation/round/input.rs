@@ -5,12 +5,11 @@
 use crate::{
     chat::{ContentBlock, Message, MessageList, RawJson},
     compactor::Plan,
-    conversation::round::{rounds::Copied, rules::Recovery},
+    conversation::{command::Command, round::rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
-    journal::{ClientKey, ConversationRound, WithdrawReason},
+    journal::{ClientKey, WithdrawReason},
     policy::Exhausted,
     ports::{Completion, ProviderError},
-    skill::{SkillActivationResult, SkillName},
     stream::Failure,
     tool_executor::RunResult,
 };
@@ -84,6 +83,8 @@ pub enum Input {
     },
     /// A caller sent a prompt.
     Prompt(NewPrompt),
+    /// A caller sent a command.
+    Command { command: Command, waiter: WaiterId },
     /// The answer to [`crate::conversation::round::Effect::Reserve`].
     Budget {
         /// The id of the question.
@@ -114,94 +115,25 @@ pub enum Input {
         /// The index of the call in its batch.
         call: u32,
     },
-    /// A person decided about a call that awaits approval.
-    Approval {
-        tool_call_id: String,
-        allow: bool,
-        /// Whether the approval also covers later calls of the same pattern.
-        always: bool,
-        waiter: WaiterId,
-    },
     /// A timer fired: check for expired approvals.
     Tick,
-    /// Cancel the open round.
-    Interrupt {
+    /// Cancel the open round; no caller awaits an answer.
+    Cancel {
         /// The failure that the round ends with; `None` for a plain interrupt.
         failure: Option<Failure>,
-        /// `None` for a cancellation by a timer or by the host.
-        waiter: Option<WaiterId>,
     },
     /// The grace period of a cancellation is over.
     GraceOver {
         /// The canceled round.
         round_id: RoundId,
     },
-    /// A message from outside, which the model reads at its next call.
-    Inject {
-        /// A second message with the same id is dropped; `None` is never a duplicate.
-        id: Option<String>,
-        message: Message,
-        waiter: WaiterId,
-    },
-    /// Withdraw a prompt whose round has not started.
-    Withdraw {
-        prompt_id: PromptId,
-        reason: WithdrawReason,
-        /// `None` for a withdrawal by a deadline.
-        waiter: Option<WaiterId>,
-    },
+    /// Withdraw a prompt whose round has not started; no caller awaits an answer.
+    Withdraw { prompt_id: PromptId, reason: WithdrawReason },
     /// A measurement of the context ended.
     Context {
         /// The measurement that ended; ignored if no longer open.
         work: WorkId,
         outcome: ContextOutcome,
-    },
-    /// Compact the context now.
-    Compact {
-        /// Answered when the measurement has ended.
-        waiter: WaiterId,
-    },
-    /// Pin a line, which every compaction keeps.
-    Pin {
-        /// Surrounding white space is removed.
-        line: String,
-        waiter: WaiterId,
-    },
-    /// Replace the history by one from outside.
-    Import {
-        messages: Vec<Message>,
-        /// Records of the imported rounds; empty if the import has none.
-        rounds: Vec<ConversationRound>,
-        waiter: WaiterId,
-    },
-    /// Take back this round and all later ones.
-    Rewind {
-        /// A finished round of the history.
-        round_id: RoundId,
-        waiter: WaiterId,
-    },
-    /// Start as a copy of another conversation.
-    Fork {
-        /// The rounds to start with, and the conversation they are from.
-        copied: Box<Copied>,
-        waiter: WaiterId,
-    },
-    /// Empty the conversation.
-    Reset {
-        /// Refused while a round is open or a prompt waits.
-        waiter: WaiterId,
-    },
-    /// Activate a skill that was loaded for a user or for the application.
-    ActivateSkill {
-        /// The outcome of loading it; a failed one is refused with its error.
-        loaded: Box<SkillActivationResult>,
-        waiter: WaiterId,
-    },
-    /// Deactivate a skill, with the skills that were activated on top of it.
-    DeactivateSkill {
-        /// Refused if no active skill has this name.
-        name: SkillName,
-        waiter: WaiterId,
     },
     /// Start no new round: the host is shutting down.
     Drain,

@@ -23,9 +23,12 @@ pub use crate::conversation::round::{
 };
 use crate::{
     chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage},
-    conversation::round::{
-        rules::Recovery,
-        volatile::{Cancelling, Volatile},
+    conversation::{
+        command::Command,
+        round::{
+            rules::Recovery,
+            volatile::{Cancelling, Volatile},
+        },
     },
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
@@ -141,44 +144,43 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     match input {
         Input::Recovered { recovery } => recover(&mut decision, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
+        Input::Command { command, waiter } => obey(&mut decision, command, *waiter),
         Input::Model { work, outcome, model } => model_ended(&mut decision, *work, outcome, model),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
         Input::Tool { work, result, duration_ms } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
-        Input::Approval { tool_call_id, allow, always, waiter } => tools::approval(&mut decision, tool_call_id, *allow, *always, *waiter),
         Input::Tick => tools::expire_approvals(&mut decision),
-        Input::Interrupt { failure, waiter } => {
-            interrupt(&mut decision, failure.clone());
-            match (waiter, &durable.round) {
-                (Some(waiter), Some(_)) => decision.effect(Effect::Answer { waiter: *waiter }),
-                (Some(waiter), None) => decision.refuse(*waiter, Refusal::NoSuch("open round")),
-                (None, _) => {}
-            }
-        }
-        Input::Inject { id, message, waiter } => inject(&mut decision, id.as_ref(), message, *waiter),
-        Input::Withdraw { prompt_id, reason, waiter } => {
-            let waits = durable.inbox.iter().any(|prompt| prompt.id == *prompt_id);
-            if waits {
+        Input::Cancel { failure } => interrupt(&mut decision, failure.clone()),
+        Input::Withdraw { prompt_id, reason } => {
+            if durable.inbox.iter().any(|prompt| prompt.id == *prompt_id) {
                 decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: *reason });
-            }
-            match waiter {
-                Some(waiter) if waits => decision.effect(Effect::Answer { waiter: *waiter }),
-                Some(waiter) => decision.refuse(*waiter, Refusal::NoSuch("waiting prompt")),
-                None => {}
             }
         }
         Input::Context { work, outcome } => context::measured(&mut decision, *work, outcome),
-        Input::Compact { waiter } => context::asked(&mut decision, *waiter),
-        Input::Pin { line, waiter } => context::pin(&mut decision, line, *waiter),
-        Input::Import { messages, rounds, waiter } => rounds::import(&mut decision, messages, rounds, *waiter),
-        Input::Rewind { round_id, waiter } => rounds::rewind(&mut decision, *round_id, *waiter),
-        Input::Fork { copied, waiter } => rounds::fork(&mut decision, copied, *waiter),
-        Input::Reset { waiter } => when_idle(&mut decision, *waiter, EntryBody::Reset {}),
-        Input::ActivateSkill { loaded, waiter } => skills::activate(&mut decision, loaded, *waiter),
-        Input::DeactivateSkill { name, waiter } => skills::deactivate(&mut decision, name, *waiter),
         Input::GraceOver { .. } | Input::Drain => {}
     }
     decision.made
+}
+
+/// Decides a caller's command.
+fn obey(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: WaiterId) {
+    match command {
+        Command::Interrupt if decision.durable.round.is_none() => decision.refuse(waiter, Refusal::NoSuch("open round")),
+        Command::Interrupt => {
+            interrupt(decision, None);
+            decision.effect(Effect::Answer { waiter });
+        }
+        Command::Approve { tool_call_id, allow, always } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
+        Command::Inject { id, message } => inject(decision, id.as_ref(), message, waiter),
+        Command::Compact => context::asked(decision, waiter),
+        Command::Pin { line } => context::pin(decision, line, waiter),
+        Command::Import { messages, rounds } => rounds::import(decision, messages, rounds, waiter),
+        Command::Rewind { round_id } => rounds::rewind(decision, *round_id, waiter),
+        Command::Fork { copied } => rounds::fork(decision, copied, waiter),
+        Command::Reset => when_idle(decision, waiter, EntryBody::Reset {}),
+        Command::ActivateSkill { loaded } => skills::activate(decision, loaded, waiter),
+        Command::DeactivateSkill { name } => skills::deactivate(decision, name, waiter),
+    }
 }
 
 /// Decides what follows from the state alone, without side effects. `made` is an empty buffer; it

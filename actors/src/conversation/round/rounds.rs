@@ -5,23 +5,17 @@
 
 use crate::{
     chat::{History, Message},
-    conversation::round::{
-        DecisionBuilder,
-        decision::{Effect, Refusal},
-        when_idle,
+    conversation::{
+        command::Copied,
+        round::{
+            DecisionBuilder,
+            decision::{Effect, Refusal},
+            when_idle,
+        },
     },
-    ids::{ConversationId, RoundId, WaiterId},
+    ids::{RoundId, WaiterId},
     journal::{ConversationRound, Durable, EntryBody, Fork},
 };
-
-/// The rounds of a fork, and the conversation they are from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Copied {
-    /// The conversation that was copied.
-    pub from: ConversationId,
-    /// The history, the records of its rounds, and the calls whose outcome is unknown.
-    pub fork: Fork,
-}
 
 /// Takes back a round and all later ones. The journal keeps the messages.
 pub(in crate::conversation) fn rewind(decision: &mut DecisionBuilder<'_>, round_id: RoundId, waiter: WaiterId) {

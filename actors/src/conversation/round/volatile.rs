@@ -161,20 +161,7 @@ impl Volatile {
             // Keyed by batch as well: a late timer of an earlier batch must not remove another
             // retry.
             Input::RetryDue { batch, call } => drop(self.retries.remove(&(*batch, *call))),
-            Input::Prompt(_)
-            | Input::Approval { .. }
-            | Input::Tick
-            | Input::Interrupt { .. }
-            | Input::Inject { .. }
-            | Input::Withdraw { .. }
-            | Input::Compact { .. }
-            | Input::Pin { .. }
-            | Input::Import { .. }
-            | Input::ActivateSkill { .. }
-            | Input::DeactivateSkill { .. }
-            | Input::Rewind { .. }
-            | Input::Fork { .. }
-            | Input::Reset { .. } => {}
+            Input::Prompt(_) | Input::Command { .. } | Input::Tick | Input::Cancel { .. } | Input::Withdraw { .. } => {}
         }
     }
 

@@ -2,10 +2,7 @@
 //! conversation.
 
 use crate::{
-    conversation::{
-        ConversationError,
-        round::{Refusal, rounds::Copied},
-    },
+    conversation::{ConversationError, command::Copied, round::Refusal},
     ids::{RoundId, Scope, Seq},
     journal::{ApplyError, Entry, ForkReader, RoundsReader},
     ports::{SessionBackend, StoreError},

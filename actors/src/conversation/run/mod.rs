@@ -196,32 +196,12 @@ impl Live {
     pub(in crate::conversation) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
         let input = match message {
             ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
-            ConversationMsg::Interrupt { failure, reply } => {
-                let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
-                Input::Interrupt { failure, waiter }
-            }
-            ConversationMsg::Approve { tool_call_id, allow, always, reply } => {
-                Input::Approval { tool_call_id, allow, always, waiter: self.wait(Waiter::Done(reply)) }
-            }
-            ConversationMsg::Inject { id, message, reply } => Input::Inject { id, message, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Withdraw { prompt_id, reason, reply } => {
-                let waiter = reply.map(|reply| self.wait(Waiter::Done(reply)));
-                Input::Withdraw { prompt_id, reason, waiter }
-            }
+            ConversationMsg::Ask { command, reply } => Input::Command { command, waiter: self.wait(Waiter::Done(reply)) },
+            ConversationMsg::Cancel { failure } => Input::Cancel { failure },
             ConversationMsg::ContextMeasured { work, outcome } => {
                 self.work_ended(work);
                 Input::Context { work, outcome: *outcome }
             }
-            ConversationMsg::Compact { reply } => Input::Compact { waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Pin { line, reply } => Input::Pin { line, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::ActivateSkill { loaded, reply } => Input::ActivateSkill { loaded, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::DeactivateSkill { name, reply } => Input::DeactivateSkill { name, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Import { messages, rounds, reply } => {
-                Input::Import { messages, rounds, waiter: self.wait(Waiter::Done(reply)) }
-            }
-            ConversationMsg::Rewind { round_id, reply } => Input::Rewind { round_id, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Fork { copied, reply } => Input::Fork { copied, waiter: self.wait(Waiter::Done(reply)) },
-            ConversationMsg::Reset { reply } => Input::Reset { waiter: self.wait(Waiter::Done(reply)) },
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));
                 return Ok(Flow::GoOn);
@@ -238,7 +218,7 @@ impl Live {
                 if self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
                     return Ok(Flow::GoOn);
                 }
-                Input::Interrupt { failure: Some(budget::time_over(&self.setup.spending.budget)), waiter: None }
+                Input::Cancel { failure: Some(budget::time_over(&self.setup.spending.budget)) }
             }
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
@@ -261,7 +241,7 @@ impl Live {
             }
             ConversationMsg::DrainDeadline => {
                 let failure = Failure { code: "draining".into(), message: "the host is shutting down".into(), retry_after_ms: None };
-                Input::Interrupt { failure: Some(failure), waiter: None }
+                Input::Cancel { failure: Some(failure) }
             }
             ConversationMsg::Delete => return self.delete(),
             // The conversation is active already. Check for expired approvals: the timer may have
@@ -296,9 +276,9 @@ impl Live {
         if self.durable.round.as_ref().is_some_and(|round| round.id == round_id) {
             let failure =
                 Failure { code: "deadline".into(), message: "the time given for this prompt is over".into(), retry_after_ms: None };
-            return Input::Interrupt { failure: Some(failure), waiter: None };
+            return Input::Cancel { failure: Some(failure) };
         }
-        Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline, waiter: None }
+        Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline }
     }
 
     /// Decides, appends, performs. The answers of the budget guard are decided before the append,
@@ -751,7 +731,7 @@ impl Live {
         let failure = ConversationError::Deleted;
         let failure = Failure { code: failure.code().to_owned(), message: failure.to_string(), retry_after_ms: None };
         match self.input(Input::Drain)? {
-            Flow::GoOn => self.input(Input::Interrupt { failure: Some(failure), waiter: None }),
+            Flow::GoOn => self.input(Input::Cancel { failure: Some(failure) }),
             end @ Flow::End(_) => Ok(end),
         }
     }

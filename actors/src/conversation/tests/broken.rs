@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
-    conversation::round::{Effect, Input},
+    conversation::{
+        Command,
+        round::{Effect, Input},
+    },
     ids::WaiterId,
     journal::Durable,
 };
@@ -77,12 +80,12 @@ fn no_broken_list_loses_what_was_said_or_stays_broken() {
 
         // As a conversation: import the list, reload it, and rewind it to each of its rounds.
         let waiter = WaiterId(1);
-        let input = Input::Import { messages: messages.iter().cloned().collect(), rounds: vec![], waiter };
+        let input = Input::Command { command: Command::Import { messages: messages.iter().cloned().collect(), rounds: vec![] }, waiter };
         let (stored, state, effects) = ask(&Durable::default(), input);
         assert_eq!(effects, [Effect::Answer { waiter }]);
         marks_hold(&state);
         for mark in state.rounds.as_slice() {
-            let (_, rewound, _) = ask(&state, Input::Rewind { round_id: mark.id, waiter });
+            let (_, rewound, _) = ask(&state, Input::Command { command: Command::Rewind { round_id: mark.id }, waiter });
             assert_eq!((rewound.history.messages().first_fault(), rewound.history.messages().len()), (None, mark.start as usize));
         }
         reload(stored, &state);

@@ -11,9 +11,12 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, ProviderStop, RawJson, ToolUseBlock},
-    conversation::round::{
-        Input, ModelOutcome, OnBusy,
-        rules::{ApprovalMode, Recovery, Rules},
+    conversation::{
+        Command,
+        round::{
+            Input, ModelOutcome, OnBusy,
+            rules::{ApprovalMode, Recovery, Rules},
+        },
     },
     journal::{CallState, Entry, EntryBody},
     policy::{Budget, Price, Pricing},
@@ -93,14 +96,14 @@ impl World {
     }
 
     fn interrupt(&mut self) -> Result<(), Cut> {
-        let waiter = Some(self.waiter());
-        self.tell(0, Input::Interrupt { failure: None, waiter })?;
+        let waiter = self.waiter();
+        self.command(0, Command::Interrupt, waiter)?;
         self.flush()
     }
 
     fn allow(&mut self, tool_call_id: &str) -> Result<(), Cut> {
         let waiter = self.waiter();
-        self.tell(0, Input::Approval { tool_call_id: tool_call_id.into(), allow: true, always: false, waiter })?;
+        self.command(0, Command::Approve { tool_call_id: tool_call_id.into(), allow: true, always: false }, waiter)?;
         self.flush()
     }
 

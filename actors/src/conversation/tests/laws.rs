@@ -14,11 +14,14 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, History, Message, ProviderStop, Role},
-    conversation::round::{
-        Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
-        input::ContextOutcome,
-        rules::{ApprovalMode, Recovery},
-        volatile::{Cancelling, Volatile, Work},
+    conversation::{
+        Command,
+        round::{
+            Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
+            input::ContextOutcome,
+            rules::{ApprovalMode, Recovery},
+            volatile::{Cancelling, Volatile, Work},
+        },
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{
@@ -124,11 +127,7 @@ impl Law<'_> {
             .iter()
             .filter(|effect| matches!(effect, Effect::Acknowledge { .. } | Effect::Answer { .. } | Effect::Refuse { .. }))
             .collect();
-        let refused = |waiter: &WaiterId, refusal: &'static str| {
-            let refuses =
-                |effect: &&Effect| matches!(effect, Effect::Refuse { waiter: w, refusal: r } if w == waiter && r.code() == refusal);
-            assert!(replies.len() == 1 && replies.iter().all(refuses), "expected {refusal}: {replies:?}");
-        };
+        let refused = |waiter: &WaiterId, code: &str| assert_refused(&replies, *waiter, code);
         let answered = |waiter: &WaiterId| assert_eq!(replies, [&Effect::Answer { waiter: *waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
         match self.input {
@@ -172,37 +171,11 @@ impl Law<'_> {
                 }
                 assert_eq!(accepted, takes, "a prompt enters the inbox exactly when it is accepted");
             }
-            Input::Approval { tool_call_id, waiter, .. } => {
-                let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
-                match asked {
-                    Some((_, Call { state: CallState::Asked { .. }, .. })) => answered(waiter),
-                    _ => refused(waiter, "not_found"),
-                }
-            }
-            Input::Interrupt { waiter: Some(waiter), .. } if state.round.is_some() => answered(waiter),
-            Input::Interrupt { waiter: Some(waiter), .. } => refused(waiter, "not_found"),
-            Input::Inject { message, waiter, .. } if !is_plain_user(message) => refused(waiter, "invalid_message"),
-            Input::Inject { id, waiter, .. } => {
-                answered(waiter);
-                let known = id.as_ref().is_some_and(|id| state.keys.iter().any(|known| known.key == *id && known.round_id.is_none()));
-                assert_eq!(self.count(|body| matches!(body, EntryBody::Injected { .. })), usize::from(!known), "an id is taken once");
-            }
-            Input::Withdraw { prompt_id, waiter, .. } => {
+            Input::Command { command, waiter } => self.reply_to_command(state, command, *waiter, &replies),
+            Input::Withdraw { prompt_id, .. } => {
                 let waits = state.inbox.iter().any(|prompt| prompt.id == *prompt_id);
                 assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(waits));
-                match waiter {
-                    Some(waiter) if waits => answered(waiter),
-                    Some(waiter) => refused(waiter, "not_found"),
-                    None => assert!(replies.is_empty()),
-                }
-            }
-            Input::Compact { waiter } if !idle => refused(waiter, "round_open"),
-            Input::Compact { waiter } if self.before.work.values().any(|work| matches!(work, Work::Context { .. })) => {
-                refused(waiter, "conversation_busy")
-            }
-            Input::Compact { .. } => {
-                assert!(replies.is_empty(), "whoever asks for a compaction hears when it is over");
-                assert!(self.outcome.effects.iter().any(|effect| matches!(effect, Effect::MeasureContext { waiter: Some(_), .. })));
+                assert!(replies.is_empty());
             }
             Input::Context { work, outcome } => match (self.before.work.get(work), outcome) {
                 (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Fits) => answered(waiter),
@@ -215,39 +188,68 @@ impl Law<'_> {
                 }
                 (_, _) => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
             },
-            Input::Pin { line, waiter } => {
+            _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
+        }
+        let interrupt = match self.input {
+            Input::Command { command: Command::Interrupt, .. } => Some(&None),
+            Input::Cancel { failure } => Some(failure),
+            _ => None,
+        };
+        if let (Some(failure), Some(round)) = (interrupt, &state.round) {
+            let cancelling = self.cancelling(round.id).expect("an interrupt cancels");
+            assert!(self.before.cancelling.is_some() || (cancelling.failure == *failure && !cancelling.grace_over));
+        }
+    }
+
+    /// The caller of a command gets exactly one answer, the right one.
+    fn reply_to_command(&self, state: &Durable, command: &Command, waiter: WaiterId, replies: &[&Effect]) {
+        let refused = |code: &str| assert_refused(replies, waiter, code);
+        let answered = || assert_eq!(replies, [&Effect::Answer { waiter }]);
+        let idle = state.round.is_none() && state.inbox.is_empty();
+        match command {
+            Command::Approve { tool_call_id, .. } => {
+                let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
+                match asked {
+                    Some((_, Call { state: CallState::Asked { .. }, .. })) => answered(),
+                    _ => refused("not_found"),
+                }
+            }
+            Command::Interrupt if state.round.is_some() => answered(),
+            Command::Interrupt => refused("not_found"),
+            Command::Inject { message, .. } if !is_plain_user(message) => refused("invalid_message"),
+            Command::Inject { id, .. } => {
+                answered();
+                let known = id.as_ref().is_some_and(|id| state.keys.iter().any(|known| known.key == *id && known.round_id.is_none()));
+                assert_eq!(self.count(|body| matches!(body, EntryBody::Injected { .. })), usize::from(!known), "an id is taken once");
+            }
+            Command::Compact if !idle => refused("round_open"),
+            Command::Compact if self.before.work.values().any(|work| matches!(work, Work::Context { .. })) => refused("conversation_busy"),
+            Command::Compact => {
+                assert!(replies.is_empty(), "whoever asks for a compaction hears when it is over");
+                assert!(self.outcome.effects.iter().any(|effect| matches!(effect, Effect::MeasureContext { waiter: Some(_), .. })));
+            }
+            Command::Pin { line } => {
                 let known = state.context.pinned.contains(line);
                 let pinned = self.count(|body| matches!(body, EntryBody::Pinned { .. }));
                 assert_eq!(pinned, usize::from(!known && !line.is_empty()));
-                if line.is_empty() { refused(waiter, "pinned_full") } else { answered(waiter) }
+                if line.is_empty() { refused("pinned_full") } else { answered() }
             }
-            Input::ActivateSkill { loaded, waiter } if skill_laws::fits(state, self.before, loaded) => answered(waiter),
-            Input::ActivateSkill { waiter, .. } => refused(waiter, "skill_refused"),
-            Input::DeactivateSkill { name, waiter } if state.skills.active.contains_key(name) => answered(waiter),
-            Input::DeactivateSkill { waiter, .. } => refused(waiter, "not_found"),
-            Input::Import { messages, rounds, waiter }
-                if !History::repair(messages.iter().cloned()).1.is_empty() || !fits(rounds, messages) =>
-            {
-                refused(waiter, "invalid_message")
+            Command::ActivateSkill { loaded } if skill_laws::fits(state, self.before, loaded) => answered(),
+            Command::ActivateSkill { .. } => refused("skill_refused"),
+            Command::DeactivateSkill { name } if state.skills.active.contains_key(name) => answered(),
+            Command::DeactivateSkill { .. } => refused("not_found"),
+            Command::Import { messages, rounds } if !History::repair(messages.iter().cloned()).1.is_empty() || !fits(rounds, messages) => {
+                refused("invalid_message")
             }
-            Input::Rewind { round_id, waiter } if !state.rounds.as_slice().iter().any(|mark| mark.id == *round_id) => {
-                refused(waiter, "not_found")
-            }
-            Input::Fork { waiter, .. } if !idle || !state.history.messages().is_empty() => refused(waiter, "conversation_exists"),
-            Input::Fork { waiter, .. } => {
-                answered(waiter);
+            Command::Rewind { round_id } if !state.rounds.as_slice().iter().any(|mark| mark.id == *round_id) => refused("not_found"),
+            Command::Fork { .. } if !idle || !state.history.messages().is_empty() => refused("conversation_exists"),
+            Command::Fork { .. } => {
+                answered();
                 let kinds = |kind: &str| self.count(|body| body.kind() == kind);
                 assert_eq!((kinds("forked"), kinds("imported")), (1, 1), "a fork says where it is from and what it took");
             }
-            Input::Import { waiter, .. } | Input::Rewind { waiter, .. } | Input::Reset { waiter } if idle => answered(waiter),
-            Input::Import { waiter, .. } | Input::Rewind { waiter, .. } | Input::Reset { waiter } => refused(waiter, "round_open"),
-            _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
-        }
-        if let Input::Interrupt { failure, .. } = self.input
-            && let Some(round) = &state.round
-        {
-            let cancelling = self.cancelling(round.id).expect("an interrupt cancels");
-            assert!(self.before.cancelling.is_some() || (cancelling.failure == *failure && !cancelling.grace_over));
+            Command::Import { .. } | Command::Rewind { .. } | Command::Reset if idle => answered(),
+            Command::Import { .. } | Command::Rewind { .. } | Command::Reset => refused("round_open"),
         }
     }
 
@@ -262,7 +264,7 @@ impl Law<'_> {
             match effect {
                 Effect::StartModel { work } => ordered.push(*work),
                 Effect::MeasureContext { work, waiter } => {
-                    assert_eq!(waiter.is_some(), matches!(self.input, Input::Compact { .. }));
+                    assert_eq!(waiter.is_some(), matches!(self.input, Input::Command { command: Command::Compact, .. }));
                     assert!(work.epoch == self.before.life && self.after.work.contains_key(work));
                 }
                 Effect::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
@@ -288,7 +290,7 @@ impl Law<'_> {
                     assert!(self.before.cancelling.is_none(), "a cancel happens once");
                     let closes = matches!(self.input, Input::Recovered { recovery: Recovery::Close });
                     let interrupts = match self.input {
-                        Input::Interrupt { .. } => true,
+                        Input::Cancel { .. } | Input::Command { command: Command::Interrupt, .. } => true,
                         Input::Prompt(prompt) => prompt.on_busy == OnBusy::Interrupt,
                         _ => false,
                     };
@@ -443,10 +445,12 @@ impl Law<'_> {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
                 let CallState::Asked { expires_at, .. } = &call.state else { panic!("nobody was asked") };
                 let fits = match (self.input, verdict) {
-                    (Input::Approval { tool_call_id, allow, always: wish, .. }, ApprovalVerdict::Allowed) => {
+                    (Input::Command { command: Command::Approve { tool_call_id, allow, always: wish }, .. }, ApprovalVerdict::Allowed) => {
                         *allow && always == wish && *tool_call_id == call.tool_use.id
                     }
-                    (Input::Approval { tool_call_id, allow, .. }, ApprovalVerdict::Denied) => !allow && *tool_call_id == call.tool_use.id,
+                    (Input::Command { command: Command::Approve { tool_call_id, allow, .. }, .. }, ApprovalVerdict::Denied) => {
+                        !allow && *tool_call_id == call.tool_use.id
+                    }
                     (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
                     _ => false,
                 };
@@ -477,7 +481,7 @@ impl Law<'_> {
                 assert_eq!((*before_tokens, *after_tokens), (plan.before_tokens, plan.after_tokens));
             }
             EntryBody::Emptied {} => panic!("no decision writes this"),
-            EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Pin { .. })),
+            EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Command { command: Command::Pin { .. }, .. })),
             EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::Rewound { .. } | EntryBody::Forked { .. } => {
                 assert!(round.is_none() && state.inbox.is_empty());
             }
@@ -682,4 +686,9 @@ fn expected_blocks(said: &[ContentBlock], calls: bool, complete: bool) -> Option
         kept.pop();
     }
     (!kept.is_empty()).then_some(kept)
+}
+
+fn assert_refused(replies: &[&Effect], waiter: WaiterId, code: &str) {
+    let refuses = |effect: &&Effect| matches!(effect, Effect::Refuse { waiter: w, refusal } if *w == waiter && refusal.code() == code);
+    assert!(replies.len() == 1 && replies.iter().all(refuses), "expected {code}: {replies:?}");
 }

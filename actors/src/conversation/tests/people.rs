@@ -14,10 +14,13 @@ use crate::{
         ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
     compactor::{CompactionOutcome, CompactionSettings, Fixed, Problem, Window, plan},
-    conversation::round::{
-        Input, ModelOutcome, NewPrompt, OnBusy,
-        input::{ContextOutcome, Draft},
-        rules::{ApprovalMode, ContextRules, Recovery, Rules},
+    conversation::{
+        Command,
+        round::{
+            Input, ModelOutcome, NewPrompt, OnBusy,
+            input::{ContextOutcome, Draft},
+            rules::{ApprovalMode, ContextRules, Recovery, Rules},
+        },
     },
     ids::{Epoch, PromptId, RoundId, Seq, WorkId},
     journal::{CallState, ClientKey, Durable, WithdrawReason, digest},
@@ -196,8 +199,8 @@ impl World {
         if self.rng.percent(weather.idle_work) {
             let waiter = self.waiter();
             match self.rng.below(5) {
-                0 => return self.tell(index, Input::Reset { waiter }),
-                3 => return self.tell(index, Input::Compact { waiter }),
+                0 => return self.command(index, Command::Reset, waiter),
+                3 => return self.command(index, Command::Compact, waiter),
                 1 => return self.rewind(index, waiter),
                 2 => return self.fork(index, waiter),
                 _ => {}
@@ -207,7 +210,7 @@ impl World {
                 messages = History::repair(messages).0.messages().iter().cloned().collect();
             }
             let rounds = self.records(&messages);
-            return self.tell(index, Input::Import { messages, rounds, waiter });
+            return self.command(index, Command::Import { messages, rounds }, waiter);
         }
         let waiter = self.waiter();
         let life = &self.lives[index];
@@ -221,26 +224,28 @@ impl World {
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
             34..42 => {
-                let failure = self.rng.percent(20).then(|| Failure {
+                if self.rng.percent(60) {
+                    return self.command(index, Command::Interrupt, waiter);
+                }
+                let failure = self.rng.percent(50).then(|| Failure {
                     code: (*self.rng.pick(&["why", "budget"])).into(),
                     message: String::new(),
                     retry_after_ms: None,
                 });
-                let waiter = self.rng.percent(80).then_some(waiter);
-                self.tell(index, Input::Interrupt { failure, waiter })
+                self.tell(index, Input::Cancel { failure })
             }
             42..54 => {
                 let id =
                     self.rng.percent(50).then(|| if self.rng.percent(80) { "i" } else { "k" }.to_owned() + &self.rng.below(4).to_string());
                 let message = if self.rng.percent(3) { broken(&mut self.rng) } else { Message::user(format!("injected {}", waiter.0)) };
-                self.tell(index, Input::Inject { id, message, waiter })
+                self.command(index, Command::Inject { id, message }, waiter)
             }
             54..69 => {
                 let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
-                self.tell(index, Input::Approval { tool_call_id, allow, always, waiter })
+                self.command(index, Command::Approve { tool_call_id, allow, always }, waiter)
             }
             69..76 => {
                 let durable = &self.lives[index].durable;
@@ -250,21 +255,20 @@ impl World {
                 known.push(PromptId::from_random(self.rng.bytes()));
                 let prompt_id = *self.rng.pick(&known);
                 let reason = *self.rng.pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
-                let waiter = self.rng.percent(70).then_some(waiter);
-                self.tell(index, Input::Withdraw { prompt_id, reason, waiter })
+                self.tell(index, Input::Withdraw { prompt_id, reason })
             }
-            92..95 => self.tell(index, Input::Compact { waiter }),
+            92..95 => self.command(index, Command::Compact, waiter),
             87..92 => {
                 let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
-                self.tell(index, Input::Pin { line, waiter })
+                self.command(index, Command::Pin { line }, waiter)
             }
             76..79 => {
                 let loaded = Box::new(skill_laws::loaded(&mut self.rng));
-                self.tell(index, Input::ActivateSkill { loaded, waiter })
+                self.command(index, Command::ActivateSkill { loaded }, waiter)
             }
             79..84 => {
                 let name = skill_laws::name(&mut self.rng);
-                self.tell(index, Input::DeactivateSkill { name, waiter })
+                self.command(index, Command::DeactivateSkill { name }, waiter)
             }
             84..87 => {
                 if self.rng.percent(40) {

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     chat::{History, Message, Role},
-    conversation::round::{self, Effect, Input, rounds::Copied, rules::Recovery, volatile::Volatile},
+    conversation::{
+        Command, Copied,
+        round::{self, Effect, Input, rules::Recovery, volatile::Volatile},
+    },
     ids::{ConversationId, RoundId, WaiterId},
     journal::{
         ConversationRound, Durable, Entry, EntryBody, Fork, ForkReader, Head, Loaded, RoundMarks, RoundsReader, StoredEntry, restore,
@@ -41,7 +44,7 @@ impl World {
         let marks: Vec<RoundId> = self.lives[index].durable.rounds.as_slice().iter().map(|mark| mark.id).collect();
         let round_id =
             if marks.is_empty() || self.rng.percent(10) { RoundId::from_random(self.rng.bytes()) } else { *self.rng.pick(&marks) };
-        self.tell(index, Input::Rewind { round_id, waiter })
+        self.command(index, Command::Rewind { round_id }, waiter)
     }
 
     pub(super) fn fork(&mut self, index: usize, waiter: WaiterId) -> Result<(), Cut> {
@@ -52,7 +55,7 @@ impl World {
         let rounds = starts.map(|start| record(RoundId::from_random(self.rng.bytes()), Some(start as u32))).collect();
         let in_doubt = if self.rng.percent(30) { vec![self.rng.next()] } else { vec![] };
         let fork = Fork { upto: crate::ids::Seq(9), messages, rounds, in_doubt };
-        self.tell(index, Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter })
+        self.command(index, Command::Fork { copied: Box::new(Copied { from: name(), fork }) }, waiter)
     }
 
     /// Records for an import; a few do not fit it.
@@ -220,8 +223,10 @@ fn fork_at(entries: &[Entry], at: Option<RoundId>) -> Option<Fork> {
 
 fn check_fork(fork: Fork) -> Durable {
     let expected = fork.clone();
-    let (stored, state, effects) =
-        ask(&Durable::default(), Input::Fork { copied: Box::new(Copied { from: name(), fork }), waiter: WaiterId(1) });
+    let (stored, state, effects) = ask(
+        &Durable::default(),
+        Input::Command { command: Command::Fork { copied: Box::new(Copied { from: name(), fork }) }, waiter: WaiterId(1) },
+    );
     assert_eq!(effects, [Effect::Answer { waiter: WaiterId(1) }]);
     assert!(state.history.messages().iter().eq(&expected.messages), "a fork has the messages");
     assert_eq!(state.history.messages().first_fault(), None, "a fork is valid");
@@ -277,7 +282,8 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
         let whole = world.lives[0].durable.clone();
         let len = whole.history.messages().len();
         for mark in whole.rounds.as_slice() {
-            let (stored, state, effects) = ask(&whole, Input::Rewind { round_id: mark.id, waiter: WaiterId(1) });
+            let (stored, state, effects) =
+                ask(&whole, Input::Command { command: Command::Rewind { round_id: mark.id }, waiter: WaiterId(1) });
             assert_eq!(effects, [Effect::Answer { waiter: WaiterId(1) }]);
             assert!(whole.history.messages().iter().take(mark.start as usize).eq(state.history.messages().iter()));
             assert_eq!(state.history.messages().first_fault(), None);
@@ -314,7 +320,8 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
 #[test]
 fn a_fork_enters_only_where_nothing_is() {
     let fork = Fork { upto: crate::ids::Seq(1), messages: vec![Message::user("a")], rounds: vec![], in_doubt: vec![] };
-    let input = || Input::Fork { copied: Box::new(Copied { from: name(), fork: fork.clone() }), waiter: WaiterId(1) };
+    let input =
+        || Input::Command { command: Command::Fork { copied: Box::new(Copied { from: name(), fork: fork.clone() }) }, waiter: WaiterId(1) };
 
     let (_, forked, _) = ask(&Durable::default(), input());
     let (stored, after, effects) = ask(&forked, input());

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use super::{Rng, laws::Law};
 use crate::{
-    conversation::round::{Input, rules::SkillView, volatile::Volatile},
+    conversation::{
+        Command,
+        round::{Input, rules::SkillView, volatile::Volatile},
+    },
     ids::ActivationId,
     journal::{ActivatedBy, Durable, EntryBody},
     skill::{ContextModifier, Skill, SkillActivationRequest, SkillActivationResult, SkillIndex, SkillName, SkillPolicy},
@@ -83,7 +86,7 @@ impl Law<'_> {
             }
             EntryBody::SkillActivated { name, activation_id, by, message, .. } => {
                 let (loaded, who) = match self.input {
-                    Input::ActivateSkill { loaded, .. } => (loaded, ActivatedBy::User),
+                    Input::Command { command: Command::ActivateSkill { loaded }, .. } => (loaded, ActivatedBy::User),
                     Input::Tool { result: RunResult::Activation(loaded), .. } => (loaded, ActivatedBy::Model),
                     other => panic!("a skill out of nothing: {other:?}"),
                 };
@@ -94,7 +97,7 @@ impl Law<'_> {
             EntryBody::SkillDeactivated { name, activation_id } => {
                 let top = state.skills.stack.frames().last().expect("a skill is active");
                 assert_eq!((&top.skill_name, &top.activation_id), (name, activation_id), "the top leaves first");
-                assert!(matches!(self.input, Input::DeactivateSkill { .. }));
+                assert!(matches!(self.input, Input::Command { command: Command::DeactivateSkill { .. }, .. }));
             }
             other => panic!("{other:?} is not about skills"),
         }

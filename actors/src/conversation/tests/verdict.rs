@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     chat::{ContentBlock, Message, is_reminder},
-    conversation::round::{Input, OnBusy, rules::Recovery},
+    conversation::{
+        Command,
+        round::{OnBusy, rules::Recovery},
+    },
     ids::{Epoch, EventId, PromptId, RoundId},
     journal::{CallState, ClientKey, Durable, Entry, EntryBody, project, restore},
     limits::CLIENT_KEY_MS,
@@ -53,7 +56,7 @@ impl World {
                 if let Some(tool_call_id) = asked.filter(|_| !self.lives[index].over && self.rng.percent(10)) {
                     let waiter = self.waiter();
                     let allow = self.rng.percent(50);
-                    self.tell(index, Input::Approval { tool_call_id, allow, always: false, waiter }).expect("no cut");
+                    self.command(index, Command::Approve { tool_call_id, allow, always: false }, waiter).expect("no cut");
                 }
             }
             self.go_on(0).expect("no cut");

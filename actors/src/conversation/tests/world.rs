@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     conversation::{
+        Command,
         commit::append_queue::{AppendQueue, Committed, Verdict},
         round::{
             self, Effect, Input, ModelOutcome, OnBusy, Receipt, StartTool, When,
@@ -95,16 +96,17 @@ pub(super) const STATES: [&str; 11] =
     ["starting", "idle", "measuring", "reserving", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 22] = [
+pub(super) const INPUTS: [&str; 23] = [
     "Recovered",
     "Prompt",
     "Budget",
     "Model",
     "Tool",
     "RetryDue",
-    "Approval",
+    "Approve",
     "Tick",
     "Interrupt",
+    "Cancel",
     "GraceOver",
     "Inject",
     "Withdraw",
@@ -124,25 +126,28 @@ fn input_name(input: &Input) -> &'static str {
     match input {
         Input::Recovered { .. } => "Recovered",
         Input::Prompt(_) => "Prompt",
+        Input::Command { command, .. } => match command {
+            Command::Interrupt => "Interrupt",
+            Command::Approve { .. } => "Approve",
+            Command::Inject { .. } => "Inject",
+            Command::Compact => "Compact",
+            Command::Pin { .. } => "Pin",
+            Command::Import { .. } => "Import",
+            Command::Rewind { .. } => "Rewind",
+            Command::Fork { .. } => "Fork",
+            Command::Reset => "Reset",
+            Command::ActivateSkill { .. } => "ActivateSkill",
+            Command::DeactivateSkill { .. } => "DeactivateSkill",
+        },
         Input::Budget { .. } => "Budget",
         Input::Model { .. } => "Model",
         Input::Tool { .. } => "Tool",
         Input::RetryDue { .. } => "RetryDue",
-        Input::Approval { .. } => "Approval",
         Input::Tick => "Tick",
-        Input::Interrupt { .. } => "Interrupt",
+        Input::Cancel { .. } => "Cancel",
         Input::GraceOver { .. } => "GraceOver",
-        Input::Inject { .. } => "Inject",
         Input::Withdraw { .. } => "Withdraw",
         Input::Context { .. } => "Context",
-        Input::Compact { .. } => "Compact",
-        Input::Pin { .. } => "Pin",
-        Input::Import { .. } => "Import",
-        Input::Rewind { .. } => "Rewind",
-        Input::Fork { .. } => "Fork",
-        Input::Reset { .. } => "Reset",
-        Input::ActivateSkill { .. } => "ActivateSkill",
-        Input::DeactivateSkill { .. } => "DeactivateSkill",
         Input::Drain => "Drain",
     }
 }
@@ -304,6 +309,10 @@ impl World {
         self.store.queue.clear();
         self.lives.clear();
         self.crashes += 1;
+    }
+
+    pub(super) fn command(&mut self, index: usize, command: Command, waiter: WaiterId) -> Result<(), Cut> {
+        self.tell(index, Input::Command { command, waiter })
     }
 
     /// Gives an input to an activation, as its shell does: decide, apply, encode, send, perform.

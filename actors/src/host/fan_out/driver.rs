@@ -26,7 +26,7 @@ use super::{
 use crate::{
     chat::Message,
     conversation::{
-        ConversationError, ConversationMsg,
+        Command, ConversationError, ConversationMsg,
         round::{Receipt, Refusal},
     },
     host::{
@@ -338,7 +338,7 @@ impl Driver {
             }
             Err(error) => {
                 // The prompt may have been accepted all the same.
-                self.directory.send(&task.child, ConversationMsg::Interrupt { failure: None, reply: None });
+                self.directory.send(&task.child, ConversationMsg::Cancel { failure: None });
                 self.over(index, Err(refused(&error.into())), None);
             }
         }
@@ -360,7 +360,7 @@ impl Driver {
                 (task.attached, task.cut) = (false, cut);
                 if let Some(round_id) = cut {
                     let (reply, _) = oneshot::channel(); // The prompt queues after it in any case.
-                    self.directory.send(&task.child, ConversationMsg::Rewind { round_id, reply });
+                    self.directory.send(&task.child, ConversationMsg::Ask { command: Command::Rewind { round_id }, reply });
                 }
                 match self.tenant.admit_child() {
                     Ok(seat) => self.send(index, seat),
@@ -390,7 +390,7 @@ impl Driver {
                 // unless the conversation belongs to another caller.
                 let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()].map(|error: ConversationError| error.code());
                 if !not_ours.contains(&failure.code.as_str()) {
-                    self.directory.send(&child, ConversationMsg::Interrupt { failure: None, reply: None });
+                    self.directory.send(&child, ConversationMsg::Cancel { failure: None });
                 }
                 Err(TaskFailure { failure, end: None })
             }
@@ -437,7 +437,7 @@ impl Driver {
         self.stopped = Some(never_began);
         self.room_at = None;
         for task in self.running.values() {
-            self.directory.send(&task.child, ConversationMsg::Interrupt { failure: why.clone(), reply: None });
+            self.directory.send(&task.child, ConversationMsg::Cancel { failure: why.clone() });
         }
     }
 

@@ -1,0 +1,79 @@
+//! What a caller can ask of a conversation, besides a prompt. The decision of each command is in
+//! [`crate::conversation::round`].
+//!
+//! Pure.
+
+use crate::{
+    chat::Message,
+    ids::{ConversationId, RoundId},
+    journal::{ConversationRound, Fork},
+    skill::{SkillActivationResult, SkillName},
+};
+
+/// What a caller can ask of a conversation. The caller is answered when the command is refused, or
+/// when everything that follows from it is stored.
+#[allow(missing_docs, reason = "the field names say it")]
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Cancel the open round. The answer means that the cancellation was accepted, not that the
+    /// round has ended.
+    Interrupt,
+    /// Allow or deny a tool call that awaits approval.
+    Approve {
+        tool_call_id: String,
+        allow: bool,
+        /// Whether the approval also covers later calls of the same pattern.
+        always: bool,
+    },
+    /// Add a message that the model reads at its next call.
+    Inject {
+        /// A second message with the same id is dropped; `None` is never a duplicate.
+        id: Option<String>,
+        message: Message,
+    },
+    /// Compact the context now. Refused while a round is open or a prompt waits; answered when the
+    /// measurement has ended.
+    Compact,
+    /// Pin a line, which every compaction keeps.
+    Pin {
+        /// Surrounding white space is removed; the line must not be empty.
+        line: String,
+    },
+    /// Replace the history by this one.
+    Import {
+        messages: Vec<Message>,
+        /// Records of the imported rounds; empty if the import has none.
+        rounds: Vec<ConversationRound>,
+    },
+    /// Take back this round and all later ones.
+    Rewind {
+        /// A finished round of the history.
+        round_id: RoundId,
+    },
+    /// Start as this copy. Refused unless the conversation is empty.
+    Fork {
+        /// The rounds to start with, and the conversation they are from.
+        copied: Box<Copied>,
+    },
+    /// Empty the conversation. Refused while a round is open or a prompt waits.
+    Reset,
+    /// Activate a skill that was loaded for a user or for the application.
+    ActivateSkill {
+        /// The outcome of loading it; a failed one is refused with its error.
+        loaded: Box<SkillActivationResult>,
+    },
+    /// Deactivate a skill, with the skills that were activated on top of it.
+    DeactivateSkill {
+        /// Refused if no active skill has this name.
+        name: SkillName,
+    },
+}
+
+/// The rounds of a fork, and the conversation they are from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Copied {
+    /// The conversation that was copied.
+    pub from: ConversationId,
+    /// The history, the records of its rounds, and the calls whose outcome is unknown.
+    pub fork: Fork,
+}
