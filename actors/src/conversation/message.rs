@@ -200,7 +200,7 @@ pub enum ConversationMsg {
     AppendLost {
         /// A conflict means that another activation writes the journal.
         error: AppendError,
-        /// The value of `Live::sending` at the append. The end of a pause raises it, so that the
+        /// The value of `Committer::sending` at the append. The end of a pause raises it, so that the
         /// loss of an older append is ignored.
         sending: u32,
     },

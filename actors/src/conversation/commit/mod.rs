@@ -1,6 +1,202 @@
-//! Commits entries to the store and their events to watchers, and performs effects after the
-//! commit.
+//! The way of a decision's entries to the store and to the watchers. [`Committer::commit`] is the one
+//! verb: it appends the entries, and once they are durable it publishes their events and performs
+//! the effects that wait for them.
+//!
+//! **Invariant:** only the actor sends appends, so they keep their order. The store calls back on
+//! one of its own threads, which may publish events and perform effects, but sends nothing.
 
 pub(in crate::conversation) mod after_commit;
 pub mod append_queue;
 pub(in crate::conversation) mod stream_writer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ractor::ActorRef;
+
+use crate::{
+    conversation::{
+        ConversationArgs,
+        commit::{
+            after_commit::AfterCommit,
+            append_queue::{AppendBatch, AppendQueue, Verdict},
+            stream_writer::StreamWriter,
+        },
+        message::{ConversationError, ConversationMsg},
+    },
+    ids::{Epoch, Scope},
+    journal::{Durable, Entry, EntryBody, Head, StoredEntry},
+    ports::{Append, AppendError, Durability, SessionBackend},
+    stream::Open,
+    tenant::Tenant,
+    time::Timestamp,
+};
+
+/// Commits the entries of one activation.
+pub(in crate::conversation) struct Committer {
+    me: ActorRef<ConversationMsg>,
+    scope: Scope,
+    epoch: Epoch,
+    sessions: Arc<dyn SessionBackend>,
+    tenant: Arc<Tenant>,
+    queue: SharedQueue,
+    /// Publishes events; shared with the tasks of model calls and tools.
+    pub(in crate::conversation) writer: Arc<StreamWriter>,
+    /// How many pauses have ended. An append that a pause covered reports its loss with an older
+    /// number.
+    sending: u32,
+}
+
+/// The append queue, shared with the store's threads.
+#[derive(Clone)]
+struct SharedQueue(Arc<Mutex<QueueState>>);
+
+struct QueueState {
+    appends: AppendQueue<AfterCommit>,
+    /// The first append is durable and `Claimed` is in the mailbox. Until `Claimed` is handled, no
+    /// batch is sent.
+    claimed: bool,
+}
+
+impl SharedQueue {
+    /// An empty queue behind a journal that ends at `head`.
+    fn new(head: Head) -> Self {
+        Self(Arc::new(Mutex::new(QueueState { appends: AppendQueue::new(head), claimed: false })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Committer {
+    /// The committer of the activation `epoch`, behind a journal that ends at `head`.
+    pub(in crate::conversation) fn new(args: &ConversationArgs, me: ActorRef<ConversationMsg>, epoch: Epoch, head: Head) -> Self {
+        let (scope, ports) = (args.scope.clone(), &args.ports);
+        let writer = StreamWriter::new(scope.clone(), ports.events.clone(), epoch, head.seq, args.setup.limits.ring_bytes);
+        Self {
+            me,
+            scope,
+            epoch,
+            sessions: ports.sessions.clone(),
+            tenant: args.tenant.clone(),
+            queue: SharedQueue::new(head),
+            writer: Arc::new(writer),
+            sending: 0,
+        }
+    }
+
+    /// Appends `entries`, which led to `state`, and performs each effect of `after_commit` once all
+    /// entries so far are durable.
+    pub(in crate::conversation) fn commit(&self, entries: &[Entry], state: &Durable, after_commit: Vec<AfterCommit>) {
+        let (open, wake_at) = open(state);
+        let stored = Entry::encode_all(entries);
+        if self.sessions.keeps_entries() {
+            self.tenant.stored().grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
+        }
+        let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
+        let mut queue = self.queue.lock();
+        let (batch, ready) = queue.appends.push(self.epoch, stored, open, wake_at, after_commit);
+        let batch = batch.filter(|_| !queue.claimed); // Held batches go first; `Claimed` sends them.
+        drop(queue);
+        if let Some(batch) = batch {
+            self.send(AppendBatch { awaited: batch.awaited || watched, ..batch });
+        }
+        ready.into_iter().for_each(AfterCommit::perform);
+    }
+
+    fn send(&self, batch: AppendBatch) {
+        let AppendBatch { expected, epoch, entries, open, wake_at, awaited } = batch;
+        let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
+        let (queue, writer, me, sending) = (self.queue.clone(), self.writer.clone(), self.me.clone(), self.sending);
+        let durability = if awaited { Durability::Awaited } else { Durability::Deferred };
+        // Runs on a thread of the store. The queue's lock is not held while effects are performed
+        // or events are published. While `claimed` is set, `commit` sends nothing, so the batches
+        // held behind the first append keep their order.
+        let done = Box::new(move |result: Result<(), AppendError>| match result {
+            Ok(()) => {
+                let mut guard = queue.lock();
+                let committed = guard.appends.stored(upto);
+                guard.claimed |= !committed.send.is_empty();
+                drop(guard);
+                writer.stored(upto);
+                committed.released.into_iter().for_each(AfterCommit::perform);
+                if !committed.send.is_empty() {
+                    let _ = me.cast(ConversationMsg::Claimed);
+                }
+            }
+            Err(error) => drop(me.cast(ConversationMsg::AppendLost { error, sending })),
+        });
+        let scope = self.scope.clone();
+        self.sessions.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
+    }
+
+    /// Sends the batches that were held behind the first append, which is durable now.
+    pub(in crate::conversation) fn send_held(&self) {
+        let mut queue = self.queue.lock();
+        queue.claimed = false;
+        let held = if queue.appends.is_paused() { Vec::new() } else { queue.appends.outstanding() };
+        drop(queue);
+        self.send_again(held);
+    }
+
+    fn send_again(&self, batches: Vec<AppendBatch>) {
+        batches.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
+    }
+
+    /// Whether nothing is on its way to the store.
+    pub(in crate::conversation) fn is_idle(&self) -> bool {
+        self.queue.lock().appends.is_empty()
+    }
+
+    /// Bytes of all entries not known to be durable.
+    pub(in crate::conversation) fn backlog_bytes(&self) -> usize {
+        self.queue.lock().appends.backlog_bytes()
+    }
+
+    /// The last head known to be durable.
+    pub(in crate::conversation) fn stored_head(&self) -> Head {
+        self.queue.lock().appends.stored_head()
+    }
+
+    /// Whether a pause covers the loss of an append: its outcome follows from the head of the
+    /// store.
+    pub(in crate::conversation) fn covers_loss(&self, sending: u32) -> bool {
+        sending != self.sending || self.queue.lock().appends.is_paused()
+    }
+
+    /// Stops sending until [`Committer::resume`].
+    pub(in crate::conversation) fn pause(&self) {
+        self.queue.lock().appends.lost();
+    }
+
+    /// Judges the head of the store and the entry after the last one known to be durable.
+    pub(in crate::conversation) fn head_read(&self, head: Head, next: Option<&StoredEntry>) -> Verdict<AfterCommit> {
+        self.queue.lock().appends.head_read(head, next)
+    }
+
+    /// Ends a pause: publishes and performs what turned out to be stored, and appends the rest
+    /// again.
+    pub(in crate::conversation) fn resume(&mut self, head: Head, released: Vec<AfterCommit>, resend: Vec<AppendBatch>) {
+        self.sending += 1;
+        self.writer.stored(head.seq);
+        released.into_iter().for_each(AfterCommit::perform);
+        self.send_again(resend);
+    }
+
+    /// Drops the entries that are not durable, and answers the callers that wait for them with
+    /// `error`.
+    pub(in crate::conversation) fn refuse_all(&self, error: &ConversationError) {
+        let waiting = self.queue.lock().appends.close();
+        waiting.into_iter().for_each(|after| after.refuse(error.clone()));
+    }
+}
+
+/// The status and wake-up time for the store's head row.
+fn open(state: &Durable) -> (Open, Option<Timestamp>) {
+    match &state.round {
+        Some(round) if round.is_parked() => (Open::Parked, state.batch().and_then(|batch| batch.expires_at())),
+        Some(_) => (Open::Running, None),
+        None if state.inbox.is_empty() => (Open::None, None),
+        None => (Open::Running, None), // Accepted prompts wait, so a restart must activate the conversation.
+    }
+}

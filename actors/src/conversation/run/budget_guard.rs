@@ -4,8 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use crate::{
-    conversation::round::Input,
+    conversation::{ConversationMsg, round::Input, run::Live},
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
     policy::{Amount, Budget, BudgetCounter, BudgetLevel, Reservation},
@@ -111,5 +113,16 @@ impl BudgetGuard {
 
     pub(in crate::conversation) fn set_clock(&mut self, round_id: RoundId, timer: AbortOnDrop) {
         self.clock = Some((round_id, timer));
+    }
+}
+
+impl Live {
+    /// Sets the timer of a round whose conversation has a time budget.
+    pub(super) fn watch_time_budget(&mut self, now: Timestamp) {
+        let (budget, round) = (self.setup.spending.budget, self.durable.round.as_ref());
+        if let Some((round_id, left)) = self.budget_guard.time_left(&budget, &self.durable.spent.amount, round, now) {
+            let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
+            self.budget_guard.set_clock(round_id, timer);
+        }
     }
 }

@@ -4,16 +4,21 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    chat::{History, Message, ModelRequest, span_hash},
+    chat::{History, Message, MessageList, ModelRequest, span_hash},
     compactor::{CompactionOutcome, CompactorRef, Fixed, Plan, Problem, SummaryJob, Window, plan},
-    conversation::round::{
-        input::{ContextOutcome, Draft},
-        rules::ContextRules,
+    conversation::{
+        ConversationMsg, WaitsFor,
+        round::{
+            input::{ContextOutcome, Draft},
+            rules::ContextRules,
+        },
+        run::Live,
     },
-    ids::Scope,
+    ids::{Scope, WorkId},
     journal::{Durable, skill_activations},
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
     policy::{BudgetCounter, Pricing},
+    task::AbortOnDrop,
     tokens::WindowUse,
 };
 
@@ -174,5 +179,33 @@ impl Measurement {
             pays,
             asked: false,
         }
+    }
+}
+
+impl Live {
+    /// Starts a measurement of the context as a task.
+    pub(super) fn measure(&mut self, work: WorkId, asked: bool) {
+        self.wait_status.set(WaitsFor::Compaction, &*self.ports.clock);
+        let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
+        let request = setup.request(&self.durable);
+        let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
+        let pays = (self.budget_guard.counter().clone(), setup.spending.clone());
+        let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays) };
+        let task = AbortOnDrop(tokio::spawn(async move {
+            let outcome = Box::new(measurement.run().await);
+            let _ = me.cast(ConversationMsg::ContextMeasured { work, outcome });
+        }));
+        if asked {
+            self.compaction = Some(task);
+        } else if let Some(resources) = self.resources() {
+            resources.tasks.insert(work, task);
+        }
+    }
+
+    /// Orders a summary of messages that a compaction dropped.
+    pub(super) fn summarise(&self, hash: String, messages: MessageList) {
+        let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
+        let (budget, spending) = (self.budget_guard.counter().clone(), self.setup.spending.clone());
+        self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending, hash, messages });
     }
 }

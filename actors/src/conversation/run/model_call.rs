@@ -14,13 +14,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
-    chat::{ContentBlock, ModelRequest, TextBlock},
-    conversation::{WaitsFor, commit::stream_writer::StreamWriter, round::ModelOutcome, run::trace::CallTrace, wait_status::WaitStatus},
-    ids::RoundId,
+    chat::{ContentBlock, ModelRequest, TextBlock, Usage},
+    conversation::{
+        ConversationMsg, WaitsFor,
+        commit::stream_writer::StreamWriter,
+        round::ModelOutcome,
+        run::{Live, trace::CallTrace},
+        wait_status::WaitStatus,
+    },
+    ids::{RoundId, WorkId},
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
     ports::{Clock, Completion, ModelEvent, ProviderError},
     stream::EventKind,
+    task::AbortOnDrop,
     tenant::{RoundPermit, Tenant},
 };
 
@@ -258,5 +265,57 @@ impl Collector {
             self.blocks.push(ContentBlock::Text(TextBlock { text: self.text, cache_control: None, citations: None }));
         }
         self.blocks
+    }
+}
+
+impl Live {
+    /// Starts a model call as a task.
+    pub(super) fn start_model(&mut self, work: WorkId) {
+        let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
+        self.ports.counters.model_calls.add(1);
+        let mut request = self.setup.request(&self.durable);
+        self.watch_prefix(&request);
+        let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
+        request.output_schema = wish.map(|wish| wish.schema.clone());
+        let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.commits.writer.clone());
+        let (wait_status, clock) = (self.wait_status.clone(), self.ports.clock.clone());
+        let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
+        let (counters, scope, class) = (self.ports.counters.clone(), self.scope.clone(), self.setup.class);
+        let first = self.durable.round.as_ref().is_some_and(|round| round.model_calls <= 1);
+        let Some(resources) = self.resources() else { return };
+        let (permit, cancel) = (resources.permit.clone(), resources.cancel.clone());
+        let trace = CallTrace::begin(&resources.span, first, &scope, gateway.provider().name(), &request);
+        let call = ModelCall {
+            gateway,
+            request,
+            tenant,
+            class,
+            permit,
+            writer,
+            wait_status,
+            clock,
+            round_id,
+            cancel,
+            idle,
+            total,
+            counters,
+            trace,
+            stood_in: Mutex::default(),
+        };
+        let task = tokio::spawn(Box::pin(async move {
+            let (outcome, model) = call.run().await;
+            let _ = me.cast(ConversationMsg::ModelEnded { work, outcome: Box::new(outcome), model });
+        }));
+        resources.tasks.insert(work, AbortOnDrop(task));
+    }
+
+    /// Publishes how full the model's window is.
+    pub(super) fn publish_context(&self, usage: &Usage) {
+        let rules = &self.setup.context;
+        if let Some(round) = self.durable.round.as_ref().filter(|_| usage.input() > 0 && rules.window > 0) {
+            let tokens = self.durable.context.window.estimate(rules.fixed);
+            let fraction = tokens as f64 / rules.window as f64;
+            self.commits.writer.ephemeral(round.id, EventKind::Context { tokens, window: rules.window, fraction });
+        }
     }
 }

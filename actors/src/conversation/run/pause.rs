@@ -8,13 +8,10 @@ use tokio::time::Instant;
 use crate::{
     conversation::{
         ExitReason, WaitsFor,
-        commit::{
-            after_commit::AfterCommit,
-            append_queue::{AppendBatch, Verdict},
-        },
+        commit::append_queue::Verdict,
         message::{ConversationError, ConversationMsg},
         round::decision::Effect,
-        run::{Flow, Live, lock},
+        run::{Flow, Live},
     },
     journal::{Head, StoredEntry},
     limits::STORE_PAUSE_MAX,
@@ -33,14 +30,14 @@ impl Live {
     /// Handles a failed append. A conflict ends the activation. An unavailable store starts a
     /// pause.
     pub(in crate::conversation) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
-        if sending != self.sending || lock(&self.append_queue).append_queue.is_paused() {
-            return Flow::GoOn; // The pause covers this append too: its outcome follows from the head.
+        if self.commits.covers_loss(sending) {
+            return Flow::GoOn;
         }
         match error {
             AppendError::Conflict { .. } => self.exit(&ConversationError::InUse, ExitReason::Conflict),
             AppendError::Unavailable { message } => {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
-                lock(&self.append_queue).append_queue.lost();
+                self.commits.pause();
                 self.ports.counters.store_pauses.add(1);
                 self.wait_status.set(WaitsFor::Store, &*self.ports.clock);
                 let task = self.read_head(Duration::from_millis(50));
@@ -52,7 +49,7 @@ impl Live {
 
     fn read_head(&self, after: Duration) -> AbortOnDrop {
         let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
-        let stored = lock(&self.append_queue).append_queue.stored_head().seq;
+        let stored = self.commits.stored_head().seq;
         AbortOnDrop(tokio::spawn(async move {
             tokio::time::sleep(after).await;
             let read = async {
@@ -76,18 +73,13 @@ impl Live {
                 Flow::GoOn
             }
             Ok((head, next)) => {
-                let verdict = lock(&self.append_queue).append_queue.head_read(head, next.as_ref());
-                match verdict {
+                match self.commits.head_read(head, next.as_ref()) {
                     Verdict::EndLife => self.exit(&ConversationError::InUse, ExitReason::Conflict),
-                    // The order matters: publish and release what turned out to be stored, append
-                    // the rest again, and only then perform held effects.
+                    // Held effects are performed after everything is appended again.
                     Verdict::GoOn { released, resend } => {
                         self.pause = None;
                         self.wait_status.clear();
-                        self.sending += 1;
-                        self.writer.stored(head.seq);
-                        released.into_iter().for_each(AfterCommit::perform);
-                        resend.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
+                        self.commits.resume(head, released, resend);
                         std::mem::take(&mut self.held).into_iter().for_each(|effect| self.perform(effect));
                         Flow::GoOn
                     }

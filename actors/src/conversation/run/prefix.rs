@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     chat::{ModelRequest, ToolDefinition},
+    conversation::run::Live,
     journal::EntryBody,
 };
 
@@ -88,6 +89,26 @@ impl PrefixWatch {
         }
         let unannounced = if same_fixed { PrefixBreak::Unknown } else { PrefixBreak::Configuration };
         Some(announced.unwrap_or(unannounced))
+    }
+}
+
+impl Live {
+    /// Counts a call whose prompt prefix differs from the last call's, and the tokens that the
+    /// provider cannot read from its cache.
+    pub(super) fn watch_prefix(&mut self, request: &ModelRequest) {
+        let Some(cause) = self.prefix.call(request) else { return };
+        let counters = &self.ports.counters;
+        let counter = match cause {
+            PrefixBreak::Compaction => &counters.prefix_breaks_compaction,
+            PrefixBreak::Skill => &counters.prefix_breaks_skill,
+            PrefixBreak::Edit => &counters.prefix_breaks_edit,
+            PrefixBreak::Configuration => &counters.prefix_breaks_configuration,
+            PrefixBreak::Unknown => &counters.prefix_breaks_unknown,
+        };
+        counter.add(1);
+        let tokens = self.durable.context.window.estimate(self.setup.context.fixed);
+        counters.rebilled_tokens.add(tokens);
+        tracing::debug!(conversation = %self.scope.conversation, ?cause, tokens, "the provider's cache is missed");
     }
 }
 

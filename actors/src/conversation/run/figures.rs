@@ -1,0 +1,42 @@
+//! The figures of the host and the tenant that follow from entries.
+
+use std::time::Duration;
+
+use crate::{
+    conversation::run::{Live, trace},
+    journal::{Entry, EntryBody},
+};
+
+impl Live {
+    /// Adds what an entry records.
+    pub(super) fn count(&self, entry: &Entry) {
+        let (counters, figures) = (&self.ports.counters, self.tenant.figures());
+        match &entry.body {
+            EntryBody::Assistant { usage, cost_micro_usd, .. } => {
+                counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
+                counters.input_tokens.add(usage.input());
+                counters.cache_read_tokens.add(usage.cache_read);
+                counters.output_tokens.add(usage.output);
+                figures.spent(usage, cost_micro_usd.unwrap_or(0));
+                self.tenant.charge_tokens(usage.input().saturating_add(usage.output));
+            }
+            EntryBody::Compacted { .. } => counters.compactions.add(1),
+            EntryBody::ToolFinished { outcome, .. } => {
+                counters.tool_calls.add(1);
+                counters.tool_calls_failed.add(u64::from(outcome.is_error));
+                counters.latencies.tool_call.record(Duration::from_millis(outcome.duration_ms));
+                figures.tool_call(outcome.is_error);
+            }
+            EntryBody::SkillActivated { .. } => counters.skill_activations.add(1),
+            EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
+                counters.rounds.add(1);
+                counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
+                figures.round(!stop_reason.is_done());
+                let (span, error) =
+                    (self.resources.as_ref().map(|(_, resources)| &resources.span), error.as_ref().map(|error| error.code.as_str()));
+                trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
+            }
+            _ => {}
+        }
+    }
+}
