@@ -45,16 +45,16 @@ impl AppendBatch {
 
 /// How a pause continues after the head of the store was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict<R> {
+pub enum PauseOutcome<R> {
     /// No entry of another activation is in the way: continue.
-    GoOn {
+    Resume {
         /// Effects whose entries turned out to be stored.
         released: Vec<R>,
         /// Batches to append again, in order.
         resend: Vec<AppendBatch>,
     },
     /// Another activation writes the journal, or the head is unknown: this activation ends.
-    EndLife,
+    End,
 }
 
 /// What follows when entries are known to be durable.
@@ -193,7 +193,7 @@ impl<R> AppendQueue<R> {
     /// after [`AppendQueue::stored_head`], read after `head`. `next` matters until our first entry
     /// is known to be durable: another activation from the same journal claims the same epoch, so
     /// both can have the same head. The nonce in the entry `LifeStarted` distinguishes them.
-    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> Verdict<R> {
+    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<R> {
         // A journal only grows, so a head before our durable head is an outdated read. It proves no
         // conflict: continue.
         let old = head.seq < self.stored.seq;
@@ -204,14 +204,14 @@ impl<R> AppendQueue<R> {
         let known = old || head == self.stored || ours;
         if !known || self.closed {
             self.closed = true;
-            return Verdict::EndLife;
+            return PauseOutcome::End;
         }
         let released = self.release(head.seq);
         self.paused = false;
         // Batches behind the first one stay held until the epoch is claimed, as in `push`.
         let claimed = self.batches.front().is_none_or(|batch| batch.epoch == self.stored.epoch);
         let count = if claimed { self.batches.len() } else { 1 };
-        Verdict::GoOn { released, resend: self.batches.iter().take(count).cloned().collect() }
+        PauseOutcome::Resume { released, resend: self.batches.iter().take(count).cloned().collect() }
     }
 
     /// Whether this journal entry equals one of ours that is not known to be durable.
@@ -278,7 +278,7 @@ mod tests {
         assert!(append_queue.lost() && !append_queue.lost());
         assert_eq!(append_queue.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
 
-        let Verdict::GoOn { released, resend } = append_queue.head_read(head(2, 1), None) else { panic!("ended") };
+        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 1), None) else { panic!("ended") };
 
         assert_eq!(released, ["a"]);
         assert_eq!(resend.iter().map(AppendBatch::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
@@ -294,10 +294,13 @@ mod tests {
         };
         let theirs = StoredEntry { seq: Seq(5), bytes: Bytes::from_static(b"yy") };
 
-        assert_eq!(append_queue().head_read(head(2, 5), Some(&theirs)), Verdict::EndLife);
-        assert_eq!(append_queue().head_read(head(2, 5), None), Verdict::EndLife);
-        assert_eq!(append_queue().head_read(head(2, 5), Some(&entry(5))), Verdict::GoOn { released: vec!["a"], resend: vec![] });
-        assert_eq!(append_queue().head_read(head(1, 4), None), Verdict::GoOn { released: vec![], resend: append_queue().batches.into() });
+        assert_eq!(append_queue().head_read(head(2, 5), Some(&theirs)), PauseOutcome::End);
+        assert_eq!(append_queue().head_read(head(2, 5), None), PauseOutcome::End);
+        assert_eq!(append_queue().head_read(head(2, 5), Some(&entry(5))), PauseOutcome::Resume { released: vec!["a"], resend: vec![] });
+        assert_eq!(
+            append_queue().head_read(head(1, 4), None),
+            PauseOutcome::Resume { released: vec![], resend: append_queue().batches.into() }
+        );
     }
 
     #[test]
@@ -308,7 +311,7 @@ mod tests {
         append_queue.lost();
         assert_eq!(append_queue.stored(Seq(1)), Committed { released: vec!["a"], send: vec![] });
 
-        let Verdict::GoOn { released, resend } = append_queue.head_read(head(2, 0), None) else { panic!("ended") };
+        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 0), None) else { panic!("ended") };
 
         assert_eq!((released.len(), resend.len()), (0, 1));
     }
@@ -319,7 +322,7 @@ mod tests {
         append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
         append_queue.lost();
 
-        assert_eq!(append_queue.head_read(head(3, 2), None), Verdict::EndLife);
+        assert_eq!(append_queue.head_read(head(3, 2), None), PauseOutcome::End);
         assert_eq!(append_queue.stored(Seq(2)), Committed { released: vec![], send: vec![] });
         assert_eq!(append_queue.close(), ["a"]);
     }

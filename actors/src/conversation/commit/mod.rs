@@ -18,7 +18,7 @@ use crate::{
         ConversationArgs,
         commit::{
             after_commit::AfterCommit,
-            append_queue::{AppendBatch, AppendQueue, Verdict},
+            append_queue::{AppendBatch, AppendQueue, PauseOutcome},
             stream_writer::StreamWriter,
         },
         message::{ConversationError, ConversationMsg},
@@ -169,8 +169,8 @@ impl Committer {
         self.queue.lock().appends.lost();
     }
 
-    /// Judges the head of the store and the entry after the last one known to be durable.
-    pub(in crate::conversation) fn head_read(&self, head: Head, next: Option<&StoredEntry>) -> Verdict<AfterCommit> {
+    /// Decides how a pause ends, from the head of the store and the entry after the last one known to be durable.
+    pub(in crate::conversation) fn head_read(&self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<AfterCommit> {
         self.queue.lock().appends.head_read(head, next)
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::{
     conversation::{
         ExitReason, WaitsFor,
-        commit::append_queue::Verdict,
+        commit::append_queue::PauseOutcome,
         message::{ConversationError, ConversationMsg},
         round::decision::Effect,
         run::{Flow, Live},
@@ -74,9 +74,9 @@ impl Live {
             }
             Ok((head, next)) => {
                 match self.commits.head_read(head, next.as_ref()) {
-                    Verdict::EndLife => self.exit(&ConversationError::InUse, ExitReason::Conflict),
+                    PauseOutcome::End => self.exit(&ConversationError::InUse, ExitReason::Conflict),
                     // Held effects are performed after everything is appended again.
-                    Verdict::GoOn { released, resend } => {
+                    PauseOutcome::Resume { released, resend } => {
                         self.pause = None;
                         self.wait_status.clear();
                         self.commits.resume(head, released, resend);

@@ -150,7 +150,7 @@ impl World {
                 self.read_head(index);
                 Ok(())
             }
-            3 => self.judge_head(index),
+            3 => self.end_pause(index),
             4 => {
                 let place = self.rng.below(self.lives[index].models.len());
                 let cancelled = self.lives[index].cancelled.contains(&self.lives[index].models[place]);

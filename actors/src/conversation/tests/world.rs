@@ -15,7 +15,7 @@ use super::{
 use crate::{
     conversation::{
         Command,
-        commit::append_queue::{AppendQueue, Committed, Verdict},
+        commit::append_queue::{AppendQueue, Committed, PauseOutcome},
         round::{
             self, Effect, Input, ModelOutcome, OnBusy, Receipt, StartTool, When,
             rules::{Recovery, Rules},
@@ -521,20 +521,20 @@ impl World {
     }
 
     /// An activation handles the head that was read, which may be outdated by now.
-    pub(super) fn judge_head(&mut self, index: usize) -> Result<(), Cut> {
+    pub(super) fn end_pause(&mut self, index: usize) -> Result<(), Cut> {
         let life = &mut self.lives[index];
         let Some((head, next)) = life.head_read.take() else { return Ok(()) };
         let (from, upto) = (life.base.0 as usize, head.seq.0 as usize);
         let ours = upto <= from || life.written.get(..upto - from) == self.store.entries.get(from..upto);
         match life.append_queue.head_read(head, next.as_ref()) {
-            Verdict::EndLife => {
+            PauseOutcome::End => {
                 assert!(!ours || life.over, "a life ends only when another one writes");
                 let kept = life.append_queue.close();
                 assert_eq!(kept, Vec::from(std::mem::take(&mut life.waits)), "what waits is given back");
                 life.over = true;
                 Ok(())
             }
-            Verdict::GoOn { released, resend } => {
+            PauseOutcome::Resume { released, resend } => {
                 assert!(ours, "a life does not go on in another one's journal");
                 let number = life.number;
                 self.store.queue.extend(resend.into_iter().map(|batch| (number, batch)));
