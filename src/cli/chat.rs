@@ -268,11 +268,11 @@ async fn show_tokens(session: &Session) {
         Ok(state) => state,
         Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
     };
-    let (spent, spending) = (state.spent.amount, &session.app.host.setup().spending);
-    let tokens = spending.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let (spent, pricing) = (state.spent.amount, &session.app.host.setup().pricing);
+    let tokens = pricing.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
     out_line(&format!("tokens {}{tokens}", spent.tokens));
-    if spending.price.is_some() {
-        let limit = spending.budget.micro_usd.map(|limit| format!(" of {}", usd(limit))).unwrap_or_default();
+    if pricing.price.is_some() {
+        let limit = pricing.budget.micro_usd.map(|limit| format!(" of {}", usd(limit))).unwrap_or_default();
         out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
 }

@@ -333,7 +333,7 @@ impl SetupResolver {
         }
         let fixed = fixed_bytes(defaults.system.as_deref(), &tools);
         let window = u64::from(capabilities.context_window);
-        let spending = Arc::new(Pricing {
+        let pricing = Arc::new(Pricing {
             budget: defaults.budget,
             model: model.clone(),
             price,
@@ -379,7 +379,7 @@ impl SetupResolver {
             schemas: self.schemas.clone(),
             native_output: capabilities.output_schema,
             takes_documents: capabilities.documents,
-            spending,
+            pricing,
             trace_sampling: self.trace_sampling,
             class: CallClass::Interactive,
             children: defaults.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
@@ -410,9 +410,8 @@ impl SetupResolver {
         setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
         let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
         let price = self.prices.get(&model).copied();
-        let own =
-            Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.spending) };
-        setup.spending = Arc::new(own);
+        let own = Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.pricing) };
+        setup.pricing = Arc::new(own);
         let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
         setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
         let tokens = ExactCounter::new(self.counter.clone());
@@ -432,9 +431,9 @@ fn child_of(setup: &Setup) -> Setup {
     let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
     let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
     // Subagents share the budget of their family instead of having one each.
-    let spending = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.spending) });
+    let pricing = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.pricing) });
     let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
-    Setup { tools, spending, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
+    Setup { tools, pricing, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
 }
 
 /// Bytes of the system prompt and the tool definitions, which precede the messages of each request.

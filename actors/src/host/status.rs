@@ -151,7 +151,7 @@ impl ConversationHandle {
             prompts_waiting: durable.inbox.len(),
             context: ContextStatus { tokens, window, fraction },
             spent,
-            budget_left: BudgetLeft::new(&setup.spending.budget, &spent),
+            budget_left: BudgetLeft::new(&setup.pricing.budget, &spent),
             messages: durable.history.messages().len() as u64,
             rounds: durable.metrics.rounds,
             created_at: durable.metrics.start_time,

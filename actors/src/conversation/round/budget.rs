@@ -145,22 +145,22 @@ fn nothing_ran(error: &ProviderError) -> bool {
 /// does not allow the call.
 pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
     let (durable, volatile) = (decision.durable, decision.volatile);
-    let spending = &volatile.rules.spending;
+    let pricing = &volatile.rules.pricing;
     settle_in_full(decision);
-    if spending.budget.is_unlimited() && volatile.tenant_left.is_none() {
+    if pricing.budget.is_unlimited() && volatile.tenant_left.is_none() {
         return order(decision, step, Amount::default());
     }
-    if let Err(model) = spending.next_price(durable)
-        && (spending.budget.micro_usd.is_some() || volatile.bounds_money)
+    if let Err(model) = pricing.next_price(durable)
+        && (pricing.budget.micro_usd.is_some() || volatile.bounds_money)
     {
         let message = format!("the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one");
         return decision.finish(round, StopReason::Budget, Some(failure(message)));
     }
-    let amount = spending.reservation(durable);
+    let amount = pricing.reservation(durable);
     // The previous reservation was settled in full above. That entry is not applied yet, but the
     // fold counts an open reservation as spent, so `spent` includes it.
     let spent = durable.spent.now(Some(round.started_at), decision.now);
-    if let Err(refusal) = spending.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
+    if let Err(refusal) = pricing.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
         return refuse(decision, round, &refusal);
     }
     if volatile.tenant_left.is_none() {
@@ -207,16 +207,16 @@ pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work
 
 /// The cost of an answered call in micro-dollars; `None` if the model has no price.
 pub(in crate::conversation) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
-    let spending = &decision.volatile.rules.spending;
-    spending.price_of(model).map(|price| price.cost(&spending.bill(decision.durable, outcome).usage))
+    let pricing = &decision.volatile.rules.pricing;
+    pricing.price_of(model).map(|price| price.cost(&pricing.bill(decision.durable, outcome).usage))
 }
 
 /// Replaces the open reservation by the actual usage, at the price of the model that answered.
 pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
     let Some(reserved) = decision.durable.spent.reserved else { return };
-    let spending = &decision.volatile.rules.spending;
-    let Bill { usage, estimated } = spending.bill(decision.durable, outcome);
-    let used = amount(&usage, spending.price_of(model));
+    let pricing = &decision.volatile.rules.pricing;
+    let Bill { usage, estimated } = pricing.bill(decision.durable, outcome);
+    let used = amount(&usage, pricing.price_of(model));
     settled(decision, reserved, used, estimated);
 }
 
@@ -239,7 +239,7 @@ fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, e
 /// model reads it with the prompt or with the results.
 pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
     let (durable, volatile) = (decision.durable, decision.volatile);
-    let own = &volatile.rules.spending.budget;
+    let own = &volatile.rules.pricing.budget;
     if own.is_unlimited() && volatile.tenant_left.is_none() || volatile.cancelling.is_some() {
         return;
     }
@@ -258,7 +258,7 @@ pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
 
 /// Calls [`remind`] if the coming result closes the open batch.
 pub(in crate::conversation) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
-    if decision.volatile.rules.spending.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
+    if decision.volatile.rules.pricing.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
         return;
     }
     let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &decision.durable.round else { return };

@@ -110,7 +110,7 @@ pub struct Rules {
     /// The most prompts in the inbox.
     pub inbox_prompts_max: usize,
     /// Prices and the budget of the conversation.
-    pub spending: Arc<Pricing>,
+    pub pricing: Arc<Pricing>,
 }
 
 impl fmt::Debug for Rules {

@@ -92,8 +92,8 @@ impl Measurement {
         let span = first.dropped.as_ref()?;
         let messages = self.history.messages().range(span.from..span.to).cloned().collect();
         let (scope, model, gateway) = (self.scope.clone(), self.request.model.clone(), self.gateway.clone());
-        let (budget, spending) = self.pays.clone();
-        let job = SummaryJob { scope, model, gateway, budget, spending, hash: span.hash.clone(), messages };
+        let (budget, pricing) = self.pays.clone();
+        let job = SummaryJob { scope, model, gateway, budget, spending: pricing, hash: span.hash.clone(), messages };
         self.compactor.summary(job).await?;
         let history = self.history.edited(&first.edits).ok()?;
         let window = {
@@ -189,7 +189,7 @@ impl Live {
         let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
-        let pays = (self.budget_guard.counter().clone(), setup.spending.clone());
+        let pays = (self.budget_guard.counter().clone(), setup.pricing.clone());
         let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays) };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);
@@ -205,7 +205,7 @@ impl Live {
     /// Orders a summary of messages that a compaction dropped.
     pub(super) fn summarise(&self, hash: String, messages: MessageList) {
         let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
-        let (budget, spending) = (self.budget_guard.counter().clone(), self.setup.spending.clone());
-        self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending, hash, messages });
+        let (budget, pricing) = (self.budget_guard.counter().clone(), self.setup.pricing.clone());
+        self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending: pricing, hash, messages });
     }
 }

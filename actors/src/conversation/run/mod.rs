@@ -162,7 +162,7 @@ impl Live {
                 if self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
                     return Ok(Flow::GoOn);
                 }
-                Input::Cancel { failure: Some(budget::time_over(&self.setup.spending.budget)) }
+                Input::Cancel { failure: Some(budget::time_over(&self.setup.pricing.budget)) }
             }
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),

@@ -85,7 +85,7 @@ pub struct Setup {
     /// Whether the model accepts documents.
     pub takes_documents: bool,
     /// Prices and the budget of the conversation.
-    pub spending: Arc<Pricing>,
+    pub pricing: Arc<Pricing>,
     /// Which fraction of the rounds is traced.
     pub trace_sampling: TraceSampling,
     /// The priority class of the model calls in the gateway.
@@ -110,7 +110,7 @@ impl Setup {
     /// The budget that a conversation shares with its subagents; `None` where subagents are not
     /// allowed.
     pub(crate) fn family_budget(&self) -> Option<Budget> {
-        self.children.as_ref().map(|_| self.spending.budget)
+        self.children.as_ref().map(|_| self.pricing.budget)
     }
 
     /// The rules for the decisions of one conversation.
@@ -128,14 +128,14 @@ impl Setup {
             subagents_a_round_max: self.limits.subagents_a_round_max,
             subagents_max: self.limits.subagents_max,
             inbox_prompts_max: self.limits.inbox_prompts_max,
-            spending: self.spending.clone(),
+            pricing: self.pricing.clone(),
         }
     }
 
     /// The first model without a price among the configured model and its fallbacks.
     pub(crate) fn unpriced_model(&self) -> Option<Arc<str>> {
         let models = std::iter::once(self.model.clone()).chain(self.gateway.fallback_models());
-        models.into_iter().find(|model| self.spending.price_of(model).is_none())
+        models.into_iter().find(|model| self.pricing.price_of(model).is_none())
     }
 
     /// Checks a tool call as a conversation would: permission, hooks, size, schema, the tool's own
@@ -158,7 +158,7 @@ impl Setup {
 
     /// The request of the next model call.
     pub fn request(&self, durable: &Durable) -> ModelRequest {
-        let other = self.spending.chosen_model(durable).map(Arc::from);
+        let other = self.pricing.chosen_model(durable).map(Arc::from);
         let (model, max_tokens) = match other {
             None => (self.model.clone(), self.max_tokens),
             Some(other) => {

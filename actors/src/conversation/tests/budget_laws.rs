@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The prices and budget of a world: often no budget, sometimes one that is soon used up.
-pub(super) fn spending(rng: &mut Rng) -> Pricing {
+pub(super) fn pricing(rng: &mut Rng) -> Pricing {
     let budget = match rng.below(10) {
         0..4 => Budget::default(),
         4..7 => Budget::default().with_tokens(500 + rng.below(4000) as u64),
@@ -34,7 +34,7 @@ pub(super) fn is_reminder(body: &EntryBody) -> bool {
 
 impl Law<'_> {
     fn is_bounded(&self) -> bool {
-        !self.before.rules.spending.budget.is_unlimited() || self.before.tenant_left.is_some()
+        !self.before.rules.pricing.budget.is_unlimited() || self.before.tenant_left.is_some()
     }
 
     /// Whether this input grants the open reservation.
@@ -52,7 +52,7 @@ impl Law<'_> {
         if self.before.tenant_left.is_some() || self.is_granted() {
             assert!(self.is_granted(), "who has a tenant with a budget asks first");
         }
-        let budget = &self.before.rules.spending.budget;
+        let budget = &self.before.rules.pricing.budget;
         let (spent, wanted) = (state.spent.amount, Amount { tokens, micro_usd, wall_ms: 0 });
         let room = |limit: Option<u64>, spent: u64, wanted: u64| limit.is_none_or(|limit| spent < limit && spent + wanted <= limit);
         assert!(room(budget.tokens, spent.tokens, wanted.tokens) && room(budget.micro_usd, spent.micro_usd, wanted.micro_usd));
@@ -72,7 +72,7 @@ impl Law<'_> {
                 let said = usage.filter(|usage| usage.input() + usage.output <= 1000 && usage.input() > 0);
                 assert!(said.is_none_or(|usage| usage.input() + usage.output == used_tokens && !estimated), "{usage:?} {used_tokens}");
                 assert!(used_tokens <= 2200, "nobody uses more than the window and an answer");
-                assert_eq!(cost_micro_usd > 0, self.before.rules.spending.price.is_some() && used_tokens > 0);
+                assert_eq!(cost_micro_usd > 0, self.before.rules.pricing.price.is_some() && used_tokens > 0);
             }
             _ => assert_eq!(
                 (used_tokens, cost_micro_usd, estimated),
@@ -88,8 +88,8 @@ impl Law<'_> {
         if matches!(self.input, Input::Budget { work, answer: Err(_) } if Some(*work) == asked) {
             return true;
         }
-        let (spending, round) = (&self.before.rules.spending, state.round.as_ref().unwrap());
-        let (budget, spent) = (&spending.budget, &state.spent.amount);
+        let (pricing, round) = (&self.before.rules.pricing, state.round.as_ref().unwrap());
+        let (budget, spent) = (&pricing.budget, &state.spent.amount);
         let near = |limit: Option<u64>, spent: u64, most: u64| limit.is_some_and(|limit| spent >= limit || limit - spent < most);
         let (input, output) = (100 + state.history.messages().wire_bytes() as u64, 200);
         near(budget.tokens, spent.tokens, input + output)

@@ -188,8 +188,8 @@ impl World {
 fn careful(budgeted: bool) -> Rules {
     let budget = if budgeted { Budget::default().with_tokens(8000).with_usd(1.0) } else { Budget::default() };
     let price = Price::per_million(3.0, 15.0);
-    let spending = Arc::new(Pricing { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000, ..Pricing::default() });
-    let rules = Rules { spending, ..rules(&mut Rng::new(0)) };
+    let pricing = Arc::new(Pricing { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000, ..Pricing::default() });
+    let rules = Rules { pricing, ..rules(&mut Rng::new(0)) };
     let limits = Rules { tool_iterations_max: 25, parallel_tools_max: 16, inbox_prompts_max: 64, ..rules };
     Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }
 }

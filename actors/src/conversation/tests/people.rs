@@ -79,7 +79,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
             ContextRules { window: 700, max_tokens: 50, fixed: 10, trigger: 560 },
         ]),
         identical_calls_max: 1 + rng.below(3) as u32,
-        spending: Arc::new(budget_laws::spending(rng)),
+        pricing: Arc::new(budget_laws::pricing(rng)),
     }
 }
 
