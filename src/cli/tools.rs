@@ -6,7 +6,7 @@ use callboard_actors::{
     chat::RawJson,
     conversation::{
         first_sentence,
-        round::rules::{ApprovalMode, Judgement, Recovery},
+        round::rules::{ApprovalMode, CallCheck, Recovery},
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
@@ -362,9 +362,9 @@ impl Caller {
             Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
         };
         let setup = self.host.setup().clone();
-        let (spec, input, pattern, level) = match setup.judge(&self.scope, &self.name, &input) {
-            Judgement::Ready { spec, input: replaced, pattern, level } => (spec, replaced.unwrap_or(input), pattern, level),
-            Judgement::Refused(error) => return refused(&error),
+        let (spec, input, pattern, level) = match setup.check_call(&self.scope, &self.name, &input) {
+            CallCheck::Ready { spec, input: replaced, pattern, level } => (spec, replaced.unwrap_or(input), pattern, level),
+            CallCheck::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {
             _ if pattern.is_none() => None, // The call only reads.

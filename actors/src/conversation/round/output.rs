@@ -32,7 +32,7 @@ pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
 /// otherwise asks the model again, or ends the round with a failure after too many refusals.
 pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
     let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
-    let Err(fault) = decision.volatile.rules.judge.check_output(&wish.schema, &round.text()) else { return false };
+    let Err(fault) = decision.volatile.rules.call_policy.check_output(&wish.schema, &round.text()) else { return false };
     let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
     if wish.refused < OUTPUT_REFUSALS_MAX {
         decision.entry(EntryBody::OutputRefused { fault });

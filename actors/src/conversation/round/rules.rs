@@ -39,7 +39,7 @@ pub enum Recovery {
 
 /// The result of checking a tool call, before any entry about it is written.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Judgement {
+pub enum CallCheck {
     /// The call may run.
     Ready {
         /// The declaration of the tool.
@@ -59,7 +59,7 @@ pub enum Judgement {
 /// the same call, since a call is checked again before a retry.
 pub trait CallPolicy: Send + Sync {
     /// Checks one call.
-    fn judge(&self, name: &str, input: &RawJson) -> Judgement;
+    fn check_call(&self, name: &str, input: &RawJson) -> CallCheck;
 
     /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
@@ -85,7 +85,7 @@ pub trait CallPolicy: Send + Sync {
 #[derive(Clone)]
 pub struct Rules {
     /// Checks tool calls and answers.
-    pub judge: Arc<dyn CallPolicy>,
+    pub call_policy: Arc<dyn CallPolicy>,
     /// Whether tools that change something may run.
     pub approval: ApprovalMode,
     /// Whether a person can be asked for approval.

@@ -9,7 +9,7 @@ use crate::{
     chat::RawJson,
     conversation::round::{
         DecisionBuilder, Effect, Refusal, StartTool,
-        rules::{ApprovalMode, Judgement},
+        rules::{ApprovalMode, CallCheck},
         skills, verdict,
         volatile::{Cancelling, Retry, Work},
         with_input,
@@ -101,7 +101,7 @@ fn needs(decision: &DecisionBuilder<'_>, call: &Call, admission: Option<&Admissi
     let free = (Concurrency::Parallel, None);
     let (spec, input) = match (admission, &call.state) {
         (Some(Admission::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
-        (_, CallState::Started { input, .. }) => (decision.volatile.rules.judge.spec(&call.tool_use.name), input.as_ref()),
+        (_, CallState::Started { input, .. }) => (decision.volatile.rules.call_policy.spec(&call.tool_use.name), input.as_ref()),
         // A call awaiting approval blocks no other call; refused and finished calls need no lock.
         _ => return free,
     };
@@ -132,9 +132,9 @@ fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, c
     if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
-    let (spec, input, pattern, level) = match rules.judge.judge(&tool_use.name, &tool_use.input) {
-        Judgement::Refused(error) => return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
-        Judgement::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
+    let (spec, input, pattern, level) = match rules.call_policy.check_call(&tool_use.name, &tool_use.input) {
+        CallCheck::Refused(error) => return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
+        CallCheck::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
     };
     let input = match &call.state {
         CallState::Allowed { input } => Some(input.clone()), // Exactly the approved arguments.
@@ -277,7 +277,7 @@ pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, wo
         result => (None, outcome(result.clone(), spec.effect, &call.tool_use.id)),
     };
     let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
-    let outcome = decision.volatile.rules.judge.review(spec.name(), outcome, &call.tool_use.id);
+    let outcome = decision.volatile.rules.call_policy.review(spec.name(), outcome, &call.tool_use.id);
     if let Some(activated) = activated.filter(|_| !outcome.is_error) {
         decision.entry(activated); // First, since the history places the instructions after the result.
     }
@@ -306,11 +306,11 @@ pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Se
 
 fn start_again(decision: &mut DecisionBuilder<'_>, batch: &Batch, index: usize, call: &Call, again: Retry) {
     let CallState::Started { input, .. } = &call.state else { return };
-    match decision.volatile.rules.judge.judge(&call.tool_use.name, &call.tool_use.input) {
-        Judgement::Ready { spec, level, .. } => {
+    match decision.volatile.rules.call_policy.check_call(&call.tool_use.name, &call.tool_use.input) {
+        CallCheck::Ready { spec, level, .. } => {
             start(decision, batch.seq, index, call, &Opened { spec, input: input.clone(), level }, Some(again));
         }
-        Judgement::Refused(error) => finish_call(decision, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
+        CallCheck::Refused(error) => finish_call(decision, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     chat::RawJson,
     conversation::{
-        round::rules::{CallPolicy, Judgement},
+        round::rules::{CallCheck, CallPolicy},
         setup::Setup,
     },
     ids::Scope,
@@ -26,7 +26,7 @@ impl CallGuard {
         Self { setup, scope }
     }
 
-    fn try_judge(&self, name: &str, input: &RawJson) -> Result<Judgement, ToolError> {
+    fn try_check(&self, name: &str, input: &RawJson) -> Result<CallCheck, ToolError> {
         let tools = &self.setup.tools;
         let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else { return Err(tools.unknown(name)) };
         if let Some(error) = self.setup.resources.permissions.refusal(spec) {
@@ -48,13 +48,13 @@ impl CallGuard {
             Approval::ByMode if tool.only_reads(used_input) => None,
             Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used_input))),
         };
-        Ok(Judgement::Ready { spec: spec.clone(), input: used, pattern, level: fitting.level })
+        Ok(CallCheck::Ready { spec: spec.clone(), input: used, pattern, level: fitting.level })
     }
 }
 
 impl CallPolicy for CallGuard {
-    fn judge(&self, name: &str, input: &RawJson) -> Judgement {
-        self.try_judge(name, input).unwrap_or_else(Judgement::Refused)
+    fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
+        self.try_check(name, input).unwrap_or_else(CallCheck::Refused)
     }
 
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {

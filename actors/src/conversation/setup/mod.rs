@@ -12,7 +12,7 @@ use crate::{
     compactor::CompactorRef,
     conversation::{
         round::{
-            rules::{ApprovalMode, CallPolicy, ContextRules, Judgement, Recovery, Rules},
+            rules::{ApprovalMode, CallCheck, CallPolicy, ContextRules, Recovery, Rules},
             skills,
         },
         setup::{call_guard::CallGuard, skill_registry::SkillRegistry, toolset::Toolset},
@@ -116,7 +116,7 @@ impl Setup {
     /// The rules for the decisions of one conversation.
     pub(in crate::conversation) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
-            judge: Arc::new(CallGuard::new(self.clone(), scope.clone())),
+            call_policy: Arc::new(CallGuard::new(self.clone(), scope.clone())),
             approval: if self.resources.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
             has_approver: self.has_approver,
             output_level: self.resources.output_level,
@@ -140,8 +140,8 @@ impl Setup {
 
     /// Checks a tool call as a conversation would: permission, hooks, size, schema, the tool's own
     /// check.
-    pub fn judge(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> Judgement {
-        CallGuard::new(self.clone(), scope.clone()).judge(name, input)
+    pub fn check_call(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> CallCheck {
+        CallGuard::new(self.clone(), scope.clone()).check_call(name, input)
     }
 
     /// Returns the check of answers that must fit `schema`.

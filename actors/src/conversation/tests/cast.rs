@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     chat::RawJson,
-    conversation::round::rules::{CallPolicy, Judgement},
+    conversation::round::rules::{CallCheck, CallPolicy},
     policy::ToolRetryPolicy,
     ports::{Approval, Concurrency, ToolSpec},
     tool::{EffectClass, ToolError, ToolErrorType},
@@ -72,13 +72,13 @@ pub(super) fn fits(text: &str) -> bool {
 pub(super) struct Cast;
 
 impl CallPolicy for Cast {
-    fn judge(&self, name: &str, input: &RawJson) -> Judgement {
+    fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
         match spec(name) {
-            None => Judgement::Refused(ToolError::not_found("no such tool")),
-            Some(_) if is_bad(input) => Judgement::Refused(ToolError::invalid("bad")),
+            None => CallCheck::Refused(ToolError::not_found("no such tool")),
+            Some(_) if is_bad(input) => CallCheck::Refused(ToolError::invalid("bad")),
             Some(spec) => {
                 let pattern = (spec.approval == Approval::ByMode).then(|| pattern(name, input));
-                Judgement::Ready { spec, input: hook(name), pattern, level: None }
+                CallCheck::Ready { spec, input: hook(name), pattern, level: None }
             }
         }
     }

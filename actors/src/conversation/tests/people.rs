@@ -59,7 +59,7 @@ impl Weather {
 pub(super) fn rules(rng: &mut Rng) -> Rules {
     let modes = [ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Deny, ApprovalMode::Auto];
     Rules {
-        judge: Arc::new(Cast),
+        call_policy: Arc::new(Cast),
         approval: *rng.pick(&modes),
         has_approver: rng.percent(85),
         tool_iterations_max: 1 + rng.below(4) as u32,
