@@ -483,7 +483,7 @@ impl SendPrompt {
         let _pending_bytes = admit_bytes(&host.ports, &tenant, bytes).await?;
         let pending = host.admit_conversation(&tenant, &scope.conversation).await?;
         if let Some(skills) = &setup.skills {
-            skills.look_again().await;
+            skills.refresh().await;
         }
         let (reply, answer) = oneshot::channel();
         let mail = PromptMail {

@@ -70,7 +70,7 @@ impl SkillRegistry {
 
     /// Reads the list again, unless it was read less than [`LOOK_EVERY`] ago. If the source fails,
     /// the list stays as it was.
-    pub(crate) async fn look_again(&self) {
+    pub(crate) async fn refresh(&self) {
         let Ok(mut looked) = self.looked.try_lock() else { return };
         if looked.elapsed() < LOOK_EVERY {
             return;

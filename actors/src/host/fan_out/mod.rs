@@ -241,7 +241,7 @@ impl TenantHandle {
             return Err(SendError::NoPrice { model: model.to_string() });
         }
         if let Some(skills) = &setup.skills {
-            skills.look_again().await;
+            skills.refresh().await;
         }
         let parallel = parallel.or(tenant.quotas().turns_max).unwrap_or(setup.limits.tenant_turns_max).clamp(1, tasks.len().max(1));
         let warmed = warm_first && tasks.len() > 1;
