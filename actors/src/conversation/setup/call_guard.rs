@@ -40,15 +40,15 @@ impl CallGuard {
                 Verdict::Replace(other) => replaced = Some(other),
             }
         }
-        let fitting = tools.fit(name, replaced.as_ref().unwrap_or(input))?;
-        let used = fitting.input.or(replaced).filter(|other| other != input);
+        let checked = tools.check_arguments(name, replaced.as_ref().unwrap_or(input))?;
+        let used = checked.input.or(replaced).filter(|other| other != input);
         let used_input = used.as_ref().unwrap_or(input);
         let pattern = match spec.approval {
             Approval::Never => None,
             Approval::ByMode if tool.only_reads(used_input) => None,
             Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used_input))),
         };
-        Ok(CallCheck::Ready { spec: spec.clone(), input: used, pattern, level: fitting.level })
+        Ok(CallCheck::Ready { spec: spec.clone(), input: used, pattern, level: checked.level })
     }
 }
 

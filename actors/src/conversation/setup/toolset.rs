@@ -65,7 +65,7 @@ pub struct ToolSummary {
 }
 
 /// Arguments that passed all checks, in normalized form.
-pub(in crate::conversation) struct Fitting {
+pub(in crate::conversation) struct CheckedArguments {
     /// The normalized arguments; `None` if the model's arguments are used as they are.
     pub(in crate::conversation) input: Option<RawJson>,
     /// The output level that the call asks for; `None` if it asks for none.
@@ -152,7 +152,7 @@ impl Toolset {
 
     /// Checks the arguments: size, schema, then the tool's own check. Returns them in the form in
     /// which the tool normalizes them.
-    pub(in crate::conversation) fn fit(&self, name: &str, input: &RawJson) -> Result<Fitting, ToolError> {
+    pub(in crate::conversation) fn check_arguments(&self, name: &str, input: &RawJson) -> Result<CheckedArguments, ToolError> {
         let Some(Known { tool, spec, schema }) = self.by_name.get(name) else { return Err(self.unknown(name)) };
         if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
             let message = format!("the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed", input.as_str().len());
@@ -166,7 +166,7 @@ impl Toolset {
         }
         tool.check(given)?;
         let resolved = tool.resolve(given);
-        Ok(Fitting { input: resolved.or(without_level), level })
+        Ok(CheckedArguments { input: resolved.or(without_level), level })
     }
 }
 
@@ -285,8 +285,8 @@ mod tests {
         let set = three();
         let of = |bytes: usize| RawJson::from_text(format!("{{\"path\":\"{}\"}}", "x".repeat(bytes - "{\"path\":\"\"}".len()))).unwrap();
 
-        assert!(set.fit("a", &of(TOOL_INPUT_BYTES_MAX)).is_ok());
-        let refused = set.fit("a", &of(TOOL_INPUT_BYTES_MAX + 1)).err().unwrap();
+        assert!(set.check_arguments("a", &of(TOOL_INPUT_BYTES_MAX)).is_ok());
+        let refused = set.check_arguments("a", &of(TOOL_INPUT_BYTES_MAX + 1)).err().unwrap();
 
         assert_eq!((refused.kind, refused.code.as_str()), (ToolErrorType::InvalidParameters, "INVALID_PARAMETERS"));
         assert_eq!(refused.message, "the arguments have 10485761 bytes; at most 10485760 are allowed");
