@@ -39,7 +39,7 @@ pub(in crate::conversation) type PermitSlot = Arc<Mutex<Option<RoundPermit>>>;
 const BURST_MAX: usize = 64;
 
 /// Above this many collected bytes, text and thinking are published even within a burst.
-const UNTOLD_BYTES_MAX: usize = 4096;
+const UNPUBLISHED_BYTES_MAX: usize = 4096;
 
 /// The parts of a model call.
 pub(in crate::conversation) struct ModelCall {
@@ -58,7 +58,7 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) counters: Arc<Counters>,
     pub(in crate::conversation) trace: CallTrace,
     /// The model of the fallback; `None` if the call did not fall back.
-    pub(in crate::conversation) stood_in: Mutex<Option<Arc<str>>>,
+    pub(in crate::conversation) fallback_model: Mutex<Option<Arc<str>>>,
 }
 
 impl ModelCall {
@@ -71,8 +71,8 @@ impl ModelCall {
             partial: Vec::new(),
         });
         self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
-        let stood_in = self.stood_in.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (outcome, stood_in.unwrap_or(self.request.model))
+        let fallback_model = self.fallback_model.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (outcome, fallback_model.unwrap_or(self.request.model))
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -103,9 +103,9 @@ impl ModelCall {
 
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
         self.waits_for(WaitsFor::Model);
-        let tell = |waiting| self.tell(waiting);
+        let on_wait = |waiting| self.publish_wait(waiting);
         let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: self.class };
-        let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), tell);
+        let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), on_wait);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
         self.trace.first_chunk(&self.counters.latencies);
@@ -149,7 +149,7 @@ impl ModelCall {
                     Some(next) => batch = next,
                     None => break,
                 }
-                if collector.untold_bytes() > UNTOLD_BYTES_MAX {
+                if collector.unpublished_bytes() > UNPUBLISHED_BYTES_MAX {
                     self.flush(collector);
                 }
             }
@@ -160,17 +160,17 @@ impl ModelCall {
     fn take(&self, collector: &mut Collector, event: ModelEvent) -> Option<Completion> {
         match event {
             ModelEvent::Text(text) => {
-                self.tell_thinking(collector);
+                self.publish_thinking(collector);
                 collector.text.push_str(&text);
             }
             ModelEvent::Thinking(text) => {
-                self.tell_text(collector);
-                collector.untold_thinking.push_str(&text);
+                self.publish_text(collector);
+                collector.unpublished_thinking.push_str(&text);
             }
             ModelEvent::Block(block) => {
                 if matches!(block, ContentBlock::Text(_)) {
-                    self.tell_text(collector);
-                    (collector.text, collector.told) = (String::new(), 0);
+                    self.publish_text(collector);
+                    (collector.text, collector.published_bytes) = (String::new(), 0);
                 }
                 collector.blocks.push(block);
             }
@@ -181,26 +181,26 @@ impl ModelCall {
     }
 
     fn flush(&self, collector: &mut Collector) {
-        self.tell_thinking(collector);
-        self.tell_text(collector);
+        self.publish_thinking(collector);
+        self.publish_text(collector);
     }
 
-    fn tell_text(&self, collector: &mut Collector) {
-        if let Some(untold) = collector.text.get(collector.told..).filter(|untold| !untold.is_empty()) {
-            let text = untold.to_owned();
-            collector.told = collector.text.len();
+    fn publish_text(&self, collector: &mut Collector) {
+        if let Some(unpublished) = collector.text.get(collector.published_bytes..).filter(|unpublished| !unpublished.is_empty()) {
+            let text = unpublished.to_owned();
+            collector.published_bytes = collector.text.len();
             self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
         }
     }
 
-    fn tell_thinking(&self, collector: &mut Collector) {
-        if !collector.untold_thinking.is_empty() {
-            let text = std::mem::take(&mut collector.untold_thinking);
+    fn publish_thinking(&self, collector: &mut Collector) {
+        if !collector.unpublished_thinking.is_empty() {
+            let text = std::mem::take(&mut collector.unpublished_thinking);
             self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
         }
     }
 
-    fn tell(&self, waiting: Waiting) {
+    fn publish_wait(&self, waiting: Waiting) {
         let event = match waiting {
             Waiting::Queued { position, waits_for, .. } => {
                 self.waits_for(WaitsFor::Provider { position, reason: waits_for });
@@ -212,7 +212,7 @@ impl ModelCall {
                 EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
             }
             Waiting::Fallback { reason, model } => {
-                *self.stood_in.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+                *self.fallback_model.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
                 self.waits_for(WaitsFor::Model);
                 EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
             }
@@ -250,14 +250,14 @@ struct Collector {
     /// The text so far of an open block.
     text: String,
     /// Bytes of `text` that are published.
-    told: usize,
+    published_bytes: usize,
     /// Thinking that is not published yet.
-    untold_thinking: String,
+    unpublished_thinking: String,
 }
 
 impl Collector {
-    fn untold_bytes(&self) -> usize {
-        self.text.len().saturating_sub(self.told) + self.untold_thinking.len()
+    fn unpublished_bytes(&self) -> usize {
+        self.text.len().saturating_sub(self.published_bytes) + self.unpublished_thinking.len()
     }
 
     fn partial(mut self) -> Vec<ContentBlock> {
@@ -275,8 +275,8 @@ impl Live {
         self.ports.counters.model_calls.add(1);
         let mut request = self.setup.request(&self.durable);
         self.watch_prefix(&request);
-        let wish = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
-        request.output_schema = wish.map(|wish| wish.schema.clone());
+        let output = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
+        request.output_schema = output.map(|output| output.schema.clone());
         let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.commits.writer.clone());
         let (wait_status, clock) = (self.wait_status.clone(), self.ports.clock.clone());
         let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
@@ -300,7 +300,7 @@ impl Live {
             total,
             counters,
             trace,
-            stood_in: Mutex::default(),
+            fallback_model: Mutex::default(),
         };
         let task = tokio::spawn(Box::pin(async move {
             let (outcome, model) = call.run().await;

@@ -22,6 +22,6 @@ pub(in crate::conversation) fn progress_of(writer: Arc<StreamWriter>, round_id: 
             return progress;
         }
         let (writer, id) = (writer.clone(), run.key.child().conversation);
-        progress.with_subagents(move |told| writer.ephemeral(round_id, told.event(id.clone())))
+        progress.with_subagents(move |subagents| writer.ephemeral(round_id, subagents.event(id.clone())))
     })
 }
