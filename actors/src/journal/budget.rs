@@ -25,7 +25,8 @@ pub struct Spent {
     pub reserved: Option<Amount>,
     /// The percentage of the budget that was left at the last reminder to the model. `None` before
     /// the first reminder.
-    pub told: Option<u8>,
+    #[serde(rename = "told")]
+    pub reminded_percent: Option<u8>,
 }
 
 impl Spent {
@@ -66,7 +67,7 @@ impl Spent {
             }
             EntryBody::Injected { id: Some(id), .. } => {
                 let percent = id.strip_prefix(BUDGET_REMINDER).and_then(|percent| percent.parse().ok());
-                self.told = percent.or(self.told);
+                self.reminded_percent = percent.or(self.reminded_percent);
             }
             _ => {}
         }

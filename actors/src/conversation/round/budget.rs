@@ -19,7 +19,7 @@ use crate::{
 pub const BUDGET_CODE: &str = "budget";
 
 /// The percentages of budget left at which the model is reminded, the lower one first.
-const TOLD_AT: [u8; 2] = [5, 20];
+const REMINDED_AT: [u8; 2] = [5, 20];
 
 /// The usage of one model call.
 struct Bill {
@@ -246,8 +246,8 @@ pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
     let since = durable.round.as_ref().map(|round| round.started_at);
     let left = own.left_percent(&durable.spent.now(since, decision.now)).into_iter().chain(volatile.tenant_left).min();
     let Some(left) = left.filter(|left| *left > 0) else { return };
-    let Some(at) = TOLD_AT.into_iter().find(|at| left <= *at) else { return };
-    if durable.spent.told.is_some_and(|told| told <= at) {
+    let Some(at) = REMINDED_AT.into_iter().find(|at| left <= *at) else { return };
+    if durable.spent.reminded_percent.is_some_and(|percent| percent <= at) {
         return;
     }
     let text = format!("About {left} % of the budget for this conversation is left. Do what matters most first, then come to an end.");

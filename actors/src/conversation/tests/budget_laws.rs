@@ -104,7 +104,7 @@ impl Law<'_> {
         let Some(at) = id.strip_prefix("budget:") else { return };
         let at: u8 = at.parse().unwrap();
         assert!([5, 20].contains(&at) && self.is_bounded());
-        assert!(state.spent.told.is_none_or(|told| told > at), "once");
+        assert!(state.spent.reminded_percent.is_none_or(|percent| percent > at), "once");
         match next.map(|next| &next.body) {
             Some(EntryBody::RoundStarted { .. }) => assert!(state.round.is_none()),
             Some(EntryBody::ToolFinished { .. }) => {
