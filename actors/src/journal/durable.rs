@@ -335,7 +335,7 @@ impl Durable {
     /// Returns the epoch of the next activation. The first epoch of a journal is the clock in
     /// milliseconds. After a conversation was deleted, a new one with the same id therefore has
     /// higher epochs, and cursors of the deleted one do not match it.
-    pub fn next_life(&self, now: Timestamp) -> Epoch {
+    pub fn next_epoch(&self, now: Timestamp) -> Epoch {
         if self.head == Seq(0) { Epoch(now.0.max(1)) } else { self.epoch.next() }
     }
 

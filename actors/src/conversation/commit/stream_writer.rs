@@ -50,11 +50,11 @@ impl StreamWriter {
     pub(in crate::conversation) fn new(
         scope: Scope,
         store: Arc<dyn EventStore>,
-        life: Epoch,
+        epoch: Epoch,
         stored: Seq,
         waiting_bytes_max: usize,
     ) -> Self {
-        let inner = Inner { epoch: life, published: stored, n: 0, stored, queue: VecDeque::new(), waiting_bytes: 0, closed: false };
+        let inner = Inner { epoch, published: stored, n: 0, stored, queue: VecDeque::new(), waiting_bytes: 0, closed: false };
         Self { scope, store, waiting_bytes_max, inner: Mutex::new(inner) }
     }
 

@@ -169,7 +169,7 @@ pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, ro
     // No entry orders this work, so the id takes the seq of the last entry. Index 1 keeps it apart
     // from work that the entry itself orders.
     let seq = Seq(durable.head.0 + decision.made.entries.len() as u64);
-    let work = WorkId { epoch: volatile.life, seq, index: 1 };
+    let work = WorkId { epoch: volatile.epoch, seq, index: 1 };
     decision.effect(Effect::Reserve { work, step, amount });
 }
 

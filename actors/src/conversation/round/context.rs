@@ -49,7 +49,7 @@ pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatil
 
 /// Orders a measurement. With `waiter`, a caller asked for a compaction and awaits its end.
 pub(in crate::conversation) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
-    let work = WorkId { epoch: decision.volatile.life, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
+    let work = WorkId { epoch: decision.volatile.epoch, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
     decision.effect(Effect::MeasureContext { work, waiter });
 }
 

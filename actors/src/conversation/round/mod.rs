@@ -57,12 +57,12 @@ impl<'a> DecisionBuilder<'a> {
     /// Adds an entry and returns the id of the work that the entry orders. Puts `LifeStarted`
     /// before the first entry of an activation.
     pub(in crate::conversation) fn entry(&mut self, body: EntryBody) -> WorkId {
-        if self.made.entries.is_empty() && self.durable.epoch != self.volatile.life {
+        if self.made.entries.is_empty() && self.durable.epoch != self.volatile.epoch {
             self.made.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
         }
         self.made.entries.push(body);
         let seq = Seq(self.durable.head.0 + self.made.entries.len() as u64);
-        WorkId { epoch: self.volatile.life, seq, index: 0 }
+        WorkId { epoch: self.volatile.epoch, seq, index: 0 }
     }
 
     pub(in crate::conversation) fn effect(&mut self, effect: Effect) {
@@ -118,7 +118,7 @@ pub fn apply_input(
         let changes_nothing = next.entries.is_empty() && !first;
         first = false;
         for body in next.entries.drain(..) {
-            let entry = Entry { seq: durable.head.next(), epoch: volatile.life, at: now, body };
+            let entry = Entry { seq: durable.head.next(), epoch: volatile.epoch, at: now, body };
             before_apply(durable, &entry);
             durable.apply(&entry)?;
             outcome.entries.push(entry);

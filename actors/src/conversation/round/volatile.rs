@@ -76,7 +76,7 @@ pub struct Reserving {
 #[derive(Debug, Clone)]
 pub struct Volatile {
     /// The epoch of this activation.
-    pub life: Epoch,
+    pub epoch: Epoch,
     /// A random number in the first entry of the activation. It distinguishes two activations that
     /// claim the same epoch.
     pub nonce: u64,
@@ -109,9 +109,9 @@ pub struct Volatile {
 
 impl Volatile {
     /// The state of a new activation.
-    pub fn new(life: Epoch, nonce: u64, rules: Rules) -> Self {
+    pub fn new(epoch: Epoch, nonce: u64, rules: Rules) -> Self {
         Self {
-            life,
+            epoch,
             nonce,
             rules,
             work: SmallMap::default(),

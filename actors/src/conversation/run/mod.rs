@@ -88,14 +88,14 @@ impl Live {
     /// Starts an activation after the fold.
     pub(in crate::conversation) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
         let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
-        let life = durable.next_life(ports.clock.now());
+        let epoch = durable.next_epoch(ports.clock.now());
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let commits = Committer::new(args, me.clone(), life, Head { epoch: durable.epoch, seq: durable.head });
+        let commits = Committer::new(args, me.clone(), epoch, Head { epoch: durable.epoch, seq: durable.head });
         Self {
             me,
-            volatile: Volatile::new(life, nonce, setup.rules(&scope)),
+            volatile: Volatile::new(epoch, nonce, setup.rules(&scope)),
             commits,
             wait_status: args.wait_status.clone(),
             resources: None,
@@ -236,7 +236,7 @@ impl Live {
         let writer = &self.commits.writer;
         let outcome = round::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let outcome = outcome.map_err(|error| {
-            tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this life ends");
+            tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this activation ends");
             error.to_string()
         })?;
         for entry in &outcome.entries {

@@ -71,7 +71,7 @@ impl Live {
         let id = self.durable.round.as_ref()?.id;
         if self.resources.as_ref().is_none_or(|(known, _)| *known != id) {
             let (sampling, inbox) = (self.setup.trace_sampling, self.durable.inbox.len());
-            let span = trace::round(&self.scope, id, self.volatile.life.0, inbox, sampling, &*self.ports.entropy);
+            let span = trace::round(&self.scope, id, self.volatile.epoch.0, inbox, sampling, &*self.ports.entropy);
             self.resources = Some((id, RoundResources::new(span)));
         }
         self.resources.as_mut().map(|(_, resources)| resources)

@@ -265,7 +265,7 @@ impl Law<'_> {
                 Effect::StartModel { work } => ordered.push(*work),
                 Effect::MeasureContext { work, waiter } => {
                     assert_eq!(waiter.is_some(), matches!(self.input, Input::Command { command: Command::Compact, .. }));
-                    assert!(work.epoch == self.before.life && self.after.work.contains_key(work));
+                    assert!(work.epoch == self.before.epoch && self.after.work.contains_key(work));
                 }
                 Effect::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
                 Effect::StartTool(start) => ordered.push(start.work),
@@ -358,10 +358,10 @@ impl Law<'_> {
     fn entry(&mut self, state: &Durable, entry: &Entry, denied: Option<u32>) {
         let round = state.round.as_ref();
         let cancelling = round.and_then(|round| self.cancelling(round.id));
-        assert_eq!(entry.epoch, self.before.life);
+        assert_eq!(entry.epoch, self.before.epoch);
         assert_eq!(
             matches!(entry.body, EntryBody::LifeStarted { nonce } if nonce == self.before.nonce),
-            state.epoch != self.before.life,
+            state.epoch != self.before.epoch,
             "a life's first entry, and no other, is LifeStarted"
         );
         match &entry.body {
@@ -534,7 +534,7 @@ impl Law<'_> {
         let EntryBody::Assistant { message, stop, usage, partial, step, .. } = &entry.body else { return };
         let (Input::Model { work, outcome, .. }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
         assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.model_calls), "an answer is to the open call");
-        assert!(self.before.work.contains_key(work) && work.epoch == self.before.life);
+        assert!(self.before.work.contains_key(work) && work.epoch == self.before.epoch);
         let blocks = message.as_ref().map(Message::blocks);
         match outcome {
             ModelOutcome::Completed { blocks: said, completion } => {
@@ -585,7 +585,7 @@ impl Law<'_> {
             }
             Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
             Phase::Model { seq } => {
-                let work = WorkId { epoch: after.life, seq: *seq, index: 0 };
+                let work = WorkId { epoch: after.epoch, seq: *seq, index: 0 };
                 let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });
                 assert_eq!(after.work.iter().filter(|(_, work)| !asked(work)).collect::<Vec<_>>(), [(&work, &Work::Model)]);
             }

@@ -288,7 +288,7 @@ impl World {
             let input = self.lives[index].late.remove(place);
             return self.tell(index, input);
         }
-        let work = WorkId { epoch: Epoch(life.volatile.life.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
+        let work = WorkId { epoch: Epoch(life.volatile.epoch.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
         let input = match self.rng.below(10) {
             0 => {
                 let outcome = self.model(false);

@@ -361,7 +361,7 @@ impl World {
         let (waiting, now): (Vec<Effect>, Vec<Effect>) = outcome.effects.into_iter().partition(|effect| effect.when() == When::Stored);
         let waiting: Vec<Wait> = waiting.into_iter().map(wait).collect();
         let has_entries = !entries.is_empty();
-        let (batch, free) = life.append_queue.push(life.volatile.life, entries, open, wake_at, waiting.clone());
+        let (batch, free) = life.append_queue.push(life.volatile.epoch, entries, open, wake_at, waiting.clone());
         if life.over {
             assert!(batch.is_none() && free.is_empty(), "a life that is over sends and shows nothing");
             return Ok(());
