@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn another_life_of_the_same_epoch_is_told_by_its_first_entry() {
+    fn another_activation_of_the_same_epoch_is_recognized_by_its_first_entry() {
         let append_queue = || {
             let mut append_queue = AppendQueue::new(head(1, 4));
             append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn another_epoch_ends_the_life_and_releases_nothing() {
+    fn another_epoch_ends_the_activation_and_releases_nothing() {
         let mut append_queue = AppendQueue::new(head(2, 1));
         append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
         append_queue.lost();

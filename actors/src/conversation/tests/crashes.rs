@@ -71,7 +71,7 @@ fn output() -> RunResult {
 impl World {
     /// Grants an open reservation of the tenant's budget.
     fn grant(&mut self) -> Result<(), Cut> {
-        match self.lives[0].reserves.pop() {
+        match self.activations[0].reserves.pop() {
             Some(work) => self.tell(0, Input::Budget { work, answer: Ok(()) }),
             None => Ok(()),
         }
@@ -79,7 +79,7 @@ impl World {
 
     /// The store takes all appends, and the activation is notified of each.
     fn flush(&mut self) -> Result<(), Cut> {
-        while !self.store.queue.is_empty() || !self.lives[0].notices.is_empty() || !self.lives[0].reserves.is_empty() {
+        while !self.store.queue.is_empty() || !self.activations[0].notices.is_empty() || !self.activations[0].reserves.is_empty() {
             self.grant()?;
             if !self.store.queue.is_empty() {
                 self.store_works(Fault::None)?;
@@ -90,7 +90,7 @@ impl World {
     }
 
     fn tool_by_name(&mut self, name: &str, result: RunResult) -> Result<(), Cut> {
-        let place = self.lives[0].tools.iter().position(|tool| tool.spec.name() == name).expect("it runs");
+        let place = self.activations[0].tools.iter().position(|tool| tool.spec.name() == name).expect("it runs");
         self.tool_ends(0, place, result)?;
         self.flush()
     }
@@ -108,7 +108,7 @@ impl World {
     }
 
     fn fixed_turn(&mut self, variant: Variant) -> Result<(), Cut> {
-        self.start_life(Recovery::Resume)?;
+        self.activate(Recovery::Resume)?;
         if variant == Variant::Forked {
             let waiter = self.waiter();
             self.fork(0, waiter)?;
@@ -133,7 +133,7 @@ impl World {
             Variant::PastGrace => {
                 self.interrupt()?;
                 self.tool_by_name("read", output())?;
-                let round_id = self.lives[0].graces.remove(0);
+                let round_id = self.activations[0].graces.remove(0);
                 self.tell(0, Input::GraceOver { round_id })?;
                 return self.flush();
             }
@@ -160,22 +160,22 @@ impl World {
     fn finish(&mut self) -> Result<(), Cut> {
         for _ in 0..100 {
             self.flush()?;
-            let life = &mut self.lives[0];
+            let activation = &mut self.activations[0];
             let asked =
-                life.durable.batch().and_then(|batch| batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })));
+                activation.durable.batch().and_then(|batch| batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })));
             if let Some(id) = asked.map(|call| call.tool_use.id.clone()) {
                 self.allow(&id)?;
-            } else if !life.tools.is_empty() {
+            } else if !activation.tools.is_empty() {
                 self.tool_ends(0, 0, output())?;
-            } else if !life.models.is_empty() {
+            } else if !activation.models.is_empty() {
                 // A model that has not answered yet calls its tools first.
-                let fresh = life.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
+                let fresh = activation.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
                 return Ok(());
             }
         }
-        panic!("the round does not end: {:?}", self.lives[0].durable.round);
+        panic!("the round does not end: {:?}", self.activations[0].durable.round);
     }
 
     /// A client without a receipt sends its prompt again under the same key.
@@ -230,7 +230,7 @@ fn check_after(world: &mut World, recovery: Recovery, was_open: bool) {
 }
 
 fn recover(world: &mut World, recovery: Recovery) -> Result<(), Cut> {
-    world.start_life(recovery)?;
+    world.activate(recovery)?;
     world.ask_again()?;
     world.finish()
 }
@@ -242,7 +242,7 @@ fn is_open(world: &World) -> bool {
 }
 
 #[test]
-fn a_turn_survives_a_crash_at_every_append_and_every_act() {
+fn a_round_survives_a_crash_at_every_append_and_every_effect() {
     let mut report = Vec::new();
     for (variant, budgeted) in VARIANTS.into_iter().flat_map(|variant| [(variant, false), (variant, true)]) {
         let mut whole = world(None, budgeted);
@@ -273,7 +273,7 @@ fn a_turn_survives_a_crash_at_every_append_and_every_act() {
 }
 
 #[test]
-fn a_life_that_recovers_survives_a_crash_at_every_append_and_every_act() {
+fn an_activation_that_recovers_survives_a_crash_at_every_append_and_every_effect() {
     let points = |n: usize| {
         let mut world = world(Some(n), true);
         (world.fixed_turn(Variant::Plain) == Err(Cut)).then(|| {

@@ -17,7 +17,7 @@ const PAIR_MIN: u64 = 20;
 
 /// Pairs that cannot occur, each with the reason.
 const IMPOSSIBLE: [(&str, &str, &str); 2] = [
-    ("starting", "*", "the shell hands `Recovered` to a life before any mail"),
+    ("starting", "*", "the shell hands `Recovered` to an activation before any mail"),
     ("*", "Recovered", "the shell hands it out once, when the fold is complete"),
 ];
 

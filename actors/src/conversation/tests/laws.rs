@@ -362,7 +362,7 @@ impl Law<'_> {
         assert_eq!(
             matches!(entry.body, EntryBody::LifeStarted { nonce } if nonce == self.before.nonce),
             state.epoch != self.before.epoch,
-            "a life's first entry, and no other, is LifeStarted"
+            "an activation's first entry, and no other, is LifeStarted"
         );
         match &entry.body {
             EntryBody::LifeStarted { .. } => {}
@@ -384,7 +384,10 @@ impl Law<'_> {
                 }
             },
             EntryBody::RoundStarted { round_id, prompt_ids } => {
-                assert!(round.is_none() && !self.before.draining && !matches!(self.input, Input::Drain), "a drained life starts no round");
+                assert!(
+                    round.is_none() && !self.before.draining && !matches!(self.input, Input::Drain),
+                    "a drained activation starts no round"
+                );
                 let next = state.inbox.front().expect("a prompt waits");
                 assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
             }

@@ -96,41 +96,41 @@ impl World {
             n if n < 100 => self.now,
             n => self.now.plus_ms(n as u64),
         };
-        if self.lives.iter().all(|life| life.over) || self.rng.percent(weather.rival) && self.lives.len() < 3 {
+        if self.activations.iter().all(|activation| activation.over) || self.rng.percent(weather.rival) && self.activations.len() < 3 {
             let recovery = recovery(&mut self.rng);
-            return self.start_life(recovery);
+            return self.activate(recovery);
         }
         if self.rng.percent(weather.crash) {
             let stored = self.rng.below(self.store.queue.len() + 1);
             self.crash(stored);
             let recovery = recovery(&mut self.rng);
-            return self.start_life(recovery);
+            return self.activate(recovery);
         }
         if self.rng.percent(weather.people) {
             return self.somebody_acts(weather);
         }
         if self.rng.percent(2) {
-            self.take_snapshot(self.lives.len() - 1);
+            self.take_snapshot(self.activations.len() - 1);
         }
         self.go_on(weather.fault)
     }
 
     /// Ends one thing that is under way; does nothing if there is none.
     pub(super) fn go_on(&mut self, fault: usize) -> Result<(), Cut> {
-        let index = self.rng.below(self.lives.len());
-        let life = &self.lives[index];
+        let index = self.rng.below(self.activations.len());
+        let activation = &self.activations[index];
         let mut events: Vec<usize> = Vec::new();
         let mut may = |event: usize, weight: usize, is: bool| events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }));
         may(0, 4, !self.store.queue.is_empty());
-        may(1, 4, !life.notices.is_empty());
-        may(2, 3, life.append_queue.is_paused() && !life.over && life.head_read.is_none());
-        may(3, 3, life.head_read.is_some());
-        may(4, 3, !life.models.is_empty());
-        may(5, 2 + life.tools.len(), !life.tools.is_empty());
-        may(6, 2, !life.timers.is_empty());
-        may(7, 1, !life.graces.is_empty());
-        may(8, 4, !life.measures.is_empty());
-        may(9, 2, !life.reserves.is_empty());
+        may(1, 4, !activation.notices.is_empty());
+        may(2, 3, activation.append_queue.is_paused() && !activation.over && activation.head_read.is_none());
+        may(3, 3, activation.head_read.is_some());
+        may(4, 3, !activation.models.is_empty());
+        may(5, 2 + activation.tools.len(), !activation.tools.is_empty());
+        may(6, 2, !activation.timers.is_empty());
+        may(7, 1, !activation.graces.is_empty());
+        may(8, 4, !activation.measures.is_empty());
+        may(9, 2, !activation.reserves.is_empty());
         if events.is_empty() {
             return Ok(());
         }
@@ -152,39 +152,39 @@ impl World {
             }
             3 => self.end_pause(index),
             4 => {
-                let place = self.rng.below(self.lives[index].models.len());
-                let cancelled = self.lives[index].cancelled.contains(&self.lives[index].models[place]);
+                let place = self.rng.below(self.activations[index].models.len());
+                let cancelled = self.activations[index].cancelled.contains(&self.activations[index].models[place]);
                 let outcome = self.model(cancelled);
                 self.model_ends(index, place, outcome)
             }
             5 => {
-                let place = self.rng.below(self.lives[index].tools.len());
-                let cancelled = self.lives[index].cancelled.contains(&self.lives[index].tools[place].work);
+                let place = self.rng.below(self.activations[index].tools.len());
+                let cancelled = self.activations[index].cancelled.contains(&self.activations[index].tools[place].work);
                 let result = tool(&mut self.rng, cancelled);
                 self.tool_ends(index, place, result)
             }
             6 => {
-                let place = self.rng.below(self.lives[index].timers.len());
-                let (batch, call) = self.lives[index].timers.remove(place);
+                let place = self.rng.below(self.activations[index].timers.len());
+                let (batch, call) = self.activations[index].timers.remove(place);
                 if self.rng.percent(10) {
-                    self.lives[index].late.push(Input::RetryDue { batch, call });
+                    self.activations[index].late.push(Input::RetryDue { batch, call });
                 }
                 self.tell(index, Input::RetryDue { batch, call })
             }
             8 => {
-                let (work, state) = self.lives[index].measures.remove(0);
+                let (work, state) = self.activations[index].measures.remove(0);
                 let outcome = measured(&mut self.rng, &state, &self.rules);
                 self.tell(index, Input::Context { work, outcome })
             }
             9 => {
-                let (work, answer) = (self.lives[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
+                let (work, answer) = (self.activations[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
                 if self.rng.percent(10) {
-                    self.lives[index].late.push(Input::Budget { work, answer });
+                    self.activations[index].late.push(Input::Budget { work, answer });
                 }
                 self.tell(index, Input::Budget { work, answer })
             }
             _ => {
-                let round_id = self.lives[index].graces.remove(0);
+                let round_id = self.activations[index].graces.remove(0);
                 self.tell(index, Input::GraceOver { round_id })
             }
         }
@@ -192,7 +192,7 @@ impl World {
 
     fn somebody_acts(&mut self, weather: Weather) -> Result<(), Cut> {
         // Most mail goes to the newest activation; older ones may still receive some.
-        let index = if self.rng.percent(50) { self.lives.len() - 1 } else { self.rng.below(self.lives.len()) };
+        let index = if self.rng.percent(50) { self.activations.len() - 1 } else { self.rng.below(self.activations.len()) };
         if self.rng.percent(weather.drain) {
             return self.tell(index, Input::Drain);
         }
@@ -213,8 +213,8 @@ impl World {
             return self.command(index, Command::Import { messages, rounds }, waiter);
         }
         let waiter = self.waiter();
-        let life = &self.lives[index];
-        let bored = life.state() == "idle" && self.rng.percent(60);
+        let activation = &self.activations[index];
+        let bored = activation.state() == "idle" && self.rng.percent(60);
         match if bored { 0 } else { self.rng.below(115) } {
             0..34 => {
                 let on_busy = *self.rng.pick(&[OnBusy::Queue, OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]);
@@ -241,14 +241,14 @@ impl World {
                 self.command(index, Command::Inject { id, message }, waiter)
             }
             54..69 => {
-                let open = self.lives[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
+                let open = self.activations[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
                 self.command(index, Command::Approve { tool_call_id, allow, always }, waiter)
             }
             69..76 => {
-                let durable = &self.lives[index].durable;
+                let durable = &self.activations[index].durable;
                 let waiting = durable.inbox.iter().map(|prompt| prompt.id);
                 let running = durable.round.iter().flat_map(|round| round.prompts.iter().copied());
                 let mut known: Vec<PromptId> = waiting.chain(running).collect();
@@ -282,13 +282,17 @@ impl World {
 
     /// Mail that must have no effect any more.
     fn late_mail(&mut self, index: usize) -> Result<(), Cut> {
-        let life = &self.lives[index];
-        if !life.late.is_empty() && self.rng.percent(50) {
-            let place = self.rng.below(life.late.len());
-            let input = self.lives[index].late.remove(place);
+        let activation = &self.activations[index];
+        if !activation.late.is_empty() && self.rng.percent(50) {
+            let place = self.rng.below(activation.late.len());
+            let input = self.activations[index].late.remove(place);
             return self.tell(index, input);
         }
-        let work = WorkId { epoch: Epoch(life.volatile.epoch.0 - self.rng.below(2) as u64), seq: Seq(life.durable.head.0 + 1), index: 0 };
+        let work = WorkId {
+            epoch: Epoch(activation.volatile.epoch.0 - self.rng.below(2) as u64),
+            seq: Seq(activation.durable.head.0 + 1),
+            index: 0,
+        };
         let input = match self.rng.below(10) {
             0 => {
                 let outcome = self.model(false);

@@ -41,7 +41,7 @@ fn record(id: RoundId, start: Option<u32>) -> ConversationRound {
 
 impl World {
     pub(super) fn rewind(&mut self, index: usize, waiter: WaiterId) -> Result<(), Cut> {
-        let marks: Vec<RoundId> = self.lives[index].durable.rounds.as_slice().iter().map(|mark| mark.id).collect();
+        let marks: Vec<RoundId> = self.activations[index].durable.rounds.as_slice().iter().map(|mark| mark.id).collect();
         let round_id =
             if marks.is_empty() || self.rng.percent(10) { RoundId::from_random(self.rng.bytes()) } else { *self.rng.pick(&marks) };
         self.command(index, Command::Rewind { round_id }, waiter)
@@ -279,7 +279,7 @@ fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_sam
         world.end();
         let now = entries(&world);
         judge_statuses(&now);
-        let whole = world.lives[0].durable.clone();
+        let whole = world.activations[0].durable.clone();
         let len = whole.history.messages().len();
         for mark in whole.rounds.as_slice() {
             let (stored, state, effects) =
@@ -331,12 +331,12 @@ fn a_fork_enters_only_where_nothing_is() {
 }
 
 #[test]
-fn a_closed_life_forks_what_it_closed() {
+fn a_closed_activation_forks_what_it_closed() {
     let mut world = World::new(3, people::rules(&mut Rng::new(3)));
-    world.start_life(Recovery::Resume).unwrap();
+    world.activate(Recovery::Resume).unwrap();
     world.prompt(0, None, crate::conversation::round::OnBusy::Queue, "b", None).unwrap();
     world.crash(9);
-    world.start_life(Recovery::Close).unwrap();
+    world.activate(Recovery::Close).unwrap();
 
     world.end();
     let entries: Vec<Entry> = world.store.entries.iter().map(|stored| Entry::decode(stored).unwrap()).collect();

@@ -40,17 +40,17 @@ pub(super) struct Store {
 impl Store {
     /// Handles the next append. Returns the activation to notify, and the notice.
     pub(super) fn work(&mut self, fault: Fault) -> Option<(u64, Notice)> {
-        let (life, batch) = self.queue.pop_front()?;
+        let (activation, batch) = self.queue.pop_front()?;
         let end = batch.entries.last().expect("a parcel is not empty").seq;
         let follows = batch.entries.iter().zip(batch.expected.seq.0 + 1..).all(|(entry, seq)| entry.seq.0 == seq);
         assert!(follows, "the seqs of a parcel follow its head");
         if batch.expected != self.head || fault == Fault::Lost {
-            return Some((life, Notice::Failed));
+            return Some((activation, Notice::Failed));
         }
         assert!(batch.epoch == self.head.epoch || batch.epoch == self.head.epoch.next());
         self.entries.extend(batch.entries);
         self.head = Head { epoch: batch.epoch, seq: end };
-        Some((life, if fault == Fault::Untold { Notice::Failed } else { Notice::Stored(end) }))
+        Some((activation, if fault == Fault::Untold { Notice::Failed } else { Notice::Stored(end) }))
     }
 
     pub(super) fn load(&self, with_snapshot: bool) -> Loaded {

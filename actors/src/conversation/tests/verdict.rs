@@ -29,31 +29,33 @@ impl World {
         for _ in 0..STEPS_MAX {
             // A draining activation goes to sleep, and another one continues with the waiting
             // prompts. An activation whose journal was taken over ends.
-            let asleep = self.lives.last().is_none_or(|life| life.over || life.volatile.draining && life.is_quiet());
-            if asleep && self.lives.len() == 1 || self.lives.is_empty() {
-                self.lives.clear();
-                self.start_life(Recovery::Resume).expect("no cut");
+            let asleep =
+                self.activations.last().is_none_or(|activation| activation.over || activation.volatile.draining && activation.is_quiet());
+            if asleep && self.activations.len() == 1 || self.activations.is_empty() {
+                self.activations.clear();
+                self.activate(Recovery::Resume).expect("no cut");
             }
-            let newest = self.lives.last().map(|life| life.number);
+            let newest = self.activations.last().map(|activation| activation.number);
             let going = !self.store.queue.is_empty();
-            self.lives.retain(|life| Some(life.number) == newest || !(life.over || life.is_quiet() && !going));
-            let last = &self.lives[self.lives.len() - 1];
-            if last.over && self.lives.len() > 1 {
-                self.lives.pop();
+            self.activations
+                .retain(|activation| Some(activation.number) == newest || !(activation.over || activation.is_quiet() && !going));
+            let last = &self.activations[self.activations.len() - 1];
+            if last.over && self.activations.len() > 1 {
+                self.activations.pop();
                 continue;
             }
-            let done = self.lives.len() == 1 && last.is_quiet() && !last.volatile.draining && !going;
+            let done = self.activations.len() == 1 && last.is_quiet() && !last.volatile.draining && !going;
             if done && last.durable.head == self.store.head.seq {
                 return;
             } else if done {
-                self.lives.clear(); // It was idle and did not notice that another activation wrote; the next one will.
+                self.activations.clear(); // It was idle and did not notice that another activation wrote; the next one will.
                 continue;
             }
-            for index in 0..self.lives.len() {
-                let asked = self.lives[index].durable.batch().filter(|batch| batch.is_parked()).and_then(|batch| {
+            for index in 0..self.activations.len() {
+                let asked = self.activations[index].durable.batch().filter(|batch| batch.is_parked()).and_then(|batch| {
                     batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })).map(|call| call.tool_use.id.clone())
                 });
-                if let Some(tool_call_id) = asked.filter(|_| !self.lives[index].over && self.rng.percent(10)) {
+                if let Some(tool_call_id) = asked.filter(|_| !self.activations[index].over && self.rng.percent(10)) {
                     let waiter = self.waiter();
                     let allow = self.rng.percent(50);
                     self.command(index, Command::Approve { tool_call_id, allow, always: false }, waiter).expect("no cut");
@@ -61,15 +63,19 @@ impl World {
             }
             self.go_on(0).expect("no cut");
         }
-        let states: Vec<_> = self.lives.iter().map(|life| (life.number, life.state(), &life.durable.round, &life.volatile.work)).collect();
+        let states: Vec<_> = self
+            .activations
+            .iter()
+            .map(|activation| (activation.number, activation.state(), &activation.durable.round, &activation.volatile.work))
+            .collect();
         panic!("the world does not come to rest: {states:?}");
     }
 
     /// Checks a settled world.
     pub(super) fn judge(&mut self) {
-        let life = &self.lives[0];
+        let activation = &self.activations[0];
         let folded = restore(&self.store.load(false)).expect("no snapshot").expect("readable");
-        assert_eq!(folded, life.durable, "what is stored is what lives");
+        assert_eq!(folded, activation.durable, "what is stored is what activations");
         let snapshot = (folded.head, folded.snapshot());
         let loaded = crate::journal::Loaded { head: self.store.head, snapshot: Some(snapshot), entries: vec![] };
         assert_eq!(restore(&loaded), Some(Ok(folded.clone())), "a snapshot survives its encoding");
@@ -100,7 +106,10 @@ impl World {
                 assert!(before.is_none_or(|before| latest.ms_since(before) > CLIENT_KEY_MS), "a client key leads to one round");
             };
             if entry.epoch != epoch {
-                assert!(matches!(entry.body, EntryBody::LifeStarted { .. }) && entry.epoch == epoch.next(), "each life says that it began");
+                assert!(
+                    matches!(entry.body, EntryBody::LifeStarted { .. }) && entry.epoch == epoch.next(),
+                    "each activation says that it began"
+                );
                 epoch = entry.epoch;
             }
             match &entry.body {
@@ -146,7 +155,7 @@ impl World {
                 }
                 Some(Reply::Refused(_)) => assert!(!accepted.contains_key(&sent.id), "a refused prompt is not accepted"),
                 Some(Reply::Answered) => panic!("a prompt is acknowledged or refused"),
-                None => assert!(self.crashes > 0 || self.lives_begun > 1, "nobody is left without an answer"),
+                None => assert!(self.crashes > 0 || self.activations_begun > 1, "nobody is left without an answer"),
             }
         }
         judge_rounds(entries);
@@ -162,7 +171,7 @@ impl World {
             all.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
             state.apply(entry).expect("it was applied before");
         }
-        if self.crashes == 0 && self.lives_begun == 1 {
+        if self.crashes == 0 && self.activations_begun == 1 {
             assert_eq!(self.published, all, "nothing that happened was left untold");
             return;
         }
@@ -176,7 +185,7 @@ impl World {
 
     /// Stops the random events, then settles and checks the world.
     pub(super) fn end(&mut self) {
-        while !self.store.queue.is_empty() && self.lives.is_empty() {
+        while !self.store.queue.is_empty() && self.activations.is_empty() {
             self.store_works(Fault::None).expect("no cut");
         }
         self.settle();

@@ -56,7 +56,7 @@ pub(super) struct Wait {
 }
 
 /// One activation and its shell.
-pub(super) struct Life {
+pub(super) struct Activation {
     pub(super) number: u64,
     pub(super) durable: Durable,
     pub(super) volatile: Volatile,
@@ -152,7 +152,7 @@ fn input_name(input: &Input) -> &'static str {
     }
 }
 
-impl Life {
+impl Activation {
     pub(super) fn state(&self) -> &'static str {
         match &self.durable.round {
             _ if self.over => "ended",
@@ -190,7 +190,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) now: Timestamp,
     pub(super) store: Store,
-    pub(super) lives: Vec<Life>,
+    pub(super) activations: Vec<Activation>,
     pub(super) rules: Rules,
     /// Whether the tenant has a budget.
     pub(super) tenant: bool,
@@ -208,7 +208,7 @@ pub(super) struct World {
     once: BTreeSet<(Seq, u32)>,
     paused: BTreeSet<Bytes>,
     numbers: u64,
-    pub(super) lives_begun: u64,
+    pub(super) activations_begun: u64,
 }
 
 impl World {
@@ -217,7 +217,7 @@ impl World {
             rng: Rng::new(seed),
             now: Timestamp(1_800_000_000_000),
             store: Store::default(),
-            lives: Vec::new(),
+            activations: Vec::new(),
             tenant: seed.is_multiple_of(3),
             rules,
             sent: Vec::new(),
@@ -231,7 +231,7 @@ impl World {
             once: BTreeSet::new(),
             paused: BTreeSet::new(),
             numbers: 0,
-            lives_begun: 0,
+            activations_begun: 0,
         }
     }
 
@@ -257,7 +257,7 @@ impl World {
     }
 
     /// Loads the stored journal and starts an activation on it.
-    pub(super) fn start_life(&mut self, recovery: Recovery) -> Result<(), Cut> {
+    pub(super) fn activate(&mut self, recovery: Recovery) -> Result<(), Cut> {
         let snapshot = self.store.snapshot.is_some() && self.rng.percent(50);
         let loaded = self.store.load(snapshot);
         let durable = restore(&loaded).expect("the snapshot is of use").expect("the journal is readable");
@@ -266,11 +266,11 @@ impl World {
         }
         assert_eq!((durable.epoch, durable.head), (self.store.head.epoch, self.store.head.seq));
         let number = self.number();
-        self.lives_begun += 1;
+        self.activations_begun += 1;
         let mut volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
         volatile.skills = skill_laws::view(&mut self.rng);
-        self.log(|| format!("# life {number} begins at {:?} with {recovery:?}", loaded.head));
-        self.lives.push(Life {
+        self.log(|| format!("# activation {number} begins at {:?} with {recovery:?}", loaded.head));
+        self.activations.push(Activation {
             number,
             shadow: durable.clone(),
             base: durable.head,
@@ -296,7 +296,7 @@ impl World {
             unpublished: VecDeque::new(),
             not_started: BTreeSet::new(),
         });
-        self.tell(self.lives.len() - 1, Input::Recovered { recovery })
+        self.tell(self.activations.len() - 1, Input::Recovered { recovery })
     }
 
     /// Kills the host: everything that is not stored is lost; the first `stored` appends under way
@@ -307,7 +307,7 @@ impl World {
             self.store.work(Fault::None);
         }
         self.store.queue.clear();
-        self.lives.clear();
+        self.activations.clear();
         self.crashes += 1;
     }
 
@@ -319,15 +319,15 @@ impl World {
     pub(super) fn tell(&mut self, index: usize, input: Input) -> Result<(), Cut> {
         let now = self.now;
         let left = *self.rng.pick(&[100, 60, 20, 5, 0]);
-        let life = &mut self.lives[index];
-        life.volatile.tenant_left = self.tenant.then_some(left);
-        *self.coverage.entry((life.state(), input_name(&input))).or_default() += 1;
+        let activation = &mut self.activations[index];
+        activation.volatile.tenant_left = self.tenant.then_some(left);
+        *self.coverage.entry((activation.state(), input_name(&input))).or_default() += 1;
         if self.trace {
-            eprintln!("{} {} life {}: {input:?}", now.0, life.state(), life.number);
+            eprintln!("{} {} activation {}: {input:?}", now.0, activation.state(), activation.number);
         }
-        let before = life.volatile.clone();
+        let before = activation.volatile.clone();
         let mut events = Vec::new();
-        let outcome = round::apply_input(&mut life.durable, &mut life.volatile, now, input.clone(), |state, entry| {
+        let outcome = round::apply_input(&mut activation.durable, &mut activation.volatile, now, input.clone(), |state, entry| {
             let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
             assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
             events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
@@ -339,44 +339,44 @@ impl World {
         }
         let law = Law {
             before: &before,
-            after: &life.volatile,
+            after: &activation.volatile,
             input: &input,
             outcome: &outcome,
             now,
-            not_started: &life.not_started,
+            not_started: &activation.not_started,
             paused: &mut self.paused,
         };
-        let entries = law.check(&mut life.shadow, &life.durable);
-        life.unpublished.extend(events);
+        let entries = law.check(&mut activation.shadow, &activation.durable);
+        activation.unpublished.extend(events);
         let sent = entries.len();
-        life.written.extend(entries.iter().cloned());
+        activation.written.extend(entries.iter().cloned());
 
-        let (open, wake_at) = match &life.durable.round {
+        let (open, wake_at) = match &activation.durable.round {
             None => (Open::None, None),
-            Some(round) if round.is_parked() => (Open::Parked, life.durable.batch().and_then(crate::journal::Batch::expires_at)),
+            Some(round) if round.is_parked() => (Open::Parked, activation.durable.batch().and_then(crate::journal::Batch::expires_at)),
             Some(_) => (Open::Running, None),
         };
-        let tail = life.durable.head;
+        let tail = activation.durable.head;
         let wait = |effect| Wait { tail, effect };
         let (waiting, now): (Vec<Effect>, Vec<Effect>) = outcome.effects.into_iter().partition(|effect| effect.when() == When::Stored);
         let waiting: Vec<Wait> = waiting.into_iter().map(wait).collect();
         let has_entries = !entries.is_empty();
-        let (batch, free) = life.append_queue.push(life.volatile.epoch, entries, open, wake_at, waiting.clone());
-        if life.over {
-            assert!(batch.is_none() && free.is_empty(), "a life that is over sends and shows nothing");
+        let (batch, free) = activation.append_queue.push(activation.volatile.epoch, entries, open, wake_at, waiting.clone());
+        if activation.over {
+            assert!(batch.is_none() && free.is_empty(), "an activation that is over sends and shows nothing");
             return Ok(());
         }
-        let behind_first = life.told == life.base && life.written.len() > sent;
-        let goes = has_entries && !life.append_queue.is_paused() && !behind_first;
+        let behind_first = activation.told == activation.base && activation.written.len() > sent;
+        let goes = has_entries && !activation.append_queue.is_paused() && !behind_first;
         assert_eq!(batch.is_some(), goes, "entries go to the store at once, unless it is away or the first ones are not known to be there");
-        if life.told >= tail {
+        if activation.told >= tail {
             assert_eq!(free, waiting, "what waits for nothing is free");
         } else {
             assert!(free.is_empty(), "what waits is kept");
-            life.waits.extend(waiting);
+            activation.waits.extend(waiting);
         }
         if let Some(batch) = batch {
-            self.store.queue.push_back((life.number, batch));
+            self.store.queue.push_back((activation.number, batch));
         }
         for wait in now.into_iter().map(wait).chain(free) {
             self.perform_or_hold(index, wait)?;
@@ -389,8 +389,8 @@ impl World {
             wait.effect,
             Effect::CancelRound { .. } | Effect::Abort { .. } | Effect::Refuse { .. } | Effect::Reserve { .. } | Effect::Queued { .. }
         );
-        if self.lives[index].append_queue.is_paused() && !goes {
-            self.lives[index].held.push_back(wait);
+        if self.activations[index].append_queue.is_paused() && !goes {
+            self.activations[index].held.push_back(wait);
             return Ok(());
         }
         self.perform(index, wait)
@@ -399,51 +399,51 @@ impl World {
     fn perform(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
         self.point()?;
         let Wait { tail, effect } = wait;
-        let life = &mut self.lives[index];
-        if must_wait(&effect) && tail > life.base {
-            let (from, upto) = (life.base.0 as usize, tail.0 as usize);
+        let activation = &mut self.activations[index];
+        if must_wait(&effect) && tail > activation.base {
+            let (from, upto) = (activation.base.0 as usize, tail.0 as usize);
             let ends = |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
             let stored = self.store.entries.get(from..upto).map(ends);
-            assert_eq!(stored, Some(ends(&life.written[..upto - from])), "{effect:?} waits until its entries are stored");
+            assert_eq!(stored, Some(ends(&activation.written[..upto - from])), "{effect:?} waits until its entries are stored");
         }
         match effect {
             Effect::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
             Effect::Answer { waiter } => self.reply(waiter, Reply::Answered),
             Effect::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
-            Effect::Reserve { work, .. } => life.reserves.push(work),
-            Effect::StartModel { work } if life.aborted.contains(&work) => {}
-            Effect::StartModel { work } => life.models.push(work),
-            Effect::MeasureContext { work, .. } => life.measures.push((work, life.durable.clone())),
-            Effect::StartTool(start) if life.aborted.contains(&start.work) => {}
+            Effect::Reserve { work, .. } => activation.reserves.push(work),
+            Effect::StartModel { work } if activation.aborted.contains(&work) => {}
+            Effect::StartModel { work } => activation.models.push(work),
+            Effect::MeasureContext { work, .. } => activation.measures.push((work, activation.durable.clone())),
+            Effect::StartTool(start) if activation.aborted.contains(&start.work) => {}
             Effect::StartTool(start) => {
                 // A call that was canceled before its start does not start; its result arrives like
                 // any other.
-                if start.spec.effect == EffectClass::Once && !life.cancelled.contains(&start.work) {
+                if start.spec.effect == EffectClass::Once && !activation.cancelled.contains(&start.work) {
                     assert!(self.once.insert((start.batch, start.call)), "a once call is started twice: {start:?}");
                 }
-                self.lives[index].tools.push(start);
+                self.activations[index].tools.push(start);
             }
-            Effect::RetryLater { batch, call, .. } => life.timers.push((batch, call)),
+            Effect::RetryLater { batch, call, .. } => activation.timers.push((batch, call)),
             Effect::CancelRound { round_id, grace_over, .. } => {
-                life.cancelled.extend(life.volatile.work.iter().map(|(id, _)| *id));
+                activation.cancelled.extend(activation.volatile.work.iter().map(|(id, _)| *id));
                 if !grace_over {
-                    life.graces.push(round_id);
+                    activation.graces.push(round_id);
                 }
             }
             Effect::Abort { work } => {
-                life.aborted.insert(work);
-                if life.models.contains(&work) {
-                    life.late.push(Input::Model {
+                activation.aborted.insert(work);
+                if activation.models.contains(&work) {
+                    activation.late.push(Input::Model {
                         work,
                         outcome: ModelOutcome::Cancelled { partial: vec![] },
                         model: std::sync::Arc::default(),
                     });
                 }
-                if life.tools.iter().any(|tool| tool.work == work) {
-                    life.late.push(Input::Tool { work, result: RunResult::Cancelled, duration_ms: 1 });
+                if activation.tools.iter().any(|tool| tool.work == work) {
+                    activation.late.push(Input::Tool { work, result: RunResult::Cancelled, duration_ms: 1 });
                 }
-                life.models.retain(|model| *model != work);
-                life.tools.retain(|tool| tool.work != work);
+                activation.models.retain(|model| *model != work);
+                activation.tools.retain(|tool| tool.work != work);
             }
             Effect::Summarise { .. }
             | Effect::CompactionDropped
@@ -462,20 +462,20 @@ impl World {
 
     /// A model call of an activation ends.
     pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
-        let work = self.lives[index].models.remove(place);
+        let work = self.activations[index].models.remove(place);
         self.tell(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
     }
 
     /// An attempt of a tool call ends.
     pub(super) fn tool_ends(&mut self, index: usize, place: usize, result: RunResult) -> Result<(), Cut> {
-        let life = &mut self.lives[index];
-        let start = life.tools.remove(place);
+        let activation = &mut self.activations[index];
+        let start = activation.tools.remove(place);
         let key = (start.batch, start.call);
         if result.not_started() {
             self.once.remove(&key);
-            life.not_started.insert(key);
+            activation.not_started.insert(key);
         } else {
-            life.not_started.remove(&key);
+            activation.not_started.remove(&key);
         }
         self.tell(index, Input::Tool { work: start.work, result, duration_ms: 7 })
     }
@@ -484,9 +484,9 @@ impl World {
     pub(super) fn store_works(&mut self, fault: Fault) -> Result<(), Cut> {
         self.point()?;
         if let Some((number, notice)) = self.store.work(fault) {
-            self.log(|| format!("    store: {notice:?} for life {number}, {fault:?}; head {:?}", self.store.head));
-            if let Some(life) = self.lives.iter_mut().find(|life| life.number == number) {
-                life.notices.push_back(notice);
+            self.log(|| format!("    store: {notice:?} for activation {number}, {fault:?}; head {:?}", self.store.head));
+            if let Some(activation) = self.activations.iter_mut().find(|activation| activation.number == number) {
+                activation.notices.push_back(notice);
             }
         }
         self.point()
@@ -494,20 +494,20 @@ impl World {
 
     /// An activation is notified of the outcome of an append.
     pub(super) fn deliver(&mut self, index: usize) -> Result<(), Cut> {
-        let life = &mut self.lives[index];
-        match life.notices.pop_front() {
+        let activation = &mut self.activations[index];
+        match activation.notices.pop_front() {
             Some(Notice::Stored(seq)) => {
-                let Committed { released, send } = life.append_queue.stored(seq);
-                if life.over {
-                    assert!(released.is_empty() && send.is_empty(), "a life that is over shows nothing and sends nothing");
+                let Committed { released, send } = activation.append_queue.stored(seq);
+                if activation.over {
+                    assert!(released.is_empty() && send.is_empty(), "an activation that is over shows nothing and sends nothing");
                     return Ok(());
                 }
-                let number = life.number;
+                let number = activation.number;
                 self.store.queue.extend(send.into_iter().map(|batch| (number, batch)));
                 self.release(index, seq, released)
             }
             Some(Notice::Failed) => {
-                life.append_queue.lost();
+                activation.append_queue.lost();
                 Ok(())
             }
             None => Ok(()),
@@ -516,30 +516,30 @@ impl World {
 
     /// A paused activation reads the head.
     pub(super) fn read_head(&mut self, index: usize) {
-        let known = self.lives[index].append_queue.stored_head().seq.0 as usize;
-        self.lives[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
+        let known = self.activations[index].append_queue.stored_head().seq.0 as usize;
+        self.activations[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
     }
 
     /// An activation handles the head that was read, which may be outdated by now.
     pub(super) fn end_pause(&mut self, index: usize) -> Result<(), Cut> {
-        let life = &mut self.lives[index];
-        let Some((head, next)) = life.head_read.take() else { return Ok(()) };
-        let (from, upto) = (life.base.0 as usize, head.seq.0 as usize);
-        let ours = upto <= from || life.written.get(..upto - from) == self.store.entries.get(from..upto);
-        match life.append_queue.head_read(head, next.as_ref()) {
+        let activation = &mut self.activations[index];
+        let Some((head, next)) = activation.head_read.take() else { return Ok(()) };
+        let (from, upto) = (activation.base.0 as usize, head.seq.0 as usize);
+        let ours = upto <= from || activation.written.get(..upto - from) == self.store.entries.get(from..upto);
+        match activation.append_queue.head_read(head, next.as_ref()) {
             PauseOutcome::End => {
-                assert!(!ours || life.over, "a life ends only when another one writes");
-                let kept = life.append_queue.close();
-                assert_eq!(kept, Vec::from(std::mem::take(&mut life.waits)), "what waits is given back");
-                life.over = true;
+                assert!(!ours || activation.over, "an activation ends only when another one writes");
+                let kept = activation.append_queue.close();
+                assert_eq!(kept, Vec::from(std::mem::take(&mut activation.waits)), "what waits is given back");
+                activation.over = true;
                 Ok(())
             }
             PauseOutcome::Resume { released, resend } => {
-                assert!(ours, "a life does not go on in another one's journal");
-                let number = life.number;
+                assert!(ours, "an activation does not go on in another one's journal");
+                let number = activation.number;
                 self.store.queue.extend(resend.into_iter().map(|batch| (number, batch)));
                 self.release(index, head.seq, released)?;
-                for wait in std::mem::take(&mut self.lives[index].held) {
+                for wait in std::mem::take(&mut self.activations[index].held) {
                     self.perform_or_hold(index, wait)?;
                 }
                 Ok(())
@@ -550,15 +550,15 @@ impl World {
     /// Everything up to `seq` is known to be stored: exactly the effects that waited for it are
     /// performed, and its events are published.
     fn release(&mut self, index: usize, seq: Seq, released: Vec<Wait>) -> Result<(), Cut> {
-        let life = &mut self.lives[index];
-        life.told = life.told.max(seq);
-        let told = life.told;
-        assert!(life.append_queue.stored_head().seq == told && told <= self.store.head.seq);
-        let count = life.waits.iter().take_while(|wait| wait.tail <= told).count();
-        let expected: Vec<Wait> = life.waits.drain(..count).collect();
+        let activation = &mut self.activations[index];
+        activation.told = activation.told.max(seq);
+        let told = activation.told;
+        assert!(activation.append_queue.stored_head().seq == told && told <= self.store.head.seq);
+        let count = activation.waits.iter().take_while(|wait| wait.tail <= told).count();
+        let expected: Vec<Wait> = activation.waits.drain(..count).collect();
         assert_eq!(released, expected, "what waited is released by its own entries, no sooner and no later");
-        while let Some((id, kind)) = life.unpublished.pop_front_if(|(id, _)| id.seq <= told) {
-            let own = &life.written[(id.seq.0 - life.base.0) as usize - 1];
+        while let Some((id, kind)) = activation.unpublished.pop_front_if(|(id, _)| id.seq <= told) {
+            let own = &activation.written[(id.seq.0 - activation.base.0) as usize - 1];
             assert_eq!(&self.store.entries[id.seq.0 as usize - 1], own, "nothing is shown before it is stored");
             self.published.push((id, kind));
         }
@@ -570,9 +570,9 @@ impl World {
 
     /// Writes a snapshot if everything that the activation knows is stored.
     pub(super) fn take_snapshot(&mut self, index: usize) {
-        let life = &self.lives[index];
-        if life.append_queue.is_empty() && life.told == life.durable.head && !life.over {
-            self.store.snapshot = Some((life.durable.head, life.durable.snapshot()));
+        let activation = &self.activations[index];
+        if activation.append_queue.is_empty() && activation.told == activation.durable.head && !activation.over {
+            self.store.snapshot = Some((activation.durable.head, activation.durable.snapshot()));
         }
     }
 }
