@@ -90,21 +90,21 @@ impl Pricing {
     /// Bounds the provider's figures by what is possible: input by the window and by the request,
     /// output by the window and by the longest answer. Zero input or output is replaced by
     /// `estimate`.
-    fn check(&self, state: &Durable, said: &Usage, estimate: &Usage) -> Bill {
+    fn check(&self, state: &Durable, reported: &Usage, estimate: &Usage) -> Bill {
         let window = if self.window_tokens == 0 { u64::MAX } else { self.window_tokens };
         let request = self.fixed_bytes.saturating_add(state.history.messages().wire_bytes() as u64);
         let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has at least one byte.
-        let input_uncached = said.input_uncached.min(input_max);
-        let cache_write = said.cache_write.min(input_max - input_uncached);
-        let cache_read = said.cache_read.min(input_max - input_uncached - cache_write);
-        let mut usage = Usage { input_uncached, cache_read, cache_write, output: said.output.min(window.max(self.max_tokens)) };
+        let input_uncached = reported.input_uncached.min(input_max);
+        let cache_write = reported.cache_write.min(input_max - input_uncached);
+        let cache_read = reported.cache_read.min(input_max - input_uncached - cache_write);
+        let mut usage = Usage { input_uncached, cache_read, cache_write, output: reported.output.min(window.max(self.max_tokens)) };
         if usage.input() == 0 {
             usage.input_uncached = estimate.input_uncached;
         }
         if usage.output == 0 {
             usage.output = estimate.output;
         }
-        Bill { usage, estimated: usage != *said }
+        Bill { usage, estimated: usage != *reported }
     }
 }
 

@@ -31,10 +31,12 @@ pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
 /// Checks the answer that ended a round against its schema. Returns false if the round may end;
 /// otherwise asks the model again, or ends the round with a failure after too many refusals.
 pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
-    let Some(wish) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else { return false };
-    let Err(fault) = decision.volatile.rules.call_policy.check_output(&wish.schema, &round.text()) else { return false };
+    let Some(output) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else {
+        return false;
+    };
+    let Err(fault) = decision.volatile.rules.call_policy.check_output(&output.schema, &round.text()) else { return false };
     let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
-    if wish.refused < OUTPUT_REFUSALS_MAX {
+    if output.refused < OUTPUT_REFUSALS_MAX {
         decision.entry(EntryBody::OutputRefused { fault });
     } else {
         decision.finish(round, StopReason::Error, Some(Failure { code: OUTPUT_CODE.to_owned(), message: fault, retry_after_ms: None }));

@@ -46,16 +46,16 @@ fn activation(
     by: ActivatedBy,
 ) -> Result<Option<EntryBody>, ActivationError> {
     let (skills, name) = (&decision.durable.skills, &loaded.skill_name);
-    let usual = SkillPolicy::default();
-    let policy = decision.volatile.skills.as_ref().map_or(&usual, |view| &*view.policy);
+    let default_policy = SkillPolicy::default();
+    let policy = decision.volatile.skills.as_ref().map_or(&default_policy, |view| &*view.policy);
     skills.stack.check(name, policy)?;
     let text = loaded.text();
-    let told = if skills.has_shown(name, &text) {
+    let instructions = if skills.has_assistant_messages(name, &text) {
         format!("The skill {name} is active again. Its instructions above hold, unchanged.")
     } else {
         text.clone()
     };
-    Ok(reminding(&told).map(|message| EntryBody::SkillActivated {
+    Ok(reminding(&instructions).map(|message| EntryBody::SkillActivated {
         name: name.clone(),
         activation_id: loaded.activation_id,
         by,

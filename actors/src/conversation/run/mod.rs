@@ -122,8 +122,8 @@ impl Live {
             // Subagents of a closed round must close too, and only an active subagent can. Each
             // closes its own round when it wakes.
             let children: Vec<Scope> = self.open_children().collect();
-            if let Some(begins) = &self.setup.children {
-                children.iter().for_each(|child| begins.wake(child));
+            if let Some(starter) = &self.setup.children {
+                children.iter().for_each(|child| starter.wake(child));
             }
         }
         let waiting = self.durable.inbox.iter().map(|prompt| prompt.round_id);
@@ -232,7 +232,7 @@ impl Live {
         self.volatile.tenant_left = self.budget_guard.tenant_left();
         self.volatile.bounds_money = self.budget_guard.bounds_money();
         self.volatile.is_store_full = self.tenant.stored().is_full();
-        self.volatile.skills = self.setup.skills.as_ref().map(|shelf| shelf.view());
+        self.volatile.skills = self.setup.skills.as_ref().map(|skills| skills.view());
         let writer = &self.commits.writer;
         let outcome = round::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
         let outcome = outcome.map_err(|error| {

@@ -82,8 +82,8 @@ impl Live {
         // Interrupt subagents explicitly: after a crash, a retried call may not be watching its
         // subagent yet.
         let children: Vec<Scope> = self.open_children().collect();
-        if let Some(begins) = &self.setup.children {
-            children.iter().for_each(|child| begins.interrupt(child));
+        if let Some(starter) = &self.setup.children {
+            children.iter().for_each(|child| starter.interrupt(child));
         }
         let timer = (!grace_over).then(|| self.timer(Instant::now() + CANCEL_GRACE, ConversationMsg::GraceOver { round_id }));
         if let Some(resources) = self.resources() {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_had_once_and_is_one_that_model_apis_take() {
+    fn a_name_is_unique_and_one_that_model_apis_accept() {
         let of = |names: &[&str]| Toolset::new(names.iter().map(|name| tool(name, ToolSource::Custom)), None).map(|_| ());
         let longest = "x".repeat(64);
 
@@ -247,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_told_in_the_order_in_which_they_were_given() {
+    fn tools_are_listed_in_the_order_in_which_they_were_given() {
         let set = three();
 
         assert_eq!(names(&set), ["z", "srv__b", "a"]);
-        let told: Vec<_> = set.definitions().iter().map(|told| (told.name.as_str(), told.description.as_str())).collect();
-        assert_eq!(told, [("z", "Does z. And more."), ("srv__b", "Does srv__b. And more."), ("a", "Does a. And more.")]);
+        let listed: Vec<_> = set.definitions().iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
+        assert_eq!(listed, [("z", "Does z. And more."), ("srv__b", "Does srv__b. And more."), ("a", "Does a. And more.")]);
         let schema: Value = set.definitions()[0].input_schema.parse().unwrap();
         assert_eq!(schema, json!({ "type": "object", "properties": { "path": { "type": "string" } } }));
     }
@@ -261,17 +261,17 @@ mod tests {
     fn summaries_say_where_a_tool_comes_from() {
         let summaries: Vec<_> = three().summaries().map(|tool| (tool.name, tool.summary, tool.source)).collect();
 
-        let told = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
+        let summary = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
         assert_eq!(
             summaries,
-            [told("z", ToolSource::BuiltIn), told("srv__b", ToolSource::Mcp("srv".to_owned())), told("a", ToolSource::Custom),]
+            [summary("z", ToolSource::BuiltIn), summary("srv__b", ToolSource::Mcp("srv".to_owned())), summary("a", ToolSource::Custom),]
         );
     }
 
     #[test]
     fn a_set_without_some_tools_is_a_set_of_its_own() {
         let all = three();
-        let mut fewer = all.without(&["z", "nobody"]);
+        let mut fewer = all.without(&["z", "unknown"]);
         assert_eq!((names(&all).len(), names(&fewer)), (3, vec!["srv__b", "a"]));
         assert!(fewer.get("z").is_none() && fewer.spec("z").is_none() && all.get("z").is_some());
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_mebibytes_of_arguments_pass_the_door_and_a_byte_more_does_not() {
+    fn ten_mebibytes_of_arguments_are_accepted_and_a_byte_more_is_refused() {
         let set = three();
         let of = |bytes: usize| RawJson::from_text(format!("{{\"path\":\"{}\"}}", "x".repeat(bytes - "{\"path\":\"\"}".len()))).unwrap();
 

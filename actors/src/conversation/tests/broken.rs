@@ -75,7 +75,7 @@ fn no_broken_list_loses_what_was_said_or_stays_broken() {
             assert_eq!(texts(messages.iter(), role), texts(&list, role), "all that was said is there, in order");
         }
         assert!(repairs.iter().all(|repair| repair.index < list.len()));
-        assert_eq!(repairs.is_empty(), messages.iter().eq(&list), "what was changed is told");
+        assert_eq!(repairs.is_empty(), messages.iter().eq(&list), "each change is reported");
         assert_eq!(History::repair(messages.iter().cloned()), (history.clone(), vec![]), "what is mended stays as it is");
 
         // As a conversation: import the list, reload it, and rewind it to each of its rounds.

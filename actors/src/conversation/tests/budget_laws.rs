@@ -69,15 +69,15 @@ impl Law<'_> {
                     ModelOutcome::Completed { completion, .. } => completion.usage,
                     _ => None,
                 };
-                let said = usage.filter(|usage| usage.input() + usage.output <= 1000 && usage.input() > 0);
-                assert!(said.is_none_or(|usage| usage.input() + usage.output == used_tokens && !estimated), "{usage:?} {used_tokens}");
-                assert!(used_tokens <= 2200, "nobody uses more than the window and an answer");
+                let reported = usage.filter(|usage| usage.input() + usage.output <= 1000 && usage.input() > 0);
+                assert!(reported.is_none_or(|usage| usage.input() + usage.output == used_tokens && !estimated), "{usage:?} {used_tokens}");
+                assert!(used_tokens <= 2200, "no call uses more than the window and an answer");
                 assert_eq!(cost_micro_usd > 0, self.before.rules.pricing.price.is_some() && used_tokens > 0);
             }
             _ => assert_eq!(
                 (used_tokens, cost_micro_usd, estimated),
                 (open.tokens, open.micro_usd, true),
-                "of which nobody tells, counts in full"
+                "whose usage is unknown counts in full"
             ),
         }
     }
@@ -117,7 +117,7 @@ impl Law<'_> {
 
     /// What holds in a round that waits for the answer of the tenant's budget.
     pub(super) fn reserving_rests(&self, state: &Durable) {
-        let reserving = self.after.reserving.expect("somebody is asked");
+        let reserving = self.after.reserving.expect("a reservation is open");
         let measures = |work: &Work| matches!(work, Work::Context { .. });
         assert!(self.after.work.values().all(measures) && self.after.cancelling.is_none());
         let round = state.round.as_ref().unwrap();

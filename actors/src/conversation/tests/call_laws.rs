@@ -27,7 +27,7 @@ impl Law<'_> {
             CallState::Waiting => {
                 assert!(!self.is_stuck(state, batch, call), "the loop guard lets this call through");
                 assert!(attempt == 0 && input == cast::hook(&call.tool_use.name).as_ref());
-                assert!(!asks(state, call) || self.before.rules.approval == ApprovalMode::Auto, "nobody agreed to this call");
+                assert!(!asks(state, call) || self.before.rules.approval == ApprovalMode::Auto, "no person agreed to this call");
             }
             CallState::Allowed { input: agreed } if !self.is_stuck(state, batch, call) => {
                 assert_eq!((attempt, input), (0, Some(agreed)), "only what was agreed to runs")
@@ -129,7 +129,7 @@ impl Law<'_> {
             (CallState::Asked { .. }, None) => panic!("a result without an answer for {id}"),
             (CallState::Waiting | CallState::Allowed { .. }, None) => {
                 let rules = &self.before.rules;
-                let nobody = rules.approval == ApprovalMode::Deny || (rules.approval == ApprovalMode::Ask && !rules.has_approver);
+                let denied = rules.approval == ApprovalMode::Deny || (rules.approval == ApprovalMode::Ask && !rules.has_approver);
                 let code = outcome.error_code.as_deref();
                 let batch = state.batch().expect("a batch is open");
                 match cast::spec(name) {
@@ -138,7 +138,7 @@ impl Law<'_> {
                     None => assert_eq!(code, Some("NOT_FOUND")),
                     Some(_) if cast::is_bad(&call.tool_use.input) => assert_eq!(code, Some("INVALID_PARAMETERS")),
                     Some(_) => {
-                        assert!(nobody && asks(state, call) && call.state == CallState::Waiting, "nothing forbids {id}");
+                        assert!(denied && asks(state, call) && call.state == CallState::Waiting, "nothing forbids {id}");
                         assert_eq!(code, Some("APPROVAL_DENIED"));
                     }
                 }

@@ -72,7 +72,7 @@ impl World {
     /// Grants an open reservation of the tenant's budget.
     fn grant(&mut self) -> Result<(), Cut> {
         match self.activations[0].reserves.pop() {
-            Some(work) => self.tell(0, Input::Budget { work, answer: Ok(()) }),
+            Some(work) => self.input(0, Input::Budget { work, answer: Ok(()) }),
             None => Ok(()),
         }
     }
@@ -134,7 +134,7 @@ impl World {
                 self.interrupt()?;
                 self.tool_by_name("read", output())?;
                 let round_id = self.activations[0].graces.remove(0);
-                self.tell(0, Input::GraceOver { round_id })?;
+                self.input(0, Input::GraceOver { round_id })?;
                 return self.flush();
             }
             Variant::Plain | Variant::Parked | Variant::InModel | Variant::Rewound | Variant::Forked => {}
@@ -180,8 +180,8 @@ impl World {
 
     /// A client without a receipt sends its prompt again under the same key.
     fn ask_again(&mut self) -> Result<(), Cut> {
-        let told = self.sent.iter().any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
-        if told { Ok(()) } else { self.prompt(0, Some("key"), OnBusy::Queue, "body", None) }
+        let answered = self.sent.iter().any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
+        if answered { Ok(()) } else { self.prompt(0, Some("key"), OnBusy::Queue, "body", None) }
     }
 }
 

@@ -155,7 +155,7 @@ impl Law<'_> {
                         acknowledged(state.round.as_ref().unwrap().id, false);
                         let kept =
                             |body: &EntryBody| matches!(body, EntryBody::Injected { client_key, .. } if *client_key == prompt.client_key);
-                        assert_eq!(self.count(kept), 1, "a steering prompt is told to the model, and its key is kept");
+                        assert_eq!(self.count(kept), 1, "the model reads a steering prompt, and its key is kept");
                     }
                     None if state.inbox.len() >= self.before.rules.inbox_prompts_max => refused(&prompt.waiter, "inbox_full"),
                     None if prompt.on_busy == OnBusy::Reject && !idle => refused(&prompt.waiter, "conversation_busy"),
@@ -186,9 +186,9 @@ impl Law<'_> {
                         _ => answered(waiter),
                     }
                 }
-                (_, _) => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
+                (_, _) => assert!(replies.is_empty(), "no caller asked: {replies:?}"),
             },
-            _ => assert!(replies.is_empty(), "nobody asked: {replies:?}"),
+            _ => assert!(replies.is_empty(), "no caller asked: {replies:?}"),
         }
         let interrupt = match self.input {
             Input::Command { command: Command::Interrupt, .. } => Some(&None),
@@ -225,7 +225,7 @@ impl Law<'_> {
             Command::Compact if !idle => refused("round_open"),
             Command::Compact if self.before.work.values().any(|work| matches!(work, Work::Context { .. })) => refused("conversation_busy"),
             Command::Compact => {
-                assert!(replies.is_empty(), "whoever asks for a compaction hears when it is over");
+                assert!(replies.is_empty(), "a compaction is answered when it is over");
                 assert!(self.outcome.effects.iter().any(|effect| matches!(effect, Effect::MeasureContext { waiter: Some(_), .. })));
             }
             Command::Pin { line } => {
@@ -404,7 +404,7 @@ impl Law<'_> {
             EntryBody::BudgetSettled { .. } => self.settled(state, entry),
             EntryBody::ModelCallStarted { step, reserved, reserved_micro_usd } => {
                 self.call_ordered(state, *reserved, *reserved_micro_usd);
-                assert_eq!(cancelling, None, "a cancelled round calls nobody");
+                assert_eq!(cancelling, None, "a cancelled round makes no call");
                 let round = round.expect("a round is open");
                 let again = matches!(round.phase, Phase::Model { .. });
                 assert!(!again || matches!(self.input, Input::Recovered { recovery: Recovery::Resume } | Input::Budget { .. }));
@@ -446,10 +446,10 @@ impl Law<'_> {
             }
             EntryBody::ApprovalAnswered { call, verdict, always } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
-                let CallState::Asked { expires_at, .. } = &call.state else { panic!("nobody was asked") };
+                let CallState::Asked { expires_at, .. } = &call.state else { panic!("no approval was asked") };
                 let fits = match (self.input, verdict) {
-                    (Input::Command { command: Command::Approve { tool_call_id, allow, always: wish }, .. }, ApprovalVerdict::Allowed) => {
-                        *allow && always == wish && *tool_call_id == call.tool_use.id
+                    (Input::Command { command: Command::Approve { tool_call_id, allow, always: asked }, .. }, ApprovalVerdict::Allowed) => {
+                        *allow && always == asked && *tool_call_id == call.tool_use.id
                     }
                     (Input::Command { command: Command::Approve { tool_call_id, allow, .. }, .. }, ApprovalVerdict::Denied) => {
                         !allow && *tool_call_id == call.tool_use.id
@@ -643,7 +643,7 @@ fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entr
             match phase {
                 Phase::Batch(batch) => assert!(calls > 0 && batch.calls.len() == calls),
                 Phase::Ready => assert!(calls == 0 && goes_on),
-                Phase::Ended { stop: because } => assert!(calls == 0 && !goes_on && because == stop, "who spoke meanwhile is heard"),
+                Phase::Ended { stop: because } => assert!(calls == 0 && !goes_on && because == stop, "an injected message is answered"),
                 Phase::Model { .. } => panic!("the call is over"),
             }
             assert_eq!(matches!(phase, Phase::Batch(_)), calls > 0);

@@ -107,7 +107,7 @@ impl World {
             return self.activate(recovery);
         }
         if self.rng.percent(weather.people) {
-            return self.somebody_acts(weather);
+            return self.user_acts(weather);
         }
         if self.rng.percent(2) {
             self.take_snapshot(self.activations.len() - 1);
@@ -141,7 +141,7 @@ impl World {
                 } else if self.rng.percent(50) {
                     Fault::Lost
                 } else {
-                    Fault::Untold
+                    Fault::StoredButFailed
                 };
                 self.store_works(fault)
             }
@@ -169,32 +169,32 @@ impl World {
                 if self.rng.percent(10) {
                     self.activations[index].late.push(Input::RetryDue { batch, call });
                 }
-                self.tell(index, Input::RetryDue { batch, call })
+                self.input(index, Input::RetryDue { batch, call })
             }
             8 => {
                 let (work, state) = self.activations[index].measures.remove(0);
                 let outcome = measured(&mut self.rng, &state, &self.rules);
-                self.tell(index, Input::Context { work, outcome })
+                self.input(index, Input::Context { work, outcome })
             }
             9 => {
                 let (work, answer) = (self.activations[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
                 if self.rng.percent(10) {
                     self.activations[index].late.push(Input::Budget { work, answer });
                 }
-                self.tell(index, Input::Budget { work, answer })
+                self.input(index, Input::Budget { work, answer })
             }
             _ => {
                 let round_id = self.activations[index].graces.remove(0);
-                self.tell(index, Input::GraceOver { round_id })
+                self.input(index, Input::GraceOver { round_id })
             }
         }
     }
 
-    fn somebody_acts(&mut self, weather: Weather) -> Result<(), Cut> {
+    fn user_acts(&mut self, weather: Weather) -> Result<(), Cut> {
         // Most mail goes to the newest activation; older ones may still receive some.
         let index = if self.rng.percent(50) { self.activations.len() - 1 } else { self.rng.below(self.activations.len()) };
         if self.rng.percent(weather.drain) {
-            return self.tell(index, Input::Drain);
+            return self.input(index, Input::Drain);
         }
         if self.rng.percent(weather.idle_work) {
             let waiter = self.waiter();
@@ -232,7 +232,7 @@ impl World {
                     message: String::new(),
                     retry_after_ms: None,
                 });
-                self.tell(index, Input::Cancel { failure })
+                self.input(index, Input::Cancel { failure })
             }
             42..54 => {
                 let id =
@@ -255,7 +255,7 @@ impl World {
                 known.push(PromptId::from_random(self.rng.bytes()));
                 let prompt_id = *self.rng.pick(&known);
                 let reason = *self.rng.pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
-                self.tell(index, Input::Withdraw { prompt_id, reason })
+                self.input(index, Input::Withdraw { prompt_id, reason })
             }
             92..95 => self.command(index, Command::Compact, waiter),
             87..92 => {
@@ -274,7 +274,7 @@ impl World {
                 if self.rng.percent(40) {
                     self.now = self.now.plus_ms(25 * 3_600_000);
                 }
-                self.tell(index, Input::Tick)
+                self.input(index, Input::Tick)
             }
             _ => self.late_mail(index),
         }
@@ -286,7 +286,7 @@ impl World {
         if !activation.late.is_empty() && self.rng.percent(50) {
             let place = self.rng.below(activation.late.len());
             let input = self.activations[index].late.remove(place);
-            return self.tell(index, input);
+            return self.input(index, input);
         }
         let work = WorkId {
             epoch: Epoch(activation.volatile.epoch.0 - self.rng.below(2) as u64),
@@ -304,7 +304,7 @@ impl World {
             4 | 5 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
             _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
         };
-        self.tell(index, input)
+        self.input(index, input)
     }
 
     /// A client sends a prompt. Under a known key it mostly has the same body.
@@ -328,7 +328,7 @@ impl World {
             waiter,
         };
         self.sent.push(Sent { id: prompt.id, round_id: prompt.round_id, key: key.map(str::to_owned), on_busy, waiter });
-        self.tell(index, Input::Prompt(prompt))
+        self.input(index, Input::Prompt(prompt))
     }
 
     fn model(&mut self, cancelled: bool) -> ModelOutcome {
@@ -361,8 +361,8 @@ impl World {
                     ProviderStop::ContextWindowExceeded,
                     ProviderStop::Other,
                 ];
-                let usual = if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn };
-                let stop = if rng.percent(65) { usual } else { *rng.pick(&stops) };
+                let expected = if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn };
+                let stop = if rng.percent(65) { expected } else { *rng.pick(&stops) };
                 let usage = Usage { input_uncached: number, cache_read: 1, cache_write: 2, output: 3 };
                 let usage = rng.percent(90).then_some(usage);
                 ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: Some("raw".into()), usage, raw_usage: None } }

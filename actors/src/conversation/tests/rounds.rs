@@ -119,7 +119,7 @@ pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMark
             let place = was.iter().position(|mark| mark.id == *round_id).expect("the round was there");
             assert_eq!((is, was[place].start), (&was[..place], *keep), "later rounds go too");
             assert!(state.history.messages().iter().eq(history.messages().iter().take(*keep as usize)), "what is left is what was before");
-            assert_eq!(state.last_usage.input(), 0, "nobody counted what is left");
+            assert_eq!(state.last_usage.input(), 0, "what is left was never counted");
         }
         EntryBody::Imported { messages, rounds } => {
             assert!(state.history.messages().iter().eq(messages));

@@ -80,9 +80,9 @@ impl Law<'_> {
             EntryBody::SkillsOffered { index, message } => {
                 let view = self.before.skills.as_ref().expect("a host with skills");
                 assert_eq!(*index, *view.index);
-                assert_ne!(state.skills.latest(), Some(index), "a list is told once");
+                assert_ne!(state.skills.latest(), Some(index), "a list is offered once");
                 assert_eq!(message.is_some(), state.skills.offered.is_some(), "the first stands in the system prompt");
-                assert!(state.round.is_none() && !state.inbox.is_empty(), "a list is told when a round begins");
+                assert!(state.round.is_none() && !state.inbox.is_empty(), "a list is offered when a round begins");
             }
             EntryBody::SkillActivated { name, activation_id, by, message, .. } => {
                 let (loaded, who) = match self.input {
@@ -92,7 +92,7 @@ impl Law<'_> {
                 };
                 assert!(fits(state, self.before, loaded) && (who == ActivatedBy::User || !cancelled), "{name} may not be active");
                 assert_eq!((name, activation_id, *by), (&loaded.skill_name, &loaded.activation_id, who));
-                assert!(crate::chat::is_reminder(&message.text()), "a skill speaks as a reminder");
+                assert!(crate::chat::is_reminder(&message.text()), "a skill enters as a reminder");
             }
             EntryBody::SkillDeactivated { name, activation_id } => {
                 let top = state.skills.stack.frames().last().expect("a skill is active");
@@ -109,7 +109,7 @@ impl Law<'_> {
         let skills = &state.skills;
         let mut names = skills.stack.names();
         names.sort();
-        assert_eq!(names, skills.active.keys().cloned().collect::<Vec<_>>(), "stack and context tell the same");
+        assert_eq!(names, skills.active.keys().cloned().collect::<Vec<_>>(), "stack and map agree");
         assert!(
             state.round.is_some() || skills.active.values().all(|skill| skill.by == ActivatedBy::User),
             "the model's skills end with its round"

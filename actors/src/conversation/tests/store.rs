@@ -17,7 +17,7 @@ pub(super) enum Fault {
     /// Reported as unavailable, and not stored.
     Lost,
     /// Reported as unavailable, but stored.
-    Untold,
+    StoredButFailed,
 }
 
 /// What the store reports to an activation about an append.
@@ -50,7 +50,7 @@ impl Store {
         assert!(batch.epoch == self.head.epoch || batch.epoch == self.head.epoch.next());
         self.entries.extend(batch.entries);
         self.head = Head { epoch: batch.epoch, seq: end };
-        Some((activation, if fault == Fault::Untold { Notice::Failed } else { Notice::Stored(end) }))
+        Some((activation, if fault == Fault::StoredButFailed { Notice::Failed } else { Notice::Stored(end) }))
     }
 
     pub(super) fn load(&self, with_snapshot: bool) -> Loaded {

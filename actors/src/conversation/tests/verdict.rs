@@ -155,7 +155,7 @@ impl World {
                 }
                 Some(Reply::Refused(_)) => assert!(!accepted.contains_key(&sent.id), "a refused prompt is not accepted"),
                 Some(Reply::Answered) => panic!("a prompt is acknowledged or refused"),
-                None => assert!(self.crashes > 0 || self.activations_begun > 1, "nobody is left without an answer"),
+                None => assert!(self.crashes > 0 || self.activations_begun > 1, "every caller gets an answer"),
             }
         }
         judge_rounds(entries);
@@ -172,13 +172,13 @@ impl World {
             state.apply(entry).expect("it was applied before");
         }
         if self.crashes == 0 && self.activations_begun == 1 {
-            assert_eq!(self.published, all, "nothing that happened was left untold");
+            assert_eq!(self.published, all, "everything that happened was published");
             return;
         }
         let mut seen = self.published.clone();
         seen.sort_by_key(|(id, _)| *id);
         let ids: BTreeSet<EventId> = seen.iter().map(|(id, _)| *id).collect();
-        assert_eq!(ids.len(), seen.len(), "an event is told once");
+        assert_eq!(ids.len(), seen.len(), "an event is published once");
         let projected: Vec<_> = all.into_iter().filter(|(id, _)| ids.contains(id)).collect();
         assert_eq!(seen, projected, "what was seen is what is projected");
     }
@@ -204,8 +204,8 @@ fn judge_words(entries: &[Entry], state: &Durable) {
         match &entry.body {
             EntryBody::Compacted { .. } => {
                 // What a compaction drops stays in the journal before it.
-                for (word, count) in said_in(before.messages().iter()) {
-                    let left = said_in(fold.history.messages().iter()).get(&word).copied().unwrap_or(0);
+                for (word, count) in texts_in(before.messages().iter()) {
+                    let left = texts_in(fold.history.messages().iter()).get(&word).copied().unwrap_or(0);
                     assert!(left <= count, "a compaction says nothing in a person's name");
                     words.entry(word).and_modify(|known| *known -= count - left);
                 }
@@ -219,32 +219,32 @@ fn judge_words(entries: &[Entry], state: &Durable) {
             EntryBody::PromptWithdrawn { prompt_id, .. } => drop(words.remove(&prompts[prompt_id].text())),
             body if super::budget_laws::is_reminder(body) => {}
             EntryBody::Injected { message, .. } => *words.entry(message.text()).or_default() += 1,
-            EntryBody::Imported { messages, .. } => words = said_in(messages),
+            EntryBody::Imported { messages, .. } => words = texts_in(messages),
             EntryBody::Reset {} => words.clear(),
             EntryBody::Rewound { .. } => {
                 // A law of the entry says that the rest is the start of the former history.
                 let upto = entries.iter().take_while(|other| other.seq <= entry.seq);
                 let mut state = Durable::default();
                 upto.for_each(|entry| state.apply(entry).expect("it was applied before"));
-                words = said_in(state.history.messages().iter());
+                words = texts_in(state.history.messages().iter());
             }
             _ => {}
         }
     }
-    assert_eq!(said_in(state.history.messages().iter()), words, "what people said stands in the history once");
+    assert_eq!(texts_in(state.history.messages().iter()), words, "what people said stands in the history once");
 }
 
 /// The texts of users in `messages`, each with its number of occurrences.
-fn said_in<'a>(messages: impl IntoIterator<Item = &'a Message>) -> BTreeMap<String, i32> {
-    let mut heard: BTreeMap<String, i32> = BTreeMap::new();
+fn texts_in<'a>(messages: impl IntoIterator<Item = &'a Message>) -> BTreeMap<String, i32> {
+    let mut counts: BTreeMap<String, i32> = BTreeMap::new();
     for message in messages {
         for block in message.blocks() {
             if let ContentBlock::Text(text) = block
                 && (text.text.starts_with("prompt ") || text.text.starts_with("injected "))
             {
-                *heard.entry(text.text).or_default() += 1;
+                *counts.entry(text.text).or_default() += 1;
             }
         }
     }
-    heard
+    counts
 }

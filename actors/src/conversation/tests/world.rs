@@ -86,7 +86,7 @@ pub(super) struct Activation {
     waits: VecDeque<Wait>,
     base: Seq,
     written: Vec<StoredEntry>,
-    told: Seq,
+    stored_seq: Seq,
     unpublished: VecDeque<(EventId, EventKind)>,
     not_started: BTreeSet<(Seq, u32)>,
 }
@@ -274,7 +274,7 @@ impl World {
             number,
             shadow: durable.clone(),
             base: durable.head,
-            told: durable.head,
+            stored_seq: durable.head,
             durable,
             volatile,
             append_queue: AppendQueue::new(loaded.head),
@@ -296,7 +296,7 @@ impl World {
             unpublished: VecDeque::new(),
             not_started: BTreeSet::new(),
         });
-        self.tell(self.activations.len() - 1, Input::Recovered { recovery })
+        self.input(self.activations.len() - 1, Input::Recovered { recovery })
     }
 
     /// Kills the host: everything that is not stored is lost; the first `stored` appends under way
@@ -312,11 +312,11 @@ impl World {
     }
 
     pub(super) fn command(&mut self, index: usize, command: Command, waiter: WaiterId) -> Result<(), Cut> {
-        self.tell(index, Input::Command { command, waiter })
+        self.input(index, Input::Command { command, waiter })
     }
 
     /// Gives an input to an activation, as its shell does: decide, apply, encode, send, perform.
-    pub(super) fn tell(&mut self, index: usize, input: Input) -> Result<(), Cut> {
+    pub(super) fn input(&mut self, index: usize, input: Input) -> Result<(), Cut> {
         let now = self.now;
         let left = *self.rng.pick(&[100, 60, 20, 5, 0]);
         let activation = &mut self.activations[index];
@@ -366,10 +366,10 @@ impl World {
             assert!(batch.is_none() && free.is_empty(), "an activation that is over sends and shows nothing");
             return Ok(());
         }
-        let behind_first = activation.told == activation.base && activation.written.len() > sent;
+        let behind_first = activation.stored_seq == activation.base && activation.written.len() > sent;
         let goes = has_entries && !activation.append_queue.is_paused() && !behind_first;
         assert_eq!(batch.is_some(), goes, "entries go to the store at once, unless it is away or the first ones are not known to be there");
-        if activation.told >= tail {
+        if activation.stored_seq >= tail {
             assert_eq!(free, waiting, "what waits for nothing is free");
         } else {
             assert!(free.is_empty(), "what waits is kept");
@@ -456,14 +456,14 @@ impl World {
     }
 
     fn reply(&mut self, waiter: WaiterId, reply: Reply) {
-        self.log(|| format!("    waiter {} is told {reply:?}", waiter.0));
+        self.log(|| format!("    waiter {} gets {reply:?}", waiter.0));
         assert_eq!(self.replies.insert(waiter, reply), None, "a caller is answered once");
     }
 
     /// A model call of an activation ends.
     pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
         let work = self.activations[index].models.remove(place);
-        self.tell(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
+        self.input(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
     }
 
     /// An attempt of a tool call ends.
@@ -477,7 +477,7 @@ impl World {
         } else {
             activation.not_started.remove(&key);
         }
-        self.tell(index, Input::Tool { work: start.work, result, duration_ms: 7 })
+        self.input(index, Input::Tool { work: start.work, result, duration_ms: 7 })
     }
 
     /// The store handles the next append.
@@ -551,13 +551,13 @@ impl World {
     /// performed, and its events are published.
     fn release(&mut self, index: usize, seq: Seq, released: Vec<Wait>) -> Result<(), Cut> {
         let activation = &mut self.activations[index];
-        activation.told = activation.told.max(seq);
-        let told = activation.told;
-        assert!(activation.append_queue.stored_head().seq == told && told <= self.store.head.seq);
-        let count = activation.waits.iter().take_while(|wait| wait.tail <= told).count();
+        activation.stored_seq = activation.stored_seq.max(seq);
+        let stored_seq = activation.stored_seq;
+        assert!(activation.append_queue.stored_head().seq == stored_seq && stored_seq <= self.store.head.seq);
+        let count = activation.waits.iter().take_while(|wait| wait.tail <= stored_seq).count();
         let expected: Vec<Wait> = activation.waits.drain(..count).collect();
         assert_eq!(released, expected, "what waited is released by its own entries, no sooner and no later");
-        while let Some((id, kind)) = activation.unpublished.pop_front_if(|(id, _)| id.seq <= told) {
+        while let Some((id, kind)) = activation.unpublished.pop_front_if(|(id, _)| id.seq <= stored_seq) {
             let own = &activation.written[(id.seq.0 - activation.base.0) as usize - 1];
             assert_eq!(&self.store.entries[id.seq.0 as usize - 1], own, "nothing is shown before it is stored");
             self.published.push((id, kind));
@@ -571,7 +571,7 @@ impl World {
     /// Writes a snapshot if everything that the activation knows is stored.
     pub(super) fn take_snapshot(&mut self, index: usize) {
         let activation = &self.activations[index];
-        if activation.append_queue.is_empty() && activation.told == activation.durable.head && !activation.over {
+        if activation.append_queue.is_empty() && activation.stored_seq == activation.durable.head && !activation.over {
             self.store.snapshot = Some((activation.durable.head, activation.durable.snapshot()));
         }
     }
