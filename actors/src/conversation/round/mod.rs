@@ -144,7 +144,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
     match input {
         Input::Recovered { recovery } => recover(&mut decision, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
-        Input::Command { command, waiter } => obey(&mut decision, command, *waiter),
+        Input::Command { command, waiter } => take_command(&mut decision, command, *waiter),
         Input::Model { work, outcome, model } => model_ended(&mut decision, *work, outcome, model),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
         Input::Tool { work, result, duration_ms } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
@@ -163,7 +163,7 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
 }
 
 /// Decides a caller's command.
-fn obey(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: WaiterId) {
+fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: WaiterId) {
     match command {
         Command::Interrupt if decision.durable.round.is_none() => decision.refuse(waiter, Refusal::NoSuch("open round")),
         Command::Interrupt => {
