@@ -50,7 +50,7 @@ fn activation(
     let policy = decision.volatile.skills.as_ref().map_or(&default_policy, |view| &*view.policy);
     skills.stack.check(name, policy)?;
     let text = loaded.text();
-    let instructions = if skills.has_assistant_messages(name, &text) {
+    let instructions = if skills.has_shown(name, &text) {
         format!("The skill {name} is active again. Its instructions above hold, unchanged.")
     } else {
         text.clone()
