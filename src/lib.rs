@@ -145,6 +145,8 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
+#[cfg(feature = "config")]
+mod real_path;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "http")]

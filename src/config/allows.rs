@@ -7,8 +7,8 @@
 use super::{
     Layer, Setting, Store,
     keys::{FALLBACK_SECTION, PROVIDER_SECTION, TENANT_SECTION},
-    show::in_quotes,
     tokens,
+    toml_text::in_quotes,
     value::Value,
     web,
 };

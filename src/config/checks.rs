@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use callboard_actors::{ids::TenantId, policy::Budget};
@@ -12,6 +12,7 @@ use super::{
     error::{ConfigError, Origin, hint, quoted},
     keys::{FALLBACK_SECTION, TENANT_SECTION},
 };
+use crate::real_path::real_or_nearest;
 
 /// Checks references to providers and the uniqueness of keys. A mistake here is an error wherever
 /// the configuration is read.
@@ -251,24 +252,6 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
         .filter(|tenant| tenant.key_sha256.is_empty())
         .map(|tenant| format!("tenant `{}` has no `key_sha256`: no caller can use it until the operator adds a key", tenant.id));
     shared.chain(keyless).collect()
-}
-
-/// Resolves a path that may not exist yet: canonicalizes the nearest existing ancestor and appends
-/// the remaining components. A `..` among them removes the component before it.
-pub(crate) fn real_or_nearest(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for parent in absolute.ancestors() {
-        if let (Ok(mut real), Ok(rest)) = (parent.canonicalize(), absolute.strip_prefix(parent)) {
-            for part in rest.components() {
-                match part {
-                    Component::ParentDir => drop(real.pop()),
-                    part => real.push(part),
-                }
-            }
-            return real;
-        }
-    }
-    absolute
 }
 
 #[cfg(test)]

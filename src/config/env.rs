@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use super::{
     Layer, ProviderLayer, Setting,
     error::{ConfigError, Origin, hint, quoted},
-    keys::{self, Key, PROVIDER_SECTION},
+    keys::{self, PROVIDER_SECTION},
     value::Base,
 };
 
@@ -16,20 +16,6 @@ const PREFIX: &str = "CALLBOARD_";
 /// that only tests read.
 pub const NOT_SETTINGS: &[&str] =
     &["CALLBOARD_CONFIG", "CALLBOARD_LOG", "CALLBOARD_CASSETTES", "CALLBOARD_LONG", "CALLBOARD_SEED", "CALLBOARD_MCP_PEERS"];
-
-/// The variable of a key; `provider` is the provider's name for keys of `[[provider]]`.
-pub(super) fn variable(key: &Key, provider: Option<&str>) -> String {
-    let name = key.name.to_ascii_uppercase();
-    match provider {
-        Some(provider) => format!("CALLBOARD_PROVIDER__{}__{name}", shouted(provider)),
-        None => format!("CALLBOARD_{}__{name}", key.section.to_ascii_uppercase().replace('.', "__")),
-    }
-}
-
-/// A provider's name as it appears in a variable: upper case, with `_` for other characters.
-pub(super) fn shouted(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
-}
 
 /// Whether a variable with our prefix is not ours: Kubernetes derives some from a service named
 /// `callboard`, and some are only read by tests.
@@ -48,8 +34,8 @@ pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) 
         }
         let from = Origin::Environment(name.clone());
         let (key, provider) = match rest.strip_prefix("PROVIDER__").and_then(|rest| rest.rsplit_once("__")) {
-            Some((provider, key)) => (find(keys::PROVIDER.iter(), key), Some(provider)),
-            None => (keys::plain().find(|key| variable(key, None) == *name), None),
+            Some((provider, key)) => (keys::PROVIDER.iter().find(|known| known.name.to_ascii_uppercase() == key), Some(provider)),
+            None => (keys::plain().find(|key| key.variable() == *name), None),
         };
         let Some(key) = key.filter(|key| (key.section, key.name) != (PROVIDER_SECTION, "name")) else {
             return Err(unknown(name, provider));
@@ -61,7 +47,7 @@ pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) 
         let setting = Setting { key, value, from: from.clone() };
         match provider {
             None => layer.settings.push(setting),
-            Some(provider) => match layer.providers.iter_mut().find(|known| known.is_called(provider)) {
+            Some(provider) => match layer.providers.iter_mut().find(|known| known.has_variable_part(provider)) {
                 Some(known) => known.settings.push(setting),
                 None => layer.providers.push(ProviderLayer::named(provider.to_ascii_lowercase(), from, Some(setting))),
             },
@@ -70,14 +56,10 @@ pub(super) fn read(environment: &BTreeMap<String, String>, home: Option<&Path>) 
     Ok(layer)
 }
 
-fn find<'a>(mut keys: impl Iterator<Item = &'a Key>, shouted: &str) -> Option<&'a Key> {
-    keys.find(|key| key.name.to_ascii_uppercase() == shouted)
-}
-
 fn unknown(given: &str, provider: Option<&str>) -> ConfigError {
     let known: Vec<String> = match provider {
-        Some(provider) => keys::PROVIDER.iter().filter(|key| key.name != "name").map(|key| variable(key, Some(provider))).collect(),
-        None => keys::plain().map(|key| variable(key, None)).chain(NOT_SETTINGS.iter().map(|name| (*name).to_owned())).collect(),
+        Some(provider) => keys::PROVIDER.iter().filter(|key| key.name != "name").map(|key| key.variable_of_provider(provider)).collect(),
+        None => keys::plain().map(|key| key.variable()).chain(NOT_SETTINGS.iter().map(|name| (*name).to_owned())).collect(),
     };
     // The prefix is dropped first: its ten letters always match and would make every name look
     // near.

@@ -9,10 +9,9 @@ use std::{
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Layer, ProviderLayer, Setting,
+    Layer, ProviderLayer, Setting, TenantLayer,
     error::{ConfigError, Origin, hint, quoted},
     keys::{self, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
-    tenant::TenantLayer,
     tokens,
     value::{Base, describe},
 };

@@ -5,25 +5,11 @@ use callboard_actors::ports::ExecLimits;
 
 use super::{
     tokens,
+    tool_names::TOOL_NAMES,
     value::{Kind, Value},
     web,
 };
 use crate::limits::Limits;
-
-/// Names of the built-in tools that `[tools] enabled` accepts.
-pub const TOOL_NAMES: &[&str] = &[
-    "bash",
-    "create_subagent",
-    "file_edit",
-    "file_list",
-    "file_read",
-    "grep_search",
-    "memory",
-    "read_more",
-    "think",
-    "web_fetch",
-    "web_search",
-];
 
 /// Largest count: a larger number is probably a typing mistake.
 const COUNT_MAX: u64 = 1_000_000_000;
@@ -50,6 +36,21 @@ impl Key {
     pub(super) fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
+
+    /// The environment variable that sets the key.
+    pub(super) fn variable(&self) -> String {
+        format!("CALLBOARD_{}__{}", self.section.to_ascii_uppercase().replace('.', "__"), self.name.to_ascii_uppercase())
+    }
+
+    /// The environment variable that sets the key for one provider.
+    pub(super) fn variable_of_provider(&self, provider: &str) -> String {
+        format!("CALLBOARD_PROVIDER__{}__{}", variable_part(provider), self.name.to_ascii_uppercase())
+    }
+}
+
+/// A provider's name as it appears in a variable: upper case, with `_` for other characters.
+pub(super) fn variable_part(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
 const fn key(section: &'static str, name: &'static str, kind: Kind, what: &'static str) -> Key {
@@ -395,12 +396,12 @@ pub(super) fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
 pub fn reference() -> String {
     let mut text = String::from("| Key | Environment | Value |\n|---|---|---|\n");
     for key in plain() {
-        text += &format!("| `[{}] {}` | `{}` | {} |\n", key.section, key.name, super::env::variable(key, None), key.what);
+        text += &format!("| `[{}] {}` | `{}` | {} |\n", key.section, key.name, key.variable(), key.what);
     }
     // A variable contains the provider's name, so no variable can set the name.
     text += "| `[[provider]] name` | | name for `--provider` and variables; its kind by default |\n";
     for key in PROVIDER.iter().filter(|key| key.name != "name") {
-        text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, super::env::variable(key, Some("NAME")), key.what);
+        text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, key.variable_of_provider("NAME"), key.what);
     }
     for key in FALLBACK.iter().chain(of_tenants()) {
         text += &match key.section.split_once('.') {

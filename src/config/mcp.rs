@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     error::{ConfigError, Origin, hint, quoted},
-    show::{in_quotes, whole},
+    toml_text::{in_quotes, whole},
 };
 use crate::mcp::{
     McpServerConfig, McpTransport, Trust,

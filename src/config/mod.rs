@@ -35,6 +35,8 @@ mod secret;
 mod show;
 mod tenant;
 mod tokens;
+mod toml_text;
+mod tool_names;
 mod value;
 mod web;
 
@@ -50,20 +52,20 @@ use callboard_actors::{
 };
 #[cfg(all(test, feature = "cli"))]
 pub(crate) use checks::NEED_WORKSPACE;
-pub(crate) use checks::real_or_nearest;
 #[cfg(feature = "cli")]
 pub(crate) use checks::{Overlap, overlap, stored};
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
 use keys::Key;
-pub use keys::{TOOL_NAMES, reference};
+pub use keys::reference;
 pub use observability::Observability;
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
 pub use tenant::{MemoryScope, TenantSection};
 pub use tokens::TokensConfig;
+pub use tool_names::TOOL_NAMES;
 pub use value::Store;
 use value::{Base, Value, same_file};
 pub use web::WebConfig;
@@ -195,7 +197,7 @@ type Settings = BTreeMap<(&'static str, &'static str), Setting>;
 struct Layer {
     settings: Vec<Setting>,
     providers: Vec<ProviderLayer>,
-    tenants: Vec<tenant::TenantLayer>,
+    tenants: Vec<TenantLayer>,
     encoders: BTreeMap<String, EncoderConfig>,
     compaction: Option<callboard_actors::compactor::CompactionSettings>,
     observability: Option<Observability>,
@@ -207,6 +209,13 @@ struct Layer {
 /// The keys that one source sets for one provider.
 #[derive(Debug)]
 struct ProviderLayer {
+    at: Origin,
+    settings: Vec<Setting>,
+}
+
+/// The keys that one file sets for one tenant.
+#[derive(Debug)]
+struct TenantLayer {
     at: Origin,
     settings: Vec<Setting>,
 }

@@ -1,10 +1,7 @@
 //! Decides which values of an untrusted file take effect: those that allow less than the
 //! configuration without the file. Pure.
 
-use super::{
-    keys::{Key, TOOL_NAMES},
-    value::Value,
-};
+use super::{keys::Key, tool_names::TOOL_NAMES, value::Value};
 
 /// Limits that a project may lower: what one task may do and how long it may take. Limits of the
 /// host's queues are excluded, because lowering them makes nothing safer.

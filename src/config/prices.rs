@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     error::{ConfigError, Origin, hint, quoted},
-    show::in_quotes,
+    toml_text::in_quotes,
 };
 
 /// The section's name.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ProviderLayer, Secret, Setting, Settings, by_name, env,
+    ProviderLayer, Secret, Setting, Settings, by_name,
     error::{ConfigError, Origin, quoted},
     keys::{self, FALLBACK_SECTION, PROVIDER_KINDS, PROVIDER_SECTION},
     value::{Value, listed},
@@ -244,9 +244,9 @@ impl ProviderLayer {
         text("name").or_else(|| text("kind"))
     }
 
-    /// Whether `shouted`, the name part of a variable, refers to this provider.
-    pub(super) fn is_called(&self, shouted: &str) -> bool {
-        self.name().is_some_and(|name| env::shouted(name) == env::shouted(shouted))
+    /// Whether `part`, the name part of a variable, refers to this provider.
+    pub(super) fn has_variable_part(&self, part: &str) -> bool {
+        self.name().is_some_and(|name| keys::variable_part(name) == keys::variable_part(part))
     }
 }
 
@@ -274,8 +274,8 @@ pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> 
 /// Applies variables to the providers that they name; an unknown name adds a provider at the end.
 pub(super) fn override_from_environment(providers: &mut Vec<ProviderLayer>, variables: Vec<ProviderLayer>) {
     for layer in variables {
-        let called = layer.name().map(env::shouted).unwrap_or_default();
-        match providers.iter_mut().find(|known| known.is_called(&called)) {
+        let called = layer.name().map(keys::variable_part).unwrap_or_default();
+        match providers.iter_mut().find(|known| known.has_variable_part(&called)) {
             Some(known) => known.settings.extend(layer.settings.into_iter().filter(|setting| setting.key.name != "name")),
             None => providers.push(layer),
         }

@@ -1,12 +1,13 @@
 //! Prints the effective configuration as TOML that can be read again.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 use super::{
     Config, Settings, Store,
     error::{Origin, quoted},
     keys::{self, FALLBACK_SECTION, Key, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
     tokens,
+    toml_text::{in_quotes, whole},
     value::Value,
     web,
 };
@@ -139,28 +140,7 @@ fn toml_value(value: &Value) -> String {
     }
 }
 
-/// Makes a path absolute, so that the output means the same in another folder.
-pub(super) fn whole(path: &Path) -> String {
-    std::path::absolute(path).as_deref().unwrap_or(path).to_string_lossy().into_owned()
-}
-
 /// Formats seconds; whole seconds have no fraction.
 fn seconds(time: Duration) -> String {
     if time.subsec_nanos() == 0 { time.as_secs().to_string() } else { format!("{:?}", time.as_secs_f64()) }
-}
-
-/// Formats a basic TOML string.
-pub(super) fn in_quotes(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

@@ -7,7 +7,7 @@ use callboard_actors::{ids::TenantId, policy::Budget, tenant::Quotas};
 use serde_json::{Map, Value as Json};
 
 use super::{
-    Approve, Setting, Settings, by_name,
+    Approve, Settings, TenantLayer, by_name,
     error::{ConfigError, Origin, quoted},
     file,
     keys::{BUDGET_SECTION, EACH_SECTION, QUOTAS_SECTION, TENANT_SECTION},
@@ -62,13 +62,6 @@ pub enum MemoryScope {
     Conversation,
     /// All conversations of the tenant share one.
     Tenant,
-}
-
-/// The keys that one file sets for one tenant.
-#[derive(Debug)]
-pub(super) struct TenantLayer {
-    pub(super) at: Origin,
-    pub(super) settings: Vec<Setting>,
 }
 
 impl TenantSection {

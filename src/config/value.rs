@@ -12,7 +12,7 @@ use toml::de::DeValue;
 use super::{
     error::{hint, quoted},
     hosted,
-    keys::TOOL_NAMES,
+    tool_names::{TOOL_NAMES, is_of_server},
 };
 
 /// Ten years, in seconds: a longer time is probably a mistake, and clock arithmetic cannot
@@ -293,13 +293,6 @@ fn a_name(name: &str, known: &[&str]) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     Err(format!("lists the unknown name `{}`; {}", quoted(name), hint(name, known.iter().copied())))
-}
-
-/// Whether a name has the form `server__tool`. The tools of an MCP server are known only once it
-/// was asked.
-fn is_of_server(name: &str) -> bool {
-    let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    name.split_once("__").is_some_and(|(server, tool)| word(server) && word(tool))
 }
 
 fn a_host(text: &str) -> Result<String, String> {

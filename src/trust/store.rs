@@ -10,7 +10,7 @@ use callboard_actors::ports::Clock as _;
 use serde::{Deserialize, Serialize};
 
 use super::content;
-use crate::{clock::SystemClock, config::real_or_nearest, private};
+use crate::{clock::SystemClock, private, real_path::real_or_nearest};
 
 /// Maximum size of the store in bytes: about ten thousand agreements.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;

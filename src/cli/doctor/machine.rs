@@ -9,8 +9,9 @@ use std::{
 
 use super::Finding;
 use crate::{
-    config::{Config, Store, overlap, real_or_nearest},
+    config::{Config, Store, overlap},
     http::HttpBounds,
+    real_path::real_or_nearest,
 };
 
 /// Less free space than this, in bytes, is an error: a store that cannot write accepts no prompts.
