@@ -118,7 +118,7 @@ impl TenantOperator {
             config.check().map(|()| config)
         });
         let mut config = read.await.map_err(|error| AppError::Tools(error.to_string()))??;
-        let needs_restart = config.keep_fixed(&state.config);
+        let needs_restart = config.keep_restart_only(&state.config);
         let mut stored = self.with_pauses(&state);
         for tenant in &config.tenants {
             // A pause that the file sets or changes since the last load overrides one that was set

@@ -55,7 +55,7 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
         let mut config = Config::load(file.as_deref(), process_environment())?;
         // Without the untrusted file, `serve` would start with different settings and fewer tenants
         // than its user expects.
-        config.demand_trust()?;
+        config.require_trust()?;
         // Register the keys before the configuration is used, so that no log line can show a new
         // key.
         redactor.learn(config.masked_texts());

@@ -16,7 +16,7 @@ use crate::real_path::real_or_nearest;
 
 /// Checks references to providers and the uniqueness of keys. A mistake here is an error wherever
 /// the configuration is read.
-pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
+pub(super) fn references(config: &Config) -> Result<(), ConfigError> {
     for provider in &config.providers {
         if let Some(fallback) = &provider.fallback {
             let at = provider.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
@@ -25,7 +25,7 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
                 return Err(ConfigError::Inconsistent { at, problem });
             }
             known_provider(config, &fallback.provider, &at)?;
-            if let Some(back) = circle(config, &provider.name) {
+            if let Some(back) = fallback_cycle(config, &provider.name) {
                 let problem = format!("the fallback of provider `{}` leads back to it, by `{}`", quoted(&provider.name), quoted(&back));
                 return Err(ConfigError::Inconsistent { at, problem });
             }
@@ -50,10 +50,10 @@ pub(super) fn names(config: &Config) -> Result<(), ConfigError> {
 }
 
 /// Folders that usually hold keys, wherever they lie.
-const OF_KEYS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config"];
+const KEY_FOLDERS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config"];
 
 /// Refuses `sandbox.read_only` folders that would expose keys or stored data to commands.
-pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
+pub(super) fn read_only_folders(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
     let at = || config.settings.get(&("sandbox", "read_only")).map_or(Origin::Default, |setting| setting.from.clone());
     let (home, data) = (home.map(real_or_nearest), real_or_nearest(&config.data_dir));
     for folder in &config.read_only {
@@ -63,7 +63,7 @@ pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), Confi
             "is or holds your home folder"
         } else if within(&data) || real.starts_with(&data) {
             "is or holds the data folder, or lies in it"
-        } else if real.iter().any(|name| OF_KEYS.iter().any(|known| name == *known)) {
+        } else if real.iter().any(|name| KEY_FOLDERS.iter().any(|known| name == *known)) {
             "may hold keys"
         } else {
             continue;
@@ -76,7 +76,7 @@ pub(super) fn readable(config: &Config, home: Option<&Path>) -> Result<(), Confi
 
 /// Follows the fallbacks from `start`; returns the provider that leads back to it, if there is a
 /// cycle.
-fn circle(config: &Config, start: &str) -> Option<String> {
+fn fallback_cycle(config: &Config, start: &str) -> Option<String> {
     let next = |name: &str| config.providers.iter().find(|provider| provider.name == name)?.fallback.as_ref().map(|to| &to.provider);
     let mut here = start;
     for _ in &config.providers {
@@ -94,7 +94,7 @@ fn place_of(tenant: &TenantSection, name: &'static str) -> Origin {
 }
 
 fn known_provider(config: &Config, name: &str, at: &Origin) -> Result<(), ConfigError> {
-    let known = || config.providers.iter().chain(&config.usual).map(|provider| provider.name.as_str());
+    let known = || config.providers.iter().chain(&config.default_providers).map(|provider| provider.name.as_str());
     if known().any(|known| known == name) {
         return Ok(());
     }
@@ -116,11 +116,11 @@ pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
         );
         return Err(ConfigError::Inconsistent { at: at("listen"), problem });
     }
-    config.tenants.iter().try_for_each(|tenant| one(config, tenant))
+    config.tenants.iter().try_for_each(|it| tenant(config, it))
 }
 
 /// Checks one tenant, from a file or from an operator's request.
-pub(super) fn one(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
+pub(super) fn tenant(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     if let Some(provider) = &tenant.provider {
         known_provider(config, provider, &place_of(tenant, "provider"))?;
     }
@@ -223,7 +223,7 @@ fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Op
     let mut here = provider;
     for _ in &config.providers {
         let fallback = here.fallback.as_ref()?;
-        let there = config.providers.iter().chain(&config.usual).find(|known| known.name == fallback.provider)?;
+        let there = config.providers.iter().chain(&config.default_providers).find(|known| known.name == fallback.provider)?;
         let model = fallback.model.as_deref().or(there.model.as_deref());
         if let Some(model) = model.filter(|model| config.prices.get(model).is_none() && there.kind != ProviderKind::Offline) {
             let at = here.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());

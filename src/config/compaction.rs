@@ -1,15 +1,7 @@
 //! `[compaction]`: when and how a conversation's context is made smaller.
 
-use std::fmt::Write as _;
-
+use super::{error::ConfigError, section::Section, toml_text};
 use callboard_actors::compactor::CompactionSettings;
-use serde_json::{Map, Value, json};
-use toml::de::DeValue;
-
-use super::{
-    error::{ConfigError, Origin, hint, quoted},
-    toml_text::in_quotes,
-};
 
 /// The section's name.
 pub(super) const SECTION: &str = "compaction";
@@ -31,61 +23,25 @@ const KEYS: [&str; 13] = [
     "max_compression_cost_per_hour",
 ];
 
-/// Reads the section. `at` maps a byte offset to its place in the file.
-pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<CompactionSettings, ConfigError> {
-    let DeValue::Table(table) = value else {
-        return Err(ConfigError::Inconsistent { at: section.clone(), problem: "[compaction] is a section of keys".into() });
-    };
-    let mut dict = Map::new();
-    for (name, value) in table {
-        let (key, place) = (name.get_ref().as_ref(), at(name.span().start));
-        if !KEYS.contains(&key) {
-            let what = "key in [compaction]".into();
-            return Err(ConfigError::Unknown { at: place, what, given: quoted(key), hint: hint(key, KEYS.into_iter()) });
-        }
-        dict.insert(key.to_owned(), plain(value.get_ref()));
-        // Each key is checked separately, so that an error names its line.
-        CompactionSettings::from_dict(&json!({ key: plain(value.get_ref()) })).map_err(|error| ConfigError::BadValue {
-            at: place,
-            key: format!("{SECTION}.{key}"),
-            problem: error.to_string(),
-        })?;
-    }
-    CompactionSettings::from_dict(&Value::Object(dict))
-        .map_err(|error| ConfigError::Inconsistent { at: section.clone(), problem: error.to_string() })
-}
-
-fn plain(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => json!(text),
-        DeValue::Integer(number) => number.as_str().replace('_', "").parse::<i64>().map_or(Value::Null, |number| json!(number)),
-        DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().map_or(Value::Null, |number| json!(number)),
-        DeValue::Boolean(yes) => json!(yes),
-        DeValue::Array(_) | DeValue::Table(_) | DeValue::Datetime(_) => Value::Null,
-    }
+/// Reads the section.
+pub(super) fn settings(section: &Section<'_, '_>) -> Result<CompactionSettings, ConfigError> {
+    let check = |settings: &CompactionSettings| settings.validate().map_err(|error| error.to_string());
+    let settings: CompactionSettings = section.read(&KEYS, |settings, _| check(settings))?;
+    check(&settings).map_err(|problem| section.inconsistent(problem))?;
+    Ok(settings)
 }
 
 /// Writes the settings as TOML that can be read again.
 pub(super) fn show(text: &mut String, settings: &CompactionSettings) {
-    let dict = settings.to_dict();
-    let _ = writeln!(text, "\n[{SECTION}]");
-    for key in KEYS {
-        match dict.get(key) {
-            Some(Value::String(word)) => drop(writeln!(text, "{key} = {}", in_quotes(word))),
-            Some(value) if !value.is_null() => drop(writeln!(text, "{key} = {value}")),
-            Some(_) | None => {}
-        }
-    }
+    toml_text::section(text, &format!("[{SECTION}]"), &KEYS, &settings.to_dict());
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::file::parse, *};
 
     fn read(text: &str) -> Result<CompactionSettings, ConfigError> {
-        let table = toml::de::DeTable::parse(text).unwrap();
-        let value = table.get_ref().get(SECTION).unwrap();
-        settings(value.get_ref(), &Origin::Default, |_| Origin::Default)
+        parse("callboard.toml".as_ref(), text, None).map(|layer| layer.compaction.unwrap())
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
     Layer, ProviderLayer, Setting,
     error::{ConfigError, Origin, hint, quoted},
     keys::{self, PROVIDER_SECTION},
-    value::Base,
+    paths::Base,
 };
 
 /// Prefix of all variables of Callboard.

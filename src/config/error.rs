@@ -153,12 +153,16 @@ fn place(at: &Origin) -> String {
 /// Makes a text safe for one line of an error: escapes control characters and cuts it at 60
 /// characters.
 pub(super) fn quoted(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(60).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    let mut shown = escaped(&text.chars().take(60).collect::<String>());
     if text.chars().nth(60).is_some() {
         shown.push('…');
     }
     shown
+}
+
+/// Escapes control characters, so that a text stays on one line.
+pub(super) fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// `did you mean …?` with the nearest name of `known`, or a list of all names if none is near.

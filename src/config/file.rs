@@ -8,12 +8,18 @@ use std::{
 
 use toml::de::{DeTable, DeValue};
 
+#[cfg(feature = "mcp")]
+use super::mcp;
 use super::{
-    Layer, ProviderLayer, Setting, TenantLayer,
+    Layer, ProviderLayer, Setting, TenantLayer, compaction,
     error::{ConfigError, Origin, hint, quoted},
     keys::{self, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
+    observability,
+    paths::Base,
+    prices,
+    section::{Entry, File, Section},
     tokens,
-    value::{Base, describe},
+    value::describe,
 };
 
 /// Maximum file size in bytes. A configuration has a few KiB.
@@ -47,61 +53,46 @@ pub(super) fn parse_bytes(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> R
 /// Parses the text of the file at `path`.
 pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Layer, ConfigError> {
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
-    let file = File { path: Arc::new(path.to_owned()), text, base: Base { folder, home: home.map(PathBuf::from) } };
+    let base = Base { folder, home: home.map(PathBuf::from) };
+    let file = File { path: Arc::new(path.to_owned()), text };
     let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
         at: file.at(error.span().map_or(text.len(), |span| span.start)),
         reason: quoted(error.message()),
     })?;
 
     let mut layer = Layer::default();
-    for (name, at, value) in file.in_order(document.get_ref()) {
-        match (name, value) {
-            (PROVIDER_SECTION, DeValue::Array(items)) => {
-                for item in items.iter() {
-                    let at = file.at(item.span().start);
-                    let DeValue::Table(table) = item.get_ref() else {
-                        return Err(ConfigError::Inconsistent { at, problem: "each provider is a section `[[provider]]`".into() });
-                    };
-                    layer.providers.push(ProviderLayer { at, settings: file.section(PROVIDER_SECTION, table)? });
+    for entry in &file.entries(document.get_ref()) {
+        match entry.name {
+            PROVIDER_SECTION => {
+                let problems =
+                    ["providers are a list: write `[[provider]]`, with two brackets", "each provider is a section `[[provider]]`"];
+                for section in Section::list(&file, PROVIDER_SECTION, entry, problems)? {
+                    layer.providers.push(ProviderLayer { settings: settings(&section, &base)?, at: section.at });
                 }
             }
-            (PROVIDER_SECTION, _) => {
-                return Err(ConfigError::Inconsistent {
-                    at,
-                    problem: "providers are a list: write `[[provider]]`, with two brackets".into(),
-                });
-            }
-            (TENANT_SECTION, DeValue::Array(items)) => {
-                for item in items.iter() {
-                    let at = file.at(item.span().start);
-                    let DeValue::Table(table) = item.get_ref() else {
-                        return Err(ConfigError::Inconsistent { at, problem: "each tenant is a section `[[tenant]]`".into() });
-                    };
-                    layer.tenants.push(TenantLayer { at, settings: file.section(TENANT_SECTION, table)? });
+            TENANT_SECTION => {
+                let problems = ["tenants are a list: write `[[tenant]]`, with two brackets", "each tenant is a section `[[tenant]]`"];
+                for section in Section::list(&file, TENANT_SECTION, entry, problems)? {
+                    layer.tenants.push(TenantLayer { settings: settings(&section, &base)?, at: section.at });
                 }
             }
-            (TENANT_SECTION, _) => {
-                return Err(ConfigError::Inconsistent { at, problem: "tenants are a list: write `[[tenant]]`, with two brackets".into() });
-            }
-            (super::compaction::SECTION, value) => {
-                layer.compaction = Some(super::compaction::settings(value, &at, |byte| file.at(byte))?);
-            }
-            (super::observability::SECTION, value) => {
-                layer.observability = Some(super::observability::settings(value, &at, |byte| file.at(byte))?);
-            }
-            (super::prices::SECTION, value) => layer.prices = super::prices::prices(value, &at, |byte| file.at(byte))?,
             #[cfg(feature = "mcp")]
-            (super::mcp::SECTION, value) => layer.mcp = super::mcp::servers(value, &at, &file.base.folder, |byte| file.at(byte))?,
-            (tokens::SECTION, DeValue::Table(table)) => {
-                layer.encoders = tokens::encoders(table, &at, |byte| file.at(byte))?;
-                layer.settings.extend(file.section(tokens::SECTION, table)?);
+            mcp::SECTION => {
+                let problem = "servers are a list: write `[[mcp]]`, with two brackets";
+                layer.mcp = mcp::servers(&Section::list(&file, mcp::SECTION, entry, [problem, problem])?, &base.folder)?;
             }
-            (section, DeValue::Table(table)) if SECTIONS.contains(&section) => layer.settings.extend(file.section(section, table)?),
-            (section, other) if SECTIONS.contains(&section) => {
-                let problem = format!("`{section}` must be a section `[{section}]`, not {}", describe(other));
-                return Err(ConfigError::Inconsistent { at, problem });
+            compaction::SECTION => layer.compaction = Some(compaction::settings(&section(&file, compaction::SECTION, entry)?)?),
+            observability::SECTION => layer.observability = Some(observability::settings(&section(&file, observability::SECTION, entry)?)?),
+            prices::SECTION => layer.prices = prices::prices(&Section::of(&file, prices::SECTION, entry, prices::SHAPE)?)?,
+            other => {
+                let Some(name) = SECTIONS.iter().copied().find(|name| *name == other) else { return Err(unknown_section(entry)) };
+                let problem = format!("`{name}` must be a section `[{name}]`, not {}", describe(entry.value()));
+                let section = Section::of(&file, name, entry, &problem)?;
+                if name == tokens::SECTION {
+                    layer.encoders = tokens::encoders(&section)?;
+                }
+                layer.settings.extend(settings(&section, &base)?);
             }
-            (other, value) => return Err(unknown_section(at, other, value)),
         }
     }
     Ok(layer)
@@ -109,8 +100,9 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
 
 /// The error for an unknown name at the top level: a section that does not exist, or a key outside
 /// its section.
-fn unknown_section(at: Origin, given: &str, value: &DeValue<'_>) -> ConfigError {
-    let of_section = keys::plain().find(|key| key.name == given && !value.is_table());
+fn unknown_section(entry: &Entry<'_, '_>) -> ConfigError {
+    let (at, given) = (entry.at.clone(), entry.name);
+    let of_section = keys::plain().find(|key| key.name == given && !entry.value().is_table());
     let (what, hint) = match of_section {
         Some(key) => ("key at the top of the file", format!("it belongs under `[{}]`", key.section)),
         None => ("section", hint(given, SECTIONS.iter().copied().chain([PROVIDER_SECTION, TENANT_SECTION]))),
@@ -118,48 +110,32 @@ fn unknown_section(at: Origin, given: &str, value: &DeValue<'_>) -> ConfigError 
     ConfigError::Unknown { at, what: what.to_owned(), given: quoted(given), hint }
 }
 
-struct File<'t> {
-    path: Arc<PathBuf>,
-    text: &'t str,
-    base: Base,
+fn section<'f, 'i>(file: &'f File<'f>, name: &'static str, entry: &Entry<'f, 'i>) -> Result<Section<'f, 'i>, ConfigError> {
+    Section::of(file, name, entry, &format!("[{name}] is a section of keys"))
 }
 
-impl File<'_> {
-    /// Converts a byte offset to its place.
-    fn at(&self, byte: usize) -> Origin {
-        let line = 1 + self.text.bytes().take(byte).filter(|byte| *byte == b'\n').count();
-        Origin::File { path: self.path.clone(), line }
-    }
-
-    /// The entries of a table in file order, so that the first mistake is the one reported.
-    fn in_order<'a, 'i>(&self, table: &'a DeTable<'i>) -> Vec<(&'a str, Origin, &'a DeValue<'i>)> {
-        let mut entries: Vec<_> = table.iter().collect();
-        entries.sort_by_key(|(name, _)| name.span().start);
-        entries.into_iter().map(|(name, value)| (name.get_ref().as_ref(), self.at(name.span().start), value.get_ref())).collect()
-    }
-
-    fn section(&self, section: &str, table: &DeTable<'_>) -> Result<Vec<Setting>, ConfigError> {
-        let mut settings = Vec::new();
-        for (name, at, value) in self.in_order(table) {
-            let below = format!("{section}.{name}");
-            let is_section = SECTIONS.contains(&below.as_str()) || NESTED.contains(&below.as_str());
-            if let (DeValue::Table(table), true) = (value, is_section) {
-                settings.extend(self.section(&below, table)?);
-                continue;
-            }
-            if (section, name) == (tokens::SECTION, tokens::ENCODERS) {
-                continue; // `tokens::encoders` reads this table.
-            }
-            let Some(key) = keys::of_section(section).find(|key| key.name == name) else {
-                return Err(unknown_key(at, section, name));
-            };
-            match key.kind.read_toml(value, &self.base) {
-                Ok(value) => settings.push(Setting { key, value, from: at }),
-                Err(problem) => return Err(ConfigError::BadValue { at, key: key.path(), problem }),
-            }
+/// Reads the keys of a section that are in the table of keys, and those of the sections in it.
+fn settings(section: &Section<'_, '_>, base: &Base) -> Result<Vec<Setting>, ConfigError> {
+    let mut read = Vec::new();
+    for entry in section.entries() {
+        let below = format!("{}.{}", section.name, entry.name);
+        let inner = SECTIONS.iter().chain(NESTED).copied().find(|name| *name == below);
+        if let (DeValue::Table(table), Some(name)) = (entry.value(), inner) {
+            read.extend(settings(&Section { file: section.file, name, at: entry.at, table }, base)?);
+            continue;
         }
-        Ok(settings)
+        if (section.name, entry.name) == (tokens::SECTION, tokens::ENCODERS) {
+            continue; // `tokens::encoders` reads this table.
+        }
+        let Some(key) = keys::of_section(section.name).find(|key| key.name == entry.name) else {
+            return Err(unknown_key(entry.at, section.name, entry.name));
+        };
+        match key.kind.read_toml(entry.value(), base) {
+            Ok(value) => read.push(Setting { key, value, from: entry.at }),
+            Err(problem) => return Err(ConfigError::BadValue { at: entry.at, key: key.path(), problem }),
+        }
     }
+    Ok(read)
 }
 
 fn unknown_key(at: Origin, section: &str, given: &str) -> ConfigError {

@@ -1,50 +1,36 @@
 //! `[[mcp]]`: converts the section for [`crate::mcp`], with the line of every key.
 
-use std::{fmt::Write as _, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use serde_json::Value;
-use toml::de::{DeTable, DeValue};
+use serde_json::{Value as Json, json};
 
 use super::{
     error::{ConfigError, Origin, hint, quoted},
-    toml_text::{in_quotes, whole},
+    section::Section,
+    toml_text::{self, whole},
 };
 use crate::mcp::{
     McpServerConfig, McpTransport, Trust,
-    config::{MCP_KEYS, McpDialect, McpEntry, read_server},
+    config::{MCP_KEYS, McpDialect, McpEntry, Template, read_server},
 };
 
 /// The section's name.
 pub(super) const SECTION: &str = "mcp";
 
-/// Reads every `[[mcp]]` of a file. `at` maps a byte offset to its place in the file.
-pub(super) fn servers(
-    value: &DeValue<'_>,
-    section: &Origin,
-    folder: &Path,
-    at: impl Fn(usize) -> Origin,
-) -> Result<Vec<McpServerConfig>, ConfigError> {
-    let list = "servers are a list: write `[[mcp]]`, with two brackets";
-    let DeValue::Array(items) = value else {
-        return Err(ConfigError::Inconsistent { at: section.clone(), problem: list.to_owned() });
-    };
+/// Reads every `[[mcp]]` of a file. Relative paths are relative to `folder`.
+pub(super) fn servers(sections: &[Section<'_, '_>], folder: &Path) -> Result<Vec<McpServerConfig>, ConfigError> {
     let mut servers: Vec<McpServerConfig> = Vec::new();
-    for item in items.iter() {
-        let place = at(item.span().start);
-        let DeValue::Table(table) = item.get_ref() else {
-            return Err(ConfigError::Inconsistent { at: place, problem: list.to_owned() });
-        };
-        let entries = entries(table, &at);
-        let line = line_of(&place);
-        match read_server(&entries, line, folder, McpDialect::Toml) {
+    for section in sections {
+        let entries = section.entries().into_iter();
+        let entries: Vec<_> = entries.map(|entry| McpEntry { key: entry.name.to_owned(), line: entry.line, value: entry.json() }).collect();
+        match read_server(&entries, line_of(&section.at), folder, McpDialect::Toml) {
             Ok(None) => {}
             Ok(Some(server)) if servers.iter().any(|other| other.name == server.name) => {
-                let problem = format!("there are two servers `{}`; each needs its own name", quoted(&server.name));
-                return Err(ConfigError::Inconsistent { at: place, problem });
+                return Err(section.inconsistent(format!("there are two servers `{}`; each needs its own name", quoted(&server.name))));
             }
             Ok(Some(server)) => servers.push(server),
             Err(problem) => {
-                let at = moved(&place, problem.line);
+                let at = section.file.at_line(problem.line);
                 return Err(match problem.key.as_str() {
                     "" => ConfigError::Inconsistent { at, problem: problem.problem },
                     key if !MCP_KEYS.contains(&key) => ConfigError::Unknown {
@@ -61,18 +47,6 @@ pub(super) fn servers(
     Ok(servers)
 }
 
-/// The entries of a table in file order.
-fn entries(table: &DeTable<'_>, at: &impl Fn(usize) -> Origin) -> Vec<McpEntry> {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(name, _)| name.span().start);
-    let entry = |(name, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<DeValue<'_>>)| McpEntry {
-        key: name.get_ref().to_string(),
-        line: line_of(&at(name.span().start)),
-        value: plain(value.get_ref()),
-    };
-    entries.into_iter().map(entry).collect()
-}
-
 fn line_of(place: &Origin) -> usize {
     match place {
         Origin::File { line, .. } => *line,
@@ -80,72 +54,36 @@ fn line_of(place: &Origin) -> usize {
     }
 }
 
-fn moved(place: &Origin, line: usize) -> Origin {
-    match place {
-        Origin::File { path, .. } => Origin::File { path: path.clone(), line },
-        other => other.clone(),
-    }
-}
-
-/// Converts a TOML value to JSON. A value without a JSON counterpart becomes null, which no key
-/// accepts. The parser bounds the nesting depth.
-fn plain(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => Value::String(text.to_string()),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Null, Value::from),
-        DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Array(items) => Value::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
-        DeValue::Table(table) => {
-            Value::Object(table.iter().map(|(name, value)| (name.get_ref().to_string(), plain(value.get_ref()))).collect())
-        }
-        DeValue::Float(_) | DeValue::Datetime(_) => Value::Null,
-    }
-}
-
 /// Writes the servers as TOML that can be read again. The file refers to keys by variable, so no
 /// key is shown.
 pub(super) fn show(text: &mut String, servers: &[McpServerConfig]) {
-    let list = |items: &mut dyn Iterator<Item = &String>| format!("[{}]", items.map(|item| in_quotes(item)).collect::<Vec<_>>().join(", "));
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let texts = |templates: &BTreeMap<String, Template>| -> Json {
+        templates.iter().map(|(name, template)| (name.clone(), Json::from(template.text()))).collect()
+    };
     for server in servers {
-        let mut line = |key: &str, value: String| {
-            let _ = writeln!(text, "{key} = {value}");
-        };
-        line("\n[[mcp]]\nname", in_quotes(&server.name));
-        match &server.transport {
+        let transport = match &server.transport {
             McpTransport::Stdio { command, args, env, env_from, cwd } => {
-                line("command", in_quotes(command));
-                line("args", list(&mut args.iter()));
-                line("env", table(env.iter().map(|(name, value)| (name, value.text()))));
-                line("env_from", list(&mut env_from.iter()));
-                if let Some(cwd) = cwd {
-                    line("cwd", in_quotes(&whole(cwd)));
-                }
+                json!({ "command": command, "args": args, "env": texts(env), "env_from": env_from, "cwd": cwd.as_deref().map(whole) })
             }
             McpTransport::Http { url, headers, allow_private } => {
-                line("url", in_quotes(url));
-                line("headers", table(headers.iter().map(|(name, value)| (name, value.text()))));
-                line("allow_private", allow_private.to_string());
+                json!({ "url": url, "headers": texts(headers), "allow_private": allow_private })
             }
-        }
-        for (key, wait) in [
-            ("timeout_ms", server.timeout),
-            ("start_timeout_ms", server.start_timeout),
-            ("probe_ms", server.probe),
-            ("idle_ms", server.idle),
-        ] {
-            line(key, wait.as_millis().to_string());
-        }
-        line("trust", in_quotes(if server.trust == Trust::Annotations { "annotations" } else { "none" }));
-        if let Some(tools) = &server.tools {
-            line("tools", list(&mut tools.iter()));
-        }
-        line("tools_max", server.tools_max.to_string());
+        };
+        let of_each = json!({
+            "name": server.name,
+            "timeout_ms": millis(server.timeout),
+            "start_timeout_ms": millis(server.start_timeout),
+            "probe_ms": millis(server.probe),
+            "idle_ms": millis(server.idle),
+            "trust": if server.trust == Trust::Annotations { "annotations" } else { "none" },
+            "tools": server.tools,
+            "tools_max": server.tools_max,
+        });
+        let fields: Json =
+            [transport, of_each].iter().filter_map(Json::as_object).flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
+        toml_text::section(text, "[[mcp]]", MCP_KEYS, &fields);
     }
-}
-
-fn table<'t>(fields: impl Iterator<Item = (&'t String, &'t str)>) -> String {
-    let fields: Vec<String> = fields.map(|(name, value)| format!("{} = {}", in_quotes(name), in_quotes(value))).collect();
-    format!("{{ {} }}", fields.join(", "))
 }
 
 #[cfg(test)]

@@ -20,17 +20,19 @@ mod checks;
 mod env;
 mod error;
 mod file;
-mod fixed;
-mod hosted;
 mod keys;
 mod observability;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod compaction;
 mod narrow;
+mod parsers;
+mod paths;
 mod prices;
 mod project;
 mod provider;
+mod restart_only;
+mod section;
 mod secret;
 mod show;
 mod tenant;
@@ -60,14 +62,15 @@ use error::{hint, quoted};
 use keys::Key;
 pub use keys::reference;
 pub use observability::Observability;
+pub use paths::Store;
+use paths::{Base, same_file};
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
 pub use tenant::{MemoryScope, TenantSection};
 pub use tokens::TokensConfig;
 pub use tool_names::TOOL_NAMES;
-pub use value::Store;
-use value::{Base, Value, same_file};
+use value::Value;
 pub use web::WebConfig;
 
 use crate::{limits::Limits, trust::TrustStore};
@@ -136,7 +139,7 @@ pub struct Config {
     pub mcp: Vec<crate::mcp::McpServerConfig>,
     /// One provider for each kind, with the vendor's address and key variable. The last is offline
     /// and needs no key.
-    usual: Vec<ProviderConfig>,
+    default_providers: Vec<ProviderConfig>,
     listen: Option<SocketAddr>,
     /// Values of MCP headers and variables that must be masked in all output.
     servers_keys: Vec<String>,
@@ -241,7 +244,7 @@ impl Config {
         let trust = TrustStore::new(data_home.clone());
 
         let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
-        let own = usual_place(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
+        let own = user_file(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
         let (mut files, mut layers, mut found) = (Vec::new(), Vec::new(), None);
         if let Some(path) = named.as_ref().or(own.as_ref()) {
             match file::read(path, home.as_deref())? {
@@ -292,7 +295,7 @@ impl Config {
         settings.extend(variables.settings.into_iter().map(by_name));
         provider::override_from_environment(&mut providers, variables.providers);
 
-        let places = tokens::usual_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
+        let places = tokens::default_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
         let places = project::encoders(places, &trust, &mut project);
         let mut config = Self {
             data_dir: data_home.unwrap_or_default(),
@@ -303,7 +306,10 @@ impl Config {
             tenants,
             store: Store::Memory,
             providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
-            usual: ProviderKind::ALL.into_iter().map(|kind| ProviderConfig::usual(kind, &environment)).collect::<Result<_, _>>()?,
+            default_providers: ProviderKind::ALL
+                .into_iter()
+                .map(|kind| ProviderConfig::default_of(kind, &environment))
+                .collect::<Result<_, _>>()?,
             limits: Limits::default(),
             compaction: compaction.unwrap_or_default(),
             observability: observability.unwrap_or_default(),
@@ -330,19 +336,19 @@ impl Config {
             trust,
             settings,
         };
-        config.take_settings();
-        config.hold_skills_back();
+        config.apply_settings();
+        config.drop_untrusted_skills();
         if let Some(layer) = narrowing {
             config.narrow(layer);
         }
-        config.observability.settle(&config.data_dir);
-        config.web.settle(&config.settings, &environment)?;
+        config.observability.set_log_file(&config.data_dir);
+        config.web.find_key(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
             let problem = "there is no data folder: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
             return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
         }
-        checks::names(&config)?;
-        checks::readable(&config, home.as_deref())?;
+        checks::references(&config)?;
+        checks::read_only_folders(&config, home.as_deref())?;
         Ok(config)
     }
 
@@ -361,7 +367,7 @@ impl Config {
         match found.kind.read_text(value, &Base::default()) {
             Ok(value) => {
                 self.settings.extend([by_name(Setting { key: found, value, from })]);
-                self.take_settings();
+                self.apply_settings();
                 Ok(())
             }
             Err(problem) => Err(ConfigError::BadValue { at: from, key: key.to_owned(), problem }),
@@ -375,9 +381,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Unknown`] with the nearest name, if `named` does not exist.
     pub fn choose(&self, named: Option<&str>) -> Result<&ProviderConfig, ConfigError> {
-        let all = || self.providers.iter().chain(&self.usual);
+        let all = || self.providers.iter().chain(&self.default_providers);
         let Some(name) = named else {
-            let with_key = || self.usual.iter().find(|provider| provider.key().is_ok());
+            let with_key = || self.default_providers.iter().find(|provider| provider.key().is_ok());
             return self
                 .providers
                 .first()
@@ -412,7 +418,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Untrusted`] with the first such file.
-    pub fn demand_trust(&self) -> Result<(), ConfigError> {
+    pub fn require_trust(&self) -> Result<(), ConfigError> {
         match self.project.iter().find(|file| !file.is_trusted() && file.kind != ProjectKind::Encoders) {
             Some(file) => Err(ConfigError::Untrusted { file: file.path.clone(), standing: file.describe() }),
             None => Ok(()),
@@ -421,7 +427,7 @@ impl Config {
 
     /// Every key of a provider or search engine that was found, without duplicates.
     pub fn secrets(&self) -> Vec<&Secret> {
-        let found = self.providers.iter().chain(&self.usual).filter_map(|provider| provider.key().ok().flatten());
+        let found = self.providers.iter().chain(&self.default_providers).filter_map(|provider| provider.key().ok().flatten());
         found.chain(&self.web.key).fold(Vec::new(), |mut all, secret| {
             if !all.contains(&secret) {
                 all.push(secret);
@@ -458,7 +464,7 @@ impl Config {
     /// # Errors
     /// The first [`ConfigError`], without a place.
     pub fn check_tenant(&self, tenant: &TenantSection) -> Result<(), ConfigError> {
-        checks::one(self, tenant).map_err(ConfigError::without_place)
+        checks::tenant(self, tenant).map_err(ConfigError::without_place)
     }
 
     /// Settings that are valid but rarely intended, one line each.
@@ -474,7 +480,7 @@ impl Config {
 
     /// Copies the settings into the fields. Each section has an arm here, so no key is read without
     /// effect.
-    fn take_settings(&mut self) {
+    fn apply_settings(&mut self) {
         for ((section, name), setting) in &self.settings {
             match (*section, *name, &setting.value) {
                 ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
@@ -493,7 +499,7 @@ impl Config {
                 ("sandbox", _, Value::Paths(folders)) => self.read_only = folders.clone(),
                 ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
-                (section @ (web::FETCH | web::SEARCH), name, value) => self.web.take(section, name, value),
+                (section @ (web::FETCH | web::SEARCH), name, value) => self.web.apply(section, name, value),
                 (tokens::SECTION, _, Value::Path(path)) => self.tokens.file = Some(path.clone()),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
                 _ => {}
@@ -553,7 +559,7 @@ pub fn process_environment() -> impl Iterator<Item = (String, String)> {
 }
 
 /// The user's configuration file.
-fn usual_place(config_home: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
+fn user_file(config_home: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
     folder.map(|folder| folder.join("callboard/callboard.toml"))
 }

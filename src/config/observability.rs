@@ -5,13 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use callboard_actors::policy::{ConfigValue as _, Dict, ObservabilityConfig, TraceSampling};
-use serde_json::{Value, json};
-use toml::de::{DeTable, DeValue};
+use callboard_actors::policy::{ConfigValue as _, ObservabilityConfig, TraceSampling};
+use serde_json::Value;
 
 use super::{
-    error::{ConfigError, Origin, hint, quoted},
-    toml_text::in_quotes,
+    error::{ConfigError, quoted},
+    section::Section,
+    toml_text,
 };
 
 /// The section's name.
@@ -67,45 +67,27 @@ impl Observability {
     }
 
     /// Derives the path of the log file from the data folder.
-    pub(super) fn settle(&mut self, data_dir: &Path) {
+    pub(super) fn set_log_file(&mut self, data_dir: &Path) {
         let wanted = self.settings.log_output.iter().any(|output| output == "file");
         self.log_file = wanted.then(|| data_dir.join("callboard.log"));
     }
 }
 
-/// Reads the section. `at` maps a byte offset to its place in the file.
-pub(super) fn settings(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<Observability, ConfigError> {
-    let DeValue::Table(table) = value else {
-        return Err(ConfigError::Inconsistent { at: section.clone(), problem: "[observability] is a section of keys".into() });
-    };
-    let usual = Observability::default();
-    let known = usual.settings.to_dict();
-    let (mut dict, mut given) = (known.clone(), Vec::new());
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(name, _)| name.span().start); // In file order, so that the first mistake is reported.
-    for (name, value) in entries {
-        let (key, place) = (name.get_ref().as_ref(), at(name.span().start));
-        if !known.contains_key(key) {
-            let (what, hint) = ("key in [observability]".into(), hint(key, known.keys().map(String::as_str)));
-            return Err(ConfigError::Unknown { at: place, what, given: quoted(key), hint });
-        }
-        let value = plain(value.get_ref());
-        // Each key is checked separately, so that an error names its line.
-        let mut alone = known.clone();
-        alone.insert(key.to_owned(), value.clone());
-        judge(&alone, key).map_err(|problem| ConfigError::BadValue { at: place, key: format!("{SECTION}.{key}"), problem })?;
-        dict.insert(key.to_owned(), value);
-        given.push(key.to_owned());
-    }
-    let settings = ObservabilityConfig::from_dict(&dict)
-        .map_err(|error| ConfigError::Inconsistent { at: section.clone(), problem: error.to_string() })?;
+/// Reads the section.
+pub(super) fn settings(section: &Section<'_, '_>) -> Result<Observability, ConfigError> {
+    let mut dict = Observability::default().settings.to_dict();
+    let known: Vec<String> = dict.keys().cloned().collect();
+    section.read(&known.iter().map(String::as_str).collect::<Vec<_>>(), check_key)?;
+    let set = section.json();
+    let given = set.keys().cloned().collect();
+    dict.extend(set); // Over the defaults of the configuration, which are not those of the type.
+    let settings = ObservabilityConfig::from_dict(&dict).map_err(|error| section.inconsistent(error.to_string()))?;
     Ok(Observability { settings, log_file: None, given })
 }
 
 /// Checks one key. The texts of `ObservabilityConfig` are used where it has one, because callers of
 /// the library get the same.
-fn judge(dict: &Dict, key: &str) -> Result<(), String> {
-    let settings = ObservabilityConfig::from_dict(dict).map_err(|error| error.to_string())?;
+fn check_key(settings: &ObservabilityConfig, key: &str) -> Result<(), String> {
     settings.validate().map_err(|error| format!("is wrong: {error}"))?;
     let listed = |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
     match key {
@@ -129,58 +111,27 @@ fn judge(dict: &Dict, key: &str) -> Result<(), String> {
     }
 }
 
-fn plain(value: &DeValue<'_>) -> Value {
-    let table = |table: &DeTable<'_>| {
-        Value::Object(table.iter().map(|(name, value)| (name.get_ref().to_string(), plain(value.get_ref()))).collect())
-    };
-    match value {
-        DeValue::String(text) => json!(text),
-        DeValue::Integer(number) => number.as_str().replace('_', "").parse::<i64>().map_or(Value::Null, |number| json!(number)),
-        DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().map_or(Value::Null, |number| json!(number)),
-        DeValue::Boolean(yes) => json!(yes),
-        DeValue::Array(items) => Value::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
-        DeValue::Table(inner) => table(inner),
-        DeValue::Datetime(_) => Value::Null,
-    }
-}
-
 /// Writes the settings as TOML that can be read again; header values are masked.
 pub(super) fn show(text: &mut String, observability: &Observability) {
+    let mut settings = observability.settings.clone();
+    for (_, value) in settings.otlp_headers.iter_mut().flatten() {
+        *value = HIDDEN.to_owned();
+    }
     let _ = writeln!(text, "\n[{SECTION}]");
-    for (key, value) in observability.settings.to_dict() {
-        let secret = key == "otlp_headers";
-        let line = match value {
-            Value::Null => format!("# {key} is not set"),
-            Value::Object(map) => {
-                let row = |(name, value): (&String, &Value)| {
-                    let value = if secret { HIDDEN } else { value.as_str().unwrap_or_default() };
-                    format!("{} = {}", in_quotes(name), in_quotes(value))
-                };
-                format!("{key} = {{ {} }}", map.iter().map(row).collect::<Vec<_>>().join(", "))
-            }
-            Value::String(word) => format!("{key} = {}", in_quotes(&word)),
-            Value::Array(items) => {
-                let items: Vec<_> = items.iter().map(|item| in_quotes(item.as_str().unwrap_or_default())).collect();
-                format!("{key} = [{}]", items.join(", "))
-            }
-            other => format!("{key} = {other}"),
+    for (key, value) in settings.to_dict() {
+        let _ = match value {
+            Value::Null => writeln!(text, "# {key} is not set"),
+            value => writeln!(text, "{key} = {}", toml_text::value(&value)),
         };
-        let _ = writeln!(text, "{line}");
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::file::parse, *};
 
     fn read(text: &str) -> Result<Observability, ConfigError> {
-        let table = DeTable::parse(text).unwrap();
-        let (_, value) = table.get_ref().iter().find(|(name, _)| name.get_ref() == SECTION).unwrap();
-        let line = |byte: usize| Origin::File {
-            path: std::sync::Arc::new("c.toml".into()),
-            line: 1 + text.bytes().take(byte).filter(|byte| *byte == b'\n').count(),
-        };
-        settings(value.get_ref(), &Origin::Default, line)
+        parse("c.toml".as_ref(), text, None).map(|layer| layer.observability.unwrap())
     }
 
     fn fault(line: &str) -> String {
@@ -188,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_in_the_words_of_the_requirements_with_its_line() {
+    fn a_wrong_value_has_the_text_of_the_requirements_and_its_line() {
         assert_eq!(fault("log_level = \"Loud\""), "c.toml:2: `observability.log_level` is wrong: Invalid log_level: Loud");
         assert_eq!(fault("log_format = \"xml\""), "c.toml:2: `observability.log_format` is wrong: Invalid log_format: xml");
         let interval = "c.toml:2: `observability.metrics_export_interval_s` is wrong: metrics_export_interval_s must be positive";
@@ -218,8 +169,8 @@ mod tests {
     fn a_file_is_written_only_where_it_is_asked_for() {
         let (mut silent, mut filed) = (Observability::default(), read("[observability]\nlog_output = [\"stdout\", \"file\"]\n").unwrap());
 
-        silent.settle(Path::new("/data"));
-        filed.settle(Path::new("/data"));
+        silent.set_log_file(Path::new("/data"));
+        filed.set_log_file(Path::new("/data"));
 
         assert_eq!((silent.log_file, filed.log_file), (None, Some("/data/callboard.log".into())));
     }

@@ -4,61 +4,58 @@
 use std::fmt::Write as _;
 
 use callboard_actors::policy::{Price, Prices};
-use toml::de::{DeTable, DeValue};
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
-    error::{ConfigError, Origin, hint, quoted},
+    error::ConfigError,
+    section::{Entry, Section},
     toml_text::in_quotes,
 };
 
 /// The section's name.
 pub(super) const SECTION: &str = "prices";
 
-const KEYS: [&str; 4] = ["input", "output", "cache_read", "cache_write"];
+/// What the section looks like, as an error says it.
+pub(super) const SHAPE: &str = "a price is a line `\"model\" = { input = 3.0, output = 15.0 }`, in US dollars per million tokens";
 
-/// Reads every model of `[prices]`. `at` maps a byte offset to its place in the file.
-pub(super) fn prices(value: &DeValue<'_>, section: &Origin, at: impl Fn(usize) -> Origin) -> Result<Vec<(String, Price)>, ConfigError> {
-    let shape = "a price is a line `\"model\" = { input = 3.0, output = 15.0 }`, in US dollars per million tokens";
-    let wrong = |at: Origin| ConfigError::Inconsistent { at, problem: shape.to_owned() };
-    let DeValue::Table(models) = value else { return Err(wrong(section.clone())) };
-    let mut found: Vec<_> = models.iter().collect();
-    found.sort_by_key(|(name, _)| name.span().start);
-    let read = found.into_iter().map(|(name, value)| {
-        let place = at(name.span().start);
-        let DeValue::Table(table) = value.get_ref() else { return Err(wrong(place)) };
-        Ok((name.get_ref().to_string(), price(table, &place, &at)?))
-    });
-    read.collect()
+/// A line of the section.
+#[derive(Deserialize)]
+struct Row {
+    input: Option<Usd>,
+    output: Option<Usd>,
+    cache_read: Option<Usd>,
+    cache_write: Option<Usd>,
 }
 
-fn price(table: &DeTable<'_>, place: &Origin, at: &impl Fn(usize) -> Origin) -> Result<Price, ConfigError> {
-    let mut figures: [Option<f64>; 4] = [None; 4];
-    for (name, value) in table {
-        let (name, at) = (name.get_ref().as_ref(), at(name.span().start));
-        let Some((_, figure)) = KEYS.iter().zip(&mut figures).find(|(key, _)| **key == name) else {
-            return Err(ConfigError::Unknown {
-                at,
-                what: "key in [prices]".into(),
-                given: quoted(name),
-                hint: hint(name, KEYS.into_iter()),
-            });
-        };
-        let text = match value.get_ref() {
-            DeValue::Integer(number) => number.as_str(),
-            DeValue::Float(number) => number.as_str(),
-            _ => "",
-        };
-        let usd: Option<f64> = text.replace('_', "").parse().ok();
-        let Some(usd) = usd.filter(|usd| (0.0..1_000_000.0).contains(usd)) else {
-            return Err(ConfigError::BadValue { at, key: format!("{SECTION}.{name}"), problem: "must be US dollars, 0 or more".into() });
-        };
-        *figure = Some(usd);
+/// The keys of a row.
+const KEYS: [&str; 4] = ["input", "output", "cache_read", "cache_write"];
+
+/// US dollars, 0 or more.
+struct Usd(f64);
+
+impl<'de> Deserialize<'de> for Usd {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let usd = f64::deserialize(deserializer).ok().filter(|usd| (0.0..1_000_000.0).contains(usd));
+        usd.map(Self).ok_or_else(|| D::Error::custom("must be US dollars, 0 or more"))
     }
-    let [input, output, read, write] = figures;
-    let price = input
-        .zip(output)
-        .and_then(|(input, output)| Price::per_million(input, output)?.with_cache(read.unwrap_or(input), write.unwrap_or(input)));
-    price.ok_or_else(|| ConfigError::Inconsistent { at: place.clone(), problem: "a price needs `input` and `output`".into() })
+}
+
+/// Reads every model of `[prices]`.
+pub(super) fn prices(section: &Section<'_, '_>) -> Result<Vec<(String, Price)>, ConfigError> {
+    let price = |model: &Entry<'_, '_>| {
+        let row = Section::of(section.file, SECTION, model, SHAPE)?;
+        let price = row.read(&KEYS, |_: &Row, _| Ok(()))?.price();
+        Ok((model.name.to_owned(), price.ok_or_else(|| row.inconsistent("a price needs `input` and `output`".into()))?))
+    };
+    section.entries().iter().map(price).collect()
+}
+
+impl Row {
+    fn price(self) -> Option<Price> {
+        let (input, output) = (self.input?.0, self.output?.0);
+        let or_input = |usd: Option<Usd>| usd.map_or(input, |usd| usd.0);
+        Price::per_million(input, output)?.with_cache(or_input(self.cache_read), or_input(self.cache_write))
+    }
 }
 
 /// Writes the prices as TOML that can be read again.

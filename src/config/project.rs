@@ -179,12 +179,12 @@ impl Config {
             file.counts = kept.iter().map(|setting| setting.key.path()).collect();
         }
         self.settings.extend(kept.into_iter().map(by_name));
-        self.take_settings();
+        self.apply_settings();
     }
 
     /// Drops skills folders that the project's configuration names and that are not trusted. An
     /// agreement to the file covers only the file's content, not the content of the folders.
-    pub(super) fn hold_skills_back(&mut self) {
+    pub(super) fn drop_untrusted_skills(&mut self) {
         let of_project = |from: Option<&Origin>| matches!(from, Some(Origin::File { path, .. }) if path.as_path() == Path::new(FILE));
         if !self.project.iter().any(|file| file.kind == ProjectKind::Configuration && file.is_trusted()) {
             return;

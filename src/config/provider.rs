@@ -124,7 +124,7 @@ impl ProviderConfig {
     }
 
     /// The default provider of a kind, without configuration.
-    pub(super) fn usual(kind: ProviderKind, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+    pub(super) fn default_of(kind: ProviderKind, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         Self::of(ProviderLayer::named(kind.as_str().to_owned(), Origin::Default, None), environment)
     }
 
@@ -135,10 +135,7 @@ impl ProviderConfig {
             return Err(ConfigError::Inconsistent { at, problem });
         };
         let mut settings: Settings = layer.settings.into_iter().map(by_name).collect();
-        let text = |name: &'static str| match settings.get(&(PROVIDER_SECTION, name)).map(|setting| &setting.value) {
-            Some(Value::Text(text)) => Some(text.clone()),
-            _ => None,
-        };
+        let text = |name: &'static str| settings.get(&(PROVIDER_SECTION, name))?.value.text().map(str::to_owned);
         let Some(kind) = ProviderKind::of(text("kind").as_deref().unwrap_or(&name)) else {
             let problem = format!("provider `{}` has no `kind`; kinds: {}", quoted(&name), listed(PROVIDER_KINDS));
             return Err(ConfigError::Inconsistent { at, problem });
@@ -155,7 +152,7 @@ impl ProviderConfig {
             Some(Value::Names(names)) => Some(names.clone()),
             _ => None,
         };
-        add_usual_key(&mut settings, kind, base_url.is_some());
+        add_default_key(&mut settings, kind, base_url.is_some());
         let key = Key::find(&settings, environment)?;
         Ok(Self { name, kind, base_url, model, concurrency, rpm, tpm, fallback, shows, key, settings })
     }
@@ -178,7 +175,7 @@ fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> 
 
 /// Adds the vendor's key variable if the address is the vendor's own. Another address never gets
 /// that key by default, because its owner may be anyone.
-fn add_usual_key(settings: &mut Settings, kind: ProviderKind, elsewhere: bool) {
+fn add_default_key(settings: &mut Settings, kind: ProviderKind, elsewhere: bool) {
     let named = ["api_key_env", "api_key_file"].iter().any(|name| settings.contains_key(&(PROVIDER_SECTION, *name)));
     let key = keys::PROVIDER.iter().find(|key| key.name == "api_key_env");
     if let (false, false, Some(variable), Some(key)) = (named, elsewhere, kind.key_variable(), key) {
@@ -226,21 +223,8 @@ impl ProviderLayer {
 
     /// The provider's name, or its kind if it has no name.
     fn name(&self) -> Option<&str> {
-        let text = |name: &str| {
-            self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| match &setting.value {
-                Value::Text(text) => Some(text.as_str()),
-                Value::Path(_)
-                | Value::Store(_)
-                | Value::Count(_)
-                | Value::Seconds(_)
-                | Value::Names(_)
-                | Value::Patterns(_)
-                | Value::Paths(_)
-                | Value::Address(_)
-                | Value::MicroUsd(_)
-                | Value::Flag(_) => None,
-            })
-        };
+        let text =
+            |name: &str| self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| setting.value.text());
         text("name").or_else(|| text("kind"))
     }
 

@@ -1,13 +1,15 @@
 //! Prints the effective configuration as TOML that can be read again.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
+
+use serde_json::json;
 
 use super::{
     Config, Settings, Store,
     error::{Origin, quoted},
     keys::{self, FALLBACK_SECTION, Key, NESTED, PROVIDER_SECTION, SECTIONS, TENANT_SECTION},
     tokens,
-    toml_text::{in_quotes, whole},
+    toml_text::{self, whole},
     value::Value,
     web,
 };
@@ -124,23 +126,19 @@ fn not_set(text: &mut String, key: &Key) {
 }
 
 fn toml_value(value: &Value) -> String {
-    match value {
-        Value::Text(word) => in_quotes(word),
-        Value::Path(path) => in_quotes(&whole(path)),
-        Value::Store(Store::Memory) => in_quotes("memory:"),
-        Value::Store(Store::Sqlite(path)) => in_quotes(&format!("sqlite:{}", whole(path))),
-        Value::Count(count) => count.to_string(),
-        Value::Seconds(time) => seconds(*time),
-        Value::Patterns(hosts) => format!("[{}]", hosts.iter().map(|host| in_quotes(&host.to_string())).collect::<Vec<_>>().join(", ")),
-        Value::Paths(paths) => format!("[{}]", paths.iter().map(|path| in_quotes(&whole(path))).collect::<Vec<_>>().join(", ")),
-        Value::Address(address) => in_quotes(&address.to_string()),
-        Value::MicroUsd(micro) => format!("{:?}", *micro as f64 / 1e6),
-        Value::Flag(yes) => yes.to_string(),
-        Value::Names(names) => format!("[{}]", names.iter().map(|name| in_quotes(name)).collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// Formats seconds; whole seconds have no fraction.
-fn seconds(time: Duration) -> String {
-    if time.subsec_nanos() == 0 { time.as_secs().to_string() } else { format!("{:?}", time.as_secs_f64()) }
+    toml_text::value(&match value {
+        Value::Text(word) => json!(word),
+        Value::Path(path) => json!(whole(path)),
+        Value::Store(Store::Memory) => json!("memory:"),
+        Value::Store(Store::Sqlite(path)) => json!(format!("sqlite:{}", whole(path))),
+        Value::Count(count) => json!(count),
+        Value::Seconds(time) if time.subsec_nanos() == 0 => json!(time.as_secs()),
+        Value::Seconds(time) => json!(time.as_secs_f64()),
+        Value::Patterns(hosts) => hosts.iter().map(ToString::to_string).collect(),
+        Value::Paths(paths) => paths.iter().map(|path| whole(path)).collect(),
+        Value::Address(address) => json!(address),
+        Value::MicroUsd(micro) => json!(*micro as f64 / 1e6),
+        Value::Flag(yes) => json!(yes),
+        Value::Names(names) => json!(names),
+    })
 }

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use callboard_actors::{ids::TenantId, policy::Budget, tenant::Quotas};
+use serde::Deserialize as _;
 use serde_json::{Map, Value as Json};
 
 use super::{
-    Approve, Settings, TenantLayer, by_name,
+    Approve, Setting, Settings, TenantLayer, by_name,
     error::{ConfigError, Origin, quoted},
     file,
     keys::{BUDGET_SECTION, EACH_SECTION, QUOTAS_SECTION, TENANT_SECTION},
@@ -141,19 +142,19 @@ impl TenantSection {
         let Some(id) = id else {
             return Err(ConfigError::Inconsistent { at, problem: "this tenant has no `id`".into() });
         };
-        let mut tenant = Self { at, ..Self::new(id) };
+        let quotas = quotas(&settings, &at)?;
+        let mut tenant = Self { at, quotas, ..Self::new(id) };
         for ((section, name), setting) in &settings {
-            tenant.take(section, name, &setting.value);
+            tenant.apply(section, name, &setting.value);
         }
         tenant.settings = settings;
         Ok(tenant)
     }
 
     /// Applies one setting of `[[tenant]]` or of its nested sections.
-    fn take(&mut self, section: &str, name: &str, value: &Value) {
+    fn apply(&mut self, section: &str, name: &str, value: &Value) {
         match (section, name, value) {
             (TENANT_SECTION, "key_sha256", Value::Names(hashes)) => self.key_sha256 = hashes.clone(),
-            (TENANT_SECTION, "weight", Value::Count(weight)) => self.quotas.weight = u32::try_from(*weight).unwrap_or(u32::MAX),
             (TENANT_SECTION, "provider", Value::Text(name)) => self.provider = Some(name.clone()),
             (TENANT_SECTION, "model", Value::Text(model)) => self.model = Some(model.clone()),
             (TENANT_SECTION, "system", Value::Text(system)) => self.system = Some(system.clone()),
@@ -167,7 +168,6 @@ impl TenantSection {
             (TENANT_SECTION, "tools", Value::Names(names)) => self.tools = Some(names.clone()),
             (TENANT_SECTION, "project_instructions", Value::Flag(wanted)) => self.project_instructions = Some(*wanted),
             (TENANT_SECTION, "paused", Value::Flag(paused)) => self.paused = Some(*paused),
-            (QUOTAS_SECTION, name, Value::Count(count)) => set_quota(&mut self.quotas, name, *count),
             (BUDGET_SECTION, name, value) => set_budget(&mut self.budget, name, value),
             (EACH_SECTION, name, value) => set_budget(&mut self.conversation_budget, name, value),
             _ => {}
@@ -175,20 +175,16 @@ impl TenantSection {
     }
 }
 
-fn set_quota(quotas: &mut Quotas, name: &str, count: u64) {
-    match name {
-        "conversations_max" => quotas.conversations_max = Some(count),
-        "turns_max" => quotas.turns_max = usize::try_from(count).ok(),
-        "prompts_max" => quotas.prompts_max = usize::try_from(count).ok(),
-        "requests_per_minute" => quotas.requests_per_minute = u32::try_from(count).ok(),
-        "tokens_per_minute" => quotas.tokens_per_minute = Some(count),
-        "artifact_bytes_max" => quotas.artifact_bytes_max = Some(count),
-        "stored_bytes_max" => quotas.stored_bytes_max = Some(count),
-        "workspace_files_max" => quotas.workspace_files_max = Some(count),
-        "workspace_bytes_max" => quotas.workspace_bytes_max = Some(count),
-        "memory_bytes_max" => quotas.memory_bytes_max = Some(count),
-        _ => {}
-    }
+/// Reads the weight and the quotas. A key of the table that is no field of [`Quotas`] is an error.
+fn quotas(settings: &Settings, at: &Origin) -> Result<Quotas, ConfigError> {
+    let count = |setting: &Setting| match (setting.key.section, setting.key.name, &setting.value) {
+        (QUOTAS_SECTION, name, Value::Count(count)) | (TENANT_SECTION, name @ "weight", Value::Count(count)) => {
+            Some((name.to_owned(), Json::from(*count)))
+        }
+        _ => None,
+    };
+    let fields: Json = settings.values().filter_map(count).collect();
+    Quotas::deserialize(fields).map_err(|error| ConfigError::Inconsistent { at: at.clone(), problem: error.to_string() })
 }
 
 fn set_budget(budget: &mut Budget, name: &str, value: &Value) {

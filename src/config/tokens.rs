@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io::Read as _,
     path::{Path, PathBuf},
 };
@@ -13,11 +12,12 @@ use std::{
 use callboard_actors::tokens::{EncoderConfig, EncoderRegistry, ModelFamily};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 use super::{
-    error::{ConfigError, Origin, hint, quoted},
-    toml_text::in_quotes,
+    error::{ConfigError, quoted},
+    section::Section,
+    toml_text,
     value::describe,
 };
 
@@ -37,7 +37,7 @@ const YAML_DEPTH_MAX: usize = 32;
 /// 10,000.
 const YAML_EVENTS_MAX: usize = 100_000;
 
-/// The keys of an encoder, for hints.
+/// The keys of an encoder, in the order in which `show` prints them.
 const KEYS: &[&str] = &["model_family", "encoding_name", "safety_margin", "use_exact_counting", "exact_counting_api", "encoder_params"];
 
 /// How tokens are counted.
@@ -74,7 +74,7 @@ impl TokensConfig {
 }
 
 /// Default locations of the YAML file.
-pub(super) fn usual_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
+pub(super) fn default_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
     let own = folder.map(|folder| folder.join("callboard/token_encoders.yaml"));
     ["config/token_encoders.yaml", "config/token_encoders.yml"].iter().map(PathBuf::from).chain(own).collect()
@@ -142,91 +142,37 @@ fn quoted_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Reads `[tokens.encoders]`. `at` maps a byte offset to its place in the file.
-pub(super) fn encoders(
-    table: &DeTable<'_>,
-    section: &Origin,
-    at: impl Fn(usize) -> Origin,
-) -> Result<BTreeMap<String, EncoderConfig>, ConfigError> {
+/// Reads `[tokens.encoders]` of the section `[tokens]`.
+pub(super) fn encoders(section: &Section<'_, '_>) -> Result<BTreeMap<String, EncoderConfig>, ConfigError> {
     let mut encoders = BTreeMap::new();
-    let Some((_, value)) = table.iter().find(|(name, _)| name.get_ref() == ENCODERS) else { return Ok(encoders) };
-    let DeValue::Table(table) = value.get_ref() else {
-        let problem =
-            format!("`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not {}", describe(value.get_ref()));
-        return Err(ConfigError::Inconsistent { at: section.clone(), problem });
+    let Some(tables) = section.entries().into_iter().find(|entry| entry.name == ENCODERS) else { return Ok(encoders) };
+    let DeValue::Table(table) = tables.value() else {
+        let wanted = "`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`";
+        return Err(section.inconsistent(format!("{wanted}, not {}", describe(tables.value()))));
     };
-    let mut tables: Vec<_> = table.iter().collect();
-    tables.sort_by_key(|(name, _)| name.span().start);
-    for (name, value) in tables {
-        let (pattern, place) = (name.get_ref(), at(name.span().start));
-        let key = format!("tokens.encoders.{}", quoted(pattern));
-        let DeValue::Table(fields) = value.get_ref() else {
-            let problem = format!("must be a section, not {}", describe(value.get_ref()));
-            return Err(ConfigError::BadValue { at: place, key, problem });
+    for given in section.file.entries(table) {
+        let wrong =
+            |problem| ConfigError::BadValue { at: given.at.clone(), key: format!("tokens.encoders.{}", quoted(given.name)), problem };
+        let DeValue::Table(table) = given.value() else {
+            return Err(wrong(format!("must be a section, not {}", describe(given.value()))));
         };
-        if let Some((unknown, _)) = fields.iter().find(|(field, _)| !KEYS.contains(&field.get_ref().as_ref())) {
-            return Err(ConfigError::Unknown {
-                at: at(unknown.span().start),
-                what: "key in [tokens.encoders]".into(),
-                given: quoted(unknown.get_ref()),
-                hint: hint(unknown.get_ref(), KEYS.iter().copied()),
-            });
-        }
-        let config = entry(pattern, plain(value.get_ref())).map_err(|what| ConfigError::BadValue {
-            at: place,
-            key,
-            problem: format!("is wrong: {}", quoted_line(&what)),
-        })?;
-        encoders.insert(pattern.to_string(), config);
+        let fields = Section { file: section.file, name: "tokens.encoders", at: given.at.clone(), table };
+        fields.entries().iter().try_for_each(|field| fields.refuse_unknown(field, KEYS))?;
+        let config = entry(given.name, Json::Object(fields.json())).map_err(|what| wrong(format!("is wrong: {}", quoted_line(&what))))?;
+        encoders.insert(given.name.to_owned(), config);
     }
     Ok(encoders)
-}
-
-/// Converts a TOML value to JSON. A date has no JSON counterpart and becomes null, which no key
-/// accepts.
-fn plain(value: &DeValue<'_>) -> Json {
-    match value {
-        DeValue::String(text) => Json::String(text.to_string()),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).map_or(Json::Null, Json::from),
-        DeValue::Float(number) => number.as_str().parse::<f64>().map_or(Json::Null, Json::from),
-        DeValue::Boolean(flag) => Json::Bool(*flag),
-        DeValue::Array(items) => Json::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
-        DeValue::Table(table) => {
-            Json::Object(table.iter().map(|(name, value)| (name.get_ref().to_string(), plain(value.get_ref()))).collect())
-        }
-        DeValue::Datetime(_) => Json::Null,
-    }
 }
 
 /// Writes the encoders as TOML that can be read again.
 pub(super) fn show(text: &mut String, encoders: &BTreeMap<String, EncoderConfig>) {
     for (pattern, config) in encoders {
-        let EncoderConfig { model_family, encoding_name, safety_margin, use_exact_counting, exact_counting_api, encoder_params } = config;
-        let _ = writeln!(text, "\n[tokens.encoders.{}]", in_quotes(pattern));
-        let _ = writeln!(text, "model_family = {}", in_quotes(model_family.as_str()));
-        let _ = writeln!(text, "encoding_name = {}", in_quotes(encoding_name));
-        let _ = writeln!(text, "safety_margin = {safety_margin:?}");
-        let _ = writeln!(text, "use_exact_counting = {use_exact_counting}");
-        if let Some(api) = exact_counting_api {
-            let _ = writeln!(text, "exact_counting_api = {}", in_quotes(api));
+        let header = format!("[tokens.encoders.{}]", toml_text::in_quotes(pattern));
+        let mut fields = config.to_dict();
+        if let (Json::Object(fields), true) = (&mut fields, config.encoder_params.is_empty()) {
+            fields.remove("encoder_params");
         }
-        if !encoder_params.is_empty() {
-            let _ = writeln!(text, "encoder_params = {}", inline(&Json::Object(encoder_params.clone())));
-        }
-    }
-}
-
-/// Formats a value as inline TOML. TOML has no null, so null values are omitted.
-fn inline(value: &Json) -> String {
-    match value {
-        Json::Object(fields) => {
-            let fields = fields.iter().filter(|(_, value)| !value.is_null());
-            let fields: Vec<String> = fields.map(|(name, value)| format!("{} = {}", in_quotes(name), inline(value))).collect();
-            format!("{{ {} }}", fields.join(", "))
-        }
-        Json::Array(items) => format!("[{}]", items.iter().filter(|item| !item.is_null()).map(inline).collect::<Vec<_>>().join(", ")),
-        Json::String(text) => in_quotes(text),
-        Json::Null | Json::Bool(_) | Json::Number(_) => value.to_string(),
+        toml_text::section(text, &header, KEYS, &fields);
     }
 }
 
@@ -307,7 +253,7 @@ mod tests {
         assert_eq!((registry.encoder_config("one").safety_margin, registry.encoder_config("two").safety_margin), (2.0, 4.0));
         let named = TokensConfig { file: Some(place("c.yaml")), ..config };
         assert_eq!(named.registry().encoder_config("one").safety_margin, 3.0);
-        let usual = usual_places(None, Some(Path::new("/h")));
+        let usual = default_places(None, Some(Path::new("/h")));
         assert_eq!(
             usual,
             ["config/token_encoders.yaml", "config/token_encoders.yml", "/h/.config/callboard/token_encoders.yaml"].map(PathBuf::from)

@@ -1,6 +1,33 @@
-//! Texts and paths as TOML strings.
+//! Writes values as TOML.
 
 use std::{fmt::Write as _, path::Path};
+
+use serde_json::Value as Json;
+
+/// Writes a section: its header, and those of `keys` that have a value in `fields`.
+pub(super) fn section(text: &mut String, header: &str, keys: &[&str], fields: &Json) {
+    let _ = writeln!(text, "\n{header}");
+    for key in keys {
+        match fields.get(key) {
+            None | Some(Json::Null) => {}
+            Some(set) => drop(writeln!(text, "{key} = {}", value(set))),
+        }
+    }
+}
+
+/// Formats a value on one line. TOML has no null, so nulls in lists and tables are omitted.
+pub(super) fn value(json: &Json) -> String {
+    match json {
+        Json::Object(fields) => {
+            let fields = fields.iter().filter(|(_, field)| !field.is_null());
+            let fields: Vec<String> = fields.map(|(name, field)| format!("{} = {}", in_quotes(name), value(field))).collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        Json::Array(items) => format!("[{}]", items.iter().filter(|item| !item.is_null()).map(value).collect::<Vec<_>>().join(", ")),
+        Json::String(text) => in_quotes(text),
+        Json::Null | Json::Bool(_) | Json::Number(_) => json.to_string(),
+    }
+}
 
 /// Formats a basic TOML string.
 pub(super) fn in_quotes(text: &str) -> String {

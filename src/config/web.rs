@@ -35,7 +35,7 @@ pub struct WebConfig {
 
 impl WebConfig {
     /// Applies one setting of the two sections.
-    pub(super) fn take(&mut self, section: &str, name: &str, value: &Value) {
+    pub(super) fn apply(&mut self, section: &str, name: &str, value: &Value) {
         match (section, name, value) {
             (FETCH, _, Value::Names(hosts)) => self.allow_hosts = hosts.clone(),
             (FETCH, _, Value::Text(word)) => self.fetch_without_asking = word == "never",
@@ -48,7 +48,7 @@ impl WebConfig {
 
     /// Looks up the key and checks that the settings fit together. Another address never gets the
     /// default key, because its owner may be anyone.
-    pub(super) fn settle(&mut self, settings: &Settings, environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+    pub(super) fn find_key(&mut self, settings: &Settings, environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         let from = |name: &'static str| settings.get(&(SEARCH, name)).map_or(Origin::Default, |setting| setting.from.clone());
         if self.engine.as_deref() == Some("searxng") {
             return match self.base_url {

@@ -99,7 +99,7 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
 }
 
 #[test]
-fn the_first_mistake_in_the_file_is_the_one_that_is_told() {
+fn the_first_mistake_in_the_file_is_reported() {
     let text = "[tools]\nzzz = 1\naaa = 1\n[host]\nbbb = 1\n";
 
     assert!(mistake(text, &[]).starts_with("callboard.toml:2: unknown key in [tools] `zzz`"), "{}", mistake(text, &[]));

@@ -6,7 +6,7 @@ use super::Config;
 impl Config {
     /// Replaces the settings that only a start can change by those of `running`. Returns one line
     /// for each difference.
-    pub fn keep_fixed(&mut self, running: &Self) -> Vec<String> {
+    pub fn keep_restart_only(&mut self, running: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut differs = |what: &str, differs: bool| {
             if differs {
