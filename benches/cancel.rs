@@ -32,8 +32,7 @@ use callboard_actors::{host::TenantConfig, scripted::Reply};
 use reference::{
     ours,
     phases::{median, number, percentile, runtime},
-    process,
-    scripted::Scripted,
+    process, scripted,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 use tokio::{sync::mpsc, task::JoinSet};
@@ -50,7 +49,7 @@ const MARK: &str = "bench-of-cancel";
 const SLEEP: &str = "86399";
 
 async fn host(reply: Reply) -> Host {
-    let builder = ours::builder().provider(Scripted(reply)).approval(ApprovalMode::Auto);
+    let builder = ours::builder().provider(scripted::always(reply)).approval(ApprovalMode::Auto);
     builder.build().await.unwrap()
 }
 

@@ -27,14 +27,17 @@ use std::{
 };
 
 use callboard::{
-    chat::ModelRequest,
     clock::{SystemClock, SystemEntropy},
     ids::TenantId,
     limits::Limits,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
+    ports::Capabilities,
 };
-use callboard_actors::{Host, HostBuilder, host::TenantConfig, scripted::Reply, tenant::Quotas};
-use tokio_util::sync::CancellationToken;
+use callboard_actors::{
+    Host, HostBuilder,
+    host::TenantConfig,
+    scripted::{Reply, ScriptedModel},
+    tenant::Quotas,
+};
 
 const TENANTS: usize = 20;
 const CALL: Duration = Duration::from_millis(100);
@@ -42,28 +45,18 @@ const CALL: Duration = Duration::from_millis(100);
 /// Prompts of one tenant between admission and answer; more are refused.
 const SEATS: usize = 512;
 
-struct Model(Reply);
-
-impl LlmProvider for Model {
-    fn name(&self) -> &str {
-        "bench"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities {
-            context_window: 200_000,
-            output_max: 1024,
-            tools: false,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.0.clone().play(&request, cancel)
-    }
+fn model() -> ScriptedModel {
+    let capabilities = Capabilities {
+        context_window: 200_000,
+        output_max: 1024,
+        tools: false,
+        output_schema: false,
+        counts_tokens: false,
+        images: false,
+        documents: false,
+    };
+    let reply = Reply::text("t".repeat(200)).after(CALL);
+    ScriptedModel::always(reply).named("bench").capabilities(capabilities).without_record()
 }
 
 async fn host(calls: usize, weight: impl Fn(usize) -> u32) -> Host {
@@ -72,8 +65,7 @@ async fn host(calls: usize, weight: impl Fn(usize) -> u32) -> Host {
 
 async fn host_of(calls: usize, quotas: impl Fn(usize) -> Quotas) -> Host {
     let limits = Limits { model_calls_max: calls, tenant_seats_max: SEATS, ..Limits::default() };
-    let model = Model(Reply::text("t".repeat(200)).after(CALL));
-    let host = HostBuilder::new(SystemClock, SystemEntropy, |host| host).provider(model).model("m").limits(limits).build().await.unwrap();
+    let host = HostBuilder::new(SystemClock, SystemEntropy, |host| host).provider(model()).model("m").limits(limits).build().await.unwrap();
     for tenant in 0..TENANTS {
         let tenant_config = TenantConfig::new().quotas(quotas(tenant));
         host.configure_tenant(&TenantId::new(name(tenant)).unwrap(), tenant_config).await.unwrap();

@@ -23,8 +23,7 @@ use reference::{
     model::{self, Server},
     ours,
     phases::{Cost, Side, measure, number, runtime},
-    process,
-    scripted::Scripted,
+    process, scripted,
 };
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -97,7 +96,7 @@ fn report(what: &str, width: usize, cost: Cost) {
 
 async fn run(rounds: usize, most: usize) {
     println!("load {} · median of {rounds}", process::load());
-    let thinker = || Arc::new(Scripted(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
+    let thinker = || Arc::new(scripted::always(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
     let widths = [10, 1000, 10_000].into_iter().filter(|width| *width <= most);
     for width in widths.clone() {
         let mut side = Side::default();

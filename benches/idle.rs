@@ -31,7 +31,6 @@ use callboard::{
 };
 use callboard_actors::{Host, HostBuilder, limits::Limits};
 use process::resident;
-use scripted::Scripted;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -48,7 +47,7 @@ async fn host(folder: &std::path::Path) -> Host {
     let sessions = Sqlite::open_with(folder.join("idle.db"), options).await.unwrap();
     let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
     let builder = HostBuilder::new(SystemClock, SystemEntropy, |host| host);
-    builder.provider(Scripted::brief()).sessions(sessions).limits(limits).build().await.unwrap()
+    builder.provider(scripted::brief()).sessions(sessions).limits(limits).build().await.unwrap()
 }
 
 async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {

@@ -3,11 +3,8 @@
 
 use std::sync::Arc;
 
-use callboard::{
-    EventKind, FnTool, Host, ToolContext, ToolError, ToolSpec,
-    chat::RawJson,
-    providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
-};
+use callboard::{EventKind, FnTool, Host, ToolContext, ToolError, ToolSpec};
+use callboard_actors::testing::{Reply, ScriptedModel};
 use serde_json::{Value, json};
 
 /// The arguments of `convert`; the schema is derived from them.
@@ -49,15 +46,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Replaces the model, so that this runs without one: four calls, two of them invalid. A model
     // would correct them.
-    let calls = [
-        ("convert", json!({ "miles": 26.2 })),
-        ("convert", json!({ "mile": 26.2 })),
-        ("count", json!({ "path": "notes.txt", "unit": "lines" })),
-        ("count", json!({ "path": "notes.txt", "unit": "pages" })),
-    ];
-    let tools = calls.iter().map(|(name, input)| Ok(ScriptedCall { name: (*name).to_owned(), input: RawJson::of(input)? }));
-    let tools = tools.collect::<Result<Vec<_>, serde_json::Error>>()?;
-    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: tools.len(), tools, ..ScriptedConfig::default() });
+    let calls = Reply::tool("convert", &json!({ "miles": 26.2 }))
+        .and_tool("convert", &json!({ "mile": 26.2 }))
+        .and_tool("count", &json!({ "path": "notes.txt", "unit": "lines" }))
+        .and_tool("count", &json!({ "path": "notes.txt", "unit": "pages" }));
+    let model = ScriptedModel::replies([calls, Reply::text("42.2 km.")]);
 
     let host = Host::builder().provider(model).tool(Arc::new(convert)).tool(Arc::new(count)).build().await?;
     let conversation = host.tenant("acme").conversation("distances");

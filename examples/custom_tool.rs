@@ -4,13 +4,10 @@
 use std::{sync::Mutex, time::Duration};
 
 use callboard::{
-    EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool,
-    chat::{ContentBlock, ModelRequest, ProviderStop},
-    erased,
-    ports::{BoxFuture, CachePolicy, Capabilities, Completion, LlmProvider, ModelEvent, ModelStream, ProviderError},
+    EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool, chat::ContentBlock, erased, ports::CachePolicy,
     tool::OutputLevel,
 };
-use tokio_util::sync::CancellationToken;
+use callboard_actors::testing::{Reply, ScriptedModel};
 
 /// The arguments. The model reads their doc comments. The schema is derived, and arguments are
 /// checked against it before the tool is called.
@@ -91,7 +88,7 @@ async fn warehouse(order: u64) -> Vec<String> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::builder()
-        .provider(Clerk) // any provider works; this one always calls the tool
+        .provider(clerk()) // any provider works; this one always calls the tool
         .tool(erased(OrderStatus))
         .extensions(Extensions::default().with(Audit::default()))
         .build()
@@ -111,44 +108,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Replaces the model, so that this runs without one: calls the tool once, then repeats its result.
-struct Clerk;
-
-impl LlmProvider for Clerk {
-    fn name(&self) -> &str {
-        "clerk"
-    }
-
-    fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities {
-            context_window: 100_000,
-            output_max: 1000,
-            tools: true,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, _cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        let result = request.messages.last().and_then(|message| {
-            message.blocks().into_iter().find_map(|block| match block {
-                ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
-                _ => None,
-            })
+fn clerk() -> ScriptedModel {
+    ScriptedModel::answering(|request, _| {
+        let blocks = request.messages.last().map(|message| message.blocks()).unwrap_or_default();
+        let result = blocks.into_iter().find_map(|block| match block {
+            ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
+            _ => None,
         });
-        let (block, stop) = match result {
-            Some(text) => (ContentBlock::text(text), ProviderStop::EndTurn),
-            None => (call(), ProviderStop::ToolUse),
-        };
-        let end = Completion { stop, raw_stop: None, usage: None, raw_usage: None };
-        let events = vec![ModelEvent::Block(block), ModelEvent::Completed(end)];
-        Box::pin(async { Ok(Box::pin(futures_util::stream::iter([Ok(events)])) as ModelStream) })
-    }
-}
-
-fn call() -> ContentBlock {
-    let input =
-        callboard::chat::RawJson::of(&serde_json::json!({"order": 4711})).unwrap_or_else(|_| callboard::chat::RawJson::empty_object());
-    ContentBlock::ToolUse(callboard::chat::ToolUseBlock { id: "call_1".into(), name: "order_status".into(), input })
+        result.map_or_else(|| Reply::tool("order_status", &serde_json::json!({ "order": 4711 })), Reply::text)
+    })
 }

@@ -1,13 +1,8 @@
 //! An answer as a typed value: the schema is derived from a type, and an answer that does not match
 //! is sent back to the model. `cargo run --example structured_output`
 
-use callboard::{
-    Host,
-    chat::{ContentBlock, ModelRequest, ProviderStop},
-    ports::{BoxFuture, Capabilities, Completion, LlmProvider, ModelEvent, ModelStream, ProviderError},
-};
-use futures_util::{StreamExt, stream};
-use tokio_util::sync::CancellationToken;
+use callboard::Host;
+use callboard_actors::testing::{Reply, ScriptedModel};
 
 /// The answer that the model must give.
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
@@ -19,39 +14,14 @@ struct Recipe {
 }
 
 /// Replaces the model, so that this runs without one: wrong at first, then right.
-struct Cook;
-
-impl LlmProvider for Cook {
-    fn name(&self) -> &str {
-        "cook"
-    }
-
-    fn capabilities(&self, _model: &str) -> Capabilities {
-        Capabilities {
-            context_window: 8192,
-            output_max: 1024,
-            tools: false,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, _cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        let answer = match request.messages.len() {
-            1 => r#"{"name": "Potato soup", "minutes": "forty"}"#,
-            _ => r#"{"name": "Potato soup", "minutes": 40}"#,
-        };
-        let end = Completion { stop: ProviderStop::EndTurn, raw_stop: None, usage: None, raw_usage: None };
-        let events = vec![ModelEvent::Block(ContentBlock::text(answer)), ModelEvent::Completed(end)];
-        Box::pin(async { Ok(stream::iter([Ok(events)]).boxed()) })
-    }
+fn cook() -> ScriptedModel {
+    let answers = [r#"{"name": "Potato soup", "minutes": "forty"}"#, r#"{"name": "Potato soup", "minutes": 40}"#];
+    ScriptedModel::replies(answers.map(Reply::text))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let host = Host::builder().provider(Cook).build().await?;
+    let host = Host::builder().provider(cook()).build().await?;
 
     let recipe: Recipe = host.tenant("acme").conversation("kitchen").send_as("A soup for a cold evening, please.").await?;
 

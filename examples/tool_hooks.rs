@@ -8,8 +8,8 @@ use callboard::{
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{Hook, Review, Verdict},
-    providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
 };
+use callboard_actors::testing::{Reply, ScriptedModel};
 use serde_json::{Value, json};
 
 /// The rules of this application. A hook decides at once and has no side effects, because it runs
@@ -67,9 +67,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Replaces the model, so that this runs without one.
     let tables = ["orders", "customers", "tickets", "salaries"];
-    let calls = tables.iter().map(|table| Ok(ScriptedCall { name: "rows".to_owned(), input: RawJson::of(&json!({ "table": table }))? }));
-    let tools = calls.collect::<Result<Vec<_>, serde_json::Error>>()?;
-    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: tools.len(), tools, ..ScriptedConfig::default() });
+    let calls = tables.iter().fold(Reply::empty(), |reply, table| reply.and_tool("rows", &json!({ "table": table })));
+    let model = ScriptedModel::replies([calls, Reply::text("All is well.")]);
 
     let host = Host::builder().provider(model).tool(Arc::new(rows)).hook(HouseRules).build().await?;
     let conversation = host.tenant("acme").conversation("desk");

@@ -8,7 +8,8 @@ use crate::clock::{SystemClock, SystemEntropy};
 
 /// A host: many tenants' conversations in one process. Cloning shares it; see [`callboard_actors::Host`] for its verbs.
 ///
-/// ```
+#[cfg_attr(feature = "offline", doc = "```")]
+#[cfg_attr(not(feature = "offline"), doc = "```ignore")]
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use callboard::{Host, providers::offline::Offline};

@@ -1,6 +1,7 @@
 //! A runtime for LLM agents in which every conversation is an actor with a mailbox and a journal.
 //!
-//! ```
+#![cfg_attr(feature = "offline", doc = "```")]
+#![cfg_attr(not(feature = "offline"), doc = "```ignore")]
 //! use std::time::Duration;
 //!
 //! use callboard::{Host, providers::offline::Offline, storage::MemorySessions, stream::EventKind};
@@ -65,6 +66,9 @@
 //! | `config` | `callboard.toml` |
 //! | `http` | the HTTP server |
 //! | `otel` | traces and metrics over OTLP |
+//! | `offline` | a model that answers by rules, without a network or a key |
+//! | `mock-model` | a scripted model server, for load tests |
+//! | `load` | load runs, as `callboard load` starts them |
 //! | `cli` (default) | everything that the `callboard` program needs |
 //! | `test-util` | fakes and contract suites |
 //!
@@ -108,7 +112,7 @@ pub use callboard_actors::{
 };
 
 /// Compiles the code blocks of `docs/tools.md`.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "offline"))]
 #[doc = include_str!("../docs/tools.md")]
 mod docs_tools {}
 
@@ -149,11 +153,11 @@ mod private;
 mod real_path;
 #[cfg(feature = "http")]
 pub mod http;
-#[cfg(feature = "http")]
+#[cfg(feature = "mock-model")]
 pub mod mock_model;
 #[cfg(feature = "cli")]
 pub mod telemetry;
-#[cfg(feature = "cli")]
+#[cfg(feature = "load")]
 mod load;
 #[cfg(feature = "cli")]
 mod app;

@@ -65,6 +65,7 @@ pub mod metrics_collector;
 pub mod host;
 pub mod memory;
 mod task;
+#[cfg(any(test, feature = "scripted"))]
 pub mod scripted;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

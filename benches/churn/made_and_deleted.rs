@@ -11,13 +11,13 @@ use std::{
 
 use callboard::{Host, limits::Limits};
 
-use super::{process::anonymous, scripted::Scripted};
+use super::{process::anonymous, scripted};
 
 /// A host with its journal in memory, whose event rings age after one second, so that memory which
 /// remains is a leak.
 pub(crate) async fn host() -> Host {
     let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
-    Host::builder().provider(Scripted::brief()).limits(limits).build().await.unwrap()
+    Host::builder().provider(scripted::brief()).limits(limits).build().await.unwrap()
 }
 
 /// The result of a run.

@@ -1,12 +1,8 @@
 //! A model in this process that always gives the same reply.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
-use callboard::{
-    chat::ModelRequest,
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
-};
-use callboard_actors::scripted::Reply;
-use tokio_util::sync::CancellationToken;
+use callboard::{chat::ModelRequest, ports::Capabilities};
+use callboard_actors::scripted::{Reply, ScriptedModel};
 
 /// The model's capabilities. The window is so large that nothing is compacted.
 pub(crate) fn capabilities() -> Capabilities {
@@ -21,26 +17,17 @@ pub(crate) fn capabilities() -> Capabilities {
     }
 }
 
-/// Gives the same reply to every call.
-pub(crate) struct Scripted(pub(crate) Reply);
-
-impl Scripted {
-    /// A model that streams 64 bytes in 16 pieces.
-    pub(crate) fn brief() -> Self {
-        Self(Reply::text("word".repeat(16)).chunks(16))
-    }
+/// A model whose script sees the request. It keeps no record: benches measure memory.
+pub(crate) fn answering(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> ScriptedModel {
+    ScriptedModel::answering(move |request, _| script(request)).named("in-process").capabilities(capabilities()).without_record()
 }
 
-impl LlmProvider for Scripted {
-    fn name(&self) -> &str {
-        "in-process"
-    }
+/// A model that gives the same reply to every call.
+pub(crate) fn always(reply: Reply) -> ScriptedModel {
+    answering(move |_| reply.clone())
+}
 
-    fn capabilities(&self, _: &str) -> Capabilities {
-        capabilities()
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.0.clone().play(&request, cancel)
-    }
+/// A model that streams 64 bytes in 16 pieces.
+pub(crate) fn brief() -> ScriptedModel {
+    always(Reply::text("word".repeat(16)).chunks(16))
 }

@@ -23,7 +23,7 @@ use callboard::{
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 
-use super::{MODEL, TOOL, TURNS_EACH, Wire, scripted::capabilities};
+use super::{MODEL, TOOL, TURNS_EACH, Wire, scripted};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -102,35 +102,16 @@ pub(crate) async fn host(provider: Arc<dyn LlmProvider>, sessions: Arc<dyn Sessi
     builder().shared_provider(provider).shared_sessions(sessions).build().await.unwrap()
 }
 
-/// The model of the reference turn without a wire.
-struct InProcess {
-    first: Reply,
-    second: Reply,
-}
-
-impl LlmProvider for InProcess {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        capabilities()
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        let answers_tool = request.messages.last().is_some_and(|message| !message.tool_result_ids().is_empty());
-        let reply = if answers_tool { &self.second } else { &self.first };
-        reply.clone().play(&request, cancel)
-    }
-}
-
 /// The model of the reference turn, in this process.
 pub(crate) fn model() -> Arc<dyn LlmProvider> {
     let usage = Usage { input_uncached: 1200, output: 70, ..Usage::default() };
     let arguments: serde_json::Value = serde_json::from_str(&super::arguments()).unwrap();
     let first = Reply::text("word".repeat(32)).chunks(32).and_tool(TOOL, &arguments).usage(usage);
     let second = Reply::text("word".repeat(64)).chunks(64).usage(usage);
-    Arc::new(InProcess { first, second })
+    Arc::new(scripted::answering(move |request| {
+        let answers_tool = request.messages.last().is_some_and(|message| !message.tool_result_ids().is_empty());
+        if answers_tool { second.clone() } else { first.clone() }
+    }))
 }
 
 /// A host in this process with its journal in memory.

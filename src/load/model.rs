@@ -1,21 +1,14 @@
 //! The model of an in-process load run. It answers with the prompt's mark, calls tools first, and
 //! injects faults by a seed.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use callboard_actors::{
     chat::{ModelRequest, Role},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, TypedTool},
-    scripted::Reply,
+    ports::{Capabilities, ProviderError, TypedTool},
+    scripted::{Reply, ScriptedModel},
 };
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::{Plan, tool::LoadTool};
 use crate::mock_model::{Fault, MARK};
@@ -36,8 +29,34 @@ const FAULTS: [Fault; 8] = [
     Fault::ErrorEvent,
 ];
 
-/// Replies by the plan of a load run.
-pub(super) struct LoadModel {
+/// The model that replies by `plan`.
+pub(super) fn model(plan: &Plan) -> ScriptedModel {
+    let script = Script {
+        latency: plan.model_latency,
+        chunk_delay: plan.chunk_delay,
+        chunks: plan.chunks,
+        words: "word".repeat(plan.chunks).into(),
+        tools: plan.tools_per_turn,
+        fault_rate: plan.fault_rate,
+        seed: plan.seed,
+    };
+    let capabilities = Capabilities {
+        context_window: 10_000_000,
+        output_max: 8192,
+        tools: true,
+        output_schema: false,
+        counts_tokens: false,
+        images: false,
+        documents: false,
+    };
+    ScriptedModel::answering(move |request, nth| script.reply(request, nth as u64).after(script.latency))
+        .named("in-process")
+        .capabilities(capabilities)
+        .without_record()
+}
+
+/// The parts of a plan that replies depend on.
+struct Script {
     latency: Duration,
     chunk_delay: Duration,
     chunks: usize,
@@ -45,24 +64,10 @@ pub(super) struct LoadModel {
     tools: u32,
     fault_rate: f64,
     seed: u64,
-    calls: AtomicU64,
 }
 
-impl LoadModel {
-    pub(super) fn new(plan: &Plan) -> Self {
-        Self {
-            latency: plan.model_latency,
-            chunk_delay: plan.chunk_delay,
-            chunks: plan.chunks,
-            words: "word".repeat(plan.chunks).into(),
-            tools: plan.tools_per_turn,
-            fault_rate: plan.fault_rate,
-            seed: plan.seed,
-            calls: AtomicU64::new(0),
-        }
-    }
-
-    fn reply(&self, request: &ModelRequest) -> Reply {
+impl Script {
+    fn reply(&self, request: &ModelRequest, nth: u64) -> Reply {
         let mut calls_before = 0;
         let mut prompt = String::new();
         for message in request.messages.iter().rev() {
@@ -76,7 +81,6 @@ impl LoadModel {
             }
         }
         let mark = prompt.split(' ').next().filter(|word| word.starts_with(MARK)).unwrap_or_default();
-        let nth = self.calls.fetch_add(1, Ordering::Relaxed);
         let fault = Fault::of_call(nth, self.seed, self.fault_rate, &FAULTS);
         let asks = calls_before < self.tools && !request.tools.is_empty();
         let reply = if asks {
@@ -102,27 +106,5 @@ impl LoadModel {
             }
             Some(_) | None => reply,
         }
-    }
-}
-
-impl LlmProvider for LoadModel {
-    fn name(&self) -> &str {
-        "in-process"
-    }
-
-    fn capabilities(&self, _: &str) -> Capabilities {
-        Capabilities {
-            context_window: 10_000_000,
-            output_max: 8192,
-            tools: true,
-            output_schema: false,
-            counts_tokens: false,
-            images: false,
-            documents: false,
-        }
-    }
-
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.reply(&request).after(self.latency).play(&request, cancel)
     }
 }

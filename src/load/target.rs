@@ -9,8 +9,7 @@ use callboard_actors::{
 };
 
 use super::{
-    LoadError, Plan, Remote,
-    model::LoadModel,
+    LoadError, Plan, Remote, model,
     process::Process,
     tool::LoadTool,
     turn::{End, RoundOver, Seen, Turn, Watch},
@@ -48,7 +47,7 @@ pub(crate) async fn host(
         ..usual
     };
     let tool = LoadTool { fault_rate: plan.fault_rate, seed: plan.seed };
-    let mut builder = Host::builder().shared_provider(provider.unwrap_or_else(|| Arc::new(LoadModel::new(plan)))).limits(limits);
+    let mut builder = Host::builder().shared_provider(provider.unwrap_or_else(|| Arc::new(model::model(plan)))).limits(limits);
     if plan.tools_per_turn > 0 {
         builder = builder.tools([erased(tool)]);
     }

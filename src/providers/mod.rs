@@ -12,39 +12,40 @@
 //! **Invariant:** an adapter never retries and keeps nothing between calls. A key is in no error
 //! and in no debug output.
 
+#[cfg(feature = "offline")]
 pub mod offline;
 
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod answer;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod assembler;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod body;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod call_ids;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod config;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod errors;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod http;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod http1;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod json;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod limits;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod reply;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod secret;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 pub mod sse;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod template;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 mod timer;
-#[cfg(all(test, any(feature = "anthropic", feature = "openai")))]
+#[cfg(all(test, feature = "_provider"))]
 mod testing;
 
 #[cfg(feature = "anthropic")]
@@ -54,9 +55,9 @@ pub mod openai;
 
 #[cfg(feature = "anthropic")]
 pub use anthropic::{Anthropic, AnthropicAssembler, AnthropicBuilder};
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 pub use assembler::Assemble;
-#[cfg(any(feature = "anthropic", feature = "openai"))]
+#[cfg(feature = "_provider")]
 pub use config::{ProviderConfigError, Timeouts};
 #[cfg(feature = "openai")]
 pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder};

@@ -427,11 +427,16 @@ fn a_schema_of_a_rust_type_compiles_and_accepts_what_serde_accepts() {
 
 #[tokio::test]
 async fn a_host_checks_schemas_unless_configured_otherwise() {
-    use callboard_actors::{conversation::ToolsetError, host::BuildError, ports::FnTool};
+    use callboard_actors::{
+        conversation::ToolsetError,
+        host::BuildError,
+        ports::FnTool,
+        testing::{Reply, ScriptedModel},
+    };
 
     let schema = json!({ "properties": { "a": { "$ref": "http://example.com/a.json" } } });
     let tool = Arc::new(FnTool::raw("t", "Has a schema from elsewhere.", &schema, |_, _| async { Ok("") }, None));
-    let host = crate::Host::builder().provider(crate::providers::offline::Offline).tool(tool);
+    let host = crate::Host::builder().provider(ScriptedModel::always(Reply::text("Hello."))).tool(tool);
 
     let error = host.build().await.err().unwrap();
 

@@ -32,10 +32,10 @@ pub use front::FRONT_BYTES_MAX;
 /// A folder of skills. A folder with its own `SKILL.md` counts as a folder with that one skill.
 ///
 /// ```no_run
-/// # async fn open() -> Result<(), Box<dyn std::error::Error>> {
-/// use callboard::{Host, providers::offline::Offline, skills::SkillFolder};
+/// # async fn open(model: impl callboard::ports::LlmProvider) -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard::{Host, skills::SkillFolder};
 ///
-/// let host = Host::builder().provider(Offline).skills(SkillFolder::open("skills")?).build().await?;
+/// let host = Host::builder().provider(model).skills(SkillFolder::open("skills")?).build().await?;
 /// host.tenant("acme").conversation("reports").activate_skill("tables").await?;
 /// # Ok(()) }
 /// ```

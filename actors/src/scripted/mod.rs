@@ -1,5 +1,5 @@
-//! Model replies written in advance, and the streams that play them, for tests, benchmarks and load
-//! runs.
+//! Model replies written in advance, the streams that play them, and the model that gives them, for
+//! tests, benchmarks, load runs and examples. Behind the feature `scripted`.
 //!
 //! Uses `tokio::time` only where a reply has a delay: without delays it creates no timer, spawns no
 //! task and never waits.
@@ -8,7 +8,9 @@
 
 mod reply;
 mod playing;
+mod model;
 
+pub use model::{CallCounts, ScriptedModel};
 pub use reply::Reply;
 
 use crate::chat::ModelRequest;

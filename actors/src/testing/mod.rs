@@ -9,9 +9,7 @@ pub use faulty_store::{Fault, FaultPlan, FaultySessions};
 
 mod clock;
 mod entropy;
-mod scripted;
 
-pub use crate::scripted::Reply;
+pub use crate::scripted::{CallCounts, Reply, ScriptedModel};
 pub use clock::ManualClock;
 pub use entropy::SeededEntropy;
-pub use scripted::{CallCounts, ScriptedModel};

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use callboard_actors::policy::{Price, Prices};
+use callboard_actors::{
+    policy::{Price, Prices},
+    testing::{Reply, ScriptedModel},
+};
 
 use super::*;
-use crate::{Host, providers::offline::Offline};
+use crate::Host;
 
 #[derive(Debug, Default)]
 struct Read {
@@ -77,7 +80,7 @@ impl Read {
 
 async fn busy_host() -> Host {
     let prices = Prices::default().with("*".to_owned(), Price::per_million(1.0, 2.0).unwrap());
-    let host = Host::builder().provider(Offline).prices(prices).build().await.unwrap();
+    let host = Host::builder().provider(ScriptedModel::always(Reply::text("Hello."))).prices(prices).build().await.unwrap();
     for (tenant, prompts) in [("acme", 2), ("umbrella", 1)] {
         for _ in 0..prompts {
             host.tenant(tenant).conversation("c").send("Hello").await.unwrap().outcome().await.unwrap();

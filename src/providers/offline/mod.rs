@@ -1,7 +1,5 @@
-//! Models without a network: scripted and rule-based.
+//! A model without a network: it answers by rules.
 
-mod scripted;
 mod rules;
 
 pub use rules::Offline;
-pub use scripted::{Scripted, ScriptedCall, ScriptedConfig};

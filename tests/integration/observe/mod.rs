@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use callboard::{
     FnTool, Host, ToolContext, ToolError, ToolSpec,
-    chat::RawJson,
     ids::{ConversationId, Scope, Seq, TenantId},
     observe::{Redactor, otlp::Otlp, semconv::Edition},
     policy::{ObservabilityConfig, TraceSampling},
-    providers::offline::{Scripted, ScriptedCall, ScriptedConfig},
 };
+use callboard_actors::testing::{Reply, ScriptedModel};
 use collector::{Collector, attributes, histogram};
 use opentelemetry_proto::tonic::{
     metrics::v1::metric::Data,
@@ -33,9 +32,8 @@ async fn a_turn(sampling: TraceSampling) -> Host {
         let call = move |_: Nothing, _: ToolContext| async move { what() };
         Arc::new(FnTool::new(name, "Does something.", call).declare(ToolSpec::read_only))
     };
-    let call = |name: &str| ScriptedCall { name: name.into(), input: RawJson::empty_object() };
-    let tools = vec![call("well"), call("fails"), call("panics")];
-    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: 3, tools, ..ScriptedConfig::default() });
+    let calls = ["well", "fails", "panics"].into_iter().fold(Reply::empty(), |reply, name| reply.and_tool(name, &serde_json::json!({})));
+    let model = ScriptedModel::replies([calls, Reply::text("Done.")]);
     let host = Host::builder()
         .provider(model)
         .tool(tool("well", || Ok("fine".into())))
@@ -262,9 +260,8 @@ async fn watchers_the_model_and_the_journal_see_no_key_of_a_tools_result_error_p
         let call = move |_: Nothing, context: ToolContext| async move { what(context).map(callboard::Json) };
         Arc::new(FnTool::new(name, "Does something.", call).declare(ToolSpec::read_only))
     };
-    let call = |name: &str| ScriptedCall { name: name.into(), input: RawJson::empty_object() };
-    let tools = vec![call("says"), call("fails"), call("panics")];
-    let model = Scripted::new(ScriptedConfig { tool_rounds: 1, tools_per_reply: 3, tools, ..ScriptedConfig::default() });
+    let calls = ["says", "fails", "panics"].into_iter().fold(Reply::empty(), |reply, name| reply.and_tool(name, &serde_json::json!({})));
+    let model = ScriptedModel::replies([calls, Reply::text("Done.")]);
     let host = Host::builder()
         .provider(model)
         .tool(tool("says", |context| {

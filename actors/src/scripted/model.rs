@@ -1,10 +1,10 @@
-//! A model provider that answers from a script and records its requests.
+//! A model provider that answers from a script, and records its requests on demand.
 
 use std::{
     collections::VecDeque,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     chat::ModelRequest,
     ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelStream, ProviderError},
-    scripted::Reply,
 };
+
+use super::Reply;
 
 /// How the calls of a [`ScriptedModel`] ended. A running call counts only as started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,21 +34,34 @@ pub struct CallCounts {
 
 type Script = Box<dyn Fn(&ModelRequest, usize) -> Reply + Send + Sync>;
 
-/// A scripted model provider for tests. It records requests, and tests can count calls and wait for
-/// them.
+/// A scripted model provider for tests, benchmarks, load runs and examples. It records requests and
+/// counts how calls end, unless [`ScriptedModel::without_record`] turns that off.
 ///
 /// ```
-/// use callboard_actors::testing::{Reply, ScriptedModel};
+/// use callboard_actors::scripted::{Reply, ScriptedModel};
 ///
 /// let model = ScriptedModel::replies([Reply::tool("file_list", &serde_json::json!({})), Reply::text("Two files.")]);
 /// let echo = ScriptedModel::answering(|request, call| Reply::text(format!("{call}: {} messages", request.messages.len())));
 /// ```
 pub struct ScriptedModel {
     script: Script,
-    requests: Mutex<Vec<ModelRequest>>,
-    calls: AtomicUsize,
-    counts: Arc<watch::Sender<CallCounts>>,
+    name: &'static str,
     capabilities: Capabilities,
+    calls: AtomicUsize,
+    record: Option<Record>,
+}
+
+/// What a model keeps of its calls.
+#[derive(Default)]
+struct Record {
+    requests: Mutex<Vec<ModelRequest>>,
+    counts: Arc<watch::Sender<CallCounts>>,
+}
+
+impl Record {
+    fn requests(&self) -> MutexGuard<'_, Vec<ModelRequest>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ScriptedModel {
@@ -55,9 +69,7 @@ impl ScriptedModel {
     pub fn answering(script: impl Fn(&ModelRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Box::new(script),
-            requests: Mutex::default(),
-            calls: AtomicUsize::new(0),
-            counts: Arc::new(watch::Sender::default()),
+            name: "scripted",
             capabilities: Capabilities {
                 context_window: 200_000,
                 output_max: 32_000,
@@ -67,6 +79,8 @@ impl ScriptedModel {
                 images: true,
                 documents: true,
             },
+            calls: AtomicUsize::new(0),
+            record: Some(Record::default()),
         }
     }
 
@@ -86,6 +100,13 @@ impl ScriptedModel {
         Self::answering(move |_, _| reply.clone())
     }
 
+    /// Sets the provider's name. The default is `scripted`.
+    #[must_use]
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+
     /// Sets the capabilities that the model reports.
     #[must_use]
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
@@ -93,31 +114,40 @@ impl ScriptedModel {
         self
     }
 
+    /// Keeps no requests and counts nothing, so that memory does not grow with the number of calls.
+    /// [`ScriptedModel::requests`] is then empty, and [`ScriptedModel::counts`] stays at zero.
+    #[must_use]
+    pub fn without_record(mut self) -> Self {
+        self.record = None;
+        self
+    }
+
     /// All requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<ModelRequest> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.record.as_ref().map_or_else(Vec::new, |record| record.requests().clone())
     }
 
     /// The most recent request; `None` before the first.
     pub fn last_request(&self) -> Option<ModelRequest> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        self.record.as_ref().and_then(|record| record.requests().last().cloned())
     }
 
     /// How the calls ended so far.
     pub fn counts(&self) -> CallCounts {
-        *self.counts.borrow()
+        self.record.as_ref().map_or_else(CallCounts::default, |record| *record.counts.borrow())
     }
 
     /// Waits until the counts satisfy `condition`. Wrap it in a timeout.
     pub async fn until(&self, condition: impl Fn(&CallCounts) -> bool) -> CallCounts {
-        let mut counts = self.counts.subscribe();
+        let Some(record) = &self.record else { return CallCounts::default() };
+        let mut counts = record.counts.subscribe();
         counts.wait_for(|counts| condition(counts)).await.map_or_else(|_| self.counts(), |counts| *counts)
     }
 }
 
 impl LlmProvider for ScriptedModel {
     fn name(&self) -> &str {
-        "scripted"
+        self.name
     }
 
     fn capabilities(&self, _model: &str) -> Capabilities {
@@ -126,9 +156,10 @@ impl LlmProvider for ScriptedModel {
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let guard = CallGuard::begin(self.counts.clone());
+        let Some(record) = &self.record else { return (self.script)(&request, call).play(&request, cancel) };
+        let guard = CallGuard::begin(record.counts.clone());
         let playing = (self.script)(&request, call).play(&request, cancel);
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        record.requests().push(request);
         Box::pin(async move {
             match playing.await {
                 Ok(stream) => Ok(Box::pin(Counted { stream, guard }) as ModelStream),
@@ -252,5 +283,13 @@ mod tests {
 
         assert_eq!(model.until(|counts| counts.dropped == 1).await, CallCounts { started: 1, finished: 0, dropped: 1 });
         assert_eq!(slow.counts(), CallCounts { started: 1, finished: 0, dropped: 1 });
+    }
+
+    #[tokio::test]
+    async fn a_model_without_a_record_answers_and_keeps_nothing() {
+        let model = ScriptedModel::always(Reply::text("one")).without_record();
+
+        assert_eq!(read(&model, "a").await, Ok("one".into()));
+        assert_eq!((model.requests().len(), model.counts()), (0, CallCounts::default()));
     }
 }
