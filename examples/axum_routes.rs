@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = format!("http://{}/ask/greetings", listener.local_addr()?);
     tokio::spawn(async { axum::serve(listener, app).await });
 
-    let answer = reqwest::Client::new().post(url).body("Good morning").send().await?;
+    let answer = callboard::tls::client_builder()?.build()?.post(url).body("Good morning").send().await?;
     println!("{} {}", answer.status(), answer.text().await?);
     Ok(())
 }

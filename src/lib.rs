@@ -68,8 +68,8 @@
 //! | `otel` | traces and metrics over OTLP |
 //! | `offline` | a model that answers by rules, without a network or a key |
 //! | `mock-model` | a scripted model server, for load tests |
-//! | `load` | load runs, as `callboard load` starts them |
-//! | `cli` (default) | everything that the `callboard` program needs |
+//! | `load` (default) | `callboard load`, load runs against a host |
+//! | `cli` (default) | the `callboard` program without its commands for load tests |
 //! | `test-util` | fakes and contract suites |
 //!
 //! A library usually takes `default-features = false` with a provider, a store and `tools`.
@@ -125,6 +125,8 @@ pub use host::Host;
 
 mod host;
 pub mod clock;
+#[cfg(feature = "_client")]
+pub mod tls;
 pub mod providers;
 pub mod storage;
 pub mod observe;

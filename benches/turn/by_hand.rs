@@ -32,7 +32,15 @@ impl ByHand {
     pub(crate) fn new(url: String, wire: Wire, journal: Option<HandJournal>) -> Arc<Self> {
         let check = jsonschema::validator_for(&schema()).unwrap();
         let conversations = AtomicI64::new(0);
-        Arc::new(Self { client: reqwest::Client::new(), url, wire, tools: wire.tools(), check, journal, conversations })
+        Arc::new(Self {
+            client: callboard::tls::client_builder().unwrap().build().unwrap(),
+            url,
+            wire,
+            tools: wire.tools(),
+            check,
+            journal,
+            conversations,
+        })
     }
 
     /// Makes one model call and sends its deltas to the subscriber.

@@ -34,7 +34,9 @@ mod serve;
 mod keys;
 mod doctor;
 mod config;
+#[cfg(feature = "load")]
 mod load;
+#[cfg(feature = "mock-model")]
 mod mock_model;
 mod completions;
 
@@ -100,7 +102,9 @@ enum Command {
     /// The configuration: check, show
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
+    #[cfg(feature = "load")]
     Load(Box<load::LoadArgs>),
+    #[cfg(feature = "mock-model")]
     MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -117,7 +121,11 @@ impl Command {
             Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => ProjectUse::quiet(Notes::First),
             // These report project files themselves, or do not use the configuration.
             Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => ProjectUse::quiet(Notes::Own),
-            Self::Keys(_) | Self::Load(_) | Self::MockModel(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
+            Self::Keys(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
+            #[cfg(feature = "load")]
+            Self::Load(_) => ProjectUse::quiet(Notes::Own),
+            #[cfg(feature = "mock-model")]
+            Self::MockModel(_) => ProjectUse::quiet(Notes::Own),
         }
     }
 }
@@ -179,7 +187,9 @@ async fn dispatch(
         Command::Serve(args) => Box::pin(serve::run(file, args, telemetry)).await,
         Command::Doctor(args) => Box::pin(doctor::run(file, args)).await,
         Command::Keys(command) => keys::run(&command),
+        #[cfg(feature = "load")]
         Command::Load(args) => Box::pin(load::run(*args)).await,
+        #[cfg(feature = "mock-model")]
         Command::MockModel(args) => Box::pin(mock_model::run(args)).await,
         Command::Completions(args) => completions::run(&args),
     }

@@ -44,6 +44,9 @@ pub(crate) enum LoadError {
     /// The HTTP client could not be built.
     #[error("the HTTP client could not be built: {0}")]
     Client(#[from] reqwest::Error),
+    /// TLS could not be set up.
+    #[error("the HTTP client could not be built: {0}")]
+    Tls(#[from] crate::tls::TlsError),
     /// The histogram could not be created.
     #[error("latencies cannot be kept: {0}")]
     Latencies(#[from] hdrhistogram::CreationError),

@@ -63,7 +63,7 @@ impl Remote {
     /// # Errors
     /// [`LoadError::Client`].
     pub(crate) fn new(url: &str, keys: Vec<String>) -> Result<Self, LoadError> {
-        let client = Client::builder()
+        let client = crate::tls::client_builder()?
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)

@@ -142,7 +142,8 @@ impl Http {
 
 /// Builds the reqwest client, for servers that plain HTTP does not reach.
 fn reqwest_client(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
-    let builder = Client::builder()
+    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })?;
+    let builder = builder
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())

@@ -16,6 +16,7 @@ use reqwest::{
 };
 
 use super::policy::{Denied, REDIRECTS_MAX, UrlPolicy};
+use crate::tls::late_client_builder;
 
 /// Most addresses of one name; a name with more is refused.
 const ADDRESSES_MAX: usize = 256;
@@ -106,7 +107,7 @@ pub fn guard_redirects(policy: Arc<UrlPolicy>) -> Policy {
 /// redirects, no proxy, no connection reuse, no retries, no `Referer`. Untrusted URLs must pass
 /// [`UrlPolicy::check_url`] before they are given to it.
 pub fn guarded(policy: Arc<UrlPolicy>, resolver: Arc<dyn Resolver>) -> ClientBuilder {
-    ClientBuilder::new()
+    late_client_builder()
         .dns_resolver(GuardedDns::new(policy.clone(), resolver))
         .redirect(guard_redirects(policy))
         .no_proxy()

@@ -87,7 +87,7 @@ async fn refusals() -> Vec<(u16, String)> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let served = tokio::spawn(serve(listener, host, config, std::future::pending()));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
     let chat = json!({ "model": "default", "messages": [{ "role": "user", "content": "hi" }] });
     let asked = [
         // The endpoint repeats the provider's message.

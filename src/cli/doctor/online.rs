@@ -17,11 +17,10 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// Checks each provider. Also returns the time from the first `Date` header among the answers.
 pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTime>) {
     let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
-    let client = match reqwest::Client::builder().timeout(REQUEST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build() {
-        Ok(client) => client,
-        Err(_) => {
-            return (vec![Finding::fail("providers", "the HTTP client cannot be built", "check the certificates of the system")], None);
-        }
+    let builder = crate::tls::client_builder().ok();
+    let client = builder.and_then(|builder| builder.timeout(REQUEST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build().ok());
+    let Some(client) = client else {
+        return (vec![Finding::fail("providers", "the HTTP client cannot be built", "check the certificates of the system")], None);
     };
     let (mut findings, mut date) = (Vec::new(), None);
     for provider in config.providers.iter().chain(chosen) {

@@ -82,14 +82,17 @@ impl Otlp {
         let failed = |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
         let headers: HashMap<String, String> = config.otlp_headers.clone().unwrap_or_default().into_iter().collect();
         // A redirect would send the headers, which may contain a key, to another host.
-        let client = |timeout: Duration| reqwest::Client::builder().timeout(timeout).redirect(reqwest::redirect::Policy::none()).build();
+        let client = |timeout: Duration| {
+            let builder = crate::tls::client_builder().map_err(|error| failed(&error))?;
+            builder.timeout(timeout).redirect(reqwest::redirect::Policy::none()).build().map_err(|error| failed(&error))
+        };
         let (span_time, metric_time) =
             (Duration::from_millis(config.trace_export_timeout_ms), Duration::from_millis(config.metrics_export_timeout_ms));
         let gzip = config.otlp_compression == "gzip";
         let resource = resource(config);
 
         let tracer = if config.enable_tracing {
-            let builder = SpanExporter::builder().with_http().with_http_client(client(span_time).map_err(|error| failed(&error))?);
+            let builder = SpanExporter::builder().with_http().with_http_client(client(span_time)?);
             let builder = builder.with_endpoint(signal(endpoint, "v1/traces")).with_timeout(span_time).with_headers(headers.clone());
             let builder = if gzip { builder.with_compression(Compression::Gzip) } else { builder };
             let exporter = builder.build().map_err(|error| failed(&error))?;
@@ -108,7 +111,7 @@ impl Otlp {
             None
         };
         let meter = if config.enable_metrics {
-            let builder = MetricExporter::builder().with_http().with_http_client(client(metric_time).map_err(|error| failed(&error))?);
+            let builder = MetricExporter::builder().with_http().with_http_client(client(metric_time)?);
             let builder = builder.with_endpoint(signal(endpoint, "v1/metrics")).with_timeout(metric_time).with_headers(headers);
             let builder = if gzip { builder.with_compression(Compression::Gzip) } else { builder };
             let exporter = builder.build().map_err(|error| failed(&error))?;

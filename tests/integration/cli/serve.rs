@@ -76,7 +76,8 @@ impl Served {
     pub fn of(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
-        let mut served = Self { child: Some(child), url: String::new(), out, err, client: reqwest::Client::new() };
+        let mut served =
+            Self { child: Some(child), url: String::new(), out, err, client: callboard::tls::client_builder().unwrap().build().unwrap() };
         wait_for("the first line of serve", || {
             let log = served.err.lock().unwrap().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();

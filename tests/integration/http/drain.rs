@@ -57,7 +57,7 @@ async fn readiness_goes_first_and_watchers_last() {
     server.send("c", "hello").await;
     let mut watcher = Sse::of(server.get("/v1/conversations/c/events").await);
     // Accepted before the listener closes; afterwards no connection is possible.
-    let spare = Client::builder().no_proxy().http1_only().build().unwrap();
+    let spare = callboard::tls::client_builder().unwrap().no_proxy().http1_only().build().unwrap();
     assert_eq!(soon(spare.get(server.url("/readyz")).send()).await.unwrap().status(), 200);
     let request = server.ask(Method::POST, "/v1/conversations/c/messages", ACME).header("prefer", "respond-async");
     soon(with_json(request, &json!({ "content": "go" })).send()).await.unwrap();

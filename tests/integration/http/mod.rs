@@ -93,7 +93,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let served = tokio::spawn(serve(listener, host.clone(), config, stop.clone().cancelled_owned()));
-        let client = Client::builder().no_proxy().build().unwrap();
+        let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
         Self { address, host, keys, stop, served, client }
     }
 

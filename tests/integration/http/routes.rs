@@ -67,7 +67,7 @@ async fn one_connection_of_http_2_carries_prompts_beside_an_open_stream_of_event
     bounds.connections_max = 2; // One to create the conversation, and this one.
     let server = Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await;
     server.send("c", "first").await;
-    let client = Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let client = callboard::tls::client_builder().unwrap().no_proxy().http2_prior_knowledge().build().unwrap();
     let watch = client.get(server.url("/v1/conversations/c/events?after=0.0.0")).bearer_auth(ACME);
     let watched = soon(watch.send()).await.unwrap();
     assert_eq!((watched.version(), watched.status()), (reqwest::Version::HTTP_2, StatusCode::OK));

@@ -210,7 +210,11 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     configure(&home, &format!("{provider}base_url = \"{}\"\n{tenants}", model.url()));
     let mut served = Served::start(&home, &[]);
     let address = served.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let tenant = Tenant { client: Client::builder().no_proxy().build().unwrap(), url: format!("http://{address}"), key: acme.key.clone() };
+    let tenant = Tenant {
+        client: callboard::tls::client_builder().unwrap().no_proxy().build().unwrap(),
+        url: format!("http://{address}"),
+        key: acme.key.clone(),
+    };
     let acknowledged = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
     for conversation in 0..conversations {
         let round = tenant.say(conversation, "first").await;
@@ -303,7 +307,11 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
     );
     let served = Served::start(&home, &[]);
     let address = served.url.trim_start_matches("http://").to_owned();
-    let tenant = Tenant { client: Client::builder().no_proxy().build().unwrap(), url: served.url.clone(), key: acme.key.clone() };
+    let tenant = Tenant {
+        client: callboard::tls::client_builder().unwrap().no_proxy().build().unwrap(),
+        url: served.url.clone(),
+        key: acme.key.clone(),
+    };
     let rounds = [tenant.say(0, "one").await, tenant.say(0, "two").await];
     model.requests_came(1).await;
     served.signal("KILL");

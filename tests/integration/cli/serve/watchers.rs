@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpSocket, sync::mpsc, task::JoinSet};
 
@@ -80,7 +80,7 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
         let body = json!({ "content": format!("turn {n}") });
         assert_eq!(served.ask(Method::POST, "/v1/conversations/long/messages", &acme.key, Some(body)).await.status, StatusCode::OK);
     }
-    let client = Client::builder().no_proxy().build().unwrap();
+    let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
     let (sender, mut received) = mpsc::unbounded_channel();
     let mut readers = JoinSet::new();
     for n in 0..half {
