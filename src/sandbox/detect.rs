@@ -88,12 +88,13 @@ pub struct Options {
     pub limits: ExecLimits,
     /// The only boundary to try; `None` tries bubblewrap, then Landlock.
     pub only: Option<Boundary>,
-    /// A program that calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`; `None` means this program.
+    /// A program that calls [`jail_main_if_asked`](super::jail_main_if_asked) first in its `main`;
+    /// `None` means this program.
     pub helper: Option<std::path::PathBuf>,
-    /// Whether this program's `main` calls [`jail_main_if_asked`](super::jail_main_if_asked) first. Behind bubblewrap the
-    /// claim is not tested. If it is set, if there is a `helper`, or behind Landlock, a watchdog
-    /// process outlives a host that is killed during a command, and moves aside protected files
-    /// that the command created.
+    /// Whether this program's `main` calls [`jail_main_if_asked`](super::jail_main_if_asked) first.
+    /// Behind bubblewrap the claim is not tested. If it is set, if there is a `helper`, or behind
+    /// Landlock, a watchdog process outlives a host that is killed during a command, and moves
+    /// aside protected files that the command created.
     pub main_asks: bool,
     /// Hosts that commands can reach from behind bubblewrap. Behind another boundary, or without a
     /// helper, the network stays off and [`Detected::note`] says so.

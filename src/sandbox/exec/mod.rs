@@ -1,20 +1,20 @@
-//! Processes: starting, watching and ending them. Imports `fs`, where the watchdog sweeps and a disk
-//! is watched, and the policy.
+//! Processes: how they start, run and end. Imports `fs` (the watchdog sweeps a workspace, a job
+//! watches a disk) and the policy.
 //!
 //! # Layout
-//! From the top down; each imports only what follows:
-//! - [`Spawner`] is the handle, `piped` its processes with open streams, `thread` its one thread.
-//! - `job` and `piped_job` are the processes that the thread manages, `parked` starts a job in its
+//! Each line imports only lines below it:
+//! - `piped` adds processes with open streams to the handle, [`Spawner`].
+//! - [`Spawner`] is the handle to `thread`, its one thread.
+//! - `job` and `piped_job` are the processes that the thread manages. `parked` starts a job in its
 //!   control group (`groups`).
 //! - `termination` ends jobs with shared scans. `processes`, `machine` and `hidden_memory` read
-//!   `/proc`, `capture` and `progress` take a job's output.
+//!   `/proc`; `capture` and `progress` keep a job's output.
 //! - `watchdog` sweeps after a host that was killed.
+//! - `call` has the steps that every sandbox takes around a command, `shell` the script around it,
+//!   and `words` what the script reports.
 //! - `start` starts each process, in a session keyring of its own (`keys`). `program` is this
 //!   program, started again as a helper.
 //! - `launch` is what callers order. Plain data.
-//!
-//! Beside these stand what the sandboxes share: `call` has the steps around a command, `shell` the
-//! script around it, and `words` what that script reports.
 
 pub(super) mod call;
 mod capture;

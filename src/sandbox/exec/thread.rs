@@ -1,5 +1,5 @@
-//! The thread of a [`Spawner`](super::spawner::Spawner): starts processes, reads their output, checks
-//! limits, kills and reaps. It blocks in one place only, a poll over all jobs.
+//! The thread of a [`Spawner`](super::spawner::Spawner): starts processes, reads their output,
+//! checks limits, kills and reaps. It blocks in one place only, a poll over all jobs.
 //!
 //! Owns every running [`Job`] and [`PipedJob`]. Ends when the last handle is dropped, after killing
 //! what still runs.

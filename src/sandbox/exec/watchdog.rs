@@ -2,10 +2,10 @@
 //! commands run, the watchdog moves aside the protected files that they created, as the host would
 //! have done.
 //!
-//! One watchdog serves a whole [`Spawner`](super::spawner::Spawner) and starts with the first command. It
-//! reads notes, one per line, from a pipe that only the host can write to. When the pipe closes, it
-//! sweeps for every command that has begun and not ended, repeatedly, until the commands' processes
-//! must be gone. If no command is open, it exits at once.
+//! One watchdog serves a whole [`Spawner`](super::spawner::Spawner) and starts with the first
+//! command. It reads notes, one per line, from a pipe that only the host can write to. When the pipe
+//! closes, it sweeps for every command that has begun and not ended, repeatedly, until the commands'
+//! processes must be gone. If no command is open, it exits at once.
 //!
 //! Limits: a watchdog that is killed together with the host, as `systemd` does with a control group
 //! or a container runtime with a container, cannot sweep. If the helper does not answer, commands

@@ -145,7 +145,8 @@ impl PathError {
     }
 }
 
-/// Repeats `check` until the result cannot come from a swap in progress, or the retries are used up.
+/// Repeats `check` until the result cannot come from a swap in progress, or the retries are used
+/// up.
 ///
 /// # Errors
 /// The error of the last attempt.
@@ -409,10 +410,10 @@ impl Root {
     /// Walks the path name by name. No descriptor is opened through a link: a link is read, and the
     /// names of its target are walked instead.
     fn resolve(&self, given: &str, path: &Path) -> Result<Place, PathError> {
-        // `todo` holds the remaining names, the next one last; `place.folders` holds the descriptors of
-        // the folders walked so far. A link pushes the names of its target onto `todo`, and `..` pops
-        // a descriptor, so a path can leave the root only by an empty stack. If the type of a name
-        // changes between `statat` and the open, the name is pushed back and checked again.
+        // `todo` holds the remaining names, the next one last; `place.folders` holds the descriptors
+        // of the folders walked so far. A link pushes the names of its target onto `todo`, and `..`
+        // pops a descriptor, so a path can leave the root only by an empty stack. If the type of a
+        // name changes between `statat` and the open, the name is pushed back and checked again.
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
         let mut place = Place { folders: Vec::new(), leaf: None };

@@ -121,8 +121,8 @@ impl Linux {
 
     /// Returns the same sandbox with a watchdog, a second process that sweeps after commands if
     /// this process is killed. The watchdog runs `helper`, a program that calls
-    /// [`jail_main_if_asked`](crate::sandbox::jail_main_if_asked) first in its `main`; `None` means this
-    /// program. It starts with the first command.
+    /// [`jail_main_if_asked`](crate::sandbox::jail_main_if_asked) first in its `main`; `None` means
+    /// this program. It starts with the first command.
     #[must_use]
     pub fn watched_by(self, helper: Option<PathBuf>) -> Self {
         let watchdog = Program::new(helper).ok();
@@ -131,8 +131,8 @@ impl Linux {
 
     /// Returns the same sandbox, from which commands reach the hosts of `allow` through a proxy.
     /// Tests the forwarder inside the jail once. `helper` is a program that calls
-    /// [`jail_main_if_asked`](crate::sandbox::jail_main_if_asked) first in its `main`; `None` means this
-    /// program.
+    /// [`jail_main_if_asked`](crate::sandbox::jail_main_if_asked) first in its `main`; `None` means
+    /// this program.
     ///
     /// [`Sandbox::exec`] must then be called on a runtime with I/O enabled: the proxy runs on the
     /// caller's runtime, for as long as the command.
