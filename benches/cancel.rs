@@ -62,7 +62,8 @@ struct Ended {
 async fn gathered(ends: JoinSet<(usize, Instant)>, asked: &[Instant]) -> Ended {
     let ends = ends.join_all().await;
     let each = ends.iter().map(|(n, end)| end.duration_since(asked[*n])).collect();
-    let (first, last) = (asked.iter().min().unwrap(), ends.iter().map(|(_, end)| end).max().unwrap());
+    let first = asked.iter().min().unwrap();
+    let last = ends.iter().map(|(_, end)| end).max().unwrap();
     Ended { each, all: *last - *first }
 }
 
@@ -72,7 +73,8 @@ async fn turns(count: usize) -> Ended {
     let (running, mut ran) = mpsc::channel(count);
     let mut ends = JoinSet::new();
     for n in 0..count {
-        let (conversation, running) = (host.tenant("bench").conversation(format!("c-{n}")), running.clone());
+        let conversation = host.tenant("bench").conversation(format!("c-{n}"));
+        let running = running.clone();
         ends.spawn(async move {
             let mut reply = conversation.send(reference::prompt()).await.unwrap();
             let mut talks = false;
@@ -110,7 +112,8 @@ async fn turns_by_hand(count: usize) -> Ended {
     let (running, mut ran) = mpsc::channel(count);
     let mut ends = JoinSet::new();
     for n in 0..count {
-        let (cancel, running) = (CancellationToken::new(), running.clone());
+        let cancel = CancellationToken::new();
+        let running = running.clone();
         let (events, mut subscriber) = mpsc::channel::<String>(64);
         let talking = cancel.clone();
         tokio::spawn(async move {
@@ -181,7 +184,8 @@ async fn settled(count: usize) -> BTreeSet<u32> {
 fn is_there(id: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
     let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
-    let (state, parent) = (fields.next().unwrap(), fields.next().unwrap());
+    let state = fields.next().unwrap();
+    let parent = fields.next().unwrap();
     state != "Z" || parent == std::process::id().to_string()
 }
 
@@ -271,15 +275,18 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
         );
     }
 
-    let (mut alone, mut hand) = (Vec::new(), Vec::new());
+    let mut alone = Vec::new();
+    let mut hand = Vec::new();
     for _ in 0..rounds {
         alone.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, false)).await.unwrap()));
         hand.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, true)).await.unwrap()));
     }
-    let (alone, hand) = (median(alone), median(hand));
+    let alone = median(alone);
+    let hand = median(hand);
     println!("{groups_count} groups by hand: {alone:.1} ms of one process each, {hand:.1} ms of a shell and its command");
     for (name, mode) in [("in the kernel's boundary", Mode::Linux), ("in a bare group", Mode::Local)] {
-        let (mut ours, mut processes) = (Vec::new(), 0);
+        let mut ours = Vec::new();
+        let mut processes = 0;
         for _ in 0..rounds {
             let Some((last, there)) = groups(groups_count, mode).await else { break };
             ours.push(ms(last));

@@ -43,7 +43,8 @@ async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> boo
         }
     })
     .await;
-    let (cpu, slope) = (process::cpu() - cpu, churned.slope(warm as f64 / seconds as f64) * 600.0 / MIB);
+    let cpu = process::cpu() - cpu;
+    let slope = churned.slope(warm as f64 / seconds as f64) * 600.0 / MIB;
     let wall = churned.wall.as_secs_f64();
     println!(
         "{} made and deleted in {wall:.0} s, {:.0} a second, {:.1} µs of CPU each; {:.1} MiB held, slope after {warm} s: {slope:.3} MiB in 10 minutes, {:.1} bytes a conversation (wanted: at most {} MiB)",
@@ -63,7 +64,8 @@ async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> boo
 
 fn main() -> ExitCode {
     let minutes = if std::env::var_os("CALLBOARD_LONG").is_some() { 60 } else { 5 };
-    let (rate, seconds) = (number("--rate", 1000), number("--seconds", minutes * 60));
+    let rate = number("--rate", 1000);
+    let seconds = number("--seconds", minutes * 60);
     let most = arguments().iter().any(|argument| argument == "--at-most").then(|| number("--at-most", 1) as f64);
     if runtime().block_on(run(rate, seconds, number("--warm", seconds / 6), most)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -55,7 +55,8 @@ const SLOW: Duration = Duration::from_millis(10);
 /// The time of a commit without other load: the median of twenty.
 async fn lone_commit(store: &dyn SessionBackend) -> Duration {
     let scope = Scope::new(TenantId::new("alone").unwrap(), ConversationId::new("alone").unwrap());
-    let (mut at, mut took) = (Head::default(), Vec::new());
+    let mut at = Head::default();
+    let mut took = Vec::new();
     for _ in 0..20 {
         let next = Head { epoch: Epoch(1), seq: at.seq.next() };
         let entries = vec![StoredEntry { seq: Seq(next.seq.0), bytes: vec![b'x'; 1024].into() }];
@@ -69,9 +70,12 @@ async fn lone_commit(store: &dyn SessionBackend) -> Duration {
 
 /// Runs turns in `lanes` conversations until the time is over. Returns how many ended within it.
 async fn turns_for(host: &Host, lanes: usize, length: Duration) -> usize {
-    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let over = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicUsize::new(0));
     let lanes = (0..lanes).map(|_| {
-        let (host, over, done) = (host.clone(), over.clone(), done.clone());
+        let host = host.clone();
+        let over = over.clone();
+        let done = done.clone();
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let conversation = ours::conversation(&host, reference::history()).await;
@@ -105,9 +109,11 @@ async fn row(folder: &Path, slow: Duration, lanes: usize, length: Duration) -> C
     let host = ours::host(ours::model(), Arc::new(Counted { inner: sqlite.clone(), asked: asked.clone() })).await;
     turns_for(&host, lanes, length / 4).await; // one-time costs
 
-    let (before, stats) = (asked.read(), sqlite.stats());
+    let before = asked.read();
+    let stats = sqlite.stats();
     let cost = measure(turns_for(&host, lanes, length)).await;
-    let (after, commits) = (asked.read(), sqlite.stats().commits - stats.commits);
+    let after = asked.read();
+    let commits = sqlite.stats().commits - stats.commits;
     let [awaited, others, entries] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
     // An import is awaited too, but is not part of a turn.
     let imports = cost.done as f64 / TURNS_EACH as f64;

@@ -18,9 +18,10 @@
 #[path = "support/process.rs"]
 mod process;
 
+use parking_lot::Mutex;
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -103,13 +104,13 @@ type Seens = Arc<Vec<Mutex<Seen>>>;
 
 /// Sends one prompt to a new conversation and waits for its end.
 async fn turn(host: &Host, tenant: usize, number: u64, bytes: usize, seen: &Mutex<Seen>) {
-    seen.lock().unwrap().offered += 1;
+    seen.lock().offered += 1;
     let began = Instant::now();
     let conversation = host.tenant(name(tenant)).conversation(format!("c-{number}"));
     match conversation.send("p".repeat(bytes)).await {
         Ok(mut reply) => {
             let end = reply.outcome().await;
-            let mut seen = seen.lock().unwrap();
+            let mut seen = seen.lock();
             if let Ok(end) = end
                 && end.error.is_none()
             {
@@ -118,7 +119,7 @@ async fn turn(host: &Host, tenant: usize, number: u64, bytes: usize, seen: &Mute
                 seen.latencies.push(began.elapsed());
             }
         }
-        Err(_) => seen.lock().unwrap().refusals.push(began.elapsed()),
+        Err(_) => seen.lock().refusals.push(began.elapsed()),
     }
 }
 
@@ -133,7 +134,8 @@ async fn open_loop(host: Host, tenant: usize, rate: f64, length: Duration, seens
     while began.elapsed() < length {
         tick.tick().await;
         number += 1;
-        let (host, seens) = (host.clone(), seens.clone());
+        let host = host.clone();
+        let seens = seens.clone();
         tokio::spawn(async move { turn(&host, tenant, number, ALIKE, &seens[tenant]).await });
     }
 }
@@ -152,7 +154,8 @@ fn percentile(mut times: Vec<Duration>, part: f64) -> f64 {
 /// p99 in ms.
 fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
     let share = calls as f64 / CALL.as_secs_f64() / TENANTS as f64;
-    let (cpu, seens) = (process::cpu(), seens());
+    let cpu = process::cpu();
+    let seens = seens();
     runtime().block_on(async {
         let host = host(calls, |_| 1).await;
         let victims = (1..TENANTS).map(|tenant| open_loop(host.clone(), tenant, share * 0.6, length, seens.clone()));
@@ -160,7 +163,7 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
         futures_util::future::join_all(victims.map(tokio::spawn).chain(flooder.map(tokio::spawn))).await;
         tokio::time::sleep(Duration::from_secs(1)).await; // for turns under way
     });
-    let victims: Vec<_> = seens.iter().skip(1).map(|seen| std::mem::take(&mut *seen.lock().unwrap())).collect();
+    let victims: Vec<_> = seens.iter().skip(1).map(|seen| std::mem::take(&mut *seen.lock())).collect();
     let offered: u64 = victims.iter().map(|seen| seen.offered).sum();
     let served: u64 = victims.iter().map(|seen| seen.served).sum();
     let ratio = served as f64 / offered as f64;
@@ -171,9 +174,10 @@ fn flood(calls: usize, length: Duration, flooded: bool) -> (f64, f64) {
         if flooded { "beside a flooder" } else { "alone" }
     );
     if flooded {
-        let flooder = std::mem::take(&mut *seens[0].lock().unwrap());
+        let flooder = std::mem::take(&mut *seens[0].lock());
         let refused = flooder.refusals.len();
-        let (median, most) = (percentile(flooder.refusals.clone(), 0.5), percentile(flooder.refusals, 1.0));
+        let median = percentile(flooder.refusals.clone(), 0.5);
+        let most = percentile(flooder.refusals, 1.0);
         println!(
             "{:<22} offered {}, served {}, refused {refused} in {median:.2} ms (median), {most:.1} ms (most)",
             "the flooder", flooder.offered, flooder.served
@@ -194,7 +198,9 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
         let due = began + Duration::from_secs_f64(number as f64 / rate);
         tokio::time::sleep_until(due.into()).await;
         while tasks.try_join_next().is_some() {}
-        let (host, seconds, served) = (host.clone(), seconds.clone(), served.clone());
+        let host = host.clone();
+        let seconds = seconds.clone();
+        let served = served.clone();
         tasks.spawn(async move {
             let tenant = number as usize % TENANTS;
             // Conversations are reused, so that only waiting prompts can grow memory.
@@ -202,7 +208,7 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
             let Ok(mut reply) = conversation.send("p".repeat(ALIKE)).await else { return };
             if reply.outcome().await.is_ok_and(|end| end.error.is_none()) {
                 served.fetch_add(u64::from(began.elapsed() <= length), Ordering::Relaxed);
-                seconds[due.duration_since(began).as_secs() as usize].lock().unwrap().push(due.elapsed());
+                seconds[due.duration_since(began).as_secs() as usize].lock().push(due.elapsed());
             }
         });
     }
@@ -213,7 +219,7 @@ async fn offer(host: &Host, calls: usize, times: f64, length: Duration) -> (f64,
     } else {
         tasks.detach_all(); // they keep waiting while less is offered
     }
-    (goodput, seconds.iter().map(|second| std::mem::take(&mut *second.lock().unwrap())).collect())
+    (goodput, seconds.iter().map(|second| std::mem::take(&mut *second.lock())).collect())
 }
 
 /// Offers ten times the capacity.
@@ -234,7 +240,8 @@ fn overload(calls: usize, length: Duration) {
             tokio::time::sleep(Duration::from_millis(500)).await;
             resident.push(process::resident());
         }
-        let (goodput, after) = (over.await.unwrap(), offer(&host, calls, 0.6, Duration::from_secs(15)).await.1);
+        let goodput = over.await.unwrap();
+        let after = offer(&host, calls, 0.6, Duration::from_secs(15)).await.1;
         let settled = after.iter().position(|second| !second.is_empty() && percentile(second.clone(), 0.99) <= normal * 1.5);
         let mib = |at: usize| resident.get(at).map_or(f64::NAN, |bytes| *bytes as f64 / 1048576.0);
         println!(
@@ -251,12 +258,13 @@ fn overload(calls: usize, length: Duration) {
 /// weight, counted once a queue has formed: the first callers take every free slot.
 fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy) -> f64 {
     let seens = seens();
-    let tokens = || seens.iter().map(|seen| seen.lock().unwrap().tokens).collect::<Vec<u64>>();
+    let tokens = || seens.iter().map(|seen| seen.lock().tokens).collect::<Vec<u64>>();
     let (before, after) = runtime().block_on(async {
         let host = host(calls, weight).await;
         for tenant in 0..TENANTS {
             for worker in 0..calls as u64 {
-                let (host, seens) = (host.clone(), seens.clone());
+                let host = host.clone();
+                let seens = seens.clone();
                 tokio::spawn(async move {
                     for number in 0.. {
                         turn(&host, tenant, worker << 32 | number, unlike(tenant), &seens[tenant]).await;
@@ -271,7 +279,8 @@ fn backlog(calls: usize, length: Duration, weight: impl Fn(usize) -> u32 + Copy)
     });
     let served = after.iter().zip(&before).map(|(after, before)| (after - before) as f64);
     let shares: Vec<f64> = served.enumerate().map(|(tenant, served)| served / f64::from(weight(tenant))).collect();
-    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
+    let sum = shares.iter().sum::<f64>();
+    let squares = shares.iter().map(|share| share * share).sum::<f64>();
     sum * sum / (TENANTS as f64 * squares)
 }
 
@@ -286,7 +295,8 @@ fn argument(flag: &str, usual: u64) -> u64 {
 }
 
 fn main() {
-    let (length, calls) = (Duration::from_secs(argument("--seconds", 20)), argument("--calls", 64) as usize);
+    let length = Duration::from_secs(argument("--seconds", 20));
+    let calls = argument("--calls", 64) as usize;
     println!("{TENANTS} tenants, {calls} calls at once of {CALL:?}, {length:?} a run");
     let (_, alone) = flood(calls, length, false);
     let (ratio, beside) = flood(calls, length, true);

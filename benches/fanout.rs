@@ -56,9 +56,11 @@ async fn fan_out(host: &Host, prompts: Vec<String>) -> Vec<String> {
 
 /// The baseline, written by hand.
 async fn by_hand(hand: &Arc<ByHand>, prompts: Vec<String>) -> Vec<String> {
-    let (permits, mut children) = (Arc::new(Semaphore::new(CALLS_MAX)), JoinSet::new());
+    let permits = Arc::new(Semaphore::new(CALLS_MAX));
+    let mut children = JoinSet::new();
     for (index, prompt) in prompts.into_iter().enumerate() {
-        let (hand, permits) = (hand.clone(), permits.clone());
+        let hand = hand.clone();
+        let permits = permits.clone();
         children.spawn(async move {
             let _permit = permits.acquire().await.unwrap();
             let (events, mut subscriber) = mpsc::channel::<String>(64);
@@ -114,9 +116,11 @@ async fn run(rounds: usize, most: usize) {
     let server = Server::start(THINKS, 0);
     for wire in Wire::BOTH {
         let url = server.url(wire);
-        let (host, hand) = (host(ours::provider(wire, &url), CALLS_MAX).await, ByHand::new(url, wire, None));
+        let host = host(ours::provider(wire, &url), CALLS_MAX).await;
+        let hand = ByHand::new(url, wire, None);
         for width in widths.clone() {
-            let (mut ours, mut theirs) = (Side::default(), Side::default());
+            let mut ours = Side::default();
+            let mut theirs = Side::default();
             for round in 0..=rounds {
                 let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
                 let by_hand = measure(async { check(&by_hand(&hand, prompts(width)).await) }).await;

@@ -59,7 +59,8 @@ async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {
 async fn make(host: &Host, from: usize, to: usize) {
     let next = Arc::new(AtomicUsize::new(from));
     let lanes = (0..LANES).map(|_| {
-        let (host, next) = (host.clone(), next.clone());
+        let host = host.clone();
+        let next = next.clone();
         tokio::spawn(async move {
             loop {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
@@ -83,10 +84,12 @@ struct Beside {
 
 impl Beside {
     fn start(host: &Host) -> Self {
-        let (stop, host) = (Arc::new(AtomicBool::new(false)), host.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let host = host.clone();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let (began, mut turns) = (Instant::now(), Vec::new());
+            let began = Instant::now();
+            let mut turns = Vec::new();
             for nth in 0.. {
                 if stopped.load(Ordering::Relaxed) {
                     break;
@@ -171,7 +174,8 @@ async fn run() {
     let before = all;
 
     let first = 2000 + known;
-    let (began, cpu) = (Instant::now(), process::cpu());
+    let began = Instant::now();
+    let cpu = process::cpu();
     make(&host, first, first + idle).await;
     println!(
         "{:>34}  {:.0} conversations made a second, {:.0} µs of CPU each",

@@ -30,7 +30,8 @@ async fn measure(store: &Arc<dyn SessionBackend>, conversations: usize) -> (usiz
             tokio::spawn(async move {
                 let id = ConversationId::new(format!("c{conversations}-{n}")).unwrap();
                 let scope = Scope::new(TenantId::new(format!("t{}", n % 8)).unwrap(), id);
-                let (mut at, mut took) = (Head::default(), Vec::new());
+                let mut at = Head::default();
+                let mut took = Vec::new();
                 while started.elapsed() < RUN {
                     let next = Head { epoch: Epoch(1), seq: at.seq.next() };
                     let entries = vec![StoredEntry { seq: Seq(next.seq.0), bytes: vec![b'x'; BYTES].into() }];

@@ -80,7 +80,8 @@ async fn by_hand(wire: Wire, reads: Arc<Vec<Bytes>>, pace: Option<Duration>) -> 
 
 /// The parser without a subscriber.
 fn parsed(wire: Wire, reads: &[Bytes]) -> usize {
-    let (mut assembler, mut bytes) = (assembler(wire, MessageList::default()), 0);
+    let mut assembler = assembler(wire, MessageList::default());
+    let mut bytes = 0;
     for read in reads {
         let mut out = Vec::new();
         assembler.feed(read, &mut out).unwrap();
@@ -121,9 +122,12 @@ async fn bursts(count: usize, tokens: usize, rounds: usize) {
     println!("\nCPU per token in bursts of {BURST}, {count} at once, median of {rounds} x {} tokens", count * answers * tokens);
     println!("{:>10} {:>12} {:>12} {:>7} {:>15}", "wire", "callboard", "by hand", "ratio", "parser alone");
     for wire in Wire::BOTH {
-        let (long, short) = (host(wire, tokens, BURST, None).await, host(wire, FEW, BURST, None).await);
+        let long = host(wire, tokens, BURST, None).await;
+        let short = host(wire, FEW, BURST, None).await;
         let bytes = Arc::new(reads(wire, tokens, BURST));
-        let (mut ours, mut hand, mut alone) = (Vec::new(), Side::default(), Side::default());
+        let mut ours = Vec::new();
+        let mut hand = Side::default();
+        let mut alone = Side::default();
         for round in 0..=rounds {
             let with = measure(read_all(&long, count, answers, tokens)).await;
             let without = measure(read_all(&short, count, answers, FEW)).await;
@@ -135,7 +139,8 @@ async fn bursts(count: usize, tokens: usize, rounds: usize) {
                 alone.add(parser);
             }
         }
-        let (ours, hand) = (phases::median(ours), hand.median().cpu_us());
+        let ours = phases::median(ours);
+        let hand = hand.median().cpu_us();
         println!("{:>10} {ours:>9.3} µs {hand:>9.3} µs {:>7.2} {:>12.3} µs", wire.name(), ours / hand, alone.median().cpu_us());
     }
 }
@@ -165,7 +170,8 @@ fn main() {
     }
     println!("load {}", process::load());
     let runtime = runtime();
-    let (tokens, rounds) = (number("--tokens", 50_000) / BURST * BURST, number("--rounds", 5));
+    let tokens = number("--tokens", 50_000) / BURST * BURST;
+    let rounds = number("--rounds", 5);
     runtime.block_on(bursts(1, tokens, rounds));
     runtime.block_on(bursts(MANY, tokens, rounds));
     runtime.block_on(paced(number("--seconds", 5)));

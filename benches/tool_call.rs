@@ -115,7 +115,8 @@ async fn ours(calls: u32) {
 
 /// Calls without the actor.
 async fn lone(calls: u32) {
-    let (tool, environment) = (erased(Nothing), ToolEnvironment::alone(scope()));
+    let tool = erased(Nothing);
+    let environment = ToolEnvironment::alone(scope());
     for index in 0..calls {
         let call = LoneCall { key: key(index), tool: tool.clone(), request: request(&tool, ARGUMENTS) };
         let result = call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()).await;
@@ -167,7 +168,9 @@ impl Tool for Expensive {
 async fn siblings(shared: bool) -> (u32, Duration, Duration) {
     let spec = ToolSpec::new("expensive", "Searches.", RawJson::empty_object()).read_only();
     let tool = Arc::new(Expensive(if shared { spec } else { spec.not_shared() }, AtomicU32::new(0)));
-    let (environment, began, spent) = (ToolEnvironment::alone(scope()), Instant::now(), cpu());
+    let environment = ToolEnvironment::alone(scope());
+    let began = Instant::now();
+    let spent = cpu();
     let calls = (0..50).map(|index| {
         let call = LoneCall {
             key: key(index),
@@ -217,7 +220,8 @@ fn main() {
     const CALLS: u32 = 100_000;
     let mut costs = Vec::new();
     for (name, mode) in [("bare tokio::spawn and JSON", 0), ("call_once", 1), ("executor actor", 2)] {
-        let (spent, began) = (cpu(), Instant::now());
+        let spent = cpu();
+        let began = Instant::now();
         match mode {
             0 => runtime.block_on(bare(CALLS)),
             1 => runtime.block_on(lone(CALLS)),

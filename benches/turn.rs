@@ -69,15 +69,19 @@ async fn http(turns: usize, rounds: usize) {
         "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15} {:>22} {:>9}",
         "wire", "journal", "lanes", "callboard", "by hand", "ratio", "beside no rows", "wall, ours / by hand", "wake-ups"
     );
-    let (folder, server) = (folder(), Server::start(Duration::ZERO, 1));
+    let folder = folder();
+    let server = Server::start(Duration::ZERO, 1);
     for wire in Wire::BOTH {
         let sides = Sides::new(folder.path(), &server, wire).await;
         for (on, journal) in JOURNAL.into_iter().enumerate() {
             for lanes in [1, 64, 1000] {
                 // With one lane on a disk, wall time dominates, so fewer turns suffice.
                 let total = if lanes == 1 { turns / 4 } else { turns.max(lanes * TURNS_EACH) };
-                let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
-                let (mut wake_ups, mut done) = (0, 0);
+                let mut ours = Side::default();
+                let mut hand = Side::default();
+                let mut bare = Side::default();
+                let mut wake_ups = 0;
+                let mut done = 0;
                 for round in 0..=rounds {
                     let before = ours::wake_ups(&sides.ours[on]).await;
                     let cost = measure(ours::run(&sides.ours[on], lanes, TURNS_EACH, total)).await;
@@ -92,7 +96,9 @@ async fn http(turns: usize, rounds: usize) {
                     bare.add(without);
                     (wake_ups, done) = (wake_ups + woken, done + cost.done);
                 }
-                let (ours, hand, bare) = (ours.median(), hand.median(), bare.median());
+                let ours = ours.median();
+                let hand = hand.median();
+                let bare = bare.median();
                 println!(
                     "{:>10} {journal:>8} {lanes:>6} {:>8.0} µs {:>8.0} µs {:>7.2} {:>15.2} {:>9.0} / {:>7.0} µs {:>9.1}",
                     wire.name(),
@@ -121,13 +127,16 @@ async fn asleep(hosts: &[Host]) {
 async fn long(turns: usize, rounds: usize) {
     println!("\nCPU of a turn late in a conversation, over HTTP, median of {rounds} x {turns} turns");
     println!("{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15}", "wire", "journal", "turn", "callboard", "by hand", "ratio", "beside no rows");
-    let (folder, server) = (folder(), Server::start(Duration::ZERO, 1));
+    let folder = folder();
+    let server = Server::start(Duration::ZERO, 1);
     for wire in Wire::BOTH {
         let sides = Sides::new(folder.path(), &server, wire).await;
         for (on, journal) in JOURNAL.into_iter().enumerate() {
             for after in [10, 1000] {
                 let history = reference::turns_before(after - 1, &reference::result());
-                let (mut ours, mut hand, mut bare) = (Side::default(), Side::default(), Side::default());
+                let mut ours = Side::default();
+                let mut hand = Side::default();
+                let mut bare = Side::default();
                 for _ in 0..rounds {
                     let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
                     ours::turn(&conversation).await; // one-time costs of an import
@@ -145,7 +154,8 @@ async fn long(turns: usize, rounds: usize) {
                         bare.add(by_hand_after(&sides.hand[0], &history, turns).await);
                     }
                 }
-                let (ours, hand) = (ours.median().cpu_us(), hand.median().cpu_us());
+                let ours = ours.median().cpu_us();
+                let hand = hand.median().cpu_us();
                 let bare = if on == 0 { hand } else { bare.median().cpu_us() };
                 println!(
                     "{:>10} {journal:>8} {after:>6} {ours:>8.0} µs {hand:>8.0} µs {:>7.2} {:>15.2}",
@@ -175,7 +185,8 @@ async fn in_process(turns: usize, rounds: usize) {
     println!("{:>6} {:>22} {:>10} {:>26} {:>9}", "lanes", "turns a conversation", "CPU", "turns a CPU-second", "wake-ups");
     for (lanes, each) in [(1, TURNS_EACH), (64, TURNS_EACH), (64, 1)] {
         let mut side = Side::default();
-        let (mut wake_ups, mut done) = (0, 0);
+        let mut wake_ups = 0;
+        let mut done = 0;
         for round in 0..=rounds {
             // A new host for each round: a growing journal in memory would slow down later rounds.
             let host = ours::in_process().await;
@@ -220,8 +231,10 @@ fn idle() {
         String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
     };
     let wire = |messages: &[callboard::chat::Message]| messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
-    let (history, all) = (wire(&reference::history()), wire(&reference::turns_before(1, &reference::result())));
-    let (bare, full) = (each("bare"), each("full"));
+    let history = wire(&reference::history());
+    let all = wire(&reference::turns_before(1, &reference::result()));
+    let bare = each("bare");
+    let full = each("full");
     println!("  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history", all - history);
     println!("  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more", full - bare);
 }
@@ -232,7 +245,8 @@ fn main() {
     }
     let arguments = arguments();
     let word = |at: usize| arguments.get(at).map(String::as_str);
-    let (turns, rounds) = (number("--turns", 4000), number("--rounds", 5));
+    let turns = number("--turns", 4000);
+    let rounds = number("--rounds", 5);
     match word(0) {
         Some("idle-bytes") => return println!("{}", runtime().block_on(idle_bytes(word(1) == Some("full")))),
         Some("count") => {
@@ -243,7 +257,8 @@ fn main() {
         }
         Some("count-http") => {
             let wire = if word(1) == Some("openai") { Wire::OpenAi } else { Wire::Anthropic };
-            let (server, turns) = (Server::start(Duration::ZERO, 1), word(3).unwrap().parse().unwrap());
+            let server = Server::start(Duration::ZERO, 1);
+            let turns = word(3).unwrap().parse().unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 if word(2) == Some("ours") {

@@ -1,7 +1,8 @@
 //! A custom tool: typed arguments, its declaration, and the context of its calls. `cargo run
 //! --example custom_tool`
 
-use std::{sync::Mutex, time::Duration};
+use parking_lot::Mutex;
+use std::time::Duration;
 
 use callboard::{
     EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool, chat::ContentBlock, erased, ports::CachePolicy,
@@ -55,10 +56,8 @@ impl TypedTool for OrderStatus {
     }
 
     async fn call(&self, args: Lookup, context: ToolContext) -> Result<Json<Status>, ToolError> {
-        if let Some(audit) = context.extensions.get::<Audit>()
-            && let Ok(mut calls) = audit.0.lock()
-        {
-            calls.push(format!("{} asked for order {}", context.key.scope, args.order));
+        if let Some(audit) = context.extensions.get::<Audit>() {
+            audit.0.lock().push(format!("{} asked for order {}", context.key.scope, args.order));
         }
         context.progress.report("asking the warehouse");
         let steps = tokio::select! {

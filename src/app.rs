@@ -242,7 +242,8 @@ pub(crate) enum Purpose {
 /// offline.
 pub(crate) fn choose_provider(config: &Config, overrides: &Overrides, purpose: Purpose) -> Result<Chosen, AppError> {
     let chosen = config.choose(overrides.provider.as_deref())?;
-    let (name, kind) = (chosen.name.clone(), chosen.kind);
+    let name = chosen.name.clone();
+    let kind = chosen.kind;
     let base_url = overrides.base_url.clone().or_else(|| chosen.base_url.clone()).or_else(|| usual_base_url(kind));
     let key = match chosen.key() {
         Ok(key) => key.map(|secret| secret.expose().to_owned()),
@@ -373,7 +374,8 @@ impl Sessions {
 
     /// The ids of all conversations of a tenant.
     pub(crate) async fn ids(&self, tenant: &TenantId) -> Result<Vec<ConversationId>, StoreError> {
-        let (backend, mut ids) = (self.backend(), Vec::new());
+        let backend = self.backend();
+        let mut ids = Vec::new();
         loop {
             let page = backend.list(tenant, ListQuery { after: ids.last().cloned(), ..ListQuery::default() }).await?;
             if page.is_empty() {
@@ -415,7 +417,8 @@ mod tests {
 
     #[test]
     fn a_tenant_with_a_memory_has_a_note_on_compaction_in_its_prompt() {
-        let (overrides, nowhere) = (Overrides::default(), Path::new("/nowhere"));
+        let overrides = Overrides::default();
+        let nowhere = Path::new("/nowhere");
 
         let with = system_prompt(&overrides, nowhere, &TrustStore::default(), true, &mut Vec::new());
         let without = system_prompt(&overrides, nowhere, &TrustStore::default(), false, &mut Vec::new());

@@ -178,7 +178,9 @@ fn shape_spans(text: &str) -> Vec<(usize, usize)> {
 fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &str, (usize, usize))) {
     let Ok(mut captures) = matcher.new_captures() else { return };
     let group = |name: &str| matcher.capture_index(name);
-    let (name, separator, value) = (group("n"), group("s"), group("v"));
+    let name = group("n");
+    let separator = group("s");
+    let value = group("v");
     let _ = matcher.captures_iter(text.as_bytes(), &mut captures, |found| {
         let part = |index: Option<usize>| index.and_then(|i| found.get(i)).map_or((0, 0), |hit| (hit.start(), hit.end()));
         let word = |(start, end): (usize, usize)| text.get(start..end).unwrap_or_default();
@@ -253,7 +255,8 @@ fn replace(text: &str, mut spans: Vec<(usize, usize)>) -> String {
             _ => merged.push((start, end)),
         }
     }
-    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
     for (number, (start, end)) in merged.into_iter().enumerate() {
         out.push_str(text.get(at..start).unwrap_or_default());
         out.push_str(&format!("{MARK}{}]", number + 1));

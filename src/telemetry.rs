@@ -107,7 +107,8 @@ pub fn init(flag: Option<&str>, config: &Observability, redactor: &Redactor) -> 
         layer.with_filter(filter)
     });
     let otlp = Otlp::start(&config.settings, redactor)?;
-    let (spans, figures) = (otlp.as_ref().and_then(Otlp::span_layer), otlp.as_ref().and_then(Otlp::figures_layer));
+    let spans = otlp.as_ref().and_then(Otlp::span_layer);
+    let figures = otlp.as_ref().and_then(Otlp::figures_layer);
     let set = tracing_subscriber::registry().with(logs).with(spans).with(figures).try_init();
     set.map_err(|_| TelemetryError::AlreadySet)?;
     Ok(Telemetry { otlp, redactor: redactor.clone() })

@@ -44,7 +44,8 @@ fn files() -> Vec<String> {
 }
 
 fn walk(from: PathBuf) -> Vec<String> {
-    let (mut files, mut folders) = (Vec::new(), vec![from]);
+    let mut files = Vec::new();
+    let mut folders = vec![from];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
@@ -88,8 +89,7 @@ fn every_file_keeps_the_house_rules() {
 }
 
 /// The cycles that are left, by folder: each may lose nodes and gain none.
-const CYCLES_LEFT: &[(&str, &str, &[&str])] = &[
-];
+const CYCLES_LEFT: &[(&str, &str, &[&str])] = &[];
 
 #[test]
 fn no_module_needs_one_that_needs_it() {
@@ -102,7 +102,8 @@ fn no_module_needs_one_that_needs_it() {
                 (*of, *folder) == (root, cycle.folder.as_str()) && cycle.nodes.iter().all(|node| nodes.contains(&node.as_str()))
             });
             if !is_known {
-                let (folder, nodes) = (format!("{root}/{}", cycle.folder), cycle.nodes.into_iter().collect::<Vec<_>>().join(", "));
+                let folder = format!("{root}/{}", cycle.folder);
+                let nodes = cycle.nodes.into_iter().collect::<Vec<_>>().join(", ");
                 found.push(format!(
                     "{folder}: {nodes} need each other. Fix: move what they share into a file below both\n    {}",
                     cycle.way.join("\n    ")

@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn ids_that_differ_in_little_fall_into_all_shards_and_do_not_collide() {
         let hash = IdHash::default();
-        let (mut seen, mut shards) = (HashSet::new(), [0u32; 64]);
+        let mut seen = HashSet::new();
+        let mut shards = [0u32; 64];
 
         for tenant in 0..100 {
             for conversation in 0..1000 {

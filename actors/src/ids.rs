@@ -353,10 +353,14 @@ impl FromStr for CallKey {
     fn from_str(text: &str) -> Result<Self, InvalidCallKey> {
         let mut parts = text.splitn(4, '/');
         let mut part = || parts.next().ok_or(InvalidCallKey);
-        let (tenant, conversation, seq, index) = (part()?, part()?, part()?, part()?);
+        let tenant = part()?;
+        let conversation = part()?;
+        let seq = part()?;
+        let index = part()?;
         let tenant = TenantId::new(tenant).map_err(|_| InvalidCallKey)?;
         let conversation = ConversationId::new(conversation).map_err(|_| InvalidCallKey)?;
-        let (seq, index) = (seq.parse().map_err(|_| InvalidCallKey)?, index.parse().map_err(|_| InvalidCallKey)?);
+        let seq = seq.parse().map_err(|_| InvalidCallKey)?;
+        let index = index.parse().map_err(|_| InvalidCallKey)?;
         Ok(Self { scope: Scope::new(tenant, conversation), seq: Seq(seq), index })
     }
 }
@@ -401,7 +405,9 @@ impl FromStr for EventId {
     fn from_str(text: &str) -> Result<Self, InvalidEventId> {
         let mut parts = text.splitn(3, '.');
         let mut part = || parts.next().filter(|p| p.bytes().all(|b| b.is_ascii_digit())).ok_or(InvalidEventId);
-        let (epoch, seq, n) = (part()?.parse()?, part()?.parse()?, part()?.parse()?);
+        let epoch = part()?.parse()?;
+        let seq = part()?.parse()?;
+        let n = part()?.parse()?;
         Ok(Self { epoch: Epoch(epoch), seq: Seq(seq), n })
     }
 }
@@ -527,7 +533,8 @@ mod tests {
         let children: Vec<Scope> = keys.iter().map(CallKey::child).collect();
 
         for (key, child) in keys.iter().zip(&children) {
-            let (parent, id) = (&key.scope.conversation, &child.conversation);
+            let parent = &key.scope.conversation;
+            let id = &child.conversation;
             assert_eq!((key.child(), id.is_subagent(), parent.is_subagent()), (child.clone(), true, false));
             assert!(id.as_str().starts_with(parent.children().as_str()) && *id > parent.children());
             assert!(ConversationId::new(id.as_str()).is_ok(), "{id}");

@@ -92,7 +92,8 @@ mod tests {
         const SEED: u64 = 20_261_122;
         println!("seed {SEED}");
         let chance = SeededEntropy::new(SEED);
-        let (mut few, mut tree) = (SmallMap::default(), BTreeMap::new());
+        let mut few = SmallMap::default();
+        let mut tree = BTreeMap::new();
         for step in 0..20_000 {
             let [what, key, ..] = chance.bytes();
             let key = key % 16;

@@ -35,10 +35,14 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
     // A deletion takes a tenth of a second, because watchers get time to read its event. This many
     // run concurrently.
     const LANES: usize = 256;
-    let (began, next, deleted) = (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let began = Instant::now();
+    let next = Arc::new(AtomicUsize::new(0));
+    let deleted = Arc::new(AtomicUsize::new(0));
     let lanes: Vec<_> = (0..LANES)
         .map(|_| {
-            let (host, next, deleted) = (host.clone(), next.clone(), deleted.clone());
+            let host = host.clone();
+            let next = next.clone();
+            let deleted = deleted.clone();
             tokio::spawn(async move {
                 loop {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
@@ -76,8 +80,8 @@ impl Churned {
         let from = self.wall.as_secs_f64() * skipped;
         let samples: Vec<_> = self.samples.iter().filter(|(at, _)| *at >= from).collect();
         let count = samples.len() as f64;
-        let (mean_at, mean_bytes) =
-            (samples.iter().map(|(at, _)| at).sum::<f64>() / count, samples.iter().map(|(_, bytes)| bytes).sum::<f64>() / count);
+        let mean_at = samples.iter().map(|(at, _)| at).sum::<f64>() / count;
+        let mean_bytes = samples.iter().map(|(_, bytes)| bytes).sum::<f64>() / count;
         let above: f64 = samples.iter().map(|(at, bytes)| (at - mean_at) * (bytes - mean_bytes)).sum();
         let below: f64 = samples.iter().map(|(at, _)| (at - mean_at).powi(2)).sum();
         above / below

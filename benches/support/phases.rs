@@ -37,7 +37,8 @@ impl Cost {
 
 /// Measures a future that returns how many units it completed.
 pub(crate) async fn measure(run: impl Future<Output = usize>) -> Cost {
-    let (cpu, began) = (process::cpu_of_threads(), Instant::now());
+    let cpu = process::cpu_of_threads();
+    let began = Instant::now();
     let done = run.await;
     Cost { cpu: process::cpu_of_threads().saturating_sub(cpu), wall: began.elapsed(), done }
 }

@@ -53,7 +53,8 @@ impl ByHand {
         let body = self.wire.body(messages, with_tools.then_some(&self.tools));
         let response = request.body(body).send().await.unwrap();
         let mut stream = response.bytes_stream();
-        let (mut buffer, mut reply) = (BytesMut::new(), ParsedReply::default());
+        let mut buffer = BytesMut::new();
+        let mut reply = ParsedReply::default();
         while let Some(chunk) = stream.next().await {
             buffer.extend_from_slice(&chunk.unwrap());
             while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
@@ -145,7 +146,8 @@ impl Conversation {
 
     /// Runs the reference turn.
     pub(crate) async fn turn(&mut self) {
-        let (hand, wire) = (self.hand.clone(), self.hand.wire);
+        let hand = self.hand.clone();
+        let wire = self.hand.wire;
         let (events, mut subscriber) = mpsc::channel::<String>(64);
         let reader = tokio::spawn(async move {
             let mut bytes = 0;

@@ -75,7 +75,9 @@ impl LlmProvider for Fed {
     }
 
     fn stream(&self, request: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        let (assembler, reads, pace) = (assembler(self.wire, request.messages), self.reads.clone(), self.pace);
+        let assembler = assembler(self.wire, request.messages);
+        let reads = self.reads.clone();
+        let pace = self.pace;
         let batches = stream::unfold((assembler, 0), move |(mut assembler, at)| {
             let read = reads.get(at).cloned();
             async move {

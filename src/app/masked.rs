@@ -46,7 +46,9 @@ impl LlmProvider for Masked {
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
             let inner = self.inner.stream(request, cancel).await.map_err(|error| of_error(error, &self.redactor))?;
-            let (redactor, text, thinking) = (self.redactor.clone(), self.redactor.stream(), self.redactor.stream());
+            let redactor = self.redactor.clone();
+            let text = self.redactor.stream();
+            let thinking = self.redactor.stream();
             Ok(Box::pin(Words { inner: Some(inner), redactor, text, thinking, failed: None }) as ModelStream)
         })
     }
@@ -167,7 +169,8 @@ mod tests {
             Ok(stream) => stream,
             Err(error) => return (Vec::new(), Some(error)),
         };
-        let (mut all, mut failed) = (Vec::new(), None);
+        let mut all = Vec::new();
+        let mut failed = None;
         while let Some(batch) = stream.next().await {
             match batch {
                 Ok(events) => all.extend(events),

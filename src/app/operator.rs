@@ -99,7 +99,8 @@ impl TenantOperator {
     /// per line.
     pub(super) async fn open(&self) -> Result<Vec<String>, AppError> {
         let mut state = self.0.state.lock().await;
-        let (config, stored) = (state.config.clone(), state.stored.clone());
+        let config = state.config.clone();
+        let stored = state.stored.clone();
         self.apply(&mut state, config, stored).await?;
         Ok(state.served.values().flat_map(|served_tenant| served_tenant.setup.notes.clone()).collect())
     }
@@ -213,7 +214,9 @@ impl TenantOperator {
         };
         let changed: Vec<TenantSection> =
             wanted.iter().map(|wanted| &wanted.section).filter(|section| all || !is_same(section)).cloned().collect();
-        let (provisioner, config, entries) = (self.0.provisioner.clone(), config.clone(), entries.clone());
+        let provisioner = self.0.provisioner.clone();
+        let config = config.clone();
+        let entries = entries.clone();
         let of_servers = join_all(changed.iter().map(|section| provisioner.of_servers(&config, section))).await;
         let make = move || {
             let setup = |(section, of_servers): (TenantSection, McpTools)| {
@@ -263,7 +266,8 @@ impl TenantOperator {
     }
 
     async fn write(&self, stored: &StoredTenants) -> Result<(), AppError> {
-        let (inner, stored) = (self.0.clone(), stored.clone());
+        let inner = self.0.clone();
+        let stored = stored.clone();
         let write = tokio::task::spawn_blocking(move || inner.folder.write(&stored));
         write.await.map_err(|error| AppError::Tools(error.to_string()))?.map_err(AppError::StoredTenants)
     }

@@ -59,7 +59,8 @@ pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>
     let single_calls: BTreeSet<Scope> = left_behind.iter().cloned().collect();
     let erased: Vec<bool> = stream::iter(left_behind).map(|scope| erase(host, scope)).buffer_unordered(AT_ONCE).collect().await;
     let erased = erased.into_iter().filter(|erased| *erased).count();
-    let (mut after, mut resumed) = (None, Resumed { erased, ..Resumed::default() });
+    let mut after = None;
+    let mut resumed = Resumed { erased, ..Resumed::default() };
     loop {
         let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(resumed) };

@@ -80,7 +80,8 @@ impl TenantProvisioner {
         if wanted.0.is_none() {
             return McpTools::default(); // MCP servers are the operator's own programs: a tenant gets only those that its tools name.
         }
-        let (mut own, mut of) = (Vec::new(), McpTools::default());
+        let mut own = Vec::new();
+        let mut of = McpTools::default();
         for server in config.mcp.iter().filter(|server| wanted.has_of(&server.name)) {
             match of_tenant(server.clone(), &tenant.id, tenant.workspace.as_deref()) {
                 Some(server) => own.push(server),

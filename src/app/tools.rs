@@ -130,7 +130,8 @@ pub(super) fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn 
         (_, base_url, Some(key)) => web::Search::Tavily { key, base_url: base_url.clone() },
         _ => web::Search::None,
     };
-    let (allow_hosts, fetch_without_asking) = (settings.allow_hosts.clone(), settings.fetch_without_asking);
+    let allow_hosts = settings.allow_hosts.clone();
+    let fetch_without_asking = settings.fetch_without_asking;
     let tools = web::tools(web::WebTools { allow_hosts, fetch_without_asking, search, masker: masker.clone() });
     tools.map_err(|error| AppError::Tools(error.to_string()))
 }
@@ -206,14 +207,16 @@ mod tests {
     use super::*;
 
     /// Answers every connection with `answer` and records the requests.
-    async fn answering(head: String) -> (u16, Arc<std::sync::Mutex<Vec<String>>>) {
+    async fn answering(head: String) -> (u16, Arc<parking_lot::Mutex<Vec<String>>>) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(std::sync::Mutex::new(Vec::new())));
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let keep = asked.clone();
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
-                let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+                let mut request = Vec::new();
+                let mut buffer = [0; 4096];
                 // A redirect may turn the request into a GET without a body.
                 let is_whole =
                     |request: &[u8]| request.ends_with(if request.starts_with(b"GET") { &b"\r\n\r\n"[..] } else { &b"the body"[..] });
@@ -223,7 +226,7 @@ mod tests {
                         _ => break,
                     }
                 }
-                keep.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+                keep.lock().push(String::from_utf8_lossy(&request).into_owned());
                 let _ = socket.write_all(format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").as_bytes()).await;
             }
         });
@@ -243,9 +246,9 @@ mod tests {
             let answer = request.send().await.unwrap();
 
             assert_eq!(answer.status().as_u16(), status, "the redirect is the answer");
-            assert!(asked.lock().unwrap()[0].contains("x-secret: not-a-real-key"));
+            assert!(asked.lock()[0].contains("x-secret: not-a-real-key"));
         }
-        assert_eq!(came.lock().unwrap().len(), 0, "{came:?}");
+        assert_eq!(came.lock().len(), 0, "{came:?}");
     }
 
     #[tokio::test]

@@ -268,7 +268,8 @@ async fn show_tokens(session: &Session) {
         Ok(state) => state,
         Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
     };
-    let (spent, pricing) = (state.spent.amount, &session.app.host.setup().pricing);
+    let spent = state.spent.amount;
+    let pricing = &session.app.host.setup().pricing;
     let tokens = pricing.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
     out_line(&format!("tokens {}{tokens}", spent.tokens));
     if pricing.price.is_some() {

@@ -167,7 +167,10 @@ async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
 /// cancels the running tasks; a second one ends the program.
 async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut Signals) -> (FanOutSummary, bool) {
     let bar = bar(run.tasks());
-    let (mut ends, mut printed, mut failed, mut interrupted) = (vec![None; run.tasks()], 0, 0usize, false);
+    let mut ends = vec![None; run.tasks()];
+    let mut printed = 0;
+    let mut failed = 0usize;
+    let mut interrupted = false;
     loop {
         let end = tokio::select! {
             biased;
@@ -254,7 +257,8 @@ fn as_json(end: &TaskEnd, line: &str) -> String {
 fn figures(summary: &FanOutSummary) -> String {
     let attached = summary.tasks.iter().filter(|task| task.attached).count();
     let attached = if attached == 0 { String::new() } else { format!(", {attached} from an earlier run") };
-    let (tasks, usage) = (summary.tasks.len(), &summary.usage);
+    let tasks = summary.tasks.len();
+    let usage = &summary.usage;
     format!(
         "{tasks} task{}: {} done, {} failed{attached} · {} tokens in, {} out · {:.1} s",
         if tasks == 1 { "" } else { "s" },

@@ -48,7 +48,9 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
         excerpt.truncate(end);
         excerpt.push('…');
     }
-    let (id, tokens, took) = (round.round_id, round.tokens_used, seconds(round.latency_ms));
+    let id = round.round_id;
+    let tokens = round.tokens_used;
+    let took = seconds(round.latency_ms);
     sanitize(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"))
 }
 

@@ -48,7 +48,8 @@ pub(super) struct ServeArgs {
 
 pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Telemetry) -> Result<Done, Failure> {
     // From here on, signals no longer end the process by default.
-    let (mut signals, mut hangups) = (Signals::listen(), Hangups::listen());
+    let mut signals = Signals::listen();
+    let mut hangups = Hangups::listen();
     let listen = args.listen.clone();
     let redactor = telemetry.redactor().clone();
     let read = move || -> Result<Config, ConfigError> {
@@ -66,7 +67,8 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     };
     let config = read()?;
     let per_address = config.connections_per_address_max;
-    let (address, figures) = (config.listen(), config.observability.settings.enable_metrics);
+    let address = config.listen();
+    let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
     let serving = serving(config, Box::new(read), telemetry.redactor().clone()).await?;
     telemetry.observe(&serving.host);
@@ -157,7 +159,8 @@ async fn report(serving: &Serving, bound: SocketAddr) {
     let paint = Paint::stderr();
     let tenants = counted(serving.operator.tenants().await.len(), "tenant");
     let store = serving.store.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
-    let (provider, model) = (sanitize(&serving.provider), sanitize(&serving.model));
+    let provider = sanitize(&serving.provider);
+    let model = sanitize(&serving.model);
     err_line(&format!("{} serves at http://{bound}", paint.bold("callboard")));
     err_line(&paint.dim(&format!("{tenants}, provider {provider}, model {model}, store {}", sanitize(&store))));
     for note in &serving.notes {

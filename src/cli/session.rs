@@ -54,7 +54,9 @@ pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
 /// effect, if any; then notes.
 pub(super) fn announce(config: &Config, app: &App) {
     let paint = Paint::stderr();
-    let (provider, model, workspace) = (sanitize(&app.provider), sanitize(&app.model), sanitize(&app.workspace.display().to_string()));
+    let provider = sanitize(&app.provider);
+    let model = sanitize(&app.model);
+    let workspace = sanitize(&app.workspace.display().to_string());
     let counts = |file: &&ProjectFile| file.kind == ProjectKind::Configuration && (file.is_trusted() || !file.counts.is_empty());
     let with = match config.project_files().iter().find(counts) {
         Some(file) if file.is_trusted() => format!(", configuration {} (trusted)", sanitize(&file.path.display().to_string())),

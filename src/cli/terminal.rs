@@ -146,7 +146,8 @@ fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(crate::visible::is_invisible) {
         return Cow::Borrowed(text);
     }
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some((plain, escape)) = rest.find('\u{1b}').map(|at| rest.split_at(at)) {
         let color = PAINTED.iter().find(|color| escape.starts_with(**color));
         let length = color.map_or(1, |color| color.len());

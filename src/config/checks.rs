@@ -55,7 +55,8 @@ const KEY_FOLDERS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".do
 /// Refuses `sandbox.read_only` folders that would expose keys or stored data to commands.
 pub(super) fn read_only_folders(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
     let at = || config.settings.get(&("sandbox", "read_only")).map_or(Origin::Default, |setting| setting.from.clone());
-    let (home, data) = (home.map(real_or_nearest), real_or_nearest(&config.data_dir));
+    let home = home.map(real_or_nearest);
+    let data = real_or_nearest(&config.data_dir);
     for folder in &config.read_only {
         let real = real_or_nearest(folder);
         let within = |other: &Path| other.starts_with(&real);
@@ -261,7 +262,8 @@ mod tests {
     #[test]
     fn a_stored_path_inside_a_workspace_is_found_by_whatever_name() {
         let folder = tempfile::tempdir().unwrap();
-        let (workspace, outside) = (folder.path().join("ws"), folder.path().join("outside"));
+        let workspace = folder.path().join("ws");
+        let outside = folder.path().join("outside");
         std::fs::create_dir_all(workspace.join("sub")).unwrap();
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::write(outside.join("s.db"), "").unwrap();

@@ -101,7 +101,8 @@ pub(super) fn parse(path: &Path, text: &str, home: Option<&Path>) -> Result<Laye
 /// The error for an unknown name at the top level: a section that does not exist, or a key outside
 /// its section.
 fn unknown_section(entry: &Entry<'_, '_>) -> ConfigError {
-    let (at, given) = (entry.at.clone(), entry.name);
+    let at = entry.at.clone();
+    let given = entry.name;
     let of_section = keys::plain().find(|key| key.name == given && !entry.value().is_table());
     let (what, hint) = match of_section {
         Some(key) => ("key at the top of the file", format!("it belongs under `[{}]`", key.section)),

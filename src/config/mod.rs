@@ -245,7 +245,9 @@ impl Config {
 
         let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
         let own = user_file(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
-        let (mut files, mut layers, mut found) = (Vec::new(), Vec::new(), None);
+        let mut files = Vec::new();
+        let mut layers = Vec::new();
+        let mut found = None;
         if let Some(path) = named.as_ref().or(own.as_ref()) {
             match file::read(path, home.as_deref())? {
                 Some(layer) => {
@@ -275,12 +277,14 @@ impl Config {
         let variables = env::read(&environment, home.as_deref())?;
 
         let mut settings = Settings::new();
-        let (mut providers, mut tenants) = (Vec::new(), Vec::new());
+        let mut providers = Vec::new();
+        let mut tenants = Vec::new();
         #[cfg(feature = "mcp")]
         let mut servers = BTreeMap::new();
         let mut encoders = BTreeMap::new();
         let mut prices = callboard_actors::policy::Prices::default();
-        let (mut compaction, mut observability) = (None, None);
+        let mut compaction = None;
+        let mut observability = None;
         for layer in layers {
             compaction = layer.compaction.or(compaction);
             observability = layer.observability.or(observability);

@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_file_is_written_only_where_it_is_asked_for() {
-        let (mut silent, mut filed) = (Observability::default(), read("[observability]\nlog_output = [\"stdout\", \"file\"]\n").unwrap());
+        let mut silent = Observability::default();
+        let mut filed = read("[observability]\nlog_output = [\"stdout\", \"file\"]\n").unwrap();
 
         silent.set_log_file(Path::new("/data"));
         filed.set_log_file(Path::new("/data"));

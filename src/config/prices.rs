@@ -52,7 +52,8 @@ pub(super) fn prices(section: &Section<'_, '_>) -> Result<Vec<(String, Price)>, 
 
 impl Row {
     fn price(self) -> Option<Price> {
-        let (input, output) = (self.input?.0, self.output?.0);
+        let input = self.input?.0;
+        let output = self.output?.0;
         let or_input = |usd: Option<Usd>| usd.map_or(input, |usd| usd.0);
         Price::per_million(input, output)?.with_cache(or_input(self.cache_read), or_input(self.cache_write))
     }

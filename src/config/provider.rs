@@ -140,13 +140,15 @@ impl ProviderConfig {
             let problem = format!("provider `{}` has no `kind`; kinds: {}", quoted(&name), listed(PROVIDER_KINDS));
             return Err(ConfigError::Inconsistent { at, problem });
         };
-        let (base_url, model) = (text("base_url"), text("model"));
+        let base_url = text("base_url");
+        let model = text("model");
         let count = |name: &'static str| match settings.get(&(PROVIDER_SECTION, name)).map(|setting| &setting.value) {
             Some(Value::Count(count)) => Some(*count),
             _ => None,
         };
         let concurrency = count("concurrency").and_then(|count| usize::try_from(count).ok());
-        let (rpm, tpm) = (count("rpm").and_then(|count| u32::try_from(count).ok()), count("tpm"));
+        let rpm = count("rpm").and_then(|count| u32::try_from(count).ok());
+        let tpm = count("tpm");
         let fallback = fallback(&settings)?;
         let shows = match settings.get(&(PROVIDER_SECTION, "shows")).map(|setting| &setting.value) {
             Some(Value::Names(names)) => Some(names.clone()),

@@ -99,7 +99,8 @@ fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
         Ok(file) => file,
         Err(what) => return (Vec::new(), vec![problem(what)]),
     };
-    let (mut entries, mut problems) = (Vec::new(), Vec::new());
+    let mut entries = Vec::new();
+    let mut problems = Vec::new();
     for (pattern, fields) in file.encoders.unwrap_or_default() {
         match entry(&pattern, fields) {
             Ok(config) => entries.push((pattern, config)),

@@ -1,10 +1,11 @@
 //! Counts open connections per client address. The address is the socket's peer address;
 //! `X-Forwarded-For` and similar headers are ignored.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 /// Default limit of open connections per client address. An office behind one NAT stays below it; a
@@ -28,7 +29,7 @@ pub(super) struct AddressPlace {
 
 impl Addresses {
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Reserves a place for one more connection from `client`; `None` when the address has reached

@@ -338,7 +338,8 @@ pub(super) struct Compacted {
 impl From<Option<CompactionNote>> for Compacted {
     fn from(note: Option<CompactionNote>) -> Self {
         let compacted = note.is_some();
-        let (before_tokens, after_tokens) = (note.as_ref().map(|note| note.before_tokens), note.as_ref().map(|note| note.after_tokens));
+        let before_tokens = note.as_ref().map(|note| note.before_tokens);
+        let after_tokens = note.as_ref().map(|note| note.after_tokens);
         Self { compacted, before_tokens, after_tokens, mode: note.map(|note| note.mode) }
     }
 }

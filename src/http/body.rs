@@ -84,7 +84,8 @@ async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, m
     }
     let too_slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", "the body arrived too slowly; send it without pauses");
     let whole = Instant::now() + bounds.body_within;
-    let (mut chunks, mut bytes) = (body.into_data_stream(), Vec::new());
+    let mut chunks = body.into_data_stream();
+    let mut bytes = Vec::new();
     loop {
         let until = whole.min(Instant::now() + bounds.body_pause_max);
         match timeout_at(until, chunks.next()).await.map_err(too_slow)? {

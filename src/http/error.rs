@@ -129,7 +129,8 @@ impl From<StoreError> for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let (code, detail) = (refusal.code(), refusal.to_string());
+        let code = refusal.code();
+        let detail = refusal.to_string();
         match refusal {
             Refusal::Busy | Refusal::RoundOpen | Refusal::NotEmpty => Self::new(StatusCode::CONFLICT, code, detail),
             Refusal::InboxFull => Self::too_many(code, detail),
@@ -145,7 +146,8 @@ impl From<Refusal> for Problem {
 
 impl From<SendError> for Problem {
     fn from(error: SendError) -> Self {
-        let (code, detail) = (error.code(), error.to_string());
+        let code = error.code();
+        let detail = error.to_string();
         match error {
             SendError::BadPrompt(bytes) if bytes > PROMPT_BYTES_MAX => Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail),
             SendError::BadPrompt(_) | SendError::Attachment(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
@@ -175,7 +177,8 @@ impl From<SendError> for Problem {
 /// round's status, even if the round failed.
 impl From<OutcomeError> for Problem {
     fn from(error: OutcomeError) -> Self {
-        let (code, detail) = (error.code().to_owned(), error.to_string());
+        let code = error.code().to_owned();
+        let detail = error.to_string();
         match error {
             OutcomeError::Ended { failure } => {
                 let status = match failure.code.as_str() {

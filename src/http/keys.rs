@@ -1,12 +1,8 @@
 //! API keys of tenants and of the operator. The host keeps only their hashes; a new key is shown
 //! once.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    str::FromStr,
-    sync::{Arc, PoisonError, RwLock},
-};
+use parking_lot::RwLock;
+use std::{collections::HashMap, fmt, str::FromStr, sync::Arc};
 
 use callboard_actors::{ids::TenantId, ports::Entropy as _};
 use sha2::{Digest as _, Sha256};
@@ -151,11 +147,11 @@ impl Keys {
     }
 
     fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
-        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.0.read())
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.write())
     }
 }
 
@@ -185,7 +181,8 @@ mod tests {
     #[test]
     fn a_key_opens_its_tenant_until_it_is_removed() {
         let keys = Keys::new();
-        let (a, b) = (new_key(), new_key());
+        let a = new_key();
+        let b = new_key();
         keys.put(tenant("acme"), KeyHash::from_key(&a));
         keys.put(tenant("zeta"), KeyHash::from_key(&b));
 
@@ -208,7 +205,8 @@ mod tests {
 
     #[test]
     fn no_two_keys_are_alike_and_debug_shows_none() {
-        let (a, b) = (new_key(), new_key());
+        let a = new_key();
+        let b = new_key();
 
         assert_ne!(a, b);
         assert_eq!(a.len(), 67);

@@ -66,7 +66,8 @@ fn operation_id(method: &str, path: &str) -> String {
 
 fn complete(operation: &mut Operation) {
     let has_tag = |tag: &str| operation.tags.iter().flatten().any(|found| found == tag);
-    let (is_health, scheme) = (has_tag("health"), if has_tag("operator") { OPERATOR } else { TENANT });
+    let is_health = has_tag("health");
+    let scheme = if has_tag("operator") { OPERATOR } else { TENANT };
     if !is_health {
         operation.security = Some(vec![SecurityRequirement::new(scheme, Vec::<String>::new())]);
     }

@@ -126,7 +126,8 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
     // `HeaderMap`'s `Debug` does not print a sensitive value.
     request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
-    let (path, key) = (request.uri().path().to_owned(), key_of(&request));
+    let path = request.uri().path().to_owned();
+    let key = key_of(&request);
     let response = tracing::Instrument::instrument(next.run(request), span).await;
     let mut response = openai::translate(&path, masked(response, &redactor, key.as_deref()));
     if let Some(id) = id {

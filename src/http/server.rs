@@ -76,7 +76,8 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
         router: without_allow(router.with_state(app.clone())),
         closing: app.closing.clone(),
     };
-    let (mut connections, addresses) = (JoinSet::new(), Addresses::default());
+    let mut connections = JoinSet::new();
+    let addresses = Addresses::default();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         tokio::select! {
@@ -155,7 +156,9 @@ impl Server {
     fn connection(&self, stream: TcpStream, place: AddressPlace, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
         let io = TokioIo::new(Socket::new(stream, bounds.header_within, bounds.write_pause_max));
-        let (builder, service, closing) = (self.builder.clone(), TowerToHyperService::new(self.router.clone()), self.closing.clone());
+        let builder = self.builder.clone();
+        let service = TowerToHyperService::new(self.router.clone());
+        let closing = self.closing.clone();
         async move {
             let mut connection = std::pin::pin!(builder.serve_connection(io, service));
             let ended = tokio::select! {

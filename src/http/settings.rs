@@ -27,7 +27,8 @@ impl HttpConfig {
     /// Default limits, 10 s to drain, metrics on, no operator, and a redactor that knows only the
     /// shapes of common keys.
     pub fn new(keys: Keys) -> Self {
-        let (bounds, drain_within) = (HttpBounds::default(), Duration::from_secs(10));
+        let bounds = HttpBounds::default();
+        let drain_within = Duration::from_secs(10);
         Self { keys, operator: None, bounds, drain_within, metrics: true, redactor: Redactor::default() }
     }
 

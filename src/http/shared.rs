@@ -1,10 +1,8 @@
 //! State shared by all handlers, and two counted resources: open event streams and buffered body
 //! bytes, each for one tenant and in total.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
 
 use callboard_actors::{
     host::{ConversationHandle, SendError},
@@ -64,7 +62,9 @@ impl Counted {
 
 impl Shared {
     pub(super) fn new(host: Host, config: HttpConfig, openapi: bytes::Bytes) -> Self {
-        let (drain, draining, closing) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let drain = CancellationToken::new();
+        let draining = CancellationToken::new();
+        let closing = CancellationToken::new();
         Self { host, config, drain, draining, closing, counted: Arc::default(), openapi }
     }
 
@@ -117,8 +117,8 @@ pub(super) fn scope(tenant: &TenantId, id: &str) -> Result<Scope, Problem> {
     Ok(Scope::new(tenant.clone(), id))
 }
 
-fn lock(counted: &Mutex<Counted>) -> std::sync::MutexGuard<'_, Counted> {
-    counted.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(counted: &Mutex<Counted>) -> parking_lot::MutexGuard<'_, Counted> {
+    counted.lock()
 }
 
 /// One reserved event stream. Dropping it frees the place.

@@ -1,9 +1,10 @@
 //! The loops that offer turns to a target: closed (each waits for the last answer) or open (at a
 //! fixed rate).
 
+use parking_lot::Mutex;
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -43,11 +44,11 @@ impl Progress {
 
     /// Returns the progress of the phase, 0 to 1000, and its name.
     pub(crate) fn phase(&self) -> (u64, &'static str) {
-        (self.permille.load(Ordering::Relaxed), *self.phase.lock().unwrap_or_else(PoisonError::into_inner))
+        (self.permille.load(Ordering::Relaxed), *self.phase.lock())
     }
 
     pub(super) fn begin(&self, phase: &'static str) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        *self.phase.lock() = phase;
         self.permille.store(0, Ordering::Relaxed);
     }
 
@@ -126,8 +127,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn tally(&self, crowd: usize) -> Option<std::sync::MutexGuard<'_, Tally>> {
-        Some(self.tallies.get(crowd)?.lock().unwrap_or_else(PoisonError::into_inner))
+    fn tally(&self, crowd: usize) -> Option<parking_lot::MutexGuard<'_, Tally>> {
+        Some(self.tallies.get(crowd)?.lock())
     }
 
     fn turn_of(&self, tenant: usize, conversation: String) -> Turn {
@@ -229,11 +230,7 @@ pub(super) async fn phase(
     let used = |process: Option<Process>, before: Option<Duration>| process?.cpu()?.checked_sub(before?);
     let last = stage.until.unwrap_or_else(Instant::now);
     Ok(Ran {
-        crowds: crowds
-            .iter()
-            .zip(&stage.tallies)
-            .map(|(crowd, tally)| (crowd.tenants.clone(), tally.lock().unwrap_or_else(PoisonError::into_inner).clone()))
-            .collect(),
+        crowds: crowds.iter().zip(&stage.tallies).map(|(crowd, tally)| (crowd.tenants.clone(), tally.lock().clone())).collect(),
         offered_for: last.saturating_duration_since(from),
         turns: stage.ended.load(Ordering::Relaxed) - ended_before,
         cpu: used(Some(Process::this()), own),
@@ -263,7 +260,8 @@ async fn at_rate(stage: Arc<Stage>, tracker: TaskTracker, index: usize, crowd: C
             continue;
         };
         let nth = usize::try_from(nth).unwrap_or(usize::MAX);
-        let (place, age) = (nth % crowd.conversations.max(1), nth / crowd.conversations.max(1) / stage.plan.turns.max(1));
+        let place = nth % crowd.conversations.max(1);
+        let age = nth / crowd.conversations.max(1) / stage.plan.turns.max(1);
         let conversation = format!("{}-{name}-{}-{place}-{age}", stage.plan.run, crowd.name);
         let turn = stage.turn_of(crowd.tenant_of(place), conversation);
         let stage = stage.clone();

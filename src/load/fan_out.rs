@@ -1,11 +1,9 @@
 //! Runs fan-outs one after the other in each lane and measures what a fan-out costs beside the time
 //! of its model.
 
+use parking_lot::Mutex;
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -51,7 +49,7 @@ pub(super) async fn run(plan: &Plan, target: &Target, progress: &Progress) -> Re
     let used = |process: Option<Process>, before: Option<Duration>| process?.cpu()?.checked_sub(before?);
     let (cpu, server_cpu) = (used(Some(Process::this()), cpu.0), used(server, cpu.1));
     let fan_outs = stage.over.load(Ordering::Relaxed);
-    let (tally, walls) = stage.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (tally, walls) = stage.found.into_inner();
     let turns = tally.offered;
     let ran = Ran { crowds: vec![(0..plan.tenants, tally)], offered_for: began.elapsed(), turns, cpu, server_cpu };
     let mut report = Report::new(plan, Figures::of(&ran, 0));
@@ -109,12 +107,13 @@ impl<'a> Stage<'a> {
             let seen = seen(turn, end, due);
             found.0.take(tenant, Span { due, over: due + end.took }, due, seen);
         }
-        let (done, failed) = (summary.done(), summary.failed());
+        let done = summary.done();
+        let failed = summary.failed();
         self.progress.note(u64::try_from(done).unwrap_or(u64::MAX), u64::try_from(failed).unwrap_or(u64::MAX));
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, (Tally, Latencies)> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    fn found(&self) -> parking_lot::MutexGuard<'_, (Tally, Latencies)> {
+        self.found.lock()
     }
 }
 

@@ -90,7 +90,8 @@ impl Remote {
     }
 
     async fn follow(&self, turn: &Turn, mut response: Response) -> Seen {
-        let (mut decoder, mut watch) = (SseDecoder::new(), Watch::new(turn));
+        let mut decoder = SseDecoder::new();
+        let mut watch = Watch::new(turn);
         loop {
             let chunk = match response.chunk().await {
                 Ok(Some(chunk)) => chunk,

@@ -133,7 +133,8 @@ async fn noisy(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> R
     let alone = phase(plan, target, progress, "alone", std::slice::from_ref(&quiet)).await?;
     let beside = phase(plan, target, progress, "beside", &[quiet, flood]).await?;
     let quiet_alone = Figures::of(&alone, 0);
-    let (quiet_beside, flooder) = (Figures::of(&beside, 0), Figures::of(&beside, 1));
+    let quiet_beside = Figures::of(&beside, 0);
+    let flooder = Figures::of(&beside, 1);
     let mut report = Report::new(plan, quiet_beside.clone());
     report.noisy = Some(Noisy::new(plan.flood, quiet_alone, &quiet_beside, flooder));
     Ok(report)

@@ -72,7 +72,9 @@ pub(crate) fn draw(report: &Report) -> String {
     let x_max = (figures.timeline.len().saturating_sub(1) as f64).max(1.0);
     let step = nice(x_max / 8.0).max(1.0);
     let marks = (0..=(x_max / step) as u32).map(|n| (f64::from(n) * step, format!("{}", f64::from(n) * step))).collect();
-    let (title, x_label, y_label) = ("Throughput", "seconds after the warm-up", "turns/s");
+    let title = "Throughput";
+    let x_label = "seconds after the warm-up";
+    let y_label = "turns/s";
     Panel { top: 420.0, bottom: 660.0, title, x_label, y_label, x_max, marks, series: throughput }.draw(&mut svg);
     svg.push_str("</svg>\n");
     svg
@@ -85,10 +87,12 @@ impl Panel<'_> {
         let y_max = (y_max / step).ceil().max(1.0) * step;
         let x_at = |x: f64| LEFT + (WIDTH - LEFT - RIGHT) * (x / self.x_max).clamp(0.0, 1.0);
         let y_at = |y: f64| self.bottom - (self.bottom - self.top) * (y / y_max).clamp(0.0, 1.0);
-        let (right, middle) = (WIDTH - RIGHT, (LEFT + WIDTH - RIGHT) / 2.0);
+        let right = WIDTH - RIGHT;
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
         let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>", self.top - 12.0, escape(self.title));
         for n in 0..=(y_max / step).round() as u32 {
-            let (value, y) = (f64::from(n) * step, y_at(f64::from(n) * step));
+            let value = f64::from(n) * step;
+            let y = y_at(f64::from(n) * step);
             let _ = writeln!(svg, "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>");
             let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 8.0, y + 4.0, short(value));
         }

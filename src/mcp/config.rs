@@ -148,7 +148,8 @@ impl Template {
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
-        let (mut parts, mut rest) = (Vec::new(), self.0.as_str());
+        let mut parts = Vec::new();
+        let mut rest = self.0.as_str();
         while let Some((before, after)) = rest.split_once("${") {
             match after.split_once('}') {
                 Some((name, behind)) if is_variable(name) => {
@@ -298,8 +299,12 @@ pub const MCP_KEYS: &[&str] = &[
 pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: McpDialect) -> Result<Option<McpServerConfig>, McpProblem> {
     let mut seen = Seen { command: None, url: None, only_stdio: None, only_http: None };
     let mut server = McpServerConfig::stdio("", "", [""; 0]);
-    let (mut args, mut env, mut env_from, mut cwd) = (Vec::new(), BTreeMap::new(), BTreeSet::new(), None);
-    let (mut headers, mut allow_private) = (BTreeMap::new(), false);
+    let mut args = Vec::new();
+    let mut env = BTreeMap::new();
+    let mut env_from = BTreeSet::new();
+    let mut cwd = None;
+    let mut headers = BTreeMap::new();
+    let mut allow_private = false;
     for entry in entries {
         let wrong = |problem: String| McpProblem { line: entry.line, key: entry.key.clone(), problem };
         let value = &entry.value;

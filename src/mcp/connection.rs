@@ -1,12 +1,13 @@
 //! One connection to a server, from handshake to close: a process with pipes, or an HTTP endpoint.
 //! [`super::Server`] decides when to open and close it.
 
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -237,7 +238,8 @@ impl Connection {
         let spoken = service.peer_info().map(|info| info.protocol_version.clone());
         if let Some(unknown) = spoken.as_ref().filter(|spoken| !ProtocolVersion::KNOWN_VERSIONS.contains(spoken)) {
             let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
-            let (unknown, known) = (visible_line(unknown.as_str(), 40), known.join(", "));
+            let unknown = visible_line(unknown.as_str(), 40);
+            let known = known.join(", ");
             let reason = format!("it uses protocol version `{unknown}`; supported versions: {known}");
             return Err(Refusal::new(watch.masker.mask(&reason)));
         }
@@ -306,7 +308,8 @@ impl Connection {
     }
 
     async fn read_list(&self) -> Result<Listed, McpError> {
-        let (mut tools, mut cursor) = (Vec::new(), None);
+        let mut tools = Vec::new();
+        let mut cursor = None;
         for page in 0.. {
             if page == PAGES_MAX {
                 return Err(self.failed(format!("its list of tools has more than {PAGES_MAX} pages")));
@@ -411,13 +414,13 @@ impl Connection {
     }
 
     fn used(&self, change: impl Fn(usize) -> usize) {
-        let mut used = self.use_.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.use_.lock();
         *used = (change(used.0), Instant::now());
     }
 
     /// When the last lease was dropped; `None` while one exists.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let (users, since) = *self.use_.lock().unwrap_or_else(PoisonError::into_inner);
+        let (users, since) = *self.use_.lock();
         (users == 0).then_some(since)
     }
 
@@ -541,7 +544,8 @@ fn over_http(
 /// Reads and logs a server's standard error line by line, so that the server never blocks on it;
 /// keeps the last line.
 async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, stderr_line: Arc<Mutex<String>>) {
-    let (mut buffer, mut line) = (vec![0; 8 * 1024], Vec::new());
+    let mut buffer = vec![0; 8 * 1024];
+    let mut line = Vec::new();
     let log_line = |line: &mut Vec<u8>| {
         // Masked before truncation, since half a secret would not be recognized, and after it,
         // since `visible_line` may join the parts of one.
@@ -549,7 +553,7 @@ async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, maske
         line.clear();
         if !shown.is_empty() {
             tracing::debug!(server = %server, line = %shown, "standard error of an MCP server");
-            *stderr_line.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+            *stderr_line.lock() = shown;
         }
     };
     while let Ok(read) = stream.read(&mut buffer).await {

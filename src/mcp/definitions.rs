@@ -133,7 +133,10 @@ fn binary(mime: &str, data: &str) -> McpContent {
 /// Converts all definitions, in the server's order; the second part is one line for each omitted
 /// tool.
 pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<String>) {
-    let (mut taken, mut names, mut left_out, mut more) = (Vec::<McpToolDefinition>::new(), HashSet::new(), Vec::new(), 0_usize);
+    let mut taken = Vec::<McpToolDefinition>::new();
+    let mut names = HashSet::new();
+    let mut left_out = Vec::new();
+    let mut more = 0_usize;
     for tool in tools {
         let problem = match definition(tool) {
             Ok(definition) if names.insert(definition.name.clone()) => {

@@ -87,7 +87,9 @@ struct Lines(Vec<(Vec<String>, usize)>);
 
 impl Lines {
     fn from_text(text: &str) -> Self {
-        let (mut found, mut path, mut line) = (Vec::new(), Vec::<String>::new(), 1);
+        let mut found = Vec::new();
+        let mut path = Vec::<String>::new();
+        let mut line = 1;
         // The open brackets; the flag says whether the next string in the bracket is a key.
         let mut open: Vec<(char, bool)> = Vec::new();
         let mut characters = text.char_indices();

@@ -11,10 +11,11 @@
 //!   down.
 //! - A server that does not answer `server/discover` in time is asked with the older handshake.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -109,8 +110,8 @@ impl<T> Guarded<T> {
         }
     }
 
-    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> parking_lot::MutexGuard<'_, Open> {
+        self.open.lock()
     }
 
     fn note_sent(&mut self, item: &TxJsonRpcMessage<RoleClient>) {

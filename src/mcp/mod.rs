@@ -103,7 +103,8 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
     let mut pinned = pins.get(tenant, name).await.map_err(failed)?;
     let mut notes: Vec<String> = listed.left_out.iter().map(|line| format!("{name}: omitted: {line}")).collect();
 
-    let (mut offers, mut new) = (Vec::<Offer>::new(), false);
+    let mut offers = Vec::<Offer>::new();
+    let mut new = false;
     let wanted = |tool: &&McpToolDefinition| config.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name));
     let wanted: Vec<&McpToolDefinition> = listed.tools.iter().filter(wanted).collect();
     let fitting = fitting(&wanted, config.tools_max);
@@ -198,7 +199,9 @@ pub async fn tools(
     pins: &Arc<dyn Pins>,
 ) -> (Vec<Arc<dyn Tool>>, Vec<String>) {
     let surveys = join_all(configs.iter().map(|config| survey(config, pool, tenant, &**pins))).await;
-    let (mut tools, mut notes, mut taken) = (Vec::<Arc<dyn Tool>>::new(), Vec::new(), BTreeSet::new());
+    let mut tools = Vec::<Arc<dyn Tool>>::new();
+    let mut notes = Vec::new();
+    let mut taken = BTreeSet::new();
     for (config, survey) in configs.iter().zip(surveys) {
         let survey = match survey {
             Ok(survey) => survey,

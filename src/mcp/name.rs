@@ -19,7 +19,8 @@ pub fn tool_name(server: &str, tool: &str) -> String {
         return plain;
     }
     let hash = hex(&Sha256::digest(whole.as_bytes()));
-    let (head, tail) = (plain.get(..NAME_CHARS_MAX - TAIL).unwrap_or_default(), hash.get(..TAIL - 1).unwrap_or_default());
+    let head = plain.get(..NAME_CHARS_MAX - TAIL).unwrap_or_default();
+    let tail = hash.get(..TAIL - 1).unwrap_or_default();
     format!("{head}_{tail}")
 }
 
@@ -52,7 +53,8 @@ mod tests {
     #[test]
     fn long_names_stay_distinct_and_stable() {
         let long = "n".repeat(100);
-        let (one, two) = (tool_name("s", &format!("{long}1")), tool_name("s", &format!("{long}2")));
+        let one = tool_name("s", &format!("{long}1"));
+        let two = tool_name("s", &format!("{long}2"));
 
         assert_ne!(one, two);
         assert_eq!(one, tool_name("s", &format!("{long}1")));

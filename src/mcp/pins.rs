@@ -5,12 +5,12 @@
 //! approved again. A tool that disappears keeps its pin, so that reappearing with another
 //! definition counts as a change.
 
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    sync::Mutex,
 };
 
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
@@ -89,14 +89,14 @@ pub struct MemoryPins(Mutex<BTreeMap<(TenantId, String), PinSet>>);
 impl Pins for MemoryPins {
     fn get(&self, tenant: &TenantId, server: &str) -> BoxFuture<'_, Result<PinSet, PinError>> {
         let key = (tenant.clone(), server.to_owned());
-        let all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all = self.0.lock();
         let pins = all.get(&key).cloned().unwrap_or_default();
         Box::pin(std::future::ready(Ok(pins)))
     }
 
     fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>> {
         let key = (tenant.clone(), server.to_owned());
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key, pins);
+        self.0.lock().insert(key, pins);
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -231,7 +231,8 @@ mod tests {
     }
 
     async fn fulfils_the_contract(pins: &dyn Pins) {
-        let (ann, bob) = (tenant("ann"), tenant("bob"));
+        let ann = tenant("ann");
+        let bob = tenant("bob");
         assert_eq!(pins.get(&ann, "time").await, Ok(PinSet::new()));
 
         pins.put(&ann, "time", set("1")).await.unwrap();

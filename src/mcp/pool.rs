@@ -1,10 +1,7 @@
 //! All MCP servers of a host, with one connection for each tenant and server.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use callboard_actors::{
     ids::TenantId,
@@ -50,8 +47,8 @@ impl McpPool {
         Self(Arc::new(Inner { resources, servers: Mutex::default() }))
     }
 
-    fn servers(&self) -> std::sync::MutexGuard<'_, Servers> {
-        self.0.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn servers(&self) -> parking_lot::MutexGuard<'_, Servers> {
+        self.0.servers.lock()
     }
 
     /// The server of a tenant; does not start it. If its configuration differs from the known one,

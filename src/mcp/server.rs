@@ -5,8 +5,9 @@
 //! time. The server is notified when a caller cancels or is dropped. No wait exceeds the server's
 //! configured timeouts.
 
+use parking_lot::Mutex;
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -77,7 +78,7 @@ impl Server {
     /// The last line of the process's standard error, masked. For people, not for models: it may
     /// contain paths.
     pub fn last_stderr_line(&self) -> String {
-        self.stderr_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stderr_line.lock().clone()
     }
 
     /// The negotiated version of the protocol, if the server is connected.
@@ -110,7 +111,7 @@ impl Server {
 
     /// Masks secrets in the server's texts.
     pub(super) fn masker(&self) -> Arc<Masker> {
-        self.masker.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.masker.lock().clone()
     }
 
     fn unreachable(&self, reason: impl Into<String>) -> McpError {
@@ -146,7 +147,7 @@ impl Server {
             Ok(connection) => {
                 tracing::debug!(server = self.config.name, version = connection.version(), "connected to an MCP server");
                 let connection = Arc::new(connection);
-                *self.masker.lock().unwrap_or_else(PoisonError::into_inner) = connection.masker();
+                *self.masker.lock() = connection.masker();
                 state.era = Some(connection.era);
                 state.connection = Some(connection.clone());
                 tokio::spawn(keep(self.me.clone(), connection.clone(), self.config.idle));

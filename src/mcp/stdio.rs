@@ -220,7 +220,9 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
     type Error = io::Error;
 
     fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        let (write, broken, fault) = (self.write.clone(), self.broken.clone(), self.fault.clone());
+        let write = self.write.clone();
+        let broken = self.broken.clone();
+        let fault = self.fault.clone();
         let permit = self.writes.clone().try_acquire_owned();
         async move {
             let _permit = permit.map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "the server does not read"))?;

@@ -150,7 +150,8 @@ impl Answers {
             };
         }
         let first = [head.as_bytes(), &ready.one].concat();
-        let (chunk, delay) = (ready.one.clone(), self.settings.chunk_delay);
+        let chunk = ready.one.clone();
+        let delay = self.settings.chunk_delay;
         body(Playing { first: first.into(), chunk, left: count - 1, delay, tail: tail.into(), end, _running: running })
     }
 

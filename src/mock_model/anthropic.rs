@@ -34,7 +34,9 @@ pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
         tail += &event("content_block_stop", r#"{"type":"content_block_stop","index":0}"#);
     }
     if let Some((name, input)) = call.tool {
-        let (name, input, index) = (json!(name), json!(input), u8::from(has_text));
+        let name = json!(name);
+        let input = json!(input);
+        let index = u8::from(has_text);
         tail += &event(
             "content_block_start",
             &format!(
@@ -48,7 +50,8 @@ pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
         );
         tail += &event("content_block_stop", &format!(r#"{{"type":"content_block_stop","index":{index}}}"#));
     }
-    let (stop, tokens) = (stop(call), call.output_tokens);
+    let stop = stop(call);
+    let tokens = call.output_tokens;
     let data = format!(
         r#"{{"type":"message_delta","delta":{{"stop_reason":"{stop}","stop_sequence":null}},"usage":{{"output_tokens":{tokens}}}}}"#
     );

@@ -93,7 +93,8 @@ impl Asked {
     /// The error of the JSON parser.
     pub(super) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         let parsed: Body<'_> = serde_json::from_slice(body)?;
-        let (mut calls_before, mut mark) = (0, None);
+        let mut calls_before = 0;
+        let mut mark = None;
         for message in parsed.messages.iter().rev() {
             let head: MessageHead<'_> = serde_json::from_str(message.get())?;
             match &*head.role {

@@ -1,8 +1,9 @@
 //! Rates and concurrency. Calls beyond a limit are refused, with the headers that providers send.
 
+use parking_lot::Mutex;
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -92,8 +93,8 @@ impl Meter {
         }
         let running = Running(self.running.clone());
         let now = Instant::now();
-        let mut requests = self.requests.as_ref().map(|bucket| bucket.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut in_tokens = self.tokens.as_ref().map(|bucket| bucket.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut requests = self.requests.as_ref().map(|bucket| bucket.lock());
+        let mut in_tokens = self.tokens.as_ref().map(|bucket| bucket.lock());
         let amounts = [(requests.as_deref_mut(), 1.0, "requests"), (in_tokens.as_deref_mut(), tokens as f64, "tokens")];
         let mut taken = Vec::with_capacity(2);
         for (bucket, amount, what) in amounts {
@@ -117,7 +118,7 @@ impl Meter {
     /// The current state of the limits.
     pub(super) fn limits(&self) -> impl Iterator<Item = Limit> {
         let read = |bucket: &Option<Mutex<Bucket>>, what| {
-            let mut bucket = bucket.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut bucket = bucket.as_ref()?.lock();
             bucket.fill(Instant::now());
             let full_in = bucket.until(bucket.size);
             Some(Limit { what, size: bucket.size as u64, left: bucket.level.max(0.0) as u64, full_in })
@@ -135,8 +136,10 @@ pub(super) fn rfc3339_in(wait: Duration) -> String {
 /// Converts a Unix time to a date. Days count from 0000-03-01, so a leap day is the last of its
 /// year.
 fn rfc3339(unix: u64) -> String {
-    let (days, second) = (unix / 86_400 + 719_468, unix % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let days = unix / 86_400 + 719_468;
+    let second = unix % 86_400;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;

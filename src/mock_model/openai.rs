@@ -23,7 +23,9 @@ pub(super) fn head() -> String {
 pub(super) fn tail(call: &Call<'_>, usage: bool) -> String {
     let mut tail = String::new();
     if let Some((name, input)) = call.tool {
-        let (id, name, input) = (call_id(call), json!(name), json!(input));
+        let id = call_id(call);
+        let name = json!(name);
+        let input = json!(input);
         tail += &event(&format!(
             r#"{CHUNK}[{{"index":0,"delta":{{"tool_calls":[{{"index":0,"id":"{id}","type":"function","function":{{"name":{name},"arguments":{input}}}}}]}},"finish_reason":null}}]}}"#
         ));
@@ -65,7 +67,8 @@ pub(super) fn refusal(kind: &str, message: &str) -> String {
 }
 
 fn used(call: &Call<'_>) -> Value {
-    let (input, output) = (call.input_tokens, call.output_tokens);
+    let input = call.input_tokens;
+    let output = call.output_tokens;
     json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output })
 }
 

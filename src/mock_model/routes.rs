@@ -49,7 +49,8 @@ pub(super) struct Mock {
 
 impl Mock {
     pub(super) fn new(settings: MockModelSettings, over: CancellationToken) -> Self {
-        let (answers, meter) = (Answers::new(settings.clone()), Meter::new(&settings));
+        let answers = Answers::new(settings.clone());
+        let meter = Meter::new(&settings);
         Self { settings, answers, meter, calls: AtomicU64::new(0), over }
     }
 

@@ -253,7 +253,8 @@ impl Page {
 
     fn histogram(&mut self, name: &str, help: &str, distribution: &Distribution) {
         self.family(name, "histogram", help);
-        let (bucket, mut upto) = (format!("{name}_bucket"), 0);
+        let bucket = format!("{name}_bucket");
+        let mut upto = 0;
         for (bound, count) in BOUNDS_US.iter().zip(&distribution.buckets) {
             upto += count;
             self.sample(&bucket, &[("le", &format!("{}", *bound as f64 / 1_000_000.0))], upto);

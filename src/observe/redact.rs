@@ -4,9 +4,10 @@
 //! **Invariant:** a host has one [`Redactor`]. Every configured key is registered before it is
 //! used.
 
+use parking_lot::RwLock;
 use std::{
     io::{self, Write},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use crate::mask::Masker;
@@ -43,7 +44,7 @@ impl Redactor {
 
     /// Registers more secrets, for example a key that was generated just now.
     pub fn learn(&self, secrets: impl IntoIterator<Item = impl Into<String>>) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         let mut all = known.secrets.clone();
         for secret in secrets {
             all.extend(forms(secret.into().trim()).into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
@@ -87,7 +88,7 @@ impl Redactor {
     }
 
     fn known(&self) -> Arc<Known> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 
@@ -280,7 +281,8 @@ mod tests {
 
     #[test]
     fn a_key_in_a_stream_is_masked_wherever_the_stream_is_cut() {
-        let (redactor, text) = (Redactor::new([KEY]), format!("ü before {KEY} after plain"));
+        let redactor = Redactor::new([KEY]);
+        let text = format!("ü before {KEY} after plain");
 
         for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
             let mut stream = redactor.stream();

@@ -62,7 +62,8 @@ mod tests {
             let mut ids = CallIds::new(history.clone());
             ["call_0", "call_1", "call_1", "", ""].map(|offered| ids.assign(offered, "f", "{}"))
         };
-        let (first, again) = (ids(&history), ids(&history));
+        let first = ids(&history);
+        let again = ids(&history);
 
         assert_eq!(first, again);
         assert_eq!(first[1], "call_1");

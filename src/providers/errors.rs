@@ -61,7 +61,8 @@ impl ErrorFields {
 /// Returns the error of an answer without a 2xx status.
 pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> ProviderError {
     let fields = ErrorFields::read(body);
-    let (quota, message) = (fields.no_quota(), fields.message);
+    let quota = fields.no_quota();
+    let message = fields.message;
     let hopeless = headers.get("x-should-retry").is_some_and(|value| value == "false");
     match status {
         300..=399 => {

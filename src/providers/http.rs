@@ -125,7 +125,8 @@ impl Http {
 
     /// Maps an answer without a 2xx status to its error.
     async fn refusal(&self, answer: Answer, deadline: Instant) -> ProviderError {
-        let (status, headers) = (answer.status(), answer.headers().clone());
+        let status = answer.status();
+        let headers = answer.headers().clone();
         let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), answer.read(ERROR_BYTES_MAX)).await;
         // Mask first, then shorten: a key that was cut in half would not be recognized.
         let body = self.secret.mask(&String::from_utf8_lossy(&body.ok().and_then(Result::ok).unwrap_or_default()));
@@ -142,7 +143,7 @@ impl Http {
 
 /// Builds the reqwest client, for servers that plain HTTP does not reach.
 fn reqwest_client(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
-    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client { reason: chain(&error) })?;
+    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client { reason: with_sources(&error) })?;
     let builder = builder
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())

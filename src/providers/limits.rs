@@ -83,7 +83,8 @@ fn duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let (mut rest, mut sum) = (text, 0.0);
+    let mut rest = text;
+    let mut sum = 0.0;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (amount, after) = rest.split_at_checked(digits)?;
@@ -112,8 +113,12 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
     if !separators.iter().all(|(at, mark)| text.get(*at..at + 1).is_some_and(|found| found.eq_ignore_ascii_case(mark))) {
         return None;
     }
-    let (year, month, day) = (part(0, 4)?, part(5, 7)?, part(8, 10)?);
-    let (hour, minute, second) = (part(11, 13)?, part(14, 16)?, part(17, 19)?);
+    let year = part(0, 4)?;
+    let month = part(5, 7)?;
+    let day = part(8, 10)?;
+    let hour = part(11, 13)?;
+    let minute = part(14, 16)?;
+    let second = part(17, 19)?;
     let zone = text.get(19..)?.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
     let offset = match zone {
         "Z" | "z" => 0,

@@ -128,7 +128,8 @@ fn end_of_text(bytes: &[u8]) -> Option<(usize, bool)> {
     const HIGH: u64 = 0x8080_8080_8080_8080;
     // The lowest mark is exact: a borrow only reaches bytes above it.
     let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGH;
-    let (mut at, mut high) = (0, 0);
+    let mut at = 0;
+    let mut high = 0;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
         let word = u64::from_le_bytes(*word);
         let stops = below(word ^ (ONES * u64::from(b'"')), 1) | below(word ^ (ONES * u64::from(b'\\')), 1) | below(word, 0x20);

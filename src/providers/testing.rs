@@ -31,7 +31,8 @@ pub(crate) fn seed(name: &str) -> u64 {
 }
 
 pub(crate) fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&'a [u8]> {
-    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    let mut pieces = Vec::new();
+    let mut rest = bytes;
     while !rest.is_empty() {
         let most = if random.below(4) == 0 { 3 } else { 200 };
         let (piece, after) = rest.split_at((1 + random.below(most)).min(rest.len()));

@@ -61,7 +61,8 @@ impl Sandbox for Local {
 
     fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         Box::pin(async move {
-            let (this, folder) = (self.clone(), exec.working_dir.clone());
+            let this = self.clone();
+            let folder = exec.working_dir.clone();
             let folder = call::blocking(move || call::working_dir(&this.root, folder.as_deref())).await?;
             let launch = self.launch(&folder, exec)?;
             let result = self.spawner.run(launch, &cancel).await;
@@ -79,7 +80,8 @@ impl Sandbox for Local {
 
 impl Local {
     fn launch(&self, folder: &std::path::Path, exec: Exec) -> Result<Launch, SandboxError> {
-        let (nonce, limits) = (nonce()?, self.policy.limits);
+        let nonce = nonce()?;
+        let limits = self.policy.limits;
         let root = self.root.real_path();
         let argv = limited_command(&exec.command, &limits, &nonce, Then::Become);
         let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();

@@ -69,7 +69,8 @@ impl fmt::Display for Fault {
 
 /// The lines of a message: the first distinct faults, and the number of further ones.
 pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schema: &Value) -> Vec<String> {
-    let (mut faults, mut more) = (Vec::new(), 0);
+    let mut faults = Vec::new();
+    let mut more = 0;
     for error in errors {
         for fault in from_error(&error, schema, 0) {
             match faults.len() < COMPARED_MAX {

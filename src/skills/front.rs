@@ -40,7 +40,8 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), String> {
     let mut at = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
-            let (front, body) = (rest.get(..at).unwrap_or_default(), rest.get(at + line.len()..).unwrap_or_default());
+            let front = rest.get(..at).unwrap_or_default();
+            let body = rest.get(at + line.len()..).unwrap_or_default();
             return if front.len() > FRONT_BYTES_MAX {
                 Err(format!("its front matter has {} bytes; at most {FRONT_BYTES_MAX} are allowed", front.len()))
             } else {
@@ -240,7 +241,9 @@ impl Fields {
         if has_commas {
             notes.push("its allowed-tools are separated by commas, not by spaces".to_owned());
         }
-        let (mut names, mut patterns, mut odd) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut names = BTreeSet::new();
+        let mut patterns = Vec::new();
+        let mut odd = Vec::new();
         for word in &written {
             match meaning(word) {
                 Meaning::All => return None,

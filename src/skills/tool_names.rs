@@ -18,7 +18,9 @@ const OURS: [(&str, &str); 11] = [
 
 /// Splits a list separated by spaces, commas or both; text in parentheses stays together.
 pub(super) fn split(list: &str) -> Vec<String> {
-    let (mut names, mut name, mut depth) = (Vec::new(), String::new(), 0u32);
+    let mut names = Vec::new();
+    let mut name = String::new();
+    let mut depth = 0u32;
     for c in list.chars() {
         match c {
             '(' => depth += 1,

@@ -216,8 +216,10 @@ impl Bash {
     }
 
     async fn observation(&self, result: &ExecResult, note: Option<&str>, context: &ToolContext) -> String {
-        let (all_out, all_err) = (self.masker.mask(&result.stdout), self.masker.mask(&result.stderr));
-        let (all_out, all_err) = (all_out.trim_end(), all_err.trim_end());
+        let all_out = self.masker.mask(&result.stdout);
+        let all_err = self.masker.mask(&result.stderr);
+        let all_out = all_out.trim_end();
+        let all_err = all_err.trim_end();
         let room = STDOUT_BYTES_MAX + STDERR_BYTES_MAX;
         let (stderr, cut_err) = middle_cut_counted(all_err, STDERR_BYTES_MAX.max(room.saturating_sub(all_out.len())));
         let (stdout, cut_out) = middle_cut_counted(all_out, STDOUT_BYTES_MAX.max(room.saturating_sub(all_err.len())));

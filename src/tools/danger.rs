@@ -125,7 +125,8 @@ fn is_fork_bomb(command: &str) -> bool {
             && [format!("{name}|{name}"), format!("{name}&{name}"), format!("{name}|&{name}")].iter().any(|twice| body.contains(twice))
     };
     for (at, _) in tight.match_indices("(){") {
-        let (before, after) = (tight.get(..at).unwrap_or_default(), tight.get(at + 3..).unwrap_or_default());
+        let before = tight.get(..at).unwrap_or_default();
+        let after = tight.get(at + 3..).unwrap_or_default();
         let name = before.rsplit([';', '|', '&', '(', ')', '{', '}', '\'', '"']).next().unwrap_or_default();
         let body = after.split('}').next().unwrap_or_default();
         if calls_itself(name, body) || calls_itself(name.trim_start_matches("function"), body) {

@@ -122,7 +122,8 @@ Read the file first. The answer is a diff.";
 
     async fn call(&self, args: FileEditArgs, context: ToolContext) -> Result<String, ToolError> {
         self.check(&args)?;
-        let (root, masker) = (self.root.clone(), self.masker.clone());
+        let root = self.root.clone();
+        let masker = self.masker.clone();
         blocking(context, move |cancel| Ok(masker.mask_exact(&edit(&root, &args, cancel)?))).await
     }
 }
@@ -240,7 +241,8 @@ impl<'f> Written<'f> {
 
     /// Finds all non-overlapping matches that start at a code unit.
     fn starts_of<'w>(&'w self, wanted: &'w [u8]) -> impl Iterator<Item = usize> + 'w {
-        let (finder, unit) = (Finder::new(wanted), self.encoding.unit());
+        let finder = Finder::new(wanted);
+        let unit = self.encoding.unit();
         let mut at = self.encoding.mark().len();
         std::iter::from_fn(move || {
             loop {
@@ -257,7 +259,8 @@ impl<'f> Written<'f> {
     /// Returns the bytes to replace and how often they occur; an error unless that number is what
     /// the arguments allow.
     fn find(&self, args: &FileEditArgs) -> Result<(Vec<u8>, usize), ToolError> {
-        let (path, old) = (&args.path, self.encoding.encode(&self.lines_of(&args.old_text)).unwrap_or_default());
+        let path = &args.path;
+        let old = self.encoding.encode(&self.lines_of(&args.old_text)).unwrap_or_default();
         let starts: Vec<usize> = self.starts_of(&old).take(6).collect();
         let count = self.starts_of(&old).count();
         // `aa` occurs in `aaa` twice, although only one of them can be replaced.
@@ -286,7 +289,8 @@ impl<'f> Written<'f> {
         if bytes as u64 > FILE_BYTES_MAX {
             return Err(ToolError::invalid(format!("the file would grow to {bytes} bytes; at most {FILE_BYTES_MAX} are edited")));
         }
-        let (mut out, mut at) = (Vec::with_capacity(bytes), 0);
+        let mut out = Vec::with_capacity(bytes);
+        let mut at = 0;
         for start in self.starts_of(old) {
             out.extend_from_slice(self.bytes.get(at..start).unwrap_or_default());
             out.extend_from_slice(new);
@@ -390,7 +394,8 @@ fn report(path: &str, old: &Written<'_>, new: &[u8], count: usize) -> String {
         return format!("changed {times} in {path}");
     }
     let new = Written { bytes: new, ..*old };
-    let (old, new) = (old.text(), new.text());
+    let old = old.text();
+    let new = new.text();
     let diff = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(old.as_str(), new.as_str());
     let text = diff.unified_diff().context_radius(2).header(path, path).to_string();
     format!("changed {times} in {path}\n{}", middle_cut(&text, DIFF_BYTES_MAX))

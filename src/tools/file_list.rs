@@ -109,7 +109,9 @@ fn list(root: &Root, args: &FileListArgs, cancel: &CancellationToken) -> Result<
     let depth = args.depth.unwrap_or(if glob.is_some() { DEPTH_WITH_GLOB } else { 1 });
     let (dir, base) = root.open_folder(path)?;
     let mut walk = Walk::new(root, dir, base.clone(), depth as usize);
-    let (mut out, mut found, mut met) = (String::new(), 0_usize, 0_usize);
+    let mut out = String::new();
+    let mut found = 0_usize;
+    let mut met = 0_usize;
     let mut whole = true;
     while let Some(entry) = walk.advance() {
         if cancel.is_cancelled() {

@@ -115,7 +115,8 @@ and binary files are refused.";
         if let Ok(id) = ArtifactId::parse(&args.path) {
             return Ok(self.masker.mask_exact(&read_artifact(id, &args, context).await?));
         }
-        let (root, masker) = (self.root.clone(), self.masker.clone());
+        let root = self.root.clone();
+        let masker = self.masker.clone();
         blocking(context, move |cancel| {
             let opened = root.open_file(&args.path)?;
             Ok(masker.mask_exact(&read_file(opened, &args, cancel)?))
@@ -143,7 +144,8 @@ fn read_file(opened: Opened, args: &FileReadArgs, cancel: &CancellationToken) ->
 async fn read_artifact(id: ArtifactId, args: &FileReadArgs, context: ToolContext) -> Result<String, ToolError> {
     let Some(Artifacts { store, owner }) = context.artifacts else { return Err(artifact_error(ArtifactError::NotFound(id))) };
     let size = store.meta(owner.clone(), id.clone()).await.map_err(artifact_error)?.size_bytes;
-    let (mut pager, mut at) = (Pager::new(args, size), 0);
+    let mut pager = Pager::new(args, size);
+    let mut at = 0;
     loop {
         if context.cancel.is_cancelled() {
             return Err(super::cancelled());
@@ -238,7 +240,8 @@ impl<'a> Pager<'a> {
         let mut text = piece;
         if self.seen == 0 {
             if let Some(kind) = binary(piece.get(..START_BYTES).unwrap_or(piece)) {
-                let (path, size) = (&self.args.path, self.size);
+                let path = &self.args.path;
+                let size = self.size;
                 return Err(ToolError::failed(format!("{path:?} is a binary file ({kind}, {size} bytes); it cannot be read as text")));
             }
             self.marked = Encoding::marked(piece);
@@ -313,7 +316,8 @@ impl<'a> Pager<'a> {
                 self.end_line();
             }
         }
-        let (path, first) = (&self.args.path, self.first);
+        let path = &self.args.path;
+        let first = self.first;
         if self.lines == 0 {
             return Ok(format!("[{path:?} is empty]"));
         }
@@ -408,7 +412,8 @@ mod tests {
         fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
             Box::pin(async move {
                 let size_bytes = self.of(&owner, id.clone())?.len() as u64;
-                let (tool_call_id, conversation_id) = (String::new(), owner.conversation);
+                let tool_call_id = String::new();
+                let conversation_id = owner.conversation;
                 Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id, created_at: Timestamp(0), accessed_at: Timestamp(0) })
             })
         }
@@ -451,7 +456,8 @@ mod tests {
         fixture.write("long.txt", &body);
         let tool = fixture.tool("file_read");
 
-        let (mut offset, mut seen) = (1, String::new());
+        let mut offset = 1;
+        let mut seen = String::new();
         loop {
             let part = fixture.call(&tool, &format!(r#"{{"path":"long.txt","offset":{offset}}}"#)).await.unwrap();
             assert!(part.len() <= OBSERVATION_BYTES_MAX);

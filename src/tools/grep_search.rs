@@ -113,7 +113,8 @@ Shows at most 200 matches and says how many were left out.";
     }
 
     async fn call(&self, args: GrepSearchArgs, context: ToolContext) -> Result<String, ToolError> {
-        let (root, masker) = (self.root.clone(), self.masker.clone());
+        let root = self.root.clone();
+        let masker = self.masker.clone();
         blocking(context, move |cancel| Ok(masker.mask_exact(&search(&root, &args, cancel)?))).await
     }
 }
@@ -151,7 +152,8 @@ impl Found<'_> {
     fn push(&mut self, path: &str, line: Option<u64>, bytes: &[u8], is_match: bool) -> bool {
         let text = String::from_utf8_lossy(bytes);
         let text = cut_line(text.trim_end_matches(['\n', '\r']), LINE_CHARS_MAX);
-        let (number, mark) = (line.unwrap_or(0), if is_match { ':' } else { '-' });
+        let number = line.unwrap_or(0);
+        let mark = if is_match { ':' } else { '-' };
         let row = format!("{path}{mark}{number}{mark} {text}\n");
         if self.out.len() + row.len() + ACCOUNT_BYTES > OBSERVATION_BYTES_MAX {
             return false;
@@ -232,7 +234,8 @@ fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher
     let path = path_line(relative);
     let kept = (found.out.len(), found.shown);
     let mut lines = Lines { found, path: &path, binary: false };
-    let (file, cancel) = (opened.file, lines.found.cancel);
+    let file = opened.file;
+    let cancel = lines.found.cancel;
     let result = searcher.search_reader(matcher, Cancellable { file, cancel }, &mut lines);
     let binary = lines.binary;
     if binary {

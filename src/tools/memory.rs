@@ -238,7 +238,8 @@ had it written.";
     }
 
     fn check(&self, args: &MemoryArgs) -> Result<(), ToolError> {
-        let (action, path) = (args.action, args.path.as_deref());
+        let action = args.action;
+        let path = args.path.as_deref();
         if action != Action::View && path.is_none_or(|path| spelled(path) == ".") {
             return Err(ToolError::invalid("path is missing: it names the key"));
         }
@@ -289,7 +290,8 @@ had it written.";
     }
 
     async fn forget(&self, tenant: &TenantId) -> Result<(), ToolError> {
-        let (memory, tenant) = (self.clone(), tenant.clone());
+        let memory = self.clone();
+        let tenant = tenant.clone();
         forgotten(move || Self::forget(&memory, &tenant)).await
     }
 
@@ -403,7 +405,8 @@ fn write(root: &Root, path: &str, content: &str, quota: Quota, cancel: &Cancella
         let _ = root.slot(&leftover.to_string_lossy(), false).and_then(|slot| slot.remove(true));
     }
     let before = contents.keys.iter().find(|(key, _)| key.as_os_str() == path).map(|(_, bytes)| *bytes);
-    let (keys, bytes) = (contents.keys.len() + usize::from(before.is_none()), contents.bytes - before.unwrap_or(0) + content.len() as u64);
+    let keys = contents.keys.len() + usize::from(before.is_none());
+    let bytes = contents.bytes - before.unwrap_or(0) + content.len() as u64;
     if keys > quota.files || bytes > quota.bytes {
         let Quota { files: keys_max, bytes: bytes_max, .. } = quota;
         let message = format!(

@@ -75,8 +75,10 @@ impl ReadMoreArgs {
 fn range(text: &str) -> Option<(u64, u64)> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     let (first, last) = text.trim().split_once('-')?;
-    let (first, last) = (first.trim(), last.trim());
-    let (first, last) = (number(first)?, if last.is_empty() { u64::MAX } else { number(last)? });
+    let first = first.trim();
+    let last = last.trim();
+    let first = number(first)?;
+    let last = if last.is_empty() { u64::MAX } else { number(last)? };
     (first <= last).then_some((first, last))
 }
 
@@ -98,7 +100,8 @@ for a limited time.";
     }
 
     async fn call(&self, args: ReadMoreArgs, context: ToolContext) -> Result<String, ToolError> {
-        let (id, part) = (args.id()?, args.part()?);
+        let id = args.id()?;
+        let part = args.part()?;
         let Some(artifacts) = context.artifacts else {
             return Err(ToolError::not_found(format!("there is no artifact {id}: this host stores no artifacts")));
         };

@@ -209,7 +209,9 @@ fn git_reads(mut arguments: &[Word]) -> bool {
 
 /// Splits a line into simple commands of words; `None` if any part is not understood.
 fn words(command: &str) -> Option<Vec<Vec<Word>>> {
-    let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<Word>);
+    let mut commands = Vec::new();
+    let mut words = Vec::new();
+    let mut word = None::<Word>;
     let mut rest = command.trim_matches([' ', '\t']);
     while let Some(c) = rest.chars().next() {
         let after = rest.get(c.len_utf8()..)?;
@@ -461,7 +463,8 @@ mod tests {
             let text: String = (0..1 + below(9)).map(|_| pieces[below(pieces.len())]).collect();
             if only_reads(&text) {
                 taken += 1;
-                let (mut quote, mut escaped) = (None, false);
+                let mut quote = None;
+                let mut escaped = false;
                 for c in text.chars() {
                     match (quote, c) {
                         _ if escaped => escaped = false,

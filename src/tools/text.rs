@@ -39,7 +39,8 @@ pub(super) fn middle_cut_counted(text: &str, bytes_max: usize) -> (String, usize
     if text.len() <= bytes_max {
         return (text.to_owned(), 0);
     }
-    let (head, tail) = (prefix(text, bytes_max / 2), suffix(text, bytes_max / 2));
+    let head = prefix(text, bytes_max / 2);
+    let tail = suffix(text, bytes_max / 2);
     let left_out = text.len() - head.len() - tail.len();
     let mut out = String::with_capacity(bytes_max + 64);
     let _ = write!(out, "{head}\n[… {left_out} bytes left out …]\n{tail}");

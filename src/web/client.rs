@@ -350,7 +350,8 @@ impl WebAnswer {
     /// # Cancel safety
     /// Dropping the future or cancelling the token closes the connection.
     pub async fn read(mut self, cancel: &CancellationToken) -> Result<WebBody, WebError> {
-        let (deadline, limits) = (self.deadline, self.limits);
+        let deadline = self.deadline;
+        let limits = self.limits;
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(WebError::Cancelled),

@@ -369,7 +369,8 @@ mod tests {
 
     #[test]
     fn a_redirect_never_leaves_https_and_is_checked_again() {
-        let (policy, url) = (UrlPolicy::public(), |text: &str| Url::parse(text).unwrap());
+        let policy = UrlPolicy::public();
+        let url = |text: &str| Url::parse(text).unwrap();
 
         assert_eq!(policy.check_redirect(&url("https://a.example/"), &url("http://a.example/")), Err(Denied::Downgrade));
         assert_eq!(policy.check_redirect(&url("http://a.example/"), &url("https://b.example/")), Ok(()));

@@ -27,7 +27,8 @@ fn kinds(content: &Value) -> Vec<&str> {
 fn attachments_survive_export_and_import_and_go_to_each_provider_in_its_own_form() {
     let home = Home::new();
     // The file name is wrong on purpose: the content decides the type.
-    let (picture, document) = (home.file("picture.png", &jpeg(640, 480)), home.file("plan.pdf", &pdf(["The plan says seven.", "Two"])));
+    let picture = home.file("picture.png", &jpeg(640, 480));
+    let document = home.file("plan.pdf", &pdf(["The plan says seven.", "Two"]));
 
     let ran = home.run(&["run", "--provider", "offline", "--session", "seen", "--attach", &document, "--attach", &picture, "Hello"]).well();
     let export = home.run(&["sessions", "export", "seen"]).well();

@@ -52,7 +52,10 @@ fn assemble<'a>(mut assembler: impl Assemble, pieces: impl IntoIterator<Item = &
 
 /// Converts events to the form of the golden results.
 fn summary(events: &[ModelEvent], golden: &Value) -> Value {
-    let (mut text, mut block_text, mut thinking, mut tools) = (String::new(), String::new(), 0, Vec::new());
+    let mut text = String::new();
+    let mut block_text = String::new();
+    let mut thinking = 0;
+    let mut tools = Vec::new();
     let mut end = Value::Null;
     for event in events {
         assert!(end.is_null(), "nothing follows the completion");

@@ -105,7 +105,8 @@ pub struct Ran {
 impl Ran {
     /// Waits for the end, with a time limit.
     pub fn of(args: &[&str], child: Child) -> Self {
-        let (pid, began) = (child.id(), Instant::now());
+        let pid = child.id();
+        let began = Instant::now();
         let waiting = std::thread::spawn(move || child.wait_with_output().unwrap());
         while !waiting.is_finished() {
             if began.elapsed() > PATIENCE {

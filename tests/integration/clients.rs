@@ -89,7 +89,8 @@ fn packages() -> PathBuf {
 /// Runs a client to its end. The client must succeed and verify `promises` promises.
 fn keeps(mut client: Command, promises: usize) {
     let output = client.output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{client:?}\n{stdout}\n{stderr}");
     assert_eq!(stdout.lines().filter(|line| line.starts_with("ok: ")).count(), promises, "{stdout}");
 }

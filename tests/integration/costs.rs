@@ -48,7 +48,8 @@ impl Bare {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let (this, bare) = (std::env::current_exe().unwrap(), folder.path().join("bare"));
+        let this = std::env::current_exe().unwrap();
+        let bare = folder.path().join("bare");
         if !Command::new("strip").arg("-o").args([&bare, &this]).status().is_ok_and(|status| status.success()) {
             std::fs::copy(this, bare).unwrap();
         }
@@ -135,7 +136,8 @@ fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
         .output()
         .unwrap();
 
-    let (out, err) = (String::from_utf8_lossy(&alone.stdout), String::from_utf8_lossy(&alone.stderr));
+    let out = String::from_utf8_lossy(&alone.stdout);
+    let err = String::from_utf8_lossy(&alone.stderr);
     assert!(alone.status.success() && out.contains("made and deleted"), "{out}\n{err}");
     println!("{out}");
 }
@@ -146,7 +148,8 @@ fn child_that_churns() {
     if std::env::var_os("CALLBOARD_TEST_CHURN").is_none() {
         return;
     }
-    let (rate, length) = (300, Duration::from_secs(20));
+    let rate = 300;
+    let length = Duration::from_secs(20);
     let churned = reference::phases::runtime().block_on(async {
         let host = made_and_deleted::host().await;
         made_and_deleted::run(&host, rate, length, |_, _| {}).await

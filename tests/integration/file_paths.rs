@@ -91,7 +91,8 @@ impl Model {
     /// The end of a path to read, with links followed.
     fn read(&self, text: &str) -> Option<(Vec<String>, &Node)> {
         let mut todo: Vec<String> = self.names(text)?.into_iter().rev().collect();
-        let (mut here, mut links) = (Vec::new(), 0);
+        let mut here = Vec::new();
+        let mut links = 0;
         while let Some(name) = todo.pop() {
             if self.nodes.get(&here)? != &Node::Folder {
                 return None;
@@ -268,12 +269,16 @@ fn rounds() -> usize {
 async fn every_text_names_the_path_of_the_call_or_none() {
     let seed = seed("every_text_names_the_path_of_the_call_or_none");
     let mut random = SplitMix(seed);
-    let (mut read, mut written, mut listed) = (0, 0, 0);
+    let mut read = 0;
+    let mut written = 0;
+    let mut listed = 0;
     for round in 0..rounds() {
         let ground = Ground::new(&mut random);
         let toolbox = tools::with_sandbox(ground.folder.path().join("workspace"), Mode::None);
         let tool = |name: &str| toolbox.get(name).unwrap().clone();
-        let (file_read, file_list, file_edit) = (tool("file_read"), tool("file_list"), tool("file_edit"));
+        let file_read = tool("file_read");
+        let file_list = tool("file_list");
+        let file_edit = tool("file_edit");
         for _ in 0..100 {
             let path = path(&mut random, &ground.model.roots);
             let what = format!("seed {seed}, round {round}: {path:?}");

@@ -67,7 +67,8 @@ impl Ground {
     /// Creates `workspace/top/dir/file`, and the same names and one more outside.
     fn new(swap: Swap) -> Self {
         let folder = scratch();
-        let (inside, outside) = (folder.path().join("workspace"), folder.path().join("outside"));
+        let inside = folder.path().join("workspace");
+        let outside = folder.path().join("outside");
         for (root, text) in [(&inside, "INSIDE 0\n"), (&outside, "OUTSIDE 0\n")] {
             fs::create_dir_all(root.join("top/dir")).unwrap();
             fs::write(root.join("top/dir/file"), text).unwrap();
@@ -118,7 +119,8 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, String> {
 /// Swaps as fast as possible until `stop` is set.
 fn swap(workspace: &Path, swap: Swap, stop: &AtomicBool, swaps: &AtomicU64) {
     let (name, link) = Ground::names(swap);
-    let (name, link) = (workspace.join(name), workspace.join(link));
+    let name = workspace.join(name);
+    let link = workspace.join(link);
     let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
     let target = fs::read_link(&link).unwrap();
     let mut junk = 0;
@@ -164,13 +166,17 @@ struct Tally {
 /// `inside` is what a successful result must contain.
 fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64, Option<&str>) -> Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (start, mut tally) = (Instant::now(), Tally { tries: 0, done: 0, swaps: 0 });
+    let start = Instant::now();
+    let mut tally = Tally { tries: 0, done: 0, swaps: 0 };
     while tally.tries < tries() {
         let ground = Ground::new(kind);
         let tool = tool(&ground, tool_name);
-        let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let swaps = Arc::new(AtomicU64::new(0));
         let swapper = std::thread::spawn({
-            let (workspace, stop, swaps) = (ground.workspace(), stop.clone(), swaps.clone());
+            let workspace = ground.workspace();
+            let stop = stop.clone();
+            let swaps = swaps.clone();
             move || swap(&workspace, kind, &stop, &swaps)
         });
         let mut last = None;

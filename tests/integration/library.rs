@@ -14,7 +14,8 @@ fn fixture() -> tempfile::TempDir {
 
 #[tokio::test]
 async fn the_code_of_the_readme_answers_from_files() {
-    let (workspace, data) = (fixture(), tempfile::tempdir().unwrap());
+    let workspace = fixture();
+    let data = tempfile::tempdir().unwrap();
     let host = Host::builder()
         .provider(Offline)
         .sessions(Sqlite::open(data.path().join("callboard.db")).await.unwrap())

@@ -9,10 +9,11 @@ mod modern;
 mod real;
 mod strangers;
 
+use parking_lot::Mutex;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -165,7 +166,8 @@ async fn trusted_annotations_loosen_and_an_allow_list_narrows() {
 #[tokio::test]
 async fn equal_names_of_two_servers_and_of_two_tenants_do_not_meet() {
     let stage = Stage::new();
-    let (one, mut two) = (stage.peer("plain"), stage.peer("plain"));
+    let one = stage.peer("plain");
+    let mut two = stage.peer("plain");
     two.name = "other".to_owned();
     let bob = TenantId::new("bob").unwrap();
 
@@ -187,7 +189,8 @@ async fn a_cancelled_call_notifies_the_server_and_ends_at_once() {
     let cancel = CancellationToken::new();
 
     let calling = tokio::spawn({
-        let (tool, cancel) = (tool.clone(), cancel.clone());
+        let tool = tool.clone();
+        let cancel = cancel.clone();
         async move { run(&tool, "{}", cancel).await }
     });
     until("the call", Duration::from_secs(10), || stage.frames().contains("tools/call")).await;
@@ -230,12 +233,12 @@ async fn progress_is_reported_in_order_bounded_and_for_its_own_call_only() {
     let server = stage.server(&stage.peer("plain"));
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = lines.clone();
-    let progress = Progress::new(move |line| sink.lock().unwrap().push(line));
+    let progress = Progress::new(move |line| sink.lock().push(line));
 
     let result = server.call_tool("progress".into(), RawJson::empty_object(), progress, CancellationToken::new()).await;
 
     assert!(result.is_ok(), "{result:?}");
-    let lines = lines.lock().unwrap();
+    let lines = lines.lock();
     assert_eq!(lines[..3], ["peer: step 0\\u{200b} (0 of 3)", "peer: step 1\\u{200b} (1 of 3)", "peer: step 2\\u{200b} (2 of 3)"]);
     assert!(lines.len() < 200 && lines.iter().all(|line| !line.contains("another")), "{} lines", lines.len());
 }
@@ -485,13 +488,14 @@ async fn hostile_frames_harm_only_their_server() {
     let before = resident();
     let most = Arc::new(Mutex::new(0));
     let watching = tokio::spawn({
-        let (good, most) = (good.clone(), most.clone());
+        let good = good.clone();
+        let most = most.clone();
         async move {
             loop {
                 let start = Instant::now();
                 call(&good, "echo", "{\"text\": \"well\"}").await.unwrap();
                 assert!(start.elapsed() < Duration::from_secs(5), "another server waits: {:?}", start.elapsed());
-                let mut most = most.lock().unwrap();
+                let mut most = most.lock();
                 *most = resident().max(*most);
             }
         }
@@ -519,7 +523,7 @@ async fn hostile_frames_harm_only_their_server() {
         assert!(!watching.is_finished(), "{tool} harmed another server");
     }
     watching.abort();
-    let grown = most.lock().unwrap().saturating_sub(before);
+    let grown = most.lock().saturating_sub(before);
     writeln(&format!("note: memory beside hostile MCP servers grew by {} MiB at most", grown >> 20));
     assert!(grown < 160 << 20, "{} MiB", grown >> 20);
 }

@@ -72,13 +72,11 @@ async fn check_contract(wire: Wire) {
             Scene::Stalls => broken(Fault::Stall),
         };
         let served = start(settings).await;
-        let (provider, url) = (
-            match wire {
-                Wire::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(&served.url).build().unwrap()) as Arc<dyn LlmProvider>,
-                Wire::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(format!("{}/v1", served.url)).build().unwrap()),
-            },
-            served.url.clone(),
-        );
+        let provider = match wire {
+            Wire::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(&served.url).build().unwrap()) as Arc<dyn LlmProvider>,
+            Wire::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(format!("{}/v1", served.url)).build().unwrap()),
+        };
+        let url = served.url.clone();
         let client_left = Box::pin(async move {
             while !get(format!("{url}/stats")).await.contains(r#""running":0"#) {
                 tokio::task::yield_now().await;
@@ -106,7 +104,8 @@ async fn call(provider: &dyn LlmProvider) -> (String, Result<bool, ProviderError
         Ok(stream) => stream,
         Err(error) => return (String::new(), Err(error)),
     };
-    let (mut text, mut whole) = (String::new(), false);
+    let mut text = String::new();
+    let mut whole = false;
     while let Some(batch) = stream.next().await {
         match batch {
             Ok(events) => {

@@ -60,7 +60,8 @@ impl Folder {
         let whole: RegexMatcher = RegexMatcherBuilder::new().multi_line(true).build(pattern).map_err(|e| e.to_string())?;
         let glob = glob(input)?;
         let context = input["context"].as_u64().unwrap_or(0) as usize;
-        let (mut out, mut matches) = (String::new(), 0);
+        let mut out = String::new();
+        let mut matches = 0;
         for path in self.beneath(input).filter(|path| glob.as_ref().is_none_or(|glob| glob.is_match(path))) {
             let Ok(text) = std::fs::read_to_string(self.root.join(path)) else { continue };
             if !whole.is_match(text.as_bytes()).unwrap() {
@@ -119,7 +120,8 @@ fn glob(input: &Value) -> Result<Option<GlobMatcher>, String> {
 
 fn walk(root: &Path, folder: &Path, files: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
+        let path = entry.path();
+        let name = entry.file_name();
         if name == "target" || name.to_string_lossy().starts_with('.') {
             continue;
         }
@@ -162,7 +164,8 @@ const TOOLS: &[&str] = &["grep_search", "file_list", "file_read", "think"];
 
 async fn ask(folder: &Folder, mut history: History, question: &str, tools: &[&str]) -> Played {
     history.push_user(Message::user(question)).unwrap();
-    let (mut batches, mut events) = (0, Vec::new());
+    let mut batches = 0;
+    let mut events = Vec::new();
     loop {
         let stream = Offline.stream(request(&history, tools), CancellationToken::new()).await.unwrap();
         let emitted: Vec<ModelEvent> = stream.map(Result::unwrap).collect::<Vec<_>>().await.into_iter().flatten().collect();
@@ -361,7 +364,8 @@ async fn the_same_request_gives_the_same_bytes_and_ids_never_repeat() {
         ask(&folder, first.history, "Where is the breaker?", TOOLS).await
     };
 
-    let (one, two) = (run().await, run().await);
+    let one = run().await;
+    let two = run().await;
 
     assert_eq!(one.events, two.events);
     let ids: Vec<Box<str>> = one.history.messages().iter().flat_map(|message| message.tool_use_ids().to_vec()).collect();

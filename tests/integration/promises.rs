@@ -129,7 +129,8 @@ async fn f1_nothing_outside_of_the_workspace_is_read_or_written() {
     }
     calls.push(("read_more", json!({ "result_id": foreign.as_str(), "page": 1 })));
     calls.push(("read_more", json!({ "result_id": "artifact_../../outside.t", "page": 1 })));
-    let (wanted, odd) = (calls.len(), ["..foo", "with space", "ünï©ödé"]);
+    let wanted = calls.len();
+    let odd = ["..foo", "with space", "ünï©ödé"];
     calls.extend(odd.map(|name| ("file_read", json!({ "path": name }))));
     let stage = Stage::new(batch(calls), ExecLimits::default(), Vec::new()).await;
     symlink(stage.folder.path().join("outside.txt"), stage.path("link")).unwrap();

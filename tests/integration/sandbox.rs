@@ -373,14 +373,14 @@ async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
 #[tokio::test]
 async fn watchers_hear_the_latest_line_of_a_long_command() {
     each(SandboxFixture::both("watchers_hear_the_latest_line_of_a_long_command"), async |fixture| {
-        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let sink = heard.clone();
-        let progress = callboard::ports::Progress::new(move |line| sink.lock().unwrap().push(line));
+        let progress = callboard::ports::Progress::new(move |line| sink.lock().push(line));
 
         let exec = Exec { progress, ..Exec::new("for n in {1..30}; do echo line $n in $PWD; sleep 0.05; done") };
         fixture.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
 
-        let heard = heard.lock().unwrap();
+        let heard = heard.lock();
         let place = if fixture.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
         assert!((2..=8).contains(&heard.len()), "{heard:?}");
         assert!(heard.iter().all(|line| line.starts_with("line ") && line.ends_with(place)), "{heard:?}");

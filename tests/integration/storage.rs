@@ -64,7 +64,8 @@ async fn sqlite_keeps_the_contract_of_a_session_backend() {
 async fn everything_is_there_after_the_file_was_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/folder/sessions.db");
-    let (a, b) = (scope("t", "a"), scope("t", "b"));
+    let a = scope("t", "a");
+    let b = scope("t", "b");
     let store = Sqlite::open(&path).await.unwrap();
     write(&store, &a, Head::default(), 1, 5).await.unwrap();
     write(&store, &a, head(1, 5), 2, 9).await.unwrap();
@@ -242,7 +243,8 @@ async fn of_two_handles_on_one_file_the_stale_one_cannot_write() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let (one, two) = tokio::join!(Sqlite::open(&path), Sqlite::open(&path));
-    let (one, two) = (one.unwrap(), two.unwrap());
+    let one = one.unwrap();
+    let two = two.unwrap();
     let c = scope("t", "c");
     write(&one, &c, Head::default(), 1, 2).await.unwrap();
 
@@ -273,7 +275,8 @@ async fn handles_that_create_one_file_concurrently_all_open_it() {
 async fn two_handles_write_different_conversations_without_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let (one, two) = (Arc::new(Sqlite::open(&path).await.unwrap()), Arc::new(Sqlite::open(&path).await.unwrap()));
+    let one = Arc::new(Sqlite::open(&path).await.unwrap());
+    let two = Arc::new(Sqlite::open(&path).await.unwrap());
 
     let writers: Vec<_> = [(one, "a"), (two, "b")]
         .into_iter()
@@ -460,7 +463,8 @@ async fn the_file_is_for_its_owner_only() {
 async fn a_session_has_one_live_holder() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let (one, two) = (Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap());
+    let one = Sqlite::open(&path).await.unwrap();
+    let two = Sqlite::open(&path).await.unwrap();
     let c = scope("t", "c");
 
     let lock = one.lock_session(&c).unwrap();
@@ -580,7 +584,8 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
             let words: Vec<&str> = line.split_whitespace().collect();
             let is_ack = words.len() >= 4 && words[words.len() - 4] == "ACK" && words[words.len() - 1] == ".";
             if is_ack {
-                let (n, seq): (usize, u64) = (words[words.len() - 3].parse().unwrap(), words[words.len() - 2].parse().unwrap());
+                let n: usize = words[words.len() - 3].parse().unwrap();
+                let seq: u64 = words[words.len() - 2].parse().unwrap();
                 acknowledged[n] = acknowledged[n].max(seq);
             }
             is_ack
@@ -621,7 +626,8 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
 async fn what_was_deleted_and_scrubbed_is_in_no_page_of_the_files() {
     let folder = tempfile::tempdir().unwrap();
     let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
-    let (gone, kept) = (scope("erased-tenant", "erased-conversation"), scope("t", "c"));
+    let gone = scope("erased-tenant", "erased-conversation");
+    let kept = scope("t", "c");
     let body = |mark: &str, seq| StoredEntry { seq: Seq(seq), bytes: format!("{mark} {}", "x".repeat(9000)).into() };
     for (scope, mark) in [(&gone, "fake-secret-of-the-erased"), (&kept, "what-a-neighbour-said")] {
         store.append_and_wait(scope, Head::default(), Epoch(1), (1..=20).map(|seq| body(mark, seq)).collect(), Open::None).await.unwrap();
@@ -649,7 +655,8 @@ async fn an_erased_tenant_leaves_no_row_not_even_under_an_id_that_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let store = Arc::new(Sqlite::open(&path).await.unwrap());
-    let (acme, other) = (scope("acme", "c"), scope("other", "c"));
+    let acme = scope("acme", "c");
+    let other = scope("other", "c");
     for scope in [&acme, &other] {
         write(&store, scope, Head::default(), 1, 3).await.unwrap();
     }
@@ -728,7 +735,8 @@ async fn what_was_deleted_or_reset_is_in_no_file_of_an_idle_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_host_had_deleted_is_gone_soon_after_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, copy) = (folder.path().join("s.db"), folder.path().join("copy.db"));
+    let path = folder.path().join("s.db");
+    let copy = folder.path().join("copy.db");
     let store = Sqlite::open(&path).await.unwrap();
     let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
     let entry = StoredEntry { seq: Seq(1), bytes: "CANARY-THREE".into() };

@@ -113,7 +113,8 @@ fn every_tool_declares_what_it_does() {
         ]
     );
     for tool in &ground.toolbox.tools {
-        let (spec, reach) = (tool.spec(), tool.spec().reach);
+        let spec = tool.spec();
+        let reach = tool.spec().reach;
         let expected = match spec.name() {
             "think" => Reach::Nothing,
             "read_more" => Reach::Store,

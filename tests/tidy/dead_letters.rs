@@ -90,7 +90,8 @@ fn register(line: &str) -> usize {
 
 /// Returns what exceeds its budget, and notes on budgets that can fall. `files` are names and texts.
 pub fn faults<'t>(rules: &[Rule], files: impl Iterator<Item = (&'t str, &'t str)> + Clone) -> (Vec<String>, Vec<String>) {
-    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut notes = Vec::new();
     for rule in rules {
         let mut places: BTreeMap<&str, Vec<(String, usize)>> = BTreeMap::new();
         for (file, text) in files.clone() {

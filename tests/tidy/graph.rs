@@ -140,7 +140,8 @@ impl Graph {
 
 /// What a node needs, directly or through others.
 fn reached<'e>(from: &'e String, edges: &'e Edges) -> BTreeSet<&'e String> {
-    let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
     while let Some(node) = open.pop() {
         open.extend(edges.keys().filter(|(a, _)| a == node).map(|(_, b)| b).filter(|b| reached.insert(*b)));
     }

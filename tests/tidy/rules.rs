@@ -335,7 +335,8 @@ pub fn glob(pattern: &str, path: &str) -> bool {
         Some(folder) if folder.contains('*') => false,
         Some(folder) => path.starts_with(folder),
         None => {
-            let (wanted, given): (Vec<_>, Vec<_>) = (pattern.split('/').collect(), path.split('/').collect());
+            let wanted: Vec<_> = pattern.split('/').collect();
+            let given: Vec<_> = path.split('/').collect();
             wanted.len() == given.len() && wanted.iter().zip(given).all(|(wanted, given)| *wanted == "*" || *wanted == given)
         }
     }

@@ -47,7 +47,9 @@ impl<'t> Source<'t> {
     /// All words and paths in order.
     pub fn tokens(&self) -> Vec<Token> {
         let code = self.code.as_bytes();
-        let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
+        let mut tokens = Vec::new();
+        let mut at = 0;
+        let mut line = 1;
         while at < code.len() {
             let start = at;
             if !is_ident(code[at]) {
@@ -108,7 +110,9 @@ fn is_visibility(text: &str) -> bool {
 
 /// Calls `found` with the place, the whole path and the new name of every leaf of a `use` tree.
 fn unfold(prefix: &str, tree: &str, found: &mut dyn FnMut(usize, String, Option<String>)) {
-    let (mut depth, mut start, mut brace) = (0, 0, None);
+    let mut depth = 0;
+    let mut start = 0;
+    let mut brace = None;
     let ends = tree.char_indices().chain([(tree.len(), ',')]);
     for (at, c) in ends {
         match c {

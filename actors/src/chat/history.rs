@@ -91,7 +91,8 @@ impl MessageList {
     /// Appends a message.
     pub fn push(&mut self, message: Message) {
         let (chain, bytes) = self.last_link().map_or((0, 0), |last| (last.chain, last.bytes));
-        let (chain, bytes) = (chain_digest(chain, message.digest()), bytes + message.wire().len() as u64);
+        let chain = chain_digest(chain, message.digest());
+        let bytes = bytes + message.wire().len() as u64;
         let tail = Arc::make_mut(&mut self.tail);
         tail.push(Link { message, chain, bytes });
         self.len += 1;

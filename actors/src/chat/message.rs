@@ -226,7 +226,8 @@ impl Message {
 
     /// Returns the blocks in wire form, without decoding them.
     fn raw_blocks(&self) -> impl Iterator<Item = &str> {
-        let (wire, begins) = (self.wire_str(), &self.0.begins);
+        let wire = self.wire_str();
+        let begins = &self.0.begins;
         let end = wire.len().saturating_sub(1); // Position of the list's `]`.
         let ends = begins.iter().skip(1).map(|begin| *begin as usize).chain([end]);
         begins.iter().zip(ends).filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))

@@ -83,7 +83,10 @@ impl RawJson {
 /// Returns how deep arrays and objects nest in `text`, which may be invalid JSON. Linear and
 /// without recursion.
 fn depth(text: &str) -> usize {
-    let (mut now, mut most, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    let mut now = 0usize;
+    let mut most = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in text.bytes() {
         match byte {
             _ if escaped => escaped = false,

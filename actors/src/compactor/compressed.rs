@@ -192,7 +192,8 @@ mod tests {
     use crate::compactor::tests::stories::{count, exchange, failed_exchange};
 
     fn history(rounds: usize) -> (History, Vec<usize>) {
-        let (mut history, mut starts) = (History::default(), Vec::new());
+        let mut history = History::default();
+        let mut starts = Vec::new();
         for round in 0..rounds {
             starts.push(history.messages().len());
             history.push_user(Message::user(format!("ask {round}"))).unwrap();

@@ -189,7 +189,8 @@ impl<'a> Draft<'a> {
 
     fn clear(&mut self, index: usize, step: CompactionStep, errors: bool) {
         let Some(slot) = self.slots.get(index) else { return };
-        let (calls, results) = (slot.unit.start, slot.unit.start + 1);
+        let calls = slot.unit.start;
+        let results = slot.unit.start + 1;
         let mut count = 0;
         let mut blocks = match &slot.cleared {
             Some(cleared) => cleared.message.blocks(),

@@ -27,7 +27,10 @@ impl Recent {
     /// Counts the recent messages by their block types; texts are not examined.
     pub fn of(messages: &MessageList, skill_activations: u32) -> Self {
         let first = messages.len().saturating_sub(RECENT_MESSAGES);
-        let (mut chains, mut failed, mut in_chain, mut seen) = (0, 0_u32, false, 0_u32);
+        let mut chains = 0;
+        let mut failed = 0_u32;
+        let mut in_chain = false;
+        let mut seen = 0_u32;
         for message in messages.range(first..messages.len()) {
             seen += 1;
             let of_chain = !message.tool_use_ids().is_empty() || !message.tool_result_ids().is_empty();

@@ -26,8 +26,10 @@ pub(super) const MESSAGES_MIN: usize = 20;
 
 /// Runs the ladder.
 pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
-    let (window, settings) = (problem.window, problem.settings);
-    let (limit, target) = (window.limit(), window.target(settings));
+    let window = problem.window;
+    let settings = problem.settings;
+    let limit = window.limit();
+    let target = window.target(settings);
     let mut draft = Draft::new(problem);
     let before = draft.tokens();
     if !problem.force && !window.is_due(before, settings) {

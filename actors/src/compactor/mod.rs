@@ -34,10 +34,11 @@ mod summarise;
 #[cfg(test)]
 mod tests;
 
+use parking_lot::{Mutex, RwLock};
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -137,8 +138,9 @@ impl Shared {
     /// Whether the tenant can afford a summary of about `tokens` within the hour. With `note`, the
     /// cost is recorded.
     fn may_spend(&self, scope: &Scope, tokens: u64, note: bool) -> bool {
-        let (now, settings) = (self.now(), &self.settings);
-        let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.now();
+        let settings = &self.settings;
+        let mut ledgers = self.ledgers.lock();
         if ledgers.len() >= LEDGERS_MAX {
             ledgers.retain(|_, ledger| {
                 ledger.may_spend(0, settings, now); // Removes spending older than an hour.
@@ -161,7 +163,8 @@ impl CompactorRef {
     /// A compactor without an actor; [`CompactorRef::start`] starts it.
     pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
-        let (pool, started) = (Semaphore::new(MEASUREMENTS_MAX), Instant::now());
+        let pool = Semaphore::new(MEASUREMENTS_MAX);
+        let started = Instant::now();
         Self(Arc::new(Shared { settings, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
     }
 
@@ -169,7 +172,7 @@ impl CompactorRef {
     pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
         let (actor, _) = Actor::spawn_linked(None, Compactor, self.clone(), supervisor).await?;
         let cell = actor.get_cell();
-        *self.0.actor.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+        *self.0.actor.write() = Some(actor);
         Ok(cell)
     }
 
@@ -180,7 +183,7 @@ impl CompactorRef {
 
     /// The summary of the messages with this hash, if it is cached.
     pub fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
-        let mut cache = self.0.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.0.cache.lock();
         cache.get(&summary_key(scope, hash), self.0.now()).map(|summary| summary.summary.clone())
     }
 
@@ -215,20 +218,20 @@ impl CompactorRef {
     /// Removes the summaries of a conversation, or of all conversations of a tenant, and cancels
     /// those that wait or are being made.
     pub(crate) fn forget(&self, tenant: &TenantId, conversation: Option<&ConversationId>) {
-        let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
+        let actor = self.0.actor.read();
         if let Some(actor) = &*actor {
             let _ = actor.cast(CompactorMsg::Forget { tenant: tenant.clone(), conversation: conversation.cloned() });
         }
         drop(actor);
         let prefix = summaries_of(tenant, conversation);
-        self.0.cache.lock().unwrap_or_else(PoisonError::into_inner).forget(&prefix);
+        self.0.cache.lock().forget(&prefix);
         if conversation.is_none() {
-            self.0.ledgers.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
+            self.0.ledgers.lock().remove(tenant);
         }
     }
 
     fn queue(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
-        let actor = self.0.actor.read().unwrap_or_else(PoisonError::into_inner);
+        let actor = self.0.actor.read();
         if let Some(actor) = &*actor {
             let _ = actor.cast(CompactorMsg::Summarise { job: Box::new(job), reply });
         }
@@ -304,21 +307,23 @@ impl State {
         self.waiting.retain(|job| !job.key().starts_with(prefix));
         self.running.retain(|key, _| !key.starts_with(prefix));
         self.replies.retain(|(key, _)| !key.starts_with(prefix)); // Dropping a reply closes its caller's channel.
-        self.me.0.cache.lock().unwrap_or_else(PoisonError::into_inner).forget(prefix);
+        self.me.0.cache.lock().forget(prefix);
     }
 
     fn begin(&mut self, me: &ActorRef<CompactorMsg>) {
         while self.running.len() < RUNNING_MAX
             && let Some(job) = self.waiting.pop_front()
         {
-            let (shared, me, key) = (self.me.0.clone(), me.clone(), job.key());
+            let shared = self.me.0.clone();
+            let me = me.clone();
+            let key = job.key();
             let task = tokio::spawn(async move {
                 // A panic in a provider's adapter must still free the job's place.
                 let text = AssertUnwindSafe(summarise::summarise(&shared, &job)).catch_unwind().await.unwrap_or(None);
                 if let Some(text) = &text {
                     let summary = CachedSummary { summary: text.clone(), timestamp: shared.clock.now(), metadata: RawJson::empty_object() };
                     let now = shared.now();
-                    shared.cache.lock().unwrap_or_else(PoisonError::into_inner).put(job.key(), summary, now);
+                    shared.cache.lock().put(job.key(), summary, now);
                 }
                 let _ = me.cast(CompactorMsg::Done { key: job.key(), text });
             });

@@ -42,7 +42,9 @@ impl FromStr for SpanPointer {
         let parts = || {
             let (seq, range) = text.trim().split_once(':')?;
             let (from, to) = range.split_once('-')?;
-            let (seq, from, to) = (seq.parse().ok()?, from.parse().ok()?, to.parse().ok()?);
+            let seq = seq.parse().ok()?;
+            let from = from.parse().ok()?;
+            let to = to.parse().ok()?;
             (from < to).then_some(Self { seq: Seq(seq), from, to })
         };
         parts().ok_or_else(|| ToolError::invalid("span is not `seq:from-to` as a context summary names it, such as 120:2-40"))

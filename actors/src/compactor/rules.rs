@@ -34,7 +34,8 @@ pub(super) fn clip(text: &str, chars_max: usize) -> String {
 /// text as needed.
 pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
-    let (mut chars, mut gap) = (0, false);
+    let mut chars = 0;
+    let mut gap = false;
     for char in text.chars() {
         if char.is_whitespace() || char.is_control() {
             gap = chars > 0;
@@ -182,7 +183,9 @@ impl RoundLines {
 /// The text that replaces a missing summary: the first request, a marker for each call, the last
 /// answer.
 pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
-    let (mut request, mut calls, mut answer) = (None, 0_usize, None);
+    let mut request = None;
+    let mut calls = 0_usize;
+    let mut answer = None;
     for message in messages {
         let text = || Some(text_of(&message.blocks())).filter(|text| !text.trim().is_empty());
         match message.role() {

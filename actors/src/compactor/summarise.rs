@@ -1,6 +1,7 @@
 //! Makes one summary as a task: checks its cost, makes the model calls, merges the parts.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use futures_util::{StreamExt, future::try_join_all};
 use tokio_util::sync::CancellationToken;
@@ -84,7 +85,7 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     let answered = Mutex::new(model);
     let note_fallback = |waiting: Waiting| {
         if let Waiting::Fallback { model, .. } = waiting {
-            *answered.lock().unwrap_or_else(PoisonError::into_inner) = model;
+            *answered.lock() = model;
         }
     };
     let mut stream = job.gateway.stream(&by, request, cancel, note_fallback).await?;
@@ -94,7 +95,7 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
             match event {
                 ModelEvent::Block(ContentBlock::Text(block)) => summary.push_str(&block.text),
                 ModelEvent::Completed(completion) => {
-                    let answered = answered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let answered = answered.lock().clone();
                     let used = completion.usage.unwrap_or(estimate);
                     reserved.settle(amount(&used, job.spending.price_of(&answered)));
                     return Ok(summary);

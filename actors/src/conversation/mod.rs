@@ -92,7 +92,9 @@ impl Actor for Conversation {
 
     async fn pre_start(&self, me: ActorRef<ConversationMsg>, args: ConversationArgs) -> Result<State, ActorProcessingErr> {
         args.ports.counters.lives.add(1);
-        let (scope, sessions, loads) = (args.scope.clone(), args.ports.sessions.clone(), args.loads.clone());
+        let scope = args.scope.clone();
+        let sessions = args.ports.sessions.clone();
+        let loads = args.loads.clone();
         let mut reading = Box::pin(async move {
             let permit = loads.acquire_owned().await.ok()?;
             let loaded = sessions.load(&scope).await;
@@ -111,7 +113,9 @@ impl Actor for Conversation {
             live.recover()?;
             return Ok(State { args, phase: Phase::Live(live) });
         }
-        let (scope, sessions, family) = (args.scope.clone(), args.ports.sessions.clone(), args.family.clone());
+        let scope = args.scope.clone();
+        let sessions = args.ports.sessions.clone();
+        let family = args.family.clone();
         let task = tokio::spawn(async move {
             let read = match at_once {
                 Some(read) => read,

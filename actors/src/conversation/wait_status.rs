@@ -1,7 +1,7 @@
 //! What a conversation waits for, in shared memory: reading the status sends no mail and wakes no
 //! conversation.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,18 +72,18 @@ impl WaitStatus {
     /// Sets what the conversation waits for, from now on. The start time is kept if the wait is the
     /// same or only its position in the queue changed.
     pub(crate) fn set(&self, waits_for: WaitsFor, clock: &dyn Clock) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.lock();
         let since = held.as_ref().filter(|(before, _)| before.is_same_queue(&waits_for)).map_or_else(|| clock.now(), |(_, since)| *since);
         *held = Some((waits_for, since));
     }
 
     /// Clears the status: readers derive it from the journal again.
     pub(crate) fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 
     /// The last status and when that wait began; `None` after [`WaitStatus::clear`].
     pub(crate) fn get(&self) -> Option<(WaitsFor, Timestamp)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

@@ -23,7 +23,8 @@ use crate::{
     tool::OutputLevel,
     tool_executor::Permissions,
 };
-use std::sync::{Arc, RwLock};
+use parking_lot::RwLock;
+use std::sync::Arc;
 
 use super::{
     Host, HostInner,

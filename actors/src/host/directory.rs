@@ -14,10 +14,11 @@ mod deletion;
 
 pub(crate) use deletion::Deletion;
 
+use parking_lot::RwLock;
 use std::{
     hash::BuildHasher,
     sync::{
-        Arc, OnceLock, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -201,7 +202,7 @@ impl Directory {
 
     /// Sets the supervisor with this index; replaces one that died.
     pub(crate) fn set_supervisor(&self, index: usize, supervisor: ActorCell) {
-        let mut supervisors = self.supervisors.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut supervisors = self.supervisors.write();
         match supervisors.get_mut(index) {
             Some(old) => *old = supervisor,
             None => supervisors.push(supervisor),
@@ -209,7 +210,7 @@ impl Directory {
     }
 
     fn supervisor_of(&self, scope: &Scope) -> Option<ActorCell> {
-        let supervisors = self.supervisors.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let supervisors = self.supervisors.read();
         let hash = self.slots.hasher().hash_one(scope);
         let index = usize::try_from(hash % u64::try_from(supervisors.len().max(1)).unwrap_or(1)).unwrap_or(0);
         supervisors.get(index).cloned()
@@ -445,7 +446,8 @@ impl Directory {
             && let Slot::Starting { generation: current, held, crashes } = entry.get_mut()
             && *current == generation
         {
-            let (mut rest, crashes) = (std::mem::take(held).into_iter(), crashes.take());
+            let mut rest = std::mem::take(held).into_iter();
+            let crashes = crashes.take();
             let mut unsent = Vec::new();
             for mail in rest.by_ref() {
                 if let Err(MessagingErr::SendErr(mail)) = actor.cast(mail) {
@@ -468,7 +470,9 @@ impl Directory {
     }
 
     fn mark_failed(&self, scope: &Scope, reason: &str) {
-        let (sessions, scope, reason) = (self.ports_of(scope).sessions, scope.clone(), reason.to_owned());
+        let sessions = self.ports_of(scope).sessions;
+        let scope = scope.clone();
+        let reason = reason.to_owned();
         tracing::error!(conversation = %scope.conversation, reason, "this conversation cannot be read");
         self.runtime.spawn(async move {
             let _ = sessions.mark_failed(&scope, Some(reason)).await;
@@ -478,7 +482,9 @@ impl Directory {
     /// Ends the event streams of rounds that no activation will finish soon, so that their watchers
     /// do not wait for ever.
     fn fail_streams(&self, scope: &Scope, error: &ConversationError) {
-        let (ports, scope, error) = (self.ports_of(scope), scope.clone(), error.clone());
+        let ports = self.ports_of(scope);
+        let scope = scope.clone();
+        let error = error.clone();
         self.runtime.spawn(async move {
             let _ = end_streams(&ports, &scope, &error).await;
         });
@@ -652,7 +658,8 @@ impl LeaseIssuer for Directory {
             ExitReason::Conflict | ExitReason::StoreAway | ExitReason::Unreadable(_) => {}
         }
         let closed = self.closed.load(Ordering::Acquire);
-        let (mut dropped, mut deleting) = (None, None);
+        let mut dropped = None;
+        let mut deleting = None;
         let after = match self.slots.entry(scope.clone()) {
             Entry::Occupied(mut entry) if matches!(entry.get(), Slot::Deleting { .. }) => {
                 if let Slot::Deleting { ending, over } = entry.get_mut()

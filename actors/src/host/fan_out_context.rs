@@ -2,10 +2,8 @@
 //! conversations of one fan-out share. An activation finds its fan-out from its conversation's id
 //! alone.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use parking_lot::RwLock;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     conversation::{Ports, Setup},
@@ -49,7 +47,7 @@ impl FanOutContexts {
     /// Registers a fan-out whose conversations have `root` as their parent. Returns `None` while a
     /// fan-out of this root is registered.
     pub(crate) fn join(self: &Arc<Self>, root: &Scope, context: FanOutContext) -> Option<Joined> {
-        let mut fan_outs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fan_outs = self.0.write();
         let alike = fan_outs.entry(root.conversation.family().as_str().into()).or_default();
         if alike.iter().any(|(tenant, _)| *tenant == root.tenant) {
             return None;
@@ -60,7 +58,7 @@ impl FanOutContexts {
 
     fn leave(&self, root: &Scope) -> Option<Arc<FanOutContext>> {
         let family = root.conversation.family();
-        let mut fan_outs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fan_outs = self.0.write();
         let alike = fan_outs.get_mut(family.as_str())?;
         let place = alike.iter().position(|(tenant, _)| *tenant == root.tenant)?;
         let (_, gone) = alike.swap_remove(place);
@@ -81,7 +79,7 @@ impl FanOutContexts {
     }
 
     fn find(&self, family: &str, tenant: &TenantId) -> Option<Arc<FanOutContext>> {
-        let fan_outs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let fan_outs = self.0.read();
         fan_outs.get(family)?.iter().find(|(whose, _)| whose == tenant).map(|(_, context)| context.clone())
     }
 }

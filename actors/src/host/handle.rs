@@ -109,7 +109,8 @@ impl ConversationHandle {
     /// Sends a prompt. Await the returned [`SendPrompt`] for a [`Reply`]; set its deadline, client
     /// key or busy policy first.
     pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
-        let (conversation, prompt) = (self.clone(), prompt.into());
+        let conversation = self.clone();
+        let prompt = prompt.into();
         SendPrompt { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
     }
 
@@ -248,7 +249,8 @@ impl ConversationHandle {
     /// it is active already or nested too deep.
     pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
         let conversation_id = Some(self.scope.clone()?.conversation);
-        let (registry, name) = (self.skill_registry()?, skill_name(name.as_ref())?);
+        let registry = self.skill_registry()?;
+        let name = skill_name(name.as_ref())?;
         let id = self.host.ports.entropy.activation_id();
         let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
         let loaded = Box::new(registry.activation(&request, ActivatedBy::User).await);

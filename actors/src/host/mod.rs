@@ -29,10 +29,8 @@ mod tool_source;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::{Arc, RwLock},
-    time::Duration,
-};
+use parking_lot::RwLock;
+use std::{sync::Arc, time::Duration};
 
 use ractor::ActorCell;
 use tokio::time::Instant;
@@ -115,7 +113,8 @@ impl Host {
     /// ([`crate::tool_executor::call_once`]).
     pub fn environment(&self, scope: &Scope) -> ToolEnvironment {
         let tenant = self.0.tenants.get(&scope.tenant);
-        let (resources, tools) = (self.setup_of(&scope.tenant).resources.clone(), tenant.tools().clone());
+        let resources = self.setup_of(&scope.tenant).resources.clone();
+        let tools = tenant.tools().clone();
         ToolEnvironment::new(resources, tools, scope.clone(), self.0.ports.counters.clone())
     }
 
@@ -175,7 +174,7 @@ impl Host {
     /// Asks the metrics collector for its report; the default report when the collector does not
     /// answer.
     pub async fn report(&self) -> Report {
-        let collector = self.0.collector.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let collector = self.0.collector.read().clone();
         match collector {
             Some(collector) => collector.report().await.unwrap_or_default(),
             None => Report::default(),
@@ -188,7 +187,8 @@ impl Host {
     /// # Errors
     /// The [`StoreError`] of the first page that cannot be read.
     pub async fn resume_interrupted(&self) -> Result<usize, StoreError> {
-        let (mut after, mut count) = (None, 0);
+        let mut after = None;
+        let mut count = 0;
         loop {
             let page = self.0.ports.sessions.list_open(crate::stream::Open::Running, None, after, 256).await?;
             let Some(last) = page.last() else { return Ok(count) };

@@ -72,7 +72,8 @@ pub(super) async fn read_after(
     after: EventId,
     position: Option<JournalPosition>,
 ) -> Result<ReadResult, LoadFailure> {
-    let (mut page, mut lost) = (Page::default(), false);
+    let mut page = Page::default();
+    let mut lost = false;
     let start = match position.filter(|position| position.0.head <= after.seq) {
         Some(position) if position.is_current(sessions, scope).await? => *position.0,
         Some(_) | None => Durable::default(),
@@ -215,7 +216,8 @@ fn could_be(state: &Durable, id: EventId) -> bool {
 fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<Item = Arc<StreamEvent>> {
     let (round_id, kinds) = project(&scope.conversation, before, entry);
     let ids = (0..).map({
-        let (epoch, seq) = (entry.epoch, entry.seq);
+        let epoch = entry.epoch;
+        let seq = entry.seq;
         move |n| EventId { epoch, seq, n }
     });
     let conversation_id = scope.conversation.clone();
@@ -237,7 +239,8 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<ReadRe
     }
     // The id of the last event of the last entry, so that the next event has a higher id.
     let n = u32::try_from(events_of_last).unwrap_or(u32::MAX).saturating_sub(1);
-    let (conversation_id, round_id) = (scope.conversation.clone(), state.round.as_ref().map(|round| round.id));
+    let conversation_id = scope.conversation.clone();
+    let round_id = state.round.as_ref().map(|round| round.id);
     let all = state.history.messages();
     let mut bytes = 0;
     let tail = all.iter().rev().take_while(|message| {

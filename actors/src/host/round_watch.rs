@@ -51,7 +51,8 @@ enum ReadOutcome {
 impl RoundWatch {
     /// Creates a watch from the round's start. `stopped` is the host's token.
     pub(super) fn new(ports: Ports, stopped: &CancellationToken, scope: Scope, round: RoundId) -> Self {
-        let (stopped, key) = (stopped.child_token(), StreamKey { scope, round });
+        let stopped = stopped.child_token();
+        let key = StreamKey { scope, round };
         Self { ports, stopped, stop: None, key, after: None, ahead: VecDeque::new(), is_all: false, end: None }
     }
 

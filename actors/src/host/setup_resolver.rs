@@ -4,11 +4,8 @@
 //! Everything that setups share (gateways, prices, the token counter, the compactor) is created
 //! once, in the [`SetupResolver`].
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
-};
+use parking_lot::RwLock;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
@@ -244,12 +241,12 @@ impl SetupResolver {
         if name == HOST_GATEWAY {
             return Some(self.gateway.clone());
         }
-        self.gateways.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.gateways.read().get(name).cloned()
     }
 
     /// All gateways, the host's own first.
     pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
-        let others = self.gateways.read().unwrap_or_else(PoisonError::into_inner);
+        let others = self.gateways.read();
         let own = (HOST_GATEWAY.to_owned(), self.gateway.clone());
         std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
     }
@@ -261,7 +258,7 @@ impl SetupResolver {
     pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
         // The lock is held throughout: two gateways that are added at once and name each other as
         // fallback would form a cycle.
-        let mut gateways = self.gateways.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gateways = self.gateways.write();
         let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
             if name == HOST_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
         };
@@ -408,7 +405,8 @@ impl SetupResolver {
         let capabilities = setup.gateway.capabilities(&model);
         let window = u64::from(capabilities.context_window);
         setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
-        let (max_tokens, fixed_bytes) = (u64::from(setup.max_tokens), fixed_bytes(setup.system.as_deref(), &setup.tools));
+        let max_tokens = u64::from(setup.max_tokens);
+        let fixed_bytes = fixed_bytes(setup.system.as_deref(), &setup.tools);
         let price = self.prices.get(&model).copied();
         let own = Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.pricing) };
         setup.pricing = Arc::new(own);

@@ -107,7 +107,9 @@ impl ConversationHandle {
     /// # Errors
     /// `NotFound` for a conversation that is not stored, [`SendError`] for a failing store.
     pub async fn status(&self) -> Result<ConversationStatus, SendError> {
-        let (scope, setup, activity) = (self.scope()?, self.setup()?, self.activity()?);
+        let scope = self.scope()?;
+        let setup = self.setup()?;
+        let activity = self.activity()?;
         let now = self.watching().0.clock.now();
         let (durable, mut failure) = match self.state().await {
             Ok(durable) if durable.head.0 == 0 => return Err(StoreError::NotFound.into()),
@@ -139,7 +141,8 @@ impl ConversationHandle {
             Activity::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => ConversationState::Running,
             Activity::Awake(_) => ConversationState::Idle,
         };
-        let (tokens, window) = (durable.context.window.estimate(setup.context.fixed), setup.context.window);
+        let tokens = durable.context.window.estimate(setup.context.fixed);
+        let window = setup.context.window;
         let fraction = if window == 0 { 0.0 } else { tokens as f64 / window as f64 };
         let spent = durable.spent.now(durable.round.as_ref().map(|round| round.started_at), now);
         Ok(ConversationStatus {

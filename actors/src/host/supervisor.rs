@@ -34,7 +34,7 @@ pub(super) struct HostSupervisorArgs {
     pub(super) directory: Arc<Directory>,
     pub(super) counters: Arc<Counters>,
     pub(super) compactor: CompactorRef,
-    pub(super) collector: Arc<std::sync::RwLock<Option<MetricsCollectorRef>>>,
+    pub(super) collector: Arc<parking_lot::RwLock<Option<MetricsCollectorRef>>>,
     pub(super) idle: Duration,
     pub(super) sweep: Duration,
 }
@@ -118,7 +118,7 @@ async fn start_conversations(me: &ActorRef<HostSupervisorMsg>) -> Result<ActorCe
 async fn start_collector(me: &ActorRef<HostSupervisorMsg>, args: &HostSupervisorArgs) -> Result<ActorCell, ActorProcessingErr> {
     let (collector, _) = Actor::spawn_linked(None, MetricsCollector, args.counters.clone(), me.get_cell()).await?;
     let cell = collector.get_cell();
-    *args.collector.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(MetricsCollectorRef::new(collector));
+    *args.collector.write() = Some(MetricsCollectorRef::new(collector));
     Ok(cell)
 }
 

@@ -226,7 +226,8 @@ impl HostInner {
         // until then.
         let ended_streams = deletion.end_streams().await; // Rounds that no activation ended.
         let was_stored = self.ports.sessions.delete(scope).await?;
-        let (tenant, conversation) = (&scope.tenant, &scope.conversation);
+        let tenant = &scope.tenant;
+        let conversation = &scope.conversation;
         self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
         let counters = self.tenants.get(tenant);
         counters.tools().forget_results();
@@ -253,7 +254,8 @@ impl HostInner {
             }
             let before = Seq(reset_at.0.saturating_sub(1));
             self.ports.sessions.empty(&scope, before).await?;
-            let (tenant, conversation) = (&scope.tenant, &scope.conversation);
+            let tenant = &scope.tenant;
+            let conversation = &scope.conversation;
             self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
             let counters = self.tenants.get(tenant);
             counters.tools().forget_results();

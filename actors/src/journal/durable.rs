@@ -383,7 +383,8 @@ impl Durable {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
                 }
-                let (message, output_schema) = (message.clone(), output_schema.clone());
+                let message = message.clone();
+                let output_schema = output_schema.clone();
                 self.inbox.push_back(AcceptedPrompt { id: *prompt_id, round_id: *round_id, message, output_schema });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
@@ -444,7 +445,8 @@ impl Durable {
             }
             EntryBody::SkillsOffered { index, message } => self.skills_offered(index, message.as_ref())?,
             EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
-                let (modifier, message) = (modifier.clone(), message.clone());
+                let modifier = modifier.clone();
+                let message = message.clone();
                 let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
                 self.skill_activated(skills::Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
             }
@@ -492,7 +494,8 @@ impl Durable {
             }
             EntryBody::Reset {} => {
                 self.idle()?;
-                let (epoch, head) = (self.epoch, self.head);
+                let epoch = self.epoch;
+                let head = self.head;
                 *self = Self { epoch, head, reset_at: entry.seq, ..Self::default() };
             }
             EntryBody::Forked { in_doubt, .. } => {
@@ -535,7 +538,8 @@ impl Durable {
                 self.context.window.appended(message.wire().len());
             }
         }
-        let (len, edits) = (messages.len(), [vec![Edit::Keep(head)], again].concat());
+        let len = messages.len();
+        let edits = [vec![Edit::Keep(head)], again].concat();
         self.history = self.history.edited(&edits).map_err(|error| error.to_string())?;
         let moved = Edit::moves(&edits, len);
         self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());

@@ -384,7 +384,8 @@ impl EntryBody {
                 begin(envelope);
                 write(envelope, &Step { step: *step });
                 append_message(envelope, message);
-                let (raw_stop, cost_micro_usd) = (raw_stop.as_deref(), *cost_micro_usd);
+                let raw_stop = raw_stop.as_deref();
+                let cost_micro_usd = *cost_micro_usd;
                 append(envelope, &Answered { stop: *stop, raw_stop, usage, cost_micro_usd, partial: *partial });
                 envelope.push(b'}');
             }
@@ -641,8 +642,8 @@ mod tests {
         let entries: Vec<Entry> = (1..).zip(samples()).map(entry).collect();
 
         for count in [0, 1, 2, entries.len()] {
-            let (together, alone): (Vec<_>, Vec<_>) =
-                (Entry::encode_all(&entries[..count]), entries[..count].iter().map(Entry::encode).collect());
+            let together: Vec<_> = Entry::encode_all(&entries[..count]);
+            let alone: Vec<_> = entries[..count].iter().map(Entry::encode).collect();
 
             assert_eq!(together, alone);
         }
@@ -671,7 +672,8 @@ mod tests {
             message: message.clone(),
             output_schema: None,
         };
-        let (stop, usage) = (ProviderStop::EndTurn, Usage::default());
+        let stop = ProviderStop::EndTurn;
+        let usage = Usage::default();
         let answered = |message: Option<Message>, raw_stop: Option<String>| EntryBody::Assistant {
             step: 1,
             message,

@@ -86,7 +86,8 @@ impl ForkReader {
     }
 
     fn latest(&self) -> Fork {
-        let (state, mut rounds) = (self.reader.state(), self.reader.records());
+        let state = self.reader.state();
+        let mut rounds = self.reader.records();
         let len = state.history.messages().len();
         let Some(open) = &state.round else { return self.fork(state.head, len, rounds) };
         rounds.retain(|round| round.round_id != open.id);

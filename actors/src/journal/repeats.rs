@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn a_batch_counts_once_and_another_result_restarts_the_count() {
-        let (same, other) = (ToolExecutionResult::ok("pending"), ToolExecutionResult::ok("done"));
+        let same = ToolExecutionResult::ok("pending");
+        let other = ToolExecutionResult::ok("done");
         let mut repeats = Repeats::default();
 
         repeats.note(1, Seq(10), &same);

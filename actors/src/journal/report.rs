@@ -110,7 +110,8 @@ pub struct GlobalStats {
 impl GlobalStats {
     /// Adds up the figures of conversations.
     pub fn from_conversations<'a>(conversations: impl IntoIterator<Item = &'a ConversationMetrics>) -> Self {
-        let (mut sum, mut duration_ms) = (Self::default(), 0_u64);
+        let mut sum = Self::default();
+        let mut duration_ms = 0_u64;
         for figures in conversations {
             sum.total_conversations += 1;
             sum.total_tool_calls = sum.total_tool_calls.saturating_add(figures.tool_calls);
@@ -241,7 +242,8 @@ mod tests {
 
     #[test]
     fn global_figures_have_no_average_without_calls() {
-        let (busy, idle) = (conversation().metrics, ConversationMetrics { end_time: Timestamp(500), ..ConversationMetrics::default() });
+        let busy = conversation().metrics;
+        let idle = ConversationMetrics { end_time: Timestamp(500), ..ConversationMetrics::default() };
 
         let both = GlobalStats::from_conversations([&busy, &idle]);
 

@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn an_excerpt_is_cut_by_characters_and_says_so() {
-        let (fits, long) = ("汉".repeat(100), "汉".repeat(101));
+        let fits = "汉".repeat(100);
+        let long = "汉".repeat(101);
 
         assert_eq!(excerpt(&fits), fits);
         assert_eq!(excerpt(&long), format!("{fits}..."));

@@ -1,13 +1,8 @@
 //! Artifacts in memory, lost with the process and bounded per tenant. For tests and hosts without a
 //! disk.
 
-use std::{
-    collections::BTreeMap,
-    future::ready,
-    ops::Range,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, future::ready, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -86,7 +81,8 @@ impl MemoryArtifacts {
     }
 
     fn put(&self, owner: Scope, id: ArtifactId, tool_call_id: String, content: Bytes) -> Result<ArtifactId, ArtifactError> {
-        let (now, size_bytes) = (self.clock.now(), content.len() as u64);
+        let now = self.clock.now();
+        let size_bytes = content.len() as u64;
         let place = (owner.conversation, id.clone());
         let quota = lock(&self.bounds).get(&owner.tenant).copied().unwrap_or(self.config.tenant_bytes_max);
         let mut tenants = lock(&self.tenants);
@@ -158,7 +154,8 @@ impl ArtifactStore for MemoryArtifacts {
     fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
         Box::pin(ready(self.find(owner, id, true, |_, content| {
             let within = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(content.len());
-            let (start, end) = (within(range.start), within(range.end));
+            let start = within(range.start);
+            let end = within(range.end);
             content.slice(start..end.max(start))
         })))
     }
@@ -201,7 +198,8 @@ impl ArtifactStore for MemoryArtifacts {
     }
 
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {
-        let (now, max_age) = (self.clock.now(), max_age.min(self.config.max_age));
+        let now = self.clock.now();
+        let max_age = max_age.min(self.config.max_age);
         let mut cleaned = Cleaned::default();
         lock(&self.tenants).retain(|_, tenant| {
             let expired = tenant.shelf.expired(max_age, now);

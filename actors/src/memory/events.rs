@@ -1,13 +1,14 @@
 //! Event streams in memory: a ring buffer per round, grouped by conversation, and a notification
 //! for watchers. Watchers have no queue; each reads on from its cursor.
 
+use parking_lot::Mutex;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     future::ready,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -333,7 +334,8 @@ impl EventStore for MemoryEvents {
             }
             let before = stream.ring.bytes();
             stream.ring.append(events);
-            let (after, bell) = (stream.ring.bytes(), stream.bell.clone());
+            let after = stream.ring.bytes();
+            let bell = stream.bell.clone();
             state.floor = state.floor.max(stream.ring.dropped());
             if after >= before {
                 conversation.bytes.fetch_add(after - before, Ordering::Relaxed);
@@ -585,7 +587,8 @@ mod tests {
         let store = Arc::new(MemoryEvents::new(usize::MAX, Duration::from_secs(1)));
         store.append(&key(0), vec![delta(1)]).await.unwrap();
         let watch = |store: Arc<MemoryEvents>| async move {
-            let (mut seen, mut after) = (Vec::new(), None);
+            let mut seen = Vec::new();
+            let mut after = None;
             loop {
                 store.changed(&key(0), after).await;
                 let status = store.get_status(&key(0)).await;

@@ -16,10 +16,10 @@ pub use events::MemoryEvents;
 pub use sessions::MemorySessions;
 pub use skills::MemorySkills;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Locks, ignoring poison: every change under these locks is a single step, so a panic leaves no
 /// half-made state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

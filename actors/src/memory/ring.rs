@@ -174,7 +174,9 @@ mod tests {
 
     fn durable(id: &str, bytes: usize) -> Arc<StreamEvent> {
         let input = crate::chat::RawJson::from_text(format!("\"{}\"", "x".repeat(bytes))).unwrap();
-        let (tool_call_id, name, reason) = (String::new(), String::new(), String::new());
+        let tool_call_id = String::new();
+        let name = String::new();
+        let reason = String::new();
         event(id, EventKind::ApprovalRequired { tool_call_id, name, input, reason, expires_at: Timestamp(0) })
     }
 

@@ -1,11 +1,9 @@
 //! Journals in memory, lost with the process. An append completes in the caller's thread.
 
+use parking_lot::Mutex;
 use std::{
     future::ready,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -63,7 +61,8 @@ impl Session {
     fn summary(&self, conversation: ConversationId) -> SessionSummary {
         let Self { head, open, wake_at, ref failed, .. } = *self;
         let first = self.entries.iter().find(|entry| !entry.bytes.is_empty());
-        let (created_at, updated_at) = (stored_at(first), stored_at(self.entries.last()));
+        let created_at = stored_at(first);
+        let updated_at = stored_at(self.entries.last());
         SessionSummary { conversation, head, open, wake_at, created_at, updated_at, failed: failed.clone() }
     }
 }
@@ -182,7 +181,8 @@ impl SessionBackend for MemorySessions {
         if let Some(mut session) = self.sessions.get_mut(scope) {
             let kept = session.snapshot.as_ref().map_or(Seq(0), |(kept, _)| *kept);
             if upto <= session.head.seq && upto >= kept && upto > session.emptied {
-                let (freed, added) = (session.snapshot.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64), bytes.len() as u64);
+                let freed = session.snapshot.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+                let added = bytes.len() as u64;
                 session.bytes = session.bytes.saturating_sub(freed).saturating_add(added);
                 self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed).saturating_add(added));
                 session.snapshot = Some((upto, bytes));

@@ -1,9 +1,7 @@
 //! Skills in memory, for tests and for applications that register skills from code.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 use futures_util::FutureExt;
 
@@ -45,7 +43,7 @@ impl MemorySkills {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<SkillName, Kept>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.0.lock())
     }
 
     fn kept<T>(&self, name: &SkillName, work: impl FnOnce(&Kept) -> Result<T, SkillError>) -> Result<T, SkillError> {

@@ -97,7 +97,8 @@ impl Distribution {
             return None;
         }
         let rank = q.clamp(0.0, 1.0) * count as f64;
-        let (mut below, mut lower) = (0_u64, 0_u64);
+        let mut below = 0_u64;
+        let mut lower = 0_u64;
         for (bucket, upper) in self.buckets.iter().zip(BOUNDS_US) {
             let upto = below + bucket;
             if *bucket > 0 && upto as f64 >= rank {

@@ -16,11 +16,11 @@ type Begun = (Option<Vec<ModelEvent>>, ModelStream);
 
 impl Gateway {
     pub(super) fn settings(&self) -> std::sync::Arc<Settings> {
-        self.settings.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.settings.read().clone()
     }
 
     pub(super) fn with_health<T>(&self, act: impl FnOnce(&mut Health) -> T) -> T {
-        act(&mut self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        act(&mut self.health.lock())
     }
 
     /// Tries until content arrives, an error is final, or the retry bucket is empty. No permit is

@@ -5,11 +5,8 @@
 //! host's own estimate is used. An exact count is a network request: it pays off near the limit of
 //! a window, not for every message.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use parking_lot::RwLock;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
@@ -86,7 +83,7 @@ impl ExactCounter {
 
     /// Sets the client for a model family. The client holds its API key.
     pub fn configure_api_client(&self, family: ModelFamily, client: Arc<dyn LlmProvider>) {
-        self.clients.write().unwrap_or_else(PoisonError::into_inner).insert(family, client);
+        self.clients.write().insert(family, client);
     }
 
     /// Returns how a model's tokens are counted.
@@ -126,20 +123,20 @@ impl ExactCounter {
     }
 
     fn client(&self, family: ModelFamily) -> Option<Arc<dyn LlmProvider>> {
-        self.clients.read().unwrap_or_else(PoisonError::into_inner).get(&family).cloned()
+        self.clients.read().get(&family).cloned()
     }
 }
 
 impl fmt::Debug for ExactCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let families: Vec<_> = self.clients.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let families: Vec<_> = self.clients.read().keys().copied().collect();
         f.debug_struct("ExactCounter").field("counter", &self.counter).field("clients", &families).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::{
@@ -177,7 +174,7 @@ mod tests {
 
         fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
             assert_eq!(&*request.model, "house-7b");
-            Box::pin(std::future::ready(self.answer.lock().unwrap().clone()))
+            Box::pin(std::future::ready(self.answer.lock().clone()))
         }
     }
 

@@ -22,10 +22,8 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use parking_lot::RwLock;
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +54,7 @@ impl std::fmt::Debug for ModelGatewayRef {
 struct Gateway {
     settings: RwLock<Arc<Settings>>,
     permits: Permits,
-    health: std::sync::Mutex<Health>,
+    health: parking_lot::Mutex<Health>,
     entropy: Arc<dyn Entropy>,
     counters: Arc<Counters>,
 }
@@ -79,7 +77,7 @@ impl ModelGatewayRef {
     pub fn new(provider: Arc<dyn LlmProvider>, config: GatewayConfig, entropy: Arc<dyn Entropy>, counters: Arc<Counters>) -> Self {
         let permits = Permits::new(&config);
         let settings = RwLock::new(Arc::new(Settings { provider, config, fallback: None }));
-        Self(Arc::new(Gateway { settings, permits, health: std::sync::Mutex::default(), entropy, counters }))
+        Self(Arc::new(Gateway { settings, permits, health: parking_lot::Mutex::default(), entropy, counters }))
     }
 
     /// Changes the gateway in place, also for waiting calls. `fallback` is the gateway that
@@ -101,7 +99,7 @@ impl ModelGatewayRef {
             self.0.with_health(|health| health.breaker = Breaker::default());
         }
         let settings = Arc::new(Settings { provider, config: config.clone(), fallback });
-        *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.0.settings.write() = settings;
         self.0.permits.configure(&config, same_credential);
         Ok(())
     }
@@ -113,7 +111,8 @@ impl ModelGatewayRef {
 
     /// Returns the models of the chain of fallbacks, nearest first.
     pub fn fallback_models(&self) -> Vec<Arc<str>> {
-        let (mut models, mut gateway) = (Vec::new(), Some(self.clone()));
+        let mut models = Vec::new();
+        let mut gateway = Some(self.clone());
         while let Some(settings) = gateway.as_ref().map(Self::settings) {
             models.extend(settings.config.fallback.iter().map(|fallback| fallback.model.clone()));
             gateway = settings.fallback.clone();

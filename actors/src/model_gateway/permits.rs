@@ -6,10 +6,8 @@
 //! dropped outside of it, since a dropped permit takes the lock again. While the first waiter waits
 //! for time to pass, one task per gateway sleeps until then.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
@@ -214,7 +212,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn now(&self) -> Duration {
@@ -224,7 +222,8 @@ impl Shared {
     /// Hands permits to waiters while there are both. The lock is released before each hand-over.
     fn serve(self: &Arc<Self>) {
         while let Some((Taken { key: tenant, item: waiter, charged }, since)) = self.next_waiter() {
-            let (shared, charged) = (Some(self.clone()), Some(charged));
+            let shared = Some(self.clone());
+            let charged = Some(charged);
             let permit = Permit { shared, tenant, charged, cost: waiter.cost, since, begun: false, used: None };
             // The receiver was dropped in this moment. Its permit is released by hand: dropping it
             // would call `serve` again, recursively.
@@ -331,7 +330,8 @@ impl Drop for QueueEntry<'_> {
 impl Permits {
     /// Creates permits with the limits of `config`.
     pub(super) fn new(config: &GatewayConfig) -> Self {
-        let (requests, tokens) = (requests(config, Duration::ZERO), tokens(config, Duration::ZERO));
+        let requests = requests(config, Duration::ZERO);
+        let tokens = tokens(config, Duration::ZERO);
         let state = State {
             calls_max: config.calls_max.max(1),
             waiting_max: config.waiting_max,
@@ -484,7 +484,8 @@ impl Permits {
             match state.blocked(by.tenant, cost.tokens, now) {
                 None => {
                     state.take(by.tenant, cost, now);
-                    let (shared, tenant) = (Some(self.0.clone()), by.tenant.clone());
+                    let shared = Some(self.0.clone());
+                    let tenant = by.tenant.clone();
                     return Ok(Ok(Permit { shared, tenant, charged: None, cost, since: now, begun: false, used: None }));
                 }
                 Some((ProviderWait::RetryAfter, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
@@ -513,7 +514,8 @@ impl Permits {
     }
 
     fn refusal(&self) -> Option<ProviderError> {
-        let (now, held) = (self.now(), self.0.lock().held_until);
+        let now = self.now();
+        let held = self.0.lock().held_until;
         held.and_then(|until| until.checked_sub(now)).filter(|left| *left > RETRY_AFTER_MAX).map(pause_requested)
     }
 }

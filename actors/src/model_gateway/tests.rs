@@ -6,10 +6,8 @@ mod limits;
 mod live;
 mod queue;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
@@ -68,7 +66,7 @@ impl Timed {
     }
 
     fn times(&self) -> Vec<f64> {
-        self.at.lock().unwrap().iter().map(|at| (at.as_secs_f64() * 100.0).round() / 100.0).collect()
+        self.at.lock().iter().map(|at| (at.as_secs_f64() * 100.0).round() / 100.0).collect()
     }
 }
 
@@ -82,7 +80,7 @@ impl LlmProvider for Timed {
     }
 
     fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        self.at.lock().unwrap().push(self.started.elapsed());
+        self.at.lock().push(self.started.elapsed());
         let limits = self.limits;
         let inner = self.inner.stream(request, cancel);
         Box::pin(async move {

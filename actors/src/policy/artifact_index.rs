@@ -118,7 +118,9 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
         if bytes > bytes_max || count_max == 0 {
             return None;
         }
-        let (mut left, mut count, mut go) = (self.bytes, self.len(), Vec::new());
+        let mut left = self.bytes;
+        let mut count = self.len();
+        let mut go = Vec::new();
         for (_, _, place) in &self.by_use {
             if left <= bytes_max - bytes && count < count_max {
                 break;

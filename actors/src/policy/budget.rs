@@ -144,7 +144,8 @@ impl Budget {
     /// [`Exhausted`] names the first figure that would be exceeded.
     pub fn admit(&self, level: BudgetLevel, spent: &Amount, wanted: &Amount) -> Result<(), Exhausted> {
         for kind in KINDS {
-            let (spent, wanted) = (spent.get(kind), wanted.get(kind));
+            let spent = spent.get(kind);
+            let wanted = wanted.get(kind);
             if let Some(limit) = self.get(kind)
                 && !fits(spent, wanted, limit)
             {
@@ -309,9 +310,11 @@ impl BudgetCounter {
         // Takes the figures one after another, not as one transaction. When a later figure has no
         // room, the earlier ones are released again, so a refusal leaves no trace. A concurrent
         // reservation may be refused meanwhile; none is admitted beyond a limit.
-        let (mut taken, mut refusal) = (Amount::default(), None);
+        let mut taken = Amount::default();
+        let mut refusal = None;
         for ((kind, limit), spent) in KINDS.into_iter().zip(&self.limits).zip(&self.spent) {
-            let (limit, wanted) = (limit.load(Ordering::Acquire), amount.get(kind));
+            let limit = limit.load(Ordering::Acquire);
+            let wanted = amount.get(kind);
             let add = |now: u64| {
                 if limit == u64::MAX { Some(now.saturating_add(wanted)) } else { fits(now, wanted, limit).then(|| now + wanted) }
             };
@@ -339,7 +342,8 @@ impl BudgetCounter {
     /// Replaces a reserved amount by the used one.
     fn replace(&self, reserved: &Amount, used: &Amount) {
         for (kind, spent) in KINDS.into_iter().zip(&self.spent) {
-            let (reserved, used) = (reserved.get(kind), used.get(kind));
+            let reserved = reserved.get(kind);
+            let used = used.get(kind);
             if reserved != used {
                 let replaced = |now: u64| Some(now.saturating_sub(reserved).saturating_add(used));
                 let _ = spent.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);

@@ -88,7 +88,8 @@ fn a_tree_counts_as_a_book_would() {
         let mut open: Vec<(usize, Reservation)> = Vec::new();
         let mut book = [0u64; 2];
         for _ in 0..100 {
-            let (leaf, amount) = (next(&mut seed) as usize % 2, next(&mut seed) % 40);
+            let leaf = next(&mut seed) as usize % 2;
+            let amount = next(&mut seed) % 40;
             match next(&mut seed) % 4 {
                 0 | 1 => {
                     let sum: u64 = book.iter().sum();
@@ -130,7 +131,9 @@ fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
 
     std::thread::scope(|scope| {
         for thread in 0..64u64 {
-            let (tenant, start, used) = (&tenant, &start, &used);
+            let tenant = &tenant;
+            let start = &start;
+            let used = &used;
             scope.spawn(move || {
                 let conversation = tenant.below(BudgetLevel::Conversation, Budget::default());
                 let mut seed = thread;

@@ -216,8 +216,11 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     /// Adds a waiter. A weight of 0 counts as 1.
     pub fn push(&mut self, key: &K, weight: u32, class: CallClass, cost: u64, item: T) -> WaiterId {
         self.last_id += 1;
-        let (id, weight) = (WaiterId(self.last_id), u64::from(weight.max(1)));
-        let (quantum, round, scale) = (self.quantum, self.round, self.scale);
+        let id = WaiterId(self.last_id);
+        let weight = u64::from(weight.max(1));
+        let quantum = self.quantum;
+        let round = self.round;
+        let scale = self.scale;
         let fresh = || {
             let mut lane = Lane { weight, scale, deficit: 0, round, position: None, waiters: Default::default(), passed: [0; 3] };
             lane.deficit = lane.quantum(quantum);
@@ -288,7 +291,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     /// Corrects what a key was `charged` for a waiter with the cost `estimated`, now that it is
     /// known to be `actual`.
     pub fn settle(&mut self, key: &K, estimated: u64, charged: u64, actual: u64) {
-        let (round, quantum) = (self.round, self.quantum);
+        let round = self.round;
+        let quantum = self.quantum;
         let seen = (actual > 0).then(|| u128::from(actual) * u128::from(EVEN) / u128::from(estimated.max(1)));
         let seen = seen.map(|seen| u64::try_from(seen).unwrap_or(SCALE_MAX).min(SCALE_MAX));
         if let Some(seen) = seen {
@@ -370,7 +374,8 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         }
         let quantum = self.quantum;
         let missing = |lane: &Lane<T>| {
-            let (missing, part) = (1i64.saturating_sub(lane.deficit).max(1), lane.quantum(quantum).max(1));
+            let missing = 1i64.saturating_sub(lane.deficit).max(1);
+            let part = lane.quantum(quantum).max(1);
             missing.saturating_add(part - 1) / part
         };
         let Some(rounds) = keys.iter().filter_map(|key| self.lanes.get(key)).map(missing).min() else { return false };

@@ -214,13 +214,15 @@ fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
             add(&mut queue, key, &mut draw);
             if draw(3) == 0 {
                 // Waiters arrive and leave again; their key keeps waiting.
-                let (key, many) = (draw(keys.len() as u64), 1 + draw(3));
+                let key = draw(keys.len() as u64);
+                let many = 1 + draw(3);
                 let come: Vec<_> = (0..many).map(|_| add(&mut queue, key, &mut draw)).collect();
                 come.into_iter().for_each(|(class, id)| assert!(queue.remove(&key, class, id).is_some()));
             }
 
             let shares = served.iter().zip(&weights).map(|(served, weight)| served / u64::from(*weight));
-            let (least, most) = (shares.clone().min().unwrap(), shares.max().unwrap());
+            let least = shares.clone().min().unwrap();
+            let most = shares.max().unwrap();
             assert!(most - least <= QUANTUM + COST_MAX, "seed {seed}, step {step}: {served:?} for {weights:?}");
         }
     }

@@ -25,7 +25,8 @@ impl Price {
     /// A price in US dollars per million tokens. Cached input costs the same as other input until
     /// [`Price::with_cache`] sets it. `None` for a negative number or NaN.
     pub fn per_million(input_usd: f64, output_usd: f64) -> Option<Self> {
-        let (input, output) = (micro_usd(input_usd)?, micro_usd(output_usd)?);
+        let input = micro_usd(input_usd)?;
+        let output = micro_usd(output_usd)?;
         Some(Self { input, cache_read: input, cache_write: input, output })
     }
 
@@ -117,7 +118,8 @@ fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (place, letter) in a.chars().enumerate() {
-        let (mut diagonal, mut left) = (place, place + 1);
+        let mut diagonal = place;
+        let mut left = place + 1;
         let mut next = Vec::with_capacity(row.len());
         next.push(left);
         for (above, other) in row.iter().skip(1).zip(&b) {

@@ -189,7 +189,8 @@ mod tests {
         for seed in 0..50 {
             let rate = 10 + splitmix64(seed) % 5000;
             let mut bucket = TokenBucket::new(rate, 1, at(0));
-            let (mut now, mut taken) = (Duration::ZERO, Vec::new());
+            let mut now = Duration::ZERO;
+            let mut taken = Vec::new();
 
             for step in 0..2000 {
                 let units = 1 + splitmix64(seed << 20 | step) % 20;

@@ -86,7 +86,8 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
             self.remove(&oldest);
         }
         self.sets += 1;
-        let (set, ends) = (self.sets, now.saturating_add(ttl));
+        let set = self.sets;
+        let ends = now.saturating_add(ttl);
         self.bytes += bytes;
         self.by_age.insert(set, key.clone());
         self.by_end.insert((ends, set));
@@ -227,7 +228,8 @@ mod tests {
                     assert_eq!(cache.get(&key, now).copied(), found);
                     model.retain(|slot| slot.0 != key || now < slot.3);
                 } else {
-                    let (bytes, ttl) = (usize::from(c % 12), Duration::from_secs(u64::from(b % 9)));
+                    let bytes = usize::from(c % 12);
+                    let ttl = Duration::from_secs(u64::from(b % 9));
                     cache.set(key, step, bytes, Some(ttl), now);
                     model.retain(|slot| slot.0 != key);
                     let fits = |model: &[(u32, u32, usize, Duration)]| {

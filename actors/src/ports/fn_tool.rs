@@ -60,7 +60,9 @@ impl FnTool {
         F: Fn(A, ToolContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<O, ToolError>> + Send + 'static,
     {
-        let (named, also_named, handler) = (name.to_owned(), name.to_owned(), Arc::new(handler));
+        let named = name.to_owned();
+        let also_named = name.to_owned();
+        let handler = Arc::new(handler);
         Self {
             spec: ToolSpec::new(name, description, schema_of::<A>()),
             check: Box::new(move |arguments| arguments_of::<A>(&named, arguments).map(drop)),
@@ -98,7 +100,8 @@ impl FnTool {
     {
         let schema = RawJson::of(parameters).unwrap_or_else(|_| RawJson::empty_object());
         let spec = ToolSpec::new(name, description, schema);
-        let (named, handler) = (name.to_owned(), Arc::new(handler));
+        let named = name.to_owned();
+        let handler = Arc::new(handler);
         Self {
             spec: match file_param {
                 Some(parameter) => spec.concurrency(Concurrency::PerFile(parameter.to_owned())),
@@ -190,7 +193,8 @@ mod tests {
     fn an_undeclared_closure_is_as_careful_as_any_tool() {
         use crate::{ports::Approval, tool::EffectClass};
 
-        let (undeclared, declared) = (sum(), sum().declare(ToolSpec::read_only));
+        let undeclared = sum();
+        let declared = sum().declare(ToolSpec::read_only);
 
         assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (EffectClass::Once, Approval::ByMode));
         assert_eq!((declared.spec().effect, declared.spec().approval), (EffectClass::Pure, Approval::Never));

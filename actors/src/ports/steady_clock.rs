@@ -1,10 +1,8 @@
 //! A wall clock that does not jump. When the system clock deviates from elapsed time, the steady
 //! clock approaches it at a bounded rate.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -40,8 +38,9 @@ impl SteadyClock {
 
 impl Clock for SteadyClock {
     fn now(&self) -> Timestamp {
-        let (wall, at) = (self.clock.now().0, self.since.elapsed());
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let wall = self.clock.now().0;
+        let at = self.since.elapsed();
+        let mut shown = self.shown.lock();
         let gone_by = u64::try_from(at.saturating_sub(shown.at).as_millis()).unwrap_or(u64::MAX);
         *shown = Shown { wall: follow(shown.wall, gone_by, wall), at: shown.at.saturating_add(Duration::from_millis(gone_by)) };
         Timestamp(shown.wall)
@@ -91,7 +90,8 @@ mod tests {
             let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&dice)[..8].try_into().unwrap());
             let wall = Arc::new(ManualClock::at(Timestamp(1_000_000 * HOUR)));
             let steady = SteadyClock::new(wall.clone());
-            let (mut before, began) = (steady.now(), Instant::now());
+            let mut before = steady.now();
+            let began = Instant::now();
 
             for _ in 0..50 {
                 if random().is_multiple_of(7) {

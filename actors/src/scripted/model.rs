@@ -1,10 +1,11 @@
 //! A model provider that answers from a script, and records its requests on demand.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -60,7 +61,7 @@ struct Record {
 
 impl Record {
     fn requests(&self) -> MutexGuard<'_, Vec<ModelRequest>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock()
     }
 }
 
@@ -88,7 +89,7 @@ impl ScriptedModel {
     pub fn replies(replies: impl IntoIterator<Item = Reply>) -> Self {
         let queue = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
         Self::answering(move |_, call| {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let next = queue.lock().pop_front();
             next.unwrap_or_else(|| {
                 Reply::error(ProviderError::InvalidRequest { status: 400, message: format!("the script has no reply for call {call}") })
             })

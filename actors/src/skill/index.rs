@@ -150,8 +150,9 @@ mod tests {
     fn many_skills_have_shorter_lines_and_the_rest_are_counted() {
         let many = |count: usize| (0..count).map(|n| metadata(&format!("skill-{n:04}"), &"long ".repeat(190))).collect::<Vec<_>>();
 
-        let (few, more, most) =
-            (SkillIndex::from_skills(&many(10)), SkillIndex::from_skills(&many(100)), SkillIndex::from_skills(&many(5000)));
+        let few = SkillIndex::from_skills(&many(10));
+        let more = SkillIndex::from_skills(&many(100));
+        let most = SkillIndex::from_skills(&many(5000));
 
         assert_eq!(few.skills()[0].description.chars().count(), 949);
         assert_eq!((more.skills().len(), more.skills()[0].description.ends_with('…')), (100, true));

@@ -54,7 +54,8 @@ impl TypedTool for CreateSubagent {
         if text.len() <= shown_max {
             return Ok(json!({ "result": text }).to_string());
         }
-        let (bytes, first) = (text.len(), head(&text, shown_max).to_owned());
+        let bytes = text.len();
+        let first = head(&text, shown_max).to_owned();
         let stored = match &artifacts {
             Some(artifacts) => artifacts.store.store(artifacts.owner.clone(), tool_call_id, Bytes::from(text)).await.ok(),
             None => None,

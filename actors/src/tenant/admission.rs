@@ -80,7 +80,8 @@ fn refill_ns(cost: u64, per_minute: u64) -> u64 {
 /// # Errors
 /// The time until enough is available; nothing is taken then.
 pub fn take(full_at: u64, now: u64, cost: u64, per_minute: u64) -> Result<u64, Duration> {
-    let (after, empty) = (charge(full_at, now, cost, per_minute), now.saturating_add(MINUTE_NS));
+    let after = charge(full_at, now, cost, per_minute);
+    let empty = now.saturating_add(MINUTE_NS);
     // A limit of 0 admits nothing. It can be changed at any time, so a retry after a minute makes
     // sense.
     let wait = if per_minute == 0 { MINUTE_NS } else { after.saturating_sub(empty) };
@@ -107,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_minutes_worth_is_let_in_at_once_and_then_as_it_comes_back() {
-        let (mut full_at, start) = (0, 5 * SECOND);
+        let mut full_at = 0;
+        let start = 5 * SECOND;
 
         let admitted = (0..100).filter(|_| take(full_at, start, 1, 10).map(|at| full_at = at).is_ok()).count();
 
@@ -148,7 +150,9 @@ mod tests {
             let chance = SeededEntropy::new(seed);
             let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&chance)[..8].try_into().unwrap());
             let per_minute = random() % 500 + 1;
-            let (mut now, mut full_at, mut admitted) = (random() % SECOND, 0, Vec::new());
+            let mut now = random() % SECOND;
+            let mut full_at = 0;
+            let mut admitted = Vec::new();
 
             for _ in 0..2000 {
                 now += random() % (2 * MINUTE_NS / per_minute / 3 + 1);

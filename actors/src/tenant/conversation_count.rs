@@ -2,11 +2,12 @@
 //! once; afterwards the number follows what is created and deleted. When an outcome is unknown, the
 //! store is counted again.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -78,7 +79,7 @@ impl ConversationCount {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn bound(&self, max: Option<u64>) {

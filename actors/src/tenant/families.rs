@@ -2,9 +2,10 @@
 //! → subagent. A family is kept in memory while one of its members is active; each member adds its
 //! earlier spending from its journal when it is first activated.
 
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use crate::{
@@ -33,13 +34,13 @@ impl Family {
 
     /// Whether this member's earlier spending is counted.
     pub(crate) fn knows(&self, member: &ConversationId) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(member)
+        self.known.lock().contains(member)
     }
 
     /// Adds what a member spent before this host counted it. Later calls for the same member do
     /// nothing.
     pub(crate) fn enter(&self, member: &ConversationId, spent: Amount) {
-        if self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(member.clone()) {
+        if self.known.lock().insert(member.clone()) {
             self.counter.recall(&Amount { wall_ms: 0, ..spent });
         }
     }
@@ -54,7 +55,7 @@ impl Families {
     /// it, except for time, which the parent's round already limits.
     pub(super) fn get(&self, conversation: &ConversationId, tenant: &Arc<BudgetCounter>, budget: Budget) -> Arc<Family> {
         let budget = Budget { wall_ms: None, ..budget };
-        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = self.0.lock();
         let name = conversation.family();
         if let Some(family) = families.get(&name).and_then(Weak::upgrade) {
             family.counter.set(budget);

@@ -21,8 +21,9 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
+use parking_lot::RwLock;
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -143,7 +144,8 @@ impl Rate {
         if per_minute == UNBOUNDED {
             return Ok(());
         }
-        let (now, mut refused) = (self.now(), None);
+        let now = self.now();
+        let mut refused = None;
         let taken = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, |full_at| {
             admission::take(full_at, now, 1, per_minute).map_err(|wait| refused = Some(wait)).ok()
         });
@@ -195,7 +197,8 @@ impl Seat {
     /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
     pub fn weigh(&mut self, bytes: usize, events: impl FnOnce() -> usize) -> Result<(), NotAdmitted> {
         let bytes = PROMPT_KEPT_BYTES.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
-        let (own, host) = (&self.tenant.memory, &self.tenant.host_memory);
+        let own = &self.tenant.memory;
+        let host = &self.tenant.host_memory;
         let is_bounded = own.max.load(Ordering::Acquire) != UNBOUNDED;
         let events = if is_bounded { u64::try_from(events()).unwrap_or(u64::MAX) } else { 0 };
         if !own.take(bytes, events) {
@@ -226,13 +229,13 @@ impl Tenant {
 
     /// The configured quotas.
     pub fn quotas(&self) -> Quotas {
-        *self.quotas.read().unwrap_or_else(PoisonError::into_inner)
+        *self.quotas.read()
     }
 
     /// Replaces quotas and budget, and puts the tenant in service.
     pub fn configure(&self, quotas: Quotas, budget: Budget) {
         // All limits change under this lock, so that two concurrent callers do not mix theirs.
-        let mut configured = self.quotas.write().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = self.quotas.write();
         *configured = quotas;
         self.seats_max.store(quotas.prompts_max.unwrap_or(self.defaults.seats_max), Ordering::Release);
         self.turns.resize(quotas.turns_max.unwrap_or(self.defaults.turns_max));

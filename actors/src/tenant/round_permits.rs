@@ -1,8 +1,9 @@
 //! Round permits: a FIFO semaphore whose capacity can change at run time. While the tenant is
 //! paused, no permit is granted.
 
+use parking_lot::Mutex;
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -77,8 +78,9 @@ impl RoundPermits {
     /// Changes the capacity. A lower one takes effect as rounds end.
     pub(super) fn resize(&self, size: usize) {
         let size = size.min(Semaphore::MAX_PERMITS);
-        let mut current = self.size.lock().unwrap_or_else(PoisonError::into_inner);
-        let (grown, shrunk) = (size.saturating_sub(*current), current.saturating_sub(size));
+        let mut current = self.size.lock();
+        let grown = size.saturating_sub(*current);
+        let shrunk = current.saturating_sub(size);
         *current = size;
         let mut kept = 0; // Permits in use that a growth legalizes again; they need not be added.
         let _ = self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, |surplus| {

@@ -61,7 +61,8 @@ impl Stored {
     /// Admits bytes if they fit beside the stored and the admitted ones. At least one byte must be
     /// free, even for zero bytes.
     pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<PendingBytes> {
-        let (known, max) = (self.known(), self.max.load(Ordering::Acquire));
+        let known = self.known();
+        let max = self.max.load(Ordering::Acquire);
         let fits = |pending: u64| pending.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);
         self.pending.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         Some(PendingBytes { stored: self.clone(), bytes })

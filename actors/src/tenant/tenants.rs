@@ -1,7 +1,8 @@
 //! All tenants of a host, by id.
 
+use parking_lot::RwLock;
 use std::sync::{
-    Arc, RwLock,
+    Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 

@@ -21,7 +21,9 @@ async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
     for seed in 0..150 {
         let random = random(seed);
         let turns = RoundPermits::new(random() % 5);
-        let (mut held, mut tasks, mut size) = (Vec::new(), JoinSet::new(), None::<usize>);
+        let mut held = Vec::new();
+        let mut tasks = JoinSet::new();
+        let mut size = None::<usize>;
         for _ in 0..120 {
             match random() % 6 {
                 0 => {
@@ -68,13 +70,14 @@ async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
 async fn turns_begin_in_the_order_they_came_also_after_a_pause() {
     let turns = RoundPermits::new(1);
     let first = turns.clone().take().await;
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for n in 0..20 {
-        let (turns, order) = (turns.clone(), order.clone());
+        let turns = turns.clone();
+        let order = order.clone();
         tasks.spawn(async move {
             let permit = turns.take().await;
-            order.lock().unwrap().push(n);
+            order.lock().push(n);
             drop(permit);
         });
         tokio::task::yield_now().await;
@@ -84,11 +87,11 @@ async fn turns_begin_in_the_order_they_came_also_after_a_pause() {
     turns.pause(true);
     drop(first);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(order.lock().unwrap().is_empty());
+    assert!(order.lock().is_empty());
     turns.pause(false);
     tasks.join_all().await;
 
-    assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    assert_eq!(*order.lock(), (0..20).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +156,8 @@ async fn the_count_follows_the_store_whatever_begins_and_ends_or_is_in_doubt() {
         let random = random(seed);
         let count = ConversationCount::new();
         count.bound(Some(5));
-        let (mut stored, mut under_way) = (std::collections::BTreeSet::new(), Vec::<(usize, PendingConversation, bool)>::new());
+        let mut stored = std::collections::BTreeSet::new();
+        let mut under_way = Vec::<(usize, PendingConversation, bool)>::new();
         for _ in 0..200 {
             let n = random() % 12;
             match random() % 4 {

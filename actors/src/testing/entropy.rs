@@ -20,7 +20,8 @@ impl SeededEntropy {
 impl Entropy for SeededEntropy {
     fn bytes(&self) -> [u8; 16] {
         let at = self.0.fetch_add(2, Ordering::Relaxed);
-        let (high, low) = (splitmix64(at), splitmix64(at.wrapping_add(1)));
+        let high = splitmix64(at);
+        let low = splitmix64(at.wrapping_add(1));
         ((u128::from(high) << 64) | u128::from(low)).to_le_bytes()
     }
 }

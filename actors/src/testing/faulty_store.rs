@@ -1,10 +1,11 @@
 //! A journal store with planned faults: the nth append or read fails in a chosen way, identically
 //! in every run.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -89,7 +90,7 @@ struct Line {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 const REFUSED: &str = "refused by the fault plan";

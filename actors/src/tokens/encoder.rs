@@ -108,7 +108,8 @@ impl Encoder for Encoding {
     }
 
     fn count_tokens(&self, text: &str) -> u64 {
-        let (mut last, mut tokens) = ("", 0);
+        let mut last = "";
+        let mut tokens = 0;
         let of_each = super::chunk::chunks(text).map(|chunk| {
             // A long run of one letter repeats the same chunk and is the slowest kind to count, so
             // the count is reused.

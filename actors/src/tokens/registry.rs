@@ -3,11 +3,8 @@
 //!
 //! Pure.
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::{Arc, Mutex, PoisonError, RwLock},
-};
+use parking_lot::{Mutex, RwLock};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use super::{Encoder, EncoderConfig, Encoding, ModelFamily};
 
@@ -131,7 +128,7 @@ impl EncoderRegistry {
     /// with `*`. Case is ignored. The configuration is not validated; see
     /// [`EncoderConfig::validate`].
     pub fn register_encoder_config(&self, pattern: &str, config: EncoderConfig) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         put(&mut table.configs, pattern, Arc::new(config));
     }
 
@@ -141,7 +138,7 @@ impl EncoderRegistry {
     /// A custom encoder receives whole texts and must itself bound the time that it spends on long
     /// ones.
     pub fn register_custom_encoder(&self, pattern: &str, encoder: Arc<dyn Encoder>, config: Option<EncoderConfig>) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         table.registered += 1;
         let number = table.registered;
         put(&mut table.encoders, pattern, (number, encoder));
@@ -154,13 +151,13 @@ impl EncoderRegistry {
     /// default, else the fallback. For a name such as `openai/gpt-4o`, the part after the last
     /// slash is matched too.
     pub fn encoder_config(&self, model: &str) -> Arc<EncoderConfig> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).config(&model.to_lowercase())
+        self.table.read().config(&model.to_lowercase())
     }
 
     pub(super) fn resolve(&self, model: &str) -> Resolved {
         let name = model.to_lowercase();
         let (config, custom) = {
-            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+            let table = self.table.read();
             (table.config(&name), best(&table.encoders, &name).cloned())
         };
         match custom {
@@ -185,10 +182,10 @@ impl EncoderRegistry {
         let profile = (encoder, resolved.config.safety_margin.to_bits());
         let number = |at: usize| u8::try_from(at + 1).ok();
         let known = |table: &Table| table.profiles.iter().position(|known| *known == profile);
-        if let Some(at) = known(&self.table.read().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(at) = known(&self.table.read()) {
             return number(at);
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         match known(&table) {
             Some(at) => number(at),
             None if table.profiles.len() >= PROFILES_MAX => None,
@@ -200,7 +197,7 @@ impl EncoderRegistry {
     }
 
     fn warn_once(&self, name: &str) {
-        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned()) {
+        if self.warned.lock().insert(name.to_owned()) {
             tracing::warn!("unknown encoding {name:?}: counting with {} instead", Encoding::Cl100kBase.as_str());
         }
     }
@@ -208,7 +205,7 @@ impl EncoderRegistry {
 
 impl fmt::Debug for EncoderRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         f.debug_map().entries(table.configs.iter().map(|entry| (&entry.pattern, &entry.value))).finish()
     }
 }

@@ -26,7 +26,8 @@ fn rough_prose(text: &str) -> u64 {
         _ => (chinese, others + 1),
     });
     // n / (4 (1 - r) + 1.5 r) with r = chinese / n, in integers.
-    let (all, weight) = (chinese + others, 8 * others + 3 * chinese);
+    let all = chinese + others;
+    let weight = 8 * others + 3 * chinese;
     (2 * all * all).checked_div(weight).unwrap_or(0)
 }
 

@@ -1,10 +1,7 @@
 //! One circuit breaker per tool and tenant. A tool that fails repeatedly is not called for a while.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -76,7 +73,7 @@ impl Breakers {
     }
 
     fn with<T>(&self, tool: &str, change: impl FnOnce(&mut Breaker, Duration) -> T) -> T {
-        let mut by_tool = self.by_tool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_tool = self.by_tool.lock();
         if !by_tool.contains_key(tool) {
             by_tool.insert(tool.to_owned(), Breaker::default());
         }

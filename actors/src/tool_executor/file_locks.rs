@@ -1,9 +1,10 @@
 //! File locks: at most one call at a time works on a file, across all conversations of a tenant.
 //! Within a batch the plan already keeps the order.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -31,7 +32,7 @@ impl FileLocks {
         // The map holds weak references: a lock lives as long as its holder and waiters, and dead
         // entries are removed when the map has grown. The map is never locked during a wait.
         let mutex = {
-            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut files = self.files.lock();
             if files.len() >= SWEEP_AT {
                 files.retain(|_, mutex| mutex.strong_count() > 0);
             }

@@ -3,10 +3,8 @@
 //! The cache holds what the tool returned, not the observation: each call formats the result at its
 //! own output level and under its own id.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -52,7 +50,7 @@ impl IdempotencyCache {
     /// The cached result of a key.
     pub fn get_cached_result(&self, key: &str) -> Option<Arc<ToolOutput>> {
         let now = self.now();
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key.to_owned(), now).cloned()
+        self.cache.lock().get(&key.to_owned(), now).cloned()
     }
 
     /// Caches the result of a key for the cache's default time, one hour unless configured
@@ -63,7 +61,7 @@ impl IdempotencyCache {
 
     /// Removes all results.
     pub fn clear(&self) {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.cache.lock().clear();
     }
 
     fn put(&self, key: &str, output: &Arc<ToolOutput>, ttl: Option<Duration>) -> bool {
@@ -73,7 +71,7 @@ impl IdempotencyCache {
         }
         let now = self.now();
         let weight = bytes + key.len() * 2 + size_of::<ToolOutput>();
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).set(key.to_owned(), output.clone(), weight, ttl, now)
+        self.cache.lock().set(key.to_owned(), output.clone(), weight, ttl, now)
     }
 
     fn now(&self) -> Duration {
@@ -123,7 +121,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_later_call_is_answered_until_the_policys_time_is_over() {
         let cache = IdempotencyCache::default();
-        let (first, later) = (request("toolu_1", CachePolicy::TtlShort), request("toolu_2", CachePolicy::TtlShort));
+        let first = request("toolu_1", CachePolicy::TtlShort);
+        let later = request("toolu_2", CachePolicy::TtlShort);
         assert!(cache.note(&first, &first.idempotency_key(), &text("found")));
 
         let key = later.idempotency_key();
@@ -137,7 +136,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_a_policy_the_cache_is_neither_read_nor_written() {
         let cache = IdempotencyCache::default();
-        let (never, hour) = (request("1", CachePolicy::NoCache), request("2", CachePolicy::Cacheable));
+        let never = request("1", CachePolicy::NoCache);
+        let hour = request("2", CachePolicy::Cacheable);
         let key = hour.idempotency_key();
 
         assert!(!cache.note(&never, &key, &text("x")));

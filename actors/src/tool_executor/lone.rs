@@ -45,7 +45,8 @@ pub async fn call_once(call: LoneCall, environment: ToolEnvironment, cancel: Can
     let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None, siblings: None });
     let mut last_error = None;
     loop {
-        let (span, began) = (trace::begin(&attempt), Instant::now());
+        let span = trace::begin(&attempt);
+        let began = Instant::now();
         let result = run(attempt.clone(), environment.clone(), cancel.clone(), progress.clone()).instrument(span.clone()).await;
         trace::ended(&span, spec.name(), began, &result);
         let again = result.error_type().is_some_and(|kind| attempt.request.should_retry(&spec.retry, kind, attempt.attempt))

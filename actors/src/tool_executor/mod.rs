@@ -122,10 +122,13 @@ impl Actor for ToolExecutor {
         match message {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while waiting.
             ToolExecutorMsg::Run(run) => {
-                let (environment, cancel) = (state.args.environment.clone(), state.args.cancel.clone());
+                let environment = state.args.environment.clone();
+                let cancel = state.args.cancel.clone();
                 let progress = (state.args.progress)(&run);
-                let (work, began) = (run.work, run.began);
-                let (span, name) = (trace::begin(&run), run.tool.spec().definition.name.clone());
+                let work = run.work;
+                let began = run.began;
+                let span = trace::begin(&run);
+                let name = run.tool.spec().definition.name.clone();
                 // Boxed, since the runtime moves the future several times.
                 let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();

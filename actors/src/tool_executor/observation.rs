@@ -207,7 +207,8 @@ fn write(value: &Value, level: OutputLevel) -> Written {
 
 /// Whether data is small enough to serialize on this thread. Stops looking as soon as it is not.
 fn is_quick(value: &Value) -> bool {
-    let (mut bytes, mut open) = (0usize, vec![value]);
+    let mut bytes = 0usize;
+    let mut open = vec![value];
     while let Some(value) = open.pop() {
         bytes += 8;
         match value {

@@ -134,7 +134,8 @@ fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Val
 /// Answers from the cache, from the run of an identical call, or by a separate run.
 async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &CancellationToken, progress: Progress) -> Ended {
     let spec = run.tool.spec();
-    let (keeps, shares) = (run.request.cache_policy.ttl().is_some(), spec.shared);
+    let keeps = run.request.cache_policy.ttl().is_some();
+    let shares = spec.shared;
     if spec.effect != EffectClass::Pure || !(keeps || shares) {
         return attempt(run.clone(), environment, cancel.clone(), progress).await;
     }
@@ -144,7 +145,8 @@ async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &Cancellat
         environment.counters.tool_cache_hits.add(1);
         return Ok(output);
     }
-    let (tools, counters) = (environment.tools.clone(), environment.counters.clone());
+    let tools = environment.tools.clone();
+    let counters = environment.counters.clone();
     if !shares {
         let ended = attempt(run.clone(), environment, cancel.clone(), progress).await;
         if let Ok(output) = &ended {
@@ -153,7 +155,8 @@ async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &Cancellat
         return ended;
     }
     let (mut lease, leads) = tools.runs.join(key.clone(), progress, |cancel, progress| {
-        let (run, tools) = (run.clone(), tools.clone());
+        let run = run.clone();
+        let tools = tools.clone();
         async move {
             let ended = attempt(run, environment, cancel, progress).await;
             if let Ok(output) = &ended {

@@ -4,11 +4,8 @@
 //! the run is cancelled when the last lease is dropped. An error is returned to all callers that
 //! wait, and is not cached. Bound: one entry per running call.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +40,7 @@ pub(super) struct Lease {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl SharedRuns {
@@ -86,7 +83,9 @@ impl SharedRuns {
             })
         };
         let work = start(run.cancel.clone(), to_all);
-        let (runs, task_key, task_run) = (self.clone(), key.clone(), run.clone());
+        let runs = self.clone();
+        let task_key = key.clone();
+        let task_run = run.clone();
         tokio::spawn(Box::pin(async move {
             let given_up = async {
                 task_run.cancel.cancelled().await;

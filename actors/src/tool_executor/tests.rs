@@ -96,7 +96,8 @@ async fn run(tool: &Arc<Counting>, environment: &ToolEnvironment, index: u32, in
 
 #[tokio::test(start_paused = true)]
 async fn fifty_identical_pure_calls_share_one_run_and_its_progress() {
-    let (tool, environment) = (Counting::new(spec(), 100), ToolEnvironment::alone(scope("root")));
+    let tool = Counting::new(spec(), 100);
+    let environment = ToolEnvironment::alone(scope("root"));
     let lines = Arc::new(AtomicU32::new(0));
 
     let results = join_all((0..50).map(|index| {
@@ -118,7 +119,8 @@ async fn fifty_identical_pure_calls_share_one_run_and_its_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_does() {
-    let (tool, environment) = (Counting::new(spec(), 1000), ToolEnvironment::alone(scope("root")));
+    let tool = Counting::new(spec(), 1000);
+    let environment = ToolEnvironment::alone(scope("root"));
     let tokens: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
     let callers = (0..3)
         .zip(&tokens)
@@ -147,12 +149,14 @@ async fn the_leaders_cancel_does_not_cancel_the_others_and_the_last_one_to_go_do
 #[tokio::test(start_paused = true)]
 async fn runs_are_shared_by_pure_calls_of_one_tree_only() {
     for spec in [spec().effect(EffectClass::Idempotent), spec().effect(EffectClass::Once), spec().not_shared()] {
-        let (tool, environment) = (Counting::new(spec, 10), ToolEnvironment::alone(scope("root")));
+        let tool = Counting::new(spec, 10);
+        let environment = ToolEnvironment::alone(scope("root"));
         join_all((0..4).map(|index| run(&tool, &environment, index, "{}"))).await;
         assert_eq!(tool.starts(), 4, "{:?}", tool.spec.effect);
     }
 
-    let (tool, environment) = (Counting::new(spec().cache(CachePolicy::TtlLong), 10), ToolEnvironment::alone(scope("root")));
+    let tool = Counting::new(spec().cache(CachePolicy::TtlLong), 10);
+    let environment = ToolEnvironment::alone(scope("root"));
     let other = beside(&environment, "another-tree");
     tokio::join!(run(&tool, &environment, 0, "{}"), run(&tool, &other, 0, "{}"), run(&tool, &environment, 1, r#"{"page":2}"#));
     assert_eq!(tool.starts(), 3);
@@ -160,7 +164,8 @@ async fn runs_are_shared_by_pure_calls_of_one_tree_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kept() {
-    let (tool, environment) = (Counting::new(spec().cache(CachePolicy::TtlShort), 10), ToolEnvironment::alone(scope("root")));
+    let tool = Counting::new(spec().cache(CachePolicy::TtlShort), 10);
+    let environment = ToolEnvironment::alone(scope("root"));
 
     assert_eq!(run(&tool, &environment, 0, "{}").await.observation, "result 1");
     assert_eq!(run(&tool, &environment, 1, "{}").await.observation, "result 1");
@@ -183,7 +188,8 @@ async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kep
 #[tokio::test(start_paused = true)]
 async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
     let spec = ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
-    let (tool, environment) = (Counting::new(spec, 10), ToolEnvironment::alone(scope("one")));
+    let tool = Counting::new(spec, 10);
+    let environment = ToolEnvironment::alone(scope("one"));
     let other = beside(&environment, "two");
 
     join_all([
@@ -201,7 +207,8 @@ async fn calls_on_one_file_run_one_after_the_other_also_of_two_conversations() {
 #[tokio::test(start_paused = true)]
 async fn a_file_is_free_again_after_every_kind_of_end() {
     let spec = || ToolSpec::new("edit", "", RawJson::empty_object()).concurrency(Concurrency::PerFile("path".into()));
-    let (environment, file) = (ToolEnvironment::alone(scope("one")), r#"{"path":"a.txt"}"#);
+    let environment = ToolEnvironment::alone(scope("one"));
+    let file = r#"{"path":"a.txt"}"#;
     let good = Counting::new(spec(), 10);
     let failing = Arc::new(Counting { fails: true, ..Arc::into_inner(Counting::new(spec(), 10)).unwrap() });
     let hanging = Counting::new(spec().timeout(Duration::from_millis(50)), 60_000);
@@ -250,7 +257,8 @@ async fn a_breaker_refuses_at_once_and_the_call_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again() {
     let spec = spec().timeout(Duration::from_secs(1));
-    let (once, pure) = (Counting::new(spec.clone().effect(EffectClass::Once), 60_000), Counting::new(spec, 60_000));
+    let once = Counting::new(spec.clone().effect(EffectClass::Once), 60_000);
+    let pure = Counting::new(spec, 60_000);
     let environment = ToolEnvironment::alone(scope("root"));
 
     let result = run(&once, &environment, 0, "{}").await;
@@ -260,7 +268,8 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     let result = run(&pure, &environment, 0, "{}").await;
     assert_eq!((result.error_code.as_deref(), pure.starts(), result.retry_count), (Some("TIMEOUT"), 4, 3));
     assert_eq!(result.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
-    let (attempts, pauses) = (1000 + 2000 + 4000 + 8000, 1000 + 1500 + 2250);
+    let attempts = 1000 + 2000 + 4000 + 8000;
+    let pauses = 1000 + 1500 + 2250;
     assert_eq!(result.duration_ms, attempts + pauses, "each attempt has twice the time of the one before it");
 }
 

@@ -221,7 +221,8 @@ impl TenantOperator {
     /// Stores a change, then applies it. If applying fails, the stored change is reverted.
     async fn change(&self, state: &mut State, stored: super::StoredTenants) -> Result<(), AppError> {
         self.write(&stored).await?;
-        let (config, before) = (state.config.clone(), state.stored.clone());
+        let config = state.config.clone();
+        let before = state.stored.clone();
         if let Err(error) = self.apply(state, config, stored).await {
             self.write(&before).await?;
             return Err(error);

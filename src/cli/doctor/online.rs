@@ -22,7 +22,8 @@ pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTi
     let Some(client) = client else {
         return (vec![Finding::fail("providers", "the HTTP client cannot be built", "check the certificates of the system")], None);
     };
-    let (mut findings, mut date) = (Vec::new(), None);
+    let mut findings = Vec::new();
+    let mut date = None;
     for provider in config.providers.iter().chain(chosen) {
         let name = format!("provider {}", provider.name);
         let finding = match (provider.kind, provider.key()) {

@@ -129,7 +129,8 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     match &readable.fault {
         None => Ok(Done::Well),
         Some(fault) => {
-            let (read, id) = (readable.entries.len(), &found.id);
+            let read = readable.entries.len();
+            let id = &found.id;
             err_line(&format!("only the first {read} entries of `{id}` are readable: {fault} (hint: `callboard sessions repair {id}`)"));
             Ok(Done::Badly)
         }

@@ -31,7 +31,8 @@ pub(super) struct Readable {
 /// Reads all entries until the first that is damaged.
 pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
     let head = sessions.head(scope).await?;
-    let (id, state) = (scope.conversation.clone(), Durable::default());
+    let id = scope.conversation.clone();
+    let state = Durable::default();
     let mut readable = Readable { id, state, entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
     loop {
         let after = readable.stored.last().map(|stored| stored.seq).unwrap_or_default();

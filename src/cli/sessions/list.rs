@@ -32,7 +32,8 @@ pub(in crate::cli) struct ListArgs {
 pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failure> {
     let sessions = args.store.open(config, Opening::Existing).await?;
     let tenant = TENANT.try_into().map_err(|error: callboard_actors::ids::InvalidId| Failure::work(error.to_string()))?;
-    let (backend, mut rows) = (sessions.backend(), Vec::<SessionSummary>::new());
+    let backend = sessions.backend();
+    let mut rows = Vec::<SessionSummary>::new();
     loop {
         let after = rows.last().map(|row| row.conversation.clone());
         let page = backend.list(&tenant, ListQuery { after, subagents: args.subagents, ..ListQuery::default() }).await?;

@@ -64,7 +64,8 @@ pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Fail
 
 /// The subagents that a conversation started.
 async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Scope>, StoreError> {
-    let (prefix, mut children) = (parent.conversation.children(), Vec::<Scope>::new());
+    let prefix = parent.conversation.children();
+    let mut children = Vec::<Scope>::new();
     loop {
         let after = children.last().map_or_else(|| prefix.clone(), |child| child.conversation.clone());
         let page = backend.list(&parent.tenant, ListQuery { after: Some(after), subagents: true, ..ListQuery::default() }).await?;

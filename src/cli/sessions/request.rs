@@ -30,7 +30,8 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
     let found = Found::open(config, &one).await?;
     let overrides = args.host.overrides(config, Recovery::Close)?;
     let chosen = app::choose_provider(config, &overrides, Purpose::Bodies)?;
-    let (provider, name) = (chosen.provider.clone(), chosen.name.clone());
+    let provider = chosen.provider.clone();
+    let name = chosen.name.clone();
     let app = app::start_with(config, &overrides, &found.sessions, chosen).await?;
     let state = app.host.tenant(TENANT).conversation(found.id.clone()).state().await;
     let state = state.map_err(|error| unreadable(&found.id, error))?;

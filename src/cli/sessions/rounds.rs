@@ -104,7 +104,8 @@ async fn rewind_in(app: &App, found: &Found, to: &str) -> Result<Left, Failure> 
 }
 
 async fn left(id: &ConversationId, handle: &callboard_actors::host::ConversationHandle) -> Result<Left, Failure> {
-    let (messages, rounds) = (handle.messages().await?.len(), handle.rounds().await?.len());
+    let messages = handle.messages().await?.len();
+    let rounds = handle.rounds().await?.len();
     Ok(Left { conversation_id: id.clone(), messages, rounds })
 }
 

@@ -37,7 +37,8 @@ impl Transcript {
     /// Checks and converts a request's messages.
     pub(super) fn from_request(request: &ChatRequest) -> Result<Self, Problem> {
         refuse(request)?;
-        let (mut instructions, mut turns): (Vec<String>, Vec<Turn>) = (Vec::new(), Vec::new());
+        let mut instructions: Vec<String> = Vec::new();
+        let mut turns: Vec<Turn> = Vec::new();
         for (index, message) in request.messages.iter().enumerate() {
             let blocks = blocks(index, message)?;
             match message.role.as_str() {

@@ -99,7 +99,8 @@ pub(super) async fn chat(
     let mut reply = send.await?;
     guard.round(&reply);
 
-    let (id, created) = (format!("chatcmpl-{}", reply.round_id()), SystemClock.now().0 / 1000);
+    let id = format!("chatcmpl-{}", reply.round_id());
+    let created = SystemClock.now().0 / 1000;
     let model = model.to_string();
     if let Some(watching) = watching {
         let include_usage = request.stream_options.unwrap_or_default().include_usage;
@@ -138,7 +139,8 @@ fn is_stateless(id: &ConversationId) -> bool {
 /// # Errors
 /// The store's error.
 pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, StoreError> {
-    let (mut left, mut after) = (Vec::new(), ConversationId::new(STATELESS).ok());
+    let mut left = Vec::new();
+    let mut after = ConversationId::new(STATELESS).ok();
     loop {
         let page = host.ports().sessions.list(tenant, ListQuery { after: after.clone(), ..ListQuery::default() }).await?;
         let Some(last) = page.last() else { return Ok(left) };
@@ -237,7 +239,8 @@ pub(super) fn translate(path: &str, mut response: Response) -> Response {
         return response;
     }
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    let (status, headers) = (response.status(), response.headers().clone());
+    let status = response.status();
+    let headers = response.headers().clone();
     let mut translated = (status, Json(in_their_form(problem))).into_response();
     for name in ["retry-after", "www-authenticate", "allow"] {
         translated.headers_mut().extend(headers.get(name).cloned().map(|value| (axum::http::HeaderName::from_static(name), value)));
@@ -275,7 +278,8 @@ impl DisconnectGuard {
 impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         let Some(conversation) = self.conversation.take() else { return };
-        let (is_stateless, round) = (self.is_stateless, self.round);
+        let is_stateless = self.is_stateless;
+        let round = self.round;
         // `drop` cannot wait, so a task does the work; without a runtime the host is ending anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {

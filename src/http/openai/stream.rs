@@ -72,7 +72,9 @@ impl Streamed {
     }
 
     fn write(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<callboard_actors::chat::Usage>) -> Bytes {
-        let (id, created, model) = (self.id.as_str(), self.created, self.model.as_str());
+        let id = self.id.as_str();
+        let created = self.created;
+        let model = self.model.as_str();
         let chunk = Chunk { id, object: "chat.completion.chunk", created, model, choices, usage: usage.map(Into::into) };
         data(&serde_json::to_value(&chunk).unwrap_or_default())
     }

@@ -125,7 +125,8 @@ pub(in crate::http) struct ChatUsage {
 
 impl From<callboard_actors::chat::Usage> for ChatUsage {
     fn from(usage: callboard_actors::chat::Usage) -> Self {
-        let (prompt_tokens, completion_tokens) = (usage.input(), usage.output);
+        let prompt_tokens = usage.input();
+        let completion_tokens = usage.output;
         Self { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
     }
 }

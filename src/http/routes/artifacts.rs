@@ -98,7 +98,8 @@ pub(in crate::http) async fn get(
 
 /// Searches the tenant's conversations in order of id and returns the first match.
 async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactMeta, Problem> {
-    let (artifacts, mut after) = (app.host.artifacts(), None);
+    let artifacts = app.host.artifacts();
+    let mut after = None;
     loop {
         let page = app.host.tenant(tenant).conversations(ListQuery { after, count: SEARCHED, open: None, subagents: false }).await?;
         let Some(last) = page.last() else { return Err(Problem::not_found("artifact")) };
@@ -134,7 +135,8 @@ impl Wanted {
             ("", last) => number(last).map(Self::Last),
             (first, "") => number(first).map(Self::From),
             (first, last) => {
-                let (first, last) = (number(first)?, number(last)?);
+                let first = number(first)?;
+                let last = number(last)?;
                 (first <= last).then_some(Self::Between(first, last))
             }
         }

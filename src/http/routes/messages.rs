@@ -138,7 +138,8 @@ fn client_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 fn accepted(scope: &Scope, reply: &Reply) -> Response {
-    let (conversation_id, round_id) = (scope.conversation.clone(), reply.round_id());
+    let conversation_id = scope.conversation.clone();
+    let round_id = reply.round_id();
     let events = format!("/v1/conversations/{conversation_id}/events?round={round_id}");
     let location = HeaderValue::from_str(&events).ok().map(|value| (header::LOCATION, value));
     let applied = (HeaderName::from_static("preference-applied"), HeaderValue::from_static("respond-async"));

@@ -177,7 +177,8 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
         .with_description("Conversations in memory.")
         .with_callback(awake)
         .build();
-    let (reader, redactor) = (host.clone(), redactor.clone());
+    let reader = host.clone();
+    let redactor = redactor.clone();
     let gateways = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
         for (name, status) in reader.read().map(|figures| figures.gateways).unwrap_or_default() {
             let gateway = KeyValue::new("callboard.gateway", redactor.mask(&name));

@@ -86,8 +86,8 @@ impl Otlp {
             let builder = crate::tls::client_builder().map_err(|error| failed(&error))?;
             builder.timeout(timeout).redirect(reqwest::redirect::Policy::none()).build().map_err(|error| failed(&error))
         };
-        let (span_time, metric_time) =
-            (Duration::from_millis(config.trace_export_timeout_ms), Duration::from_millis(config.metrics_export_timeout_ms));
+        let span_time = Duration::from_millis(config.trace_export_timeout_ms);
+        let metric_time = Duration::from_millis(config.metrics_export_timeout_ms);
         let gzip = config.otlp_compression == "gzip";
         let resource = resource(config);
 

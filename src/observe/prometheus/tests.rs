@@ -18,7 +18,9 @@ struct Read {
 
 /// Reads a page strictly: every sample after its family's HELP and TYPE, no sample twice, no stray byte.
 fn parse(page: &str) -> Read {
-    let (mut read, mut helped, mut family) = (Read::default(), BTreeSet::new(), String::new());
+    let mut read = Read::default();
+    let mut helped = BTreeSet::new();
+    let mut family = String::new();
     assert!(page.ends_with('\n'), "the last line ends");
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -50,7 +52,8 @@ fn labels(rest: &str) -> (BTreeMap<String, String>, &str) {
     let Some(mut rest) = rest.strip_prefix('{') else { return (labels, rest.strip_prefix(' ').unwrap()) };
     loop {
         let (name, after) = rest.split_once("=\"").unwrap();
-        let (mut text, mut chars) = (String::new(), after.char_indices());
+        let mut text = String::new();
+        let mut chars = after.char_indices();
         let end = loop {
             match chars.next().unwrap() {
                 (_, '\\') => text.push(match chars.next().unwrap().1 {
@@ -138,7 +141,8 @@ async fn buckets_add_up_to_their_count() {
 #[tokio::test]
 async fn a_tenant_sees_its_own_figures_and_no_other_name() {
     let host = busy_host().await;
-    let (acme, unknown) = (TenantId::new("acme").unwrap(), TenantId::new("unknown").unwrap());
+    let acme = TenantId::new("acme").unwrap();
+    let unknown = TenantId::new("unknown").unwrap();
 
     let text = prometheus_text(&host, View::Tenant(&acme));
     let page = parse(&text);

@@ -288,9 +288,11 @@ fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
     let line = |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#);
     let mut assembler = AnthropicAssembler::new(MessageList::default());
     assembler.feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new()).unwrap();
-    let (run, end) = (sse(&[&line("two"), &format!("{}   ", line("drei ü"))]), sse(&[&line("\\n")]));
+    let run = sse(&[&line("two"), &format!("{}   ", line("drei ü"))]);
+    let end = sse(&[&line("\\n")]);
 
-    let (stream, mut out) = ([run.as_str(), &end].concat(), Vec::new());
+    let stream = [run.as_str(), &end].concat();
+    let mut out = Vec::new();
     let rest = assembler.reply.take_known(stream.as_bytes(), &mut out);
     assembler.reply.pieces.flush(&mut out);
 

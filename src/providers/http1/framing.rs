@@ -117,7 +117,8 @@ impl Framing {
     /// # Errors
     /// [`Malformed`]; no more bytes of the body may be taken after that.
     pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<Taken, Malformed> {
-        let (mut read, mut body) = (0, 0);
+        let mut read = 0;
+        let mut body = 0;
         while read < bytes.len() {
             match self.state {
                 State::Done => break,
@@ -191,7 +192,8 @@ mod tests {
     type Followed = Result<(Vec<u8>, bool, Vec<u8>), Malformed>;
 
     fn follow<'a>(mut framing: Framing, pieces: impl IntoIterator<Item = &'a [u8]>) -> Followed {
-        let (mut body, mut rest) = (Vec::new(), Vec::new());
+        let mut body = Vec::new();
+        let mut rest = Vec::new();
         for piece in pieces {
             let mut piece = piece.to_vec();
             let taken = framing.take(&mut piece)?;

@@ -1,9 +1,10 @@
 //! Keeps connections between calls. If a caller stopped reading before the end of an answer, the
 //! rest is read when the connection is wanted again, so no task waits for it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -54,7 +55,8 @@ impl Idle {
 impl Pool {
     /// Returns a connection that can serve a call.
     pub(super) fn take(&self) -> Option<Connection> {
-        let (here, now) = (runtime::Handle::current().id(), Instant::now());
+        let here = runtime::Handle::current().id();
+        let now = Instant::now();
         // Prefer the newest, which is warm. If its last answer is still arriving, try the oldest,
         // whose answer has probably ended; if that one is not free either, give up. Connections are
         // taken out under the lock but polled without it, since polling reads from the socket.
@@ -110,7 +112,7 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -41,7 +41,8 @@ impl Server {
 
 /// Reads a request and returns its head and its body.
 async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
-    let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+    let mut bytes = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = socket.read(&mut buffer).await.unwrap();
         assert_ne!(read, 0, "the client left: {}", String::from_utf8_lossy(&bytes));
@@ -287,7 +288,8 @@ fn a_connection_serves_only_the_runtime_it_was_opened_in() {
     let server = std::thread::spawn(move || {
         let serve = |_| {
             let mut socket = listener.accept().unwrap().0;
-            let (mut bytes, mut buffer) = (Vec::new(), [0; 1024]);
+            let mut bytes = Vec::new();
+            let mut buffer = [0; 1024];
             while !bytes.ends_with(b"\r\n\r\n{}") {
                 let read = socket.read(&mut buffer).unwrap();
                 bytes.extend_from_slice(&buffer[..read]);

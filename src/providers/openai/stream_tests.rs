@@ -318,9 +318,11 @@ fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
     let line = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#));
     let mut assembler = OpenAiAssembler::new(MessageList::default());
     assembler.feed(sse(&[&line("one")]).as_bytes(), &mut Vec::new()).unwrap();
-    let (run, end) = (sse(&[&line("two"), &line("drei ü")]), sse(&[&chunk("{}")]));
+    let run = sse(&[&line("two"), &line("drei ü")]);
+    let end = sse(&[&chunk("{}")]);
 
-    let (stream, mut out) = ([run.as_str(), &end].concat(), Vec::new());
+    let stream = [run.as_str(), &end].concat();
+    let mut out = Vec::new();
     let rest = assembler.reply.take_known(stream.as_bytes(), &mut out);
     assembler.reply.pieces.flush(&mut out);
 

@@ -41,7 +41,8 @@ impl Capture {
 
     /// Returns the text, with a marker where it was cut, and the number of bytes left out.
     pub(super) fn finish(self) -> (String, u64) {
-        let (mut head, mut tail) = (self.head, Vec::from(self.tail));
+        let mut head = self.head;
+        let mut tail = Vec::from(self.tail);
         let mut left_out = self.total - head.len() as u64 - tail.len() as u64;
         if left_out == 0 {
             head.append(&mut tail);

@@ -88,7 +88,8 @@ impl Groups {
     /// The reason why no group can be created, without a path.
     pub(in crate::sandbox) fn find() -> Result<Self, String> {
         let read = |name: &str| fs::read_to_string(name).map_err(|error| format!("/proc cannot be read: {}", error.kind()));
-        let (own, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?);
+        let own = read("/proc/self/cgroup")?;
+        let mounts = read("/proc/self/mountinfo")?;
         let (version, places) = places(&own, &mounts)?;
         let own = std::process::id();
         let pid = i32::try_from(own).map_err(|_| "no process number")?;
@@ -214,7 +215,8 @@ fn kills(events: &str) -> u64 {
 /// Removes groups as they become empty, until every handle of the spawner is gone and no group is
 /// left.
 fn remove_all(removals: &mpsc::Receiver<Vec<PathBuf>>) {
-    let (mut left, mut open): (Vec<(PathBuf, u32)>, bool) = (Vec::new(), true);
+    let mut left: Vec<(PathBuf, u32)> = Vec::new();
+    let mut open: bool = true;
     while open || !left.is_empty() {
         let more = match (left.is_empty(), open) {
             (true, _) => removals.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
@@ -250,7 +252,8 @@ fn remove_left(parent: &Path) {
 /// The process that created a group with this name, and its start time.
 fn host_of(name: &str) -> Option<(i32, u64)> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
-    let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let pid = parts.next()?.parse().ok()?;
+    let start = parts.next()?.parse().ok()?;
     (parts.count() == 2).then_some((pid, start))
 }
 
@@ -316,7 +319,8 @@ fn lists(file: &Path, word: &str) -> bool {
 fn group_of(own: &str, mounts: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
+        let controllers = parts.next()?;
+        let path = parts.next()?;
         let is_it = match controller {
             Some(wanted) => controllers.split(',').any(|controller| controller == wanted),
             None => controllers.is_empty(),
@@ -326,13 +330,15 @@ fn group_of(own: &str, mounts: &str, controller: Option<&str>) -> Option<PathBuf
     mounts.lines().find_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
         let mut system = system.split(' ');
-        let (kind, options) = (system.next()?, system.nth(1)?);
+        let kind = system.next()?;
+        let options = system.nth(1)?;
         let is_it = match controller {
             Some(wanted) => kind == "cgroup" && options.split(',').any(|option| option == wanted),
             None => kind == "cgroup2",
         };
         let mut mount = mount.split(' ').skip(3);
-        let (root, point) = (mount.next()?, mount.next()?);
+        let root = mount.next()?;
+        let point = mount.next()?;
         let below = if root == "/" { path } else { path.strip_prefix(root)? };
         is_it.then(|| Path::new(point).join(below.trim_start_matches('/')))
     })

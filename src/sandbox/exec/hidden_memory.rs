@@ -26,7 +26,9 @@ impl HiddenMemory {
     /// Examines processes, `reads_max` descriptors and mappings of theirs at most. Stops counting
     /// sockets at `sockets_max`, since more would not change the decision.
     pub(super) fn of(tree: &[i32], reads_max: usize, sockets_max: u64) -> Self {
-        let (mut hidden, mut files, mut reads) = (Self::default(), HashMap::<u64, u64>::new(), reads_max);
+        let mut hidden = Self::default();
+        let mut files = HashMap::<u64, u64>::new();
+        let mut reads = reads_max;
         for pid in tree {
             for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
                 if reads == 0 || hidden.sockets >= sockets_max {

@@ -296,7 +296,8 @@ impl Job {
         if !self.is_suspect() {
             return Hurry::None;
         }
-        let (bound, each) = (self.limits.memory_bytes, charged_socket_bytes());
+        let bound = self.limits.memory_bytes;
+        let each = charged_socket_bytes();
         let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
         let might_hold = files.saturating_mul(each);
         let is_counted = files <= self.counted_files.saturating_add(self.counted_files / RECOUNT_SHARE);
@@ -417,7 +418,9 @@ impl Job {
 
     /// Reads the available output of both streams. Returns whether there may be more.
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
-        let (out, err, sender) = (&mut self.out, &mut self.err, &mut self.sender);
+        let out = &mut self.out;
+        let err = &mut self.err;
+        let sender = &mut self.sender;
         let more = drain(&mut self.stdout, buffer, |bytes| {
             out.push(bytes);
             sender.push(&mut self.out_line, bytes);

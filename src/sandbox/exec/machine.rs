@@ -116,7 +116,8 @@ fn at_hand(zones: &str, free: u64) -> u64 {
     let count =
         |name: &str| -> u64 { zones.lines().filter_map(|line| line.trim_start().strip_prefix(name)?.trim().parse::<u64>().ok()).sum() };
     // Both counts change between the two reads, so the quotient is rounded up to a power of two.
-    let (at_hand, free_pages) = (count("count:"), count("pages free"));
+    let at_hand = count("count:");
+    let free_pages = count("pages free");
     let page = (free / 4 * 3).checked_div(free_pages).map_or(0, u64::next_power_of_two);
     at_hand.saturating_mul(page)
 }

@@ -64,7 +64,8 @@ pub(super) struct Processes {
 
 impl Processes {
     pub(super) fn read() -> Self {
-        let (mut all, mut file) = (Self::default(), Buffer::default());
+        let mut all = Self::default();
+        let mut file = Buffer::default();
         for pid in pids() {
             if let Some((parent, seen)) = file.stat(pid) {
                 all.children.entry(parent).or_default().push(pid);
@@ -76,7 +77,8 @@ impl Processes {
 
     /// Reads `roots` and all processes below them, without scanning the rest of the machine.
     pub(super) fn read_below(roots: impl IntoIterator<Item = i32>) -> Self {
-        let (mut all, mut file) = (Self::default(), Buffer::default());
+        let mut all = Self::default();
+        let mut file = Buffer::default();
         for pid in roots.into_iter().flat_map(|root| std::iter::once(root).chain(below(root))) {
             if let Some((parent, seen)) = file.stat(pid) {
                 all.children.entry(parent).or_default().push(pid);
@@ -144,7 +146,9 @@ impl Paused {
     /// Stops every process below `roots`, but not the roots themselves: a supervisor must be able
     /// to notice that the host is gone.
     pub(super) fn below(roots: impl Iterator<Item = i32>) -> Self {
-        let (mut paused, mut file, mut known) = (Vec::new(), Buffer::default(), HashSet::new());
+        let mut paused = Vec::new();
+        let mut file = Buffer::default();
+        let mut known = HashSet::new();
         for root in roots {
             // A process that was starting another one may have been missed, so the search is
             // repeated until it finds nothing new.
@@ -177,7 +181,8 @@ impl Marked {
     /// Finds the processes with a mark in `wanted`. Other marks are not stored, however many a
     /// process carries.
     pub(super) fn read(wanted: &HashSet<&str>) -> Self {
-        let (mut marked, mut file) = (Self::default(), Buffer::default());
+        let mut marked = Self::default();
+        let mut file = Buffer::default();
         for pid in pids() {
             for mark in file.marks(pid).filter(|mark| std::str::from_utf8(mark).is_ok_and(|mark| wanted.contains(mark))) {
                 marked.0.entry(mark.to_vec()).or_default().push(pid);
@@ -299,7 +304,8 @@ pub(in crate::sandbox) fn below(pid: i32) -> Vec<i32> {
         let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
         texts.flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
     };
-    let (mut below, mut at): (Vec<i32>, _) = (children(pid).collect(), 0);
+    let mut below: Vec<i32> = children(pid).collect();
+    let mut at = 0;
     while let Some(parent) = below.get(at).copied() {
         below.extend(children(parent));
         at += 1;

@@ -83,7 +83,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -91,8 +92,9 @@ mod tests {
     fn the_latest_whole_line_is_sent_at_most_twice_a_second() {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let sink = sent.clone();
-        let (mut sender, mut line, start) =
-            (ProgressSender::new(Progress::new(move |line| sink.lock().unwrap().push(line))), Line::default(), Instant::now());
+        let mut sender = ProgressSender::new(Progress::new(move |line| sink.lock().push(line)));
+        let mut line = Line::default();
+        let start = Instant::now();
 
         sender.push(&mut line, b"half");
         sender.send_due(start);
@@ -107,6 +109,6 @@ mod tests {
         sender.push(&mut line, b"\n");
         sender.send_due(start + Duration::from_millis(1000));
 
-        assert_eq!(*sent.lock().unwrap(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
+        assert_eq!(*sent.lock(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
     }
 }

@@ -32,7 +32,8 @@ pub(in crate::sandbox) fn forwards(nonce: &str) -> String {
 /// Script that starts the forwarder and waits until it listens; `$f` is its process id. If it
 /// fails, the command runs without it and [`NO_FORWARDER`] is printed.
 fn forwarder(nonce: &str) -> String {
-    let (variables, said) = (PROXY_VARIABLES.join(" "), forwards(nonce));
+    let variables = PROXY_VARIABLES.join(" ");
+    let said = forwards(nonce);
     format!(
         r#"exec {{r}}< <({ASKED}=1 exec {FORWARDER} {ASK} forward {nonce} 2>/dev/null); f=$!; read -r -t 5 l <&$r; exec {{r}}<&-; if [[ $l != "{said}" ]]; then kill -9 $f 2>/dev/null; unset {variables} no_proxy NO_PROXY; echo "{NO_FORWARDER}" >&2; fi; "#
     )

@@ -83,7 +83,8 @@ impl Terminator {
         let now = Instant::now();
         // Groups whose processes are known are killed first, since the scan for the others takes
         // milliseconds.
-        let (none, all_needs) = (Processes::default(), jobs.iter().map(|job| job.needs(now)).collect::<Vec<_>>());
+        let none = Processes::default();
+        let all_needs = jobs.iter().map(|job| job.needs(now)).collect::<Vec<_>>();
         let mut below = Vec::new();
         for (job, needs) in jobs.iter_mut().zip(all_needs) {
             match needs.kill {

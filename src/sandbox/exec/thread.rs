@@ -170,7 +170,8 @@ impl Thread {
         let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
         let until = dues.chain([check, asks, goes_on, self.terminator.due, self.starter.due].into_iter().flatten()).min();
         let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
-        let (mut fds, mut owners) = (vec![PollFd::new(&self.woken, PollFlags::IN)], Vec::new());
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        let mut owners = Vec::new();
         for (id, job) in &self.jobs {
             for fd in job.descriptors() {
                 fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -361,7 +362,8 @@ impl Thread {
     /// Continues a check of limits with the next slice.
     fn continue_limit_check(&mut self) {
         let (now, Some(mut limit_check)) = (Instant::now(), self.limit_check.take()) else { return };
-        let (mut checked, mut last) = (0, limit_check.next);
+        let mut checked = 0;
+        let mut last = limit_check.next;
         for (id, job) in self.jobs.range_mut(limit_check.next..).take(SLICE) {
             job.check_limits(&limit_check.all);
             (checked, last) = (checked + 1, *id);
@@ -393,7 +395,8 @@ impl Thread {
     }
 
     fn answer(&mut self) {
-        let (now, buffer) = (Instant::now(), &mut self.buffer);
+        let now = Instant::now();
+        let buffer = &mut self.buffer;
         let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.is_over(now, buffer).then_some(*id)).collect();
         done.into_iter().filter_map(|id| self.jobs.remove(&id)).for_each(Job::answer);
         let done: Vec<u64> = self.piped.iter().filter_map(|(id, job)| job.is_over(now).then_some(*id)).collect();
@@ -427,7 +430,9 @@ mod tests {
         let (cancel, (started, mut runs)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
         let mut commands = tokio::task::JoinSet::new();
         for _ in 0..count {
-            let (sandbox, cancel, started) = (sandbox.clone(), cancel.clone(), started.clone());
+            let sandbox = sandbox.clone();
+            let cancel = cancel.clone();
+            let started = started.clone();
             let progress = Progress::new(move |pid| started.send(pid).unwrap());
             let exec = Exec { progress, ..Exec::new("echo $$; sleep 86400; :") };
             commands.spawn(async move { sandbox.exec(exec, cancel).await });

@@ -11,12 +11,13 @@
 //! or a container runtime with a container, cannot sweep. If the helper does not answer, commands
 //! run without a watchdog.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     io::{BufRead, BufReader, Read, Write},
     process::{Child, ChildStdin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -94,7 +95,7 @@ pub(in crate::sandbox) struct Registration {
 
 impl Watchdog {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Registers a command just before its start: from here on, the watchdog sweeps if the host is
@@ -202,7 +203,8 @@ fn start(helper: &Program) -> std::io::Result<ChildStdin> {
 
 fn greets(child: &mut Child) -> bool {
     let Some(mut stdout) = child.stdout.take() else { return false };
-    let (until, mut said) = (Instant::now() + GREETING_TIME_MAX, Vec::new());
+    let until = Instant::now() + GREETING_TIME_MAX;
+    let mut said = Vec::new();
     while said.len() < GREETING.len() {
         let Ok(left) = Timespec::try_from(until.saturating_duration_since(Instant::now())) else { return false };
         let mut buffer = [0; 32];

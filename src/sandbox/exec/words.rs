@@ -39,7 +39,8 @@ pub(super) struct Words {
 impl Words {
     /// Removes the control words from a text and parses them.
     pub(super) fn take(text: &mut String, nonce: &str) -> Self {
-        let (mut words, begin) = (Self::default(), format!("{MARK}{nonce}:"));
+        let mut words = Self::default();
+        let begin = format!("{MARK}{nonce}:");
         while let Some(at) = text.find(&begin) {
             let Some(len) = text.get(at + begin.len()..).and_then(|rest| rest.find(MARK)) else {
                 words.bytes += (text.len() - at) as u64;
@@ -69,7 +70,8 @@ pub(super) fn rename(text: &str, folder: &Path, name: &str) -> String {
     };
     let in_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
     while let Some(at) = rest.find(folder) {
-        let (before, after) = (rest.get(..at).unwrap_or_default(), rest.get(at + folder.len()..).unwrap_or_default());
+        let before = rest.get(..at).unwrap_or_default();
+        let after = rest.get(at + folder.len()..).unwrap_or_default();
         let is_path = !before.ends_with(|c| in_name(c) || c == '/') && !after.starts_with(in_name);
         out.push_str(before);
         out.push_str(if is_path { name } else { folder });

@@ -106,9 +106,11 @@ impl Root {
     /// one part of a repository. Returns `None` if writing here would decide which programs git
     /// runs, in a folder that git accepts as a repository although its name is not `.git`.
     fn git_folders(&self, path: &Path) -> Option<Vec<PathBuf>> {
-        let (mut folder, mut parts_of) = (PathBuf::new(), Vec::new());
+        let mut folder = PathBuf::new();
+        let mut parts_of = Vec::new();
         for name in path {
-            let (parts, lower) = (self.git_parts(&folder), lower_name(name));
+            let parts = self.git_parts(&folder);
+            let lower = lower_name(name);
             if parts.is_armed_by(&lower) {
                 return None;
             }
@@ -262,7 +264,8 @@ impl Slot<'_> {
     /// repository, [`PathError::Io`] otherwise. The old file is then untouched.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), PathError> {
         let before = self.found.as_ref().map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0));
-        let (names, more) = (u64::from(!self.exists()), (bytes.len() as u64).saturating_sub(before));
+        let names = u64::from(!self.exists());
+        let more = (bytes.len() as u64).saturating_sub(before);
         self.root.room_for(&self.given, names, more)?;
         let (temporary, mut file) = self.temporary()?;
         let written = self.write(&mut file, bytes).and_then(|()| {
@@ -327,7 +330,8 @@ impl Slot<'_> {
         if let Some(found) = &self.found {
             // Only a superuser can set the owner. Otherwise the new file belongs to the host's
             // user, as after a save in an editor.
-            let (user, group) = (rustix::fs::Uid::from_raw(found.st_uid), rustix::fs::Gid::from_raw(found.st_gid));
+            let user = rustix::fs::Uid::from_raw(found.st_uid);
+            let group = rustix::fs::Gid::from_raw(found.st_gid);
             let _ = rustix::fs::fchown(file.as_fd(), Some(user), Some(group));
             rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o7777)).map_err(|e| self.error(e))?;
         }

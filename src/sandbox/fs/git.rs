@@ -91,7 +91,8 @@ pub(crate) enum ConfigPath {
 /// Returns the paths that a git configuration names.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
-    let (mut section, mut paths) = (String::new(), Vec::new());
+    let mut section = String::new();
+    let mut paths = Vec::new();
     for line in config.lines().map(str::trim) {
         // A key may follow its section on the same line.
         let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

@@ -417,7 +417,8 @@ impl Root {
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
         let mut place = Place { folders: Vec::new(), leaf: None };
-        let (mut links, mut changes) = (0, 0);
+        let mut links = 0;
+        let mut changes = 0;
         while let Some(name) = todo.pop() {
             if name == ".." {
                 if place.folders.pop().is_none() {

@@ -1,11 +1,8 @@
 //! The quota of a workspace, the number of files and bytes that it may hold, together with its last
 //! count. Plain data; `space` does the counting.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{fmt, time::Instant};
 
 /// The quota of a workspace. The default has no limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,6 +73,6 @@ pub(super) struct State {
 
 impl Space {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

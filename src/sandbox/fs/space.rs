@@ -158,7 +158,9 @@ impl Root {
     /// Counts everything below the root. Skips what cannot be read: it was removed, or it belongs
     /// to another user.
     fn count_all(&self, wants_bytes: bool) -> WorkspaceUsage {
-        let (mut files, mut bytes, mut folders) = (0_u64, 0_u64, vec![PathBuf::new()]);
+        let mut files = 0_u64;
+        let mut bytes = 0_u64;
+        let mut folders = vec![PathBuf::new()];
         while let Some(folder) = folders.pop() {
             let Ok(dir) = self.open_real(&folder, FOLDER) else { continue };
             let Ok(entries) = Dir::read_from(&dir) else { continue };

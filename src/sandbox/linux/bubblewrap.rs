@@ -156,7 +156,8 @@ impl Linux {
 
 impl Inner {
     fn launch(&self, folder: &Path, exec: Exec, found: &Found, access: Option<ProxyAccess<'_>>) -> Result<Launch, SandboxError> {
-        let (nonce, limits) = (nonce()?, self.policy.limits);
+        let nonce = nonce()?;
+        let limits = self.policy.limits;
         let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
         let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
         macro_rules! add {
@@ -245,7 +246,8 @@ impl Inner {
     /// Mounts covers over what commands may not write or read. A mount point cannot be renamed,
     /// removed or replaced.
     fn cover(&self, found: &Found, add: &mut impl FnMut(&[&std::ffi::OsStr])) {
-        let (root, inside) = (self.root.real_path(), Path::new(WORKSPACE));
+        let root = self.root.real_path();
+        let inside = Path::new(WORKSPACE);
         for path in &found.git {
             add(&["--bind-try".as_ref(), root.join(path).as_os_str(), inside.join(path).as_os_str()]);
         }
@@ -263,7 +265,8 @@ impl Inner {
     }
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let (this, folder) = (self.clone(), exec.working_dir.clone());
+        let this = self.clone();
+        let folder = exec.working_dir.clone();
         let searched = call::blocking(move || {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search()?;

@@ -195,7 +195,8 @@ impl Inner {
     }
 
     async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let (this, folder) = (self.clone(), exec.working_dir.clone());
+        let this = self.clone();
+        let folder = exec.working_dir.clone();
         let (launch, guarded, registration, quota_check) = call::blocking(move || {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search()?;

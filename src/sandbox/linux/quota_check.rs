@@ -62,7 +62,8 @@ impl QuotaCheck {
         {
             return Err(SandboxError::Limit(format!("{excess} first: until then only `rm` and `rmdir` with plain names are run")));
         }
-        let (free, at) = (free(guard.root().real_path()), Instant::now());
+        let free = free(guard.root().real_path());
+        let at = Instant::now();
         Ok(Self { guard: guard.clone(), quota, before, counted: before, free, at, took: Duration::ZERO })
     }
 
@@ -113,7 +114,8 @@ impl QuotaCheck {
         if since < self.took * COUNT_SHARE || (since < COUNT_AGAIN && !self.may_be_over()) {
             return None;
         }
-        let (free, at) = (free(self.guard.root().real_path()), Instant::now());
+        let free = free(self.guard.root().real_path());
+        let at = Instant::now();
         self.counted = self.guard.count();
         (self.free, self.at, self.took) = (free, Instant::now(), at.elapsed());
         self.quota.excess(self.counted).filter(|excess| match excess {

@@ -22,12 +22,13 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
+use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder},
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -142,7 +143,8 @@ impl Proxy {
         let folder = Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
         let socket = folder.0.join("proxy");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
-        let (end, refusals) = (CancellationToken::new(), Arc::default());
+        let end = CancellationToken::new();
+        let refusals = Arc::default();
         let budget = Arc::new(Budget::new(self.bounds.bytes));
         let context = Context { gate: self.gate.clone(), refusals: Arc::clone(&refusals), budget, bounds: self.bounds };
         let loops = tokio::spawn(accept(listener, self.permits.clone(), context, end.clone()));
@@ -189,7 +191,7 @@ impl CommandProxy {
     pub(super) async fn close(mut self) -> Vec<String> {
         self.end.cancel();
         let _ = (&mut self.loops).await;
-        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let refusals = self.refusals.lock();
         refusals.iter().map(|line| format!("[network: {line}]\n")).collect()
     }
 }
@@ -303,7 +305,7 @@ impl Context {
     }
 
     fn report(&self, line: &str) {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = self.refusals.lock();
         if refusals.len() < REFUSALS_MAX {
             refusals.insert(line.to_owned());
         }

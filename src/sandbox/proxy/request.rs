@@ -33,7 +33,8 @@ pub(super) enum RequestKind {
 /// Reads a head. Returns the request and the bytes received after its head; `None` if the client
 /// sent nothing.
 pub(super) async fn read(client: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Request, Vec<u8>)>, Refusal> {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 2048]);
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 2048];
     loop {
         let count = client.read(&mut buffer).await.unwrap_or(0);
         if count == 0 {

@@ -161,7 +161,8 @@ async fn carry(
     timer: &IdleTimer,
     budget: &Budget,
 ) -> Result<(), End> {
-    let (mut buffer, mut left) = (vec![0; BUFFER_BYTES], most);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut left = most;
     while left > 0 {
         let room = BUFFER_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = from.read(buffer.get_mut(..room).unwrap_or_default()).await?;

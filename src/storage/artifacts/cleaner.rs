@@ -1,10 +1,8 @@
 //! Background clean-up of artifacts: once at start and after each interval, until it is stopped or
 //! the store is dropped.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -36,11 +34,13 @@ impl Cleaner {
         };
         // A new token for each start: the previous one may be cancelled.
         let stop = CancellationToken::new();
-        let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
+        let weak = Arc::downgrade(inner);
+        let stopped = stop.clone();
         let task = runtime.spawn(async move {
             while let Some(inner) = weak.upgrade() {
                 let interval = inner.settings.cleanup_interval.max(Duration::from_millis(1));
-                let (workers, token) = (inner.workers.clone(), stopped.clone());
+                let workers = inner.workers.clone();
+                let token = stopped.clone();
                 let cleaned = run(&workers, move || inner.clean(inner.settings.max_age, &token)).await;
                 if let Err(error) = cleaned {
                     tracing::warn!("the clean-up of artifacts failed: {error}");

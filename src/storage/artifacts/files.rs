@@ -242,7 +242,8 @@ impl Files {
     pub(super) fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
         let Some((mut file, len)) = self.file(owner, id)? else { return Ok(None) };
         let len = len.min(ARTIFACT_BYTES_MAX as u64);
-        let (start, end) = (range.start.min(len), range.end.min(len));
+        let start = range.start.min(len);
+        let end = range.end.min(len);
         let mut content = Vec::with_capacity(usize::try_from(end.saturating_sub(start)).unwrap_or_default());
         file.seek(SeekFrom::Start(start))?;
         file.take(end.saturating_sub(start)).read_to_end(&mut content)?;
@@ -388,7 +389,8 @@ fn from_iso(text: &str) -> Option<Timestamp> {
     // Days from the civil date, the inverse of `Timestamp`'s display; years begin in March.
     let year = if *month <= 2 { year - 1 } else { *year };
     let from_march = (month + 9) % 12;
-    let (era, of_era) = (year / 400, year % 400);
+    let era = year / 400;
+    let of_era = year % 400;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * from_march + 2) / 5 + day - 1;
     let days = days.checked_sub(719_468)?;
     Some(Timestamp((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli))

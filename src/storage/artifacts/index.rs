@@ -3,12 +3,8 @@
 //! An index is read from disk on first use. Its lock is held while names change, never while
 //! contents are written, flushed, hashed or compared.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use callboard_actors::{
     ids::ArtifactId,
@@ -233,7 +229,9 @@ impl ArtifactIndexes {
     /// until 80 % of that are left.
     pub(super) fn clean(&self, max_age: Duration, bytes_max: u64, now: Timestamp, stop: &CancellationToken) -> io::Result<Cleaned> {
         self.files.remove_abandoned();
-        let (mut cleaned, mut left, mut total) = (Cleaned::default(), Vec::new(), 0u64);
+        let mut cleaned = Cleaned::default();
+        let mut left = Vec::new();
+        let mut total = 0u64;
         for folder in self.files.tenants()? {
             let tenant = self.tenant(&folder);
             let mut tenant = lock(&tenant);

@@ -18,14 +18,8 @@ mod cleaner;
 mod files;
 mod index;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    ops::Range,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::BTreeMap, fmt, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use callboard_actors::{
@@ -97,7 +91,7 @@ struct Inner {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Converts an I/O error without its path.
@@ -220,7 +214,8 @@ impl Inner {
 impl ArtifactStore for FileArtifacts {
     fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
         Box::pin(async move {
-            let (size, max) = (content.len() as u64, ARTIFACT_BYTES_MAX as u64);
+            let size = content.len() as u64;
+            let max = ARTIFACT_BYTES_MAX as u64;
             if size > max {
                 return Err(ArtifactError::TooLarge { size, max });
             }
@@ -256,7 +251,8 @@ impl ArtifactStore for FileArtifacts {
     }
 
     fn bound(&self, tenant: &TenantId, bytes_max: Option<u64>) {
-        let (mut bounds, folder) = (lock(&self.inner.bounds), Owner::tenant_folder(tenant));
+        let mut bounds = lock(&self.inner.bounds);
+        let folder = Owner::tenant_folder(tenant);
         match bytes_max {
             Some(bytes_max) => drop(bounds.insert(folder, bytes_max)),
             None => drop(bounds.remove(&folder)),

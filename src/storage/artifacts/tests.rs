@@ -262,11 +262,13 @@ async fn a_reader_keeps_what_is_removed_while_he_reads() {
 #[tokio::test]
 async fn two_processes_over_one_folder_see_one_truth() {
     let place = Place::new();
-    let (one, two) = (place.open(settings()).await, place.open(settings()).await);
+    let one = place.open(settings()).await;
+    let two = place.open(settings()).await;
     let owner = owner("t", "c");
     put(&one, &owner, b"a").await;
     put(&two, &owner, b"b").await;
-    let (a, b) = (ArtifactId::from_content(b"a"), ArtifactId::from_content(b"b"));
+    let a = ArtifactId::from_content(b"a");
+    let b = ArtifactId::from_content(b"b");
 
     assert!(has(&two, &owner, &a).await && has(&one, &owner, &b).await);
     place.clock.advance_ms(1001);

@@ -1,8 +1,9 @@
 //! Checkpoints of the write-ahead log, on a separate thread so that no commit waits for one.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -56,7 +57,7 @@ enum Task {
 
 impl Checkpoints {
     fn lock(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.notes.lock()
     }
 
     /// Called by the writer: a commit added `bytes` to the log.
@@ -87,7 +88,7 @@ impl Checkpoints {
     }
 
     fn make(&self, conn: &Connection) -> rusqlite::Result<i64> {
-        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let _running = self.running.lock();
         // Passive: does not wait for readers. Returns the number of pages in the log.
         conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
     }
@@ -95,7 +96,7 @@ impl Checkpoints {
     /// Truncates the log, so that deleted data is no longer readable in it. Waits for readers as
     /// long as the connection's busy timeout.
     pub(super) fn empty_log(&self, conn: &Connection) -> Result<(), StoreError> {
-        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let _running = self.running.lock();
         let is_busy =
             conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)).map_err(|error| failed_read(&error))?;
         if is_busy == 0 { Ok(()) } else { Err(unavailable("its log is in use; try again")) }
@@ -111,10 +112,11 @@ impl Checkpoints {
         // Wakes at once for a long log or for closing. For deleted data alone it waits
         // `ERASED_DELAY` more, so that one truncation serves several deletions.
         let is_idle = |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.has_erased && !notes.is_closed;
-        let mut notes = self.bell.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.lock();
+        self.bell.wait_while(&mut notes, is_idle);
         if notes.bytes < LOG_BYTES && !notes.is_closed {
             let goes_on = |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.is_closed;
-            notes = self.bell.wait_timeout_while(notes, ERASED_DELAY, goes_on).unwrap_or_else(PoisonError::into_inner).0;
+            self.bell.wait_while_for(&mut notes, goes_on, ERASED_DELAY);
         }
         notes.bytes = 0;
         let task = if std::mem::take(&mut notes.has_erased) { Task::Empty } else { Task::Move };

@@ -1,10 +1,8 @@
 //! Counts a store's threads, so that closing can wait for them with a timeout. (`JoinHandle::join`
 //! has none.)
 
-use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::{sync::Arc, time::Duration};
 
 #[derive(Debug, Default)]
 pub(super) struct Gate {
@@ -18,7 +16,7 @@ pub(super) struct Pass(Arc<Gate>);
 
 impl Gate {
     fn lock(&self) -> MutexGuard<'_, usize> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock()
     }
 
     pub(super) fn enter(self: &Arc<Self>) -> Pass {
@@ -28,8 +26,8 @@ impl Gate {
 
     /// Waits until at most `left` threads run; `false` on timeout.
     pub(super) fn wait(&self, left: usize, within: Duration) -> bool {
-        let waited = self.bell.wait_timeout_while(self.lock(), within, |inside| *inside > left);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let mut inside = self.lock();
+        !self.bell.wait_while_for(&mut inside, |inside| *inside > left, within).timed_out()
     }
 }
 

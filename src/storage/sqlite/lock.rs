@@ -61,7 +61,8 @@ impl SessionLock {
         let failed = |error: io::Error| LockError::Unavailable { message: error.kind().to_string() };
         // Digests, because two ids may exceed the length of a file name. Separate ones, because a
         // tenant chooses only the second id.
-        let (tenant, id) = (digest(scope.tenant.as_str().as_bytes()), digest(scope.conversation.as_str().as_bytes()));
+        let tenant = digest(scope.tenant.as_str().as_bytes());
+        let id = digest(scope.conversation.as_str().as_bytes());
         let path = super::open::beside(database, &format!("-lock-{tenant:016x}{id:016x}"));
         for _ in 0..TRIES {
             let file = open(&path).map_err(failed)?;

@@ -122,10 +122,12 @@ impl Sqlite {
         let no_thread = |error: std::io::Error| unavailable(error.kind().to_string());
         // If a step fails, dropping `store` ends the threads started before it.
         for _ in 0..options.readers.max(1) {
-            let (readers, conn) = (Arc::clone(&store.readers), open::another(&store.path, options, false)?);
+            let readers = Arc::clone(&store.readers);
+            let conn = open::another(&store.path, options, false)?;
             gate::spawn(&store.gate, "callboard-sqlite-read", move || readers.run(conn)).map_err(no_thread)?;
         }
-        let (checkpoints, aside) = (Arc::clone(&store.checkpoints), open::another(&store.path, options, true)?);
+        let checkpoints = Arc::clone(&store.checkpoints);
+        let aside = open::another(&store.path, options, true)?;
         if has_log {
             // After a crash the log may contain data deleted before it.
             store.checkpoints.note_erased();
@@ -244,7 +246,8 @@ impl SessionBackend for Sqlite {
     }
 
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        let (path, checkpoints) = (self.path.clone(), Arc::clone(&self.checkpoints));
+        let path = self.path.clone();
+        let checkpoints = Arc::clone(&self.checkpoints);
         let (sender, receiver) = oneshot::channel();
         let scrub = move || {
             let conn = open::another(&path, &SqliteOptions::default(), true);
@@ -259,7 +262,8 @@ impl SessionBackend for Sqlite {
 
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         self.signal_end();
-        let (gate, queue) = (Arc::clone(&self.gate), Arc::clone(&self.queue));
+        let gate = Arc::clone(&self.gate);
+        let queue = Arc::clone(&self.queue);
         let (sender, receiver) = oneshot::channel();
         // Real time, not `tokio::time`: a test that pauses the clock does not pause the disk.
         let wait = move || {

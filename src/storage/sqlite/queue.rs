@@ -2,10 +2,10 @@
 //! writer does. Waiting appends of one conversation are joined into one, since each costs a
 //! savepoint and an update of the head row, and a commit takes a limited number of members.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::{HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -67,14 +67,16 @@ struct Put {
 impl Line {
     /// Adds a job, joining it with a waiting append if possible.
     fn put(&mut self, job: Job) -> Put {
-        let (bytes, awaited) = (job.size(), usize::from(job.is_awaited()));
+        let bytes = job.size();
+        let awaited = usize::from(job.is_awaited());
         match job {
             Job::Append(next) => {
                 let Some(append) = self.open_for(&next) else {
                     self.push(Job::Append(next));
                     return Put { bytes, members: 1, awaited };
                 };
-                let (before, was_awaited) = (append.size(), usize::from(append.durability == Durability::Awaited));
+                let before = append.size();
+                let was_awaited = usize::from(append.durability == Durability::Awaited);
                 join(append, next);
                 Put { bytes: append.size().saturating_sub(before), members: 0, awaited: awaited.saturating_sub(was_awaited) }
             }
@@ -216,7 +218,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 
     /// Queues a job. If the queue is full or closed, refuses it at once, on the caller's thread.
@@ -243,14 +245,15 @@ impl Queue {
                 if lines.is_closed {
                     return None;
                 }
-                lines = self.bell.wait(lines).unwrap_or_else(PoisonError::into_inner);
+                self.bell.wait(&mut lines);
             } else if let Some(wait) = lines.grouping_delay() {
-                lines = self.bell.wait_timeout(lines, wait).unwrap_or_else(PoisonError::into_inner).0;
+                self.bell.wait_for(&mut lines, wait);
             } else {
                 break;
             }
         }
-        let (mut jobs, mut bytes) = (Vec::with_capacity(lines.count.min(COMMIT_JOBS_MAX)), 0);
+        let mut jobs = Vec::with_capacity(lines.count.min(COMMIT_JOBS_MAX));
+        let mut bytes = 0;
         while jobs.len() < COMMIT_JOBS_MAX {
             // The first member is taken whatever its size.
             let room = if jobs.is_empty() { None } else { Some(COMMIT_BYTES_MAX.saturating_sub(bytes)) };
@@ -344,7 +347,7 @@ mod tests {
         job.expected = if after == 0 { Head::default() } else { Head { epoch: Epoch(1), seq: Seq(after) } };
         job.entries = (1..=count).map(|n| StoredEntry { seq: Seq(after + n), bytes: vec![0; 10].into() }).collect();
         let results = results.clone();
-        job.done = Box::new(move |result| results.lock().unwrap().push(if result.is_ok() { after } else { 1000 + after }));
+        job.done = Box::new(move |result| results.lock().push(if result.is_ok() { after } else { 1000 + after }));
         Job::Append(job)
     }
 
@@ -355,7 +358,8 @@ mod tests {
 
     #[test]
     fn waiting_appends_of_a_conversation_are_joined_and_answered_in_order() {
-        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
+        let queue = Queue::new(usize::MAX);
+        let results = Arc::default();
         for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Deferred), (5, 1, Durability::Awaited)] {
             queue.push(behind(after, count, durability, &results));
         }
@@ -369,12 +373,13 @@ mod tests {
         assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
         assert_eq!((append.expected, append.check(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
         jobs.into_iter().for_each(|job| job.finish(Ok(Change { found: true, ..Change::default() })));
-        assert_eq!(*results.lock().unwrap(), [0, 2, 5, 6]);
+        assert_eq!(*results.lock(), [0, 2, 5, 6]);
     }
 
     #[test]
     fn appends_are_not_joined_across_epochs_gaps_other_changes_or_size_limits() {
-        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
+        let queue = Queue::new(usize::MAX);
+        let results = Arc::default();
         let scope = || Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
         let in_line = |queue: &Queue| sizes(queue).0;
 
@@ -413,7 +418,8 @@ mod tests {
 
     #[test]
     fn an_append_joined_to_one_whose_callback_panics_is_still_answered() {
-        let (queue, results) = (Queue::new(usize::MAX), Arc::default());
+        let queue = Queue::new(usize::MAX);
+        let results = Arc::default();
         let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &results) else { unreachable!() };
         first.done = Box::new(|_| panic!("provoked by the test"));
         queue.push(Job::Append(first));
@@ -423,7 +429,7 @@ mod tests {
         let panicked = catch_unwind(AssertUnwindSafe(|| job.finish(Ok(Change { found: true, ..Change::default() })))).is_err();
 
         assert!(panicked);
-        assert_eq!(*results.lock().unwrap(), [1]);
+        assert_eq!(*results.lock(), [1]);
     }
 
     #[test]

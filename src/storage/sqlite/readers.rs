@@ -1,10 +1,11 @@
 //! Reader threads, each with a read-only connection. A read is one transaction and ends with its
 //! call.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use callboard_actors::ports::{BoxFuture, StoreError};
@@ -33,7 +34,7 @@ struct Line {
 
 impl Readers {
     fn lock(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 
     /// Runs a read on one of the threads. A read whose caller was dropped is skipped.
@@ -79,7 +80,8 @@ impl Readers {
 
     fn next(&self) -> Option<Task> {
         let is_idle = |line: &mut Line| line.tasks.is_empty() && !line.is_closed;
-        let mut line = self.bell.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.lock();
+        self.bell.wait_while(&mut line, is_idle);
         if line.is_closed { None } else { line.tasks.pop_front() }
     }
 

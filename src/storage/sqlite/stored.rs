@@ -1,10 +1,8 @@
 //! Stored bytes of each tenant: counted in the file once, then updated by the writer. Changes by
 //! another process are seen after a restart.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
 
 use callboard_actors::ids::TenantId;
 
@@ -13,7 +11,7 @@ pub(super) struct Stored(Mutex<HashMap<TenantId, u64>>);
 
 impl Stored {
     fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The stored bytes of a tenant, if they were counted.

@@ -78,7 +78,10 @@ fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteErro
     let place = find(conn, &append.scope)?;
     let found = place.map(|(_, head)| head).unwrap_or_default();
     let head = append.check(found).map_err(WriteError::Append)?;
-    let (epoch, seq, open, wake_at) = (int(head.epoch.0), int(head.seq.0), code(append.open), append.wake_at.map(|at| int(at.0)));
+    let epoch = int(head.epoch.0);
+    let seq = int(head.seq.0);
+    let open = code(append.open);
+    let wake_at = append.wake_at.map(|at| int(at.0));
     let bytes = int(append.entries.iter().map(|entry| entry.bytes.len() as u64).sum());
     let conv = match place {
         Some((conv, _)) => {
@@ -91,7 +94,8 @@ fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteErro
         None => {
             let sql = "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at, bytes) \
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)";
-            let (tenant, id) = (append.scope.tenant.as_str(), append.scope.conversation.as_str());
+            let tenant = append.scope.tenant.as_str();
+            let id = append.scope.conversation.as_str();
             conn.prepare_cached(sql)?.insert(params![tenant, id, epoch, seq, open, wake_at, now, bytes])?
         }
     };

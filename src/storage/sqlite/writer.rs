@@ -135,7 +135,9 @@ impl Writer {
     }
 
     fn count(&self, jobs: &[Job], results: &Results) {
-        let (mut appends, mut bytes, mut written) = (0, 0, 0);
+        let mut appends = 0;
+        let mut bytes = 0;
+        let mut written = 0;
         let mut has_erased = false;
         for (job, change) in jobs.iter().zip(results).filter_map(|(job, result)| Some((job, result.as_ref().ok()?))) {
             self.stored.changed(job.tenant(), change.bytes);

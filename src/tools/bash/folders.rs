@@ -1,10 +1,10 @@
 //! The folder in which each conversation's next command starts. Held in memory, so a restart
 //! forgets it.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use callboard_actors::ids::Scope;
@@ -28,7 +28,7 @@ struct Known {
 impl Folders {
     /// The folder where the next command starts; `None`: the workspace itself.
     pub(super) fn get(&self, scope: &Scope) -> Option<PathBuf> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.turn += 1;
         let turn = known.turn;
         known.folders.get_mut(scope).map(|(folder, used)| {
@@ -39,7 +39,7 @@ impl Folders {
 
     /// Records the folder in which a command ended.
     pub(super) fn keep(&self, scope: &Scope, folder: &Path) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.turn += 1;
         let turn = known.turn;
         if folder.as_os_str().is_empty() {
@@ -61,9 +61,8 @@ mod tests {
 
     #[test]
     fn each_conversation_has_its_folder_and_the_oldest_is_forgotten() {
-        let (folders, scope) = (Folders::default(), |tenant: &str, n: usize| {
-            Scope::new(tenant.try_into().unwrap(), format!("c{n}").as_str().try_into().unwrap())
-        });
+        let folders = Folders::default();
+        let scope = |tenant: &str, n: usize| Scope::new(tenant.try_into().unwrap(), format!("c{n}").as_str().try_into().unwrap());
 
         (0..=CONVERSATIONS_MAX).for_each(|n| folders.keep(&scope("a", n), Path::new("sub")));
         folders.keep(&scope("a", 7), Path::new(""));

@@ -207,7 +207,8 @@ impl<'a> Writer<'a> {
     fn write(mut self, html: &str, without_noise: bool) -> Result<Option<Page>, ToolError> {
         let mut scanner = Scanner::new(html);
         let mut skip: Option<(String, usize)> = None;
-        let (mut based, mut count) = (false, 0_usize);
+        let mut based = false;
+        let mut count = 0_usize;
         while let Some(token) = scanner.next() {
             count += 1;
             if count.is_multiple_of(4096) && self.cancel.is_cancelled() {

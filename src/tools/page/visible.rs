@@ -10,7 +10,8 @@ pub(in crate::tools) fn visible(text: &str) -> (Cow<'_, str>, usize) {
     if !text.contains(is_invisible) {
         return (Cow::Borrowed(text), 0);
     }
-    let (mut out, mut removed) = (String::with_capacity(text.len()), 0);
+    let mut out = String::with_capacity(text.len());
+    let mut removed = 0;
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         match c {

@@ -50,7 +50,8 @@ fn with_content(filter: &str, content: &[u8]) -> Vec<u8> {
 
 /// A gibibyte of spaces, deflated.
 fn bomb() -> Vec<u8> {
-    let (piece, mut deflated) = (vec![b' '; 16 << 20], Vec::with_capacity(1 << 20));
+    let piece = vec![b' '; 16 << 20];
+    let mut deflated = Vec::with_capacity(1 << 20);
     let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
     compress.compress_vec(&piece, &mut deflated, flate2::FlushCompress::Full).unwrap();
     assert_eq!(compress.total_in(), 16 << 20);
@@ -170,7 +171,8 @@ fn a_reader_is_confined_before_it_is_given_anything() {
     let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
 
     wait_for("the filter", || of("status").contains("Seccomp:\t2"));
-    let (status, limits) = (of("status"), of("limits"));
+    let status = of("status");
+    let limits = of("limits");
     child.stdin.take().unwrap().write_all(&pdf(["x"])).unwrap();
     let ended = child.wait_with_output().unwrap();
 

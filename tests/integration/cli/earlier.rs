@@ -67,7 +67,8 @@ fn the_earlier_store_holds_every_kind_of_entry() {
     let mut rows = store.prepare("SELECT body FROM journal").unwrap();
     let bodies = rows.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap().map(Result::unwrap);
 
-    let (mut kinds, mut emptied) = (BTreeSet::new(), 0);
+    let mut kinds = BTreeSet::new();
+    let mut emptied = 0;
     for body in bodies {
         match serde_json::from_slice::<Value>(&body) {
             Ok(entry) => drop(kinds.insert(entry["kind"].as_str().unwrap().to_owned())),
@@ -126,7 +127,8 @@ fn conversations_of_an_earlier_version_go_on() {
         home.run(&["run", "--db", &store, "--session", id, "Where is RETRY_CAP_MS?"]).well();
 
         let after = home.run(&["sessions", "export", "--db", &store, id]).well().json();
-        let (before, after) = (before["rounds"].as_array().unwrap(), after["rounds"].as_array().unwrap());
+        let before = before["rounds"].as_array().unwrap();
+        let after = after["rounds"].as_array().unwrap();
         assert_eq!((before.len() + 1, &before[..]), (after.len(), &after[..before.len()]), "{id}");
     }
 }

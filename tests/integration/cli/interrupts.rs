@@ -47,7 +47,8 @@ async fn ctrl_c_ends_model_and_tools_and_leaves_a_valid_session() {
     let home = Home::new();
     let Some(slow) = Slow::where_it_can_be_killed(&home, "ctrl_c_ends_model_and_tools_and_leaves_a_valid_session") else { return };
     let server = ModelServer::start([slow.call()]).await;
-    let (url, more) = (server.url(), ["Wait."]);
+    let url = server.url();
+    let more = ["Wait."];
     let args = args(&url, &more);
     let child = home.command(&args).spawn().unwrap();
 
@@ -77,7 +78,8 @@ async fn ctrl_c_while_the_model_streams_keeps_the_text_so_far() {
     let home = Home::new();
     let begun: String = anthropic_text("So far").iter().take(3).map(|event| format!("data: {event}\n\n")).collect();
     let server = ModelServer::start([Reply::stream().send(begun).then(Step::Stall)]).await;
-    let (url, more) = (server.url(), ["Speak.", "--json"]);
+    let url = server.url();
+    let more = ["Speak.", "--json"];
     let args = args(&url, &more);
     let mut child = home.command(&args).spawn().unwrap();
 
@@ -100,7 +102,8 @@ async fn a_killed_run_is_taken_up_again_and_repeats_no_once_tool() {
     let home = Home::new();
     let Some(slow) = Slow::where_it_can_be_killed(&home, "a_killed_run_is_taken_up_again_and_repeats_no_once_tool") else { return };
     let server = ModelServer::start([slow.call()]).await;
-    let (url, more) = (server.url(), ["Wait."]);
+    let url = server.url();
+    let more = ["Wait."];
     let started = args(&url, &more);
     let child = home.command(&started).spawn().unwrap();
     wait_for("the tool's start", || home.work().join("began").exists());
@@ -124,7 +127,8 @@ async fn without_resume_an_open_round_is_closed_with_a_note() {
     let home = Home::new();
     let Some(slow) = Slow::where_it_can_be_killed(&home, "without_resume_an_open_round_is_closed_with_a_note") else { return };
     let server = ModelServer::start([slow.call()]).await;
-    let (url, more) = (server.url(), ["Wait."]);
+    let url = server.url();
+    let more = ["Wait."];
     let started = args(&url, &more);
     let child = home.command(&started).spawn().unwrap();
     wait_for("the tool's start", || home.work().join("began").exists());
@@ -145,7 +149,8 @@ async fn a_second_process_on_a_session_is_refused() {
     let home = Home::new();
     let Some(slow) = Slow::where_it_can_be_killed(&home, "a_second_process_on_a_session_is_refused") else { return };
     let server = ModelServer::start([slow.call()]).await;
-    let (url, more) = (server.url(), ["Wait."]);
+    let url = server.url();
+    let more = ["Wait."];
     let first_args = args(&url, &more);
     let first = home.command(&first_args).spawn().unwrap();
     wait_for("the tool's start", || home.work().join("began").exists());

@@ -147,7 +147,10 @@ async fn no_command_writes_what_a_terminal_obeys() {
     let url = server.url();
     let workspace = folder.display().to_string();
     let file = |name: &str| folder.join(name).display().to_string();
-    let (bad, servers, lines, skills) = (file("bad.toml"), file("servers.json"), file("lines.txt"), file("skills"));
+    let bad = file("bad.toml");
+    let servers = file("servers.json");
+    let lines = file("lines.txt");
+    let skills = file("skills");
     let model = ["--provider", "anthropic", "--base-url", &url, "--workspace", &workspace, "--sandbox", "none"];
     let with =
         |command: &[&str], more: &[&str]| -> Vec<String> { [command, &model, more].concat().into_iter().map(str::to_owned).collect() };

@@ -8,10 +8,11 @@ mod resumes;
 mod tools;
 mod watchers;
 
+use parking_lot::Mutex;
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, Command},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use reqwest::{Method, StatusCode};
@@ -53,7 +54,7 @@ fn collect(from: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
     let to = text.clone();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let mut text = to.lock().unwrap();
+            let mut text = to.lock();
             text.push_str(&line);
             text.push('\n');
         }
@@ -75,11 +76,12 @@ impl Served {
     /// Waits for the first line of a command.
     pub fn of(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
-        let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
+        let out = collect(child.stdout.take().unwrap());
+        let err = collect(child.stderr.take().unwrap());
         let mut served =
             Self { child: Some(child), url: String::new(), out, err, client: callboard::tls::client_builder().unwrap().build().unwrap() };
         wait_for("the first line of serve", || {
-            let log = served.err.lock().unwrap().clone();
+            let log = served.err.lock().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "{log}");
             match log.lines().find_map(|line| line.split_once(" serves at ")) {
@@ -94,11 +96,11 @@ impl Served {
     }
 
     pub fn err(&self) -> String {
-        self.err.lock().unwrap().clone()
+        self.err.lock().clone()
     }
 
     pub fn out(&self) -> String {
-        self.out.lock().unwrap().clone()
+        self.out.lock().clone()
     }
 
     /// Waits until its output contains a text.
@@ -232,7 +234,9 @@ fn what_serve_cannot_do_is_one_line() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
     let home = Home::new();
-    let (a, b, c) = (Key::new(&home), Key::new(&home), Key::new(&home));
+    let a = Key::new(&home);
+    let b = Key::new(&home);
+    let c = Key::new(&home);
     let tenant = |id: &str, key: &Key| format!("[[tenant]]\nid = \"{id}\"\nkey_sha256 = \"{}\"\n", key.hash);
     configure(&home, &[tenant("acme", &a), tenant("beta", &b)].concat());
     let served = Served::start(&home, &[]);

@@ -69,7 +69,8 @@ fn a_session_is_forked_at_a_round_and_rewound_to_one() {
     let left = whole["rounds"][2]["start"].as_u64().unwrap();
     assert_eq!(forked, json!({"conversation_id": "two", "messages": left, "rounds": 2}));
     assert_eq!(rewound, json!({"conversation_id": "one", "messages": left, "rounds": 2}));
-    let (one, two) = (home.run(&["sessions", "export", "one"]).well().json(), home.run(&["sessions", "export", "two"]).well().json());
+    let one = home.run(&["sessions", "export", "one"]).well().json();
+    let two = home.run(&["sessions", "export", "two"]).well().json();
     assert_eq!((&one["messages"], &one["rounds"]), (&two["messages"], &two["rounds"]));
     assert_eq!(&one["rounds"].as_array().unwrap()[..], &rounds[..2]);
     assert!(again.code == Some(1) && again.err.contains("session `two` already exists"), "{}", again.err);
@@ -216,7 +217,8 @@ fn damage_last_prompt(file: &std::path::Path) {
 /// Files of artifacts, with their metadata.
 fn artifacts(home: &Home) -> usize {
     let folder = home.path().join("home/.local/share/callboard/artifacts");
-    let (mut open, mut found) = (vec![folder], 0);
+    let mut open = vec![folder];
+    let mut found = 0;
     while let Some(next) = open.pop() {
         for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
             match entry.file_type().unwrap().is_dir() {

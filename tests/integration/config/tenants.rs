@@ -106,7 +106,8 @@ fn what_show_prints_of_tenants_means_the_same() {
     assert_eq!(again.tenants.len(), 2);
     for (one, other) in config.tenants.iter().zip(&again.tenants) {
         // Paths are printed absolute, so the expected folder of skills is, too.
-        let (mut one, mut other) = (one.clone(), other.clone());
+        let mut one = one.clone();
+        let mut other = other.clone();
         assert!(other.skills.is_none() || other.skills.as_ref().unwrap().is_absolute());
         (one.skills, other.skills) = (None, None);
         assert!(one.is_same_setup(&other), "{one:?}\n{other:?}");

@@ -1,7 +1,7 @@
 //! The operator's routes: what they request from the program, and that other callers get 404 or
 //! 401.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use callboard::http::{MadeKey, OperatorError, Reloaded, TenantPut, new_key};
 use callboard_actors::ports::BoxFuture;
@@ -17,7 +17,7 @@ struct Program {
 
 impl Program {
     fn note<T: Send + 'static>(&self, what: String, answer: Result<T, OperatorError>) -> BoxFuture<'_, Result<T, OperatorError>> {
-        self.asked.lock().unwrap().push(what);
+        self.asked.lock().push(what);
         Box::pin(std::future::ready(answer))
     }
 }
@@ -40,7 +40,7 @@ impl Operator for Program {
     fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
         let key = new_key();
         let hash = KeyHash::from_key(&key);
-        let keys = self.keys.lock().unwrap().clone().unwrap();
+        let keys = self.keys.lock().clone().unwrap();
         if replace {
             keys.remove_tenant(&id);
         }
@@ -57,7 +57,7 @@ async fn start() -> (Server, Arc<Program>) {
     let program = Arc::new(Program::default());
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
     let server = Server::with(model, Setting { operator: Some(program.clone()), ..Setting::default() }).await;
-    *program.keys.lock().unwrap() = Some(server.keys.clone());
+    *program.keys.lock() = Some(server.keys.clone());
     server.send("c", "hello").await;
     (server, program)
 }
@@ -98,7 +98,7 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     assert_eq!(body(admin(&server, Method::POST, "/v1/admin/reload", "").await).await["added"], json!(["new"]));
     assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/tenants/unknown/pause", "").await).await, (404, "not_found".into()));
     assert_eq!(
-        *program.asked.lock().unwrap(),
+        *program.asked.lock(),
         [r#"put new {"weight":2}"#, r#"put new {"wieght":2}"#, r#"quota acme {"weight":3}"#, "key acme true", "reload"]
     );
 }
@@ -124,7 +124,7 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
         let anonymous = soon(server.client.request(method.clone(), server.url(path)).send()).await.unwrap();
         assert_eq!(anonymous.status(), 401, "{method} {path}");
     }
-    assert!(program.asked.lock().unwrap().is_empty());
+    assert!(program.asked.lock().is_empty());
     let figures = admin(&server, Method::GET, "/metrics", "").await;
     assert!(soon(figures.text()).await.unwrap().contains("callboard_"));
 }

@@ -14,7 +14,8 @@ async fn a_drain_loses_no_turn() {
         })
         .collect();
     soon(model.until(|counts| counts.started == BUSY)).await;
-    let (host, address) = (server.host.clone(), server.address);
+    let host = server.host.clone();
+    let address = server.address;
 
     let served = server.end().await;
 

@@ -138,7 +138,8 @@ async fn body(response: Response) -> Value {
 
 /// Checks the form of a problem document; returns its status and code.
 async fn problem(response: Response) -> (u16, String) {
-    let (status, media) = (response.status().as_u16(), response.headers()["content-type"].to_str().unwrap().to_owned());
+    let status = response.status().as_u16();
+    let media = response.headers()["content-type"].to_str().unwrap().to_owned();
     let problem = body(response).await;
     assert_eq!(media, "application/problem+json", "{problem}");
     assert_eq!(problem["status"], status, "{problem}");
@@ -174,7 +175,8 @@ impl Sse {
     async fn next(&mut self) -> Option<Sent> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
-                let (block, rest) = (block.to_owned(), rest.to_owned());
+                let block = block.to_owned();
+                let rest = rest.to_owned();
                 self.text = rest;
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim_start().to_owned());
                 if block.starts_with(':') {

@@ -77,7 +77,8 @@ async fn one_connection_of_http_2_carries_prompts_beside_an_open_stream_of_event
 
     assert_eq!((response.version(), response.status()), (reqwest::Version::HTTP_2, StatusCode::OK));
     assert_eq!(body(response).await["text"], "yes");
-    let (mut events, mut ends) = (Sse::of(watched), 0);
+    let mut events = Sse::of(watched);
+    let mut ends = 0;
     while ends < 2 {
         ends += usize::from(soon(events.next()).await.expect("the stream goes on").event == "round_finished");
     }

@@ -70,16 +70,17 @@ async fn a_modern_server_is_used_without_a_handshake() {
 
 /// Serves one request per connection; the answer depends on the method. Records methods and
 /// headers.
-async fn http_peer(answers: fn(&str, &serde_json::Value) -> (u16, String)) -> (u16, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+async fn http_peer(answers: fn(&str, &serde_json::Value) -> (u16, String)) -> (u16, std::sync::Arc<parking_lot::Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
     let record = seen.clone();
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             let record = record.clone();
             tokio::spawn(async move {
-                let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+                let mut text = Vec::new();
+                let mut buffer = [0; 4096];
                 loop {
                     let Ok(read) = socket.read(&mut buffer).await else { return };
                     text.extend_from_slice(&buffer[..read]);
@@ -96,7 +97,7 @@ async fn http_peer(answers: fn(&str, &serde_json::Value) -> (u16, String)) -> (u
                     }
                     let message: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
                     let method = message["method"].as_str().unwrap_or_default().to_owned();
-                    record.lock().unwrap().push(format!("{method}\n{}", head.to_ascii_lowercase()));
+                    record.lock().push(format!("{method}\n{}", head.to_ascii_lowercase()));
                     let (status, body) = answers(&method, &message);
                     let answer = format!(
                         "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -144,7 +145,7 @@ async fn a_modern_server_over_http_gets_its_headers() {
     let answer = call(&server, "echo", "{}").await.unwrap();
 
     assert_eq!((answer.as_str(), server.era().await), ("[Text(\"over HTTP\")]", Some(Era::Modern)));
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock();
     let called = seen.iter().find(|request| request.starts_with("tools/call")).unwrap();
     for header in
         ["authorization: bearer fake-token-0123456789", "mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: echo"]

@@ -11,7 +11,8 @@ use super::{Stage, call, run};
 #[tokio::test]
 async fn a_tool_with_an_unusable_schema_is_left_out_and_stops_no_host() {
     let stage = Stage::new();
-    let (config, mut other) = (stage.peer("loop"), stage.peer("plain"));
+    let config = stage.peer("loop");
+    let mut other = stage.peer("plain");
     other.name = "other".to_owned();
 
     let (tools, notes) = mcp::tools(&[config, other], &stage.pool, &stage.tenant, &stage.pins).await;
@@ -28,7 +29,9 @@ async fn a_tool_with_an_unusable_schema_is_left_out_and_stops_no_host() {
 #[tokio::test]
 async fn ten_thousand_tools_of_one_server_leave_room_for_the_others() {
     let stage = Stage::new();
-    let (mut many, mut large, mut plain) = (stage.peer("thousands"), stage.peer("large"), stage.peer("plain"));
+    let mut many = stage.peer("thousands");
+    let mut large = stage.peer("large");
+    let mut plain = stage.peer("plain");
     (large.name, plain.name) = ("large".to_owned(), "plain".to_owned());
 
     let (tools, notes) = mcp::tools(&[many.clone(), large, plain], &stage.pool, &stage.tenant, &stage.pins).await;

@@ -1,10 +1,7 @@
 //! A small OpenTelemetry collector: accepts OTLP over HTTP and keeps the requests.
 
-use std::{
-    collections::BTreeMap,
-    io::Read as _,
-    sync::{Arc, Mutex},
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, io::Read as _, sync::Arc};
 
 use opentelemetry_proto::tonic::{
     collector::{metrics::v1::ExportMetricsServiceRequest, trace::v1::ExportTraceServiceRequest},
@@ -48,24 +45,25 @@ impl Collector {
 
     /// Whether any request contains these bytes.
     pub fn holds(&self, needle: &str) -> bool {
-        let received = self.received.lock().unwrap();
+        let received = self.received.lock();
         received.iter().any(|request| request.body.windows(needle.len()).any(|window| window == needle.as_bytes()))
     }
 
     pub fn requests(&self) -> usize {
-        self.received.lock().unwrap().len()
+        self.received.lock().len()
     }
 
     /// The headers of the first request to a path.
     pub fn headers(&self, path: &str) -> BTreeMap<String, String> {
-        let received = self.received.lock().unwrap();
+        let received = self.received.lock();
         received.iter().find(|request| request.path == path).map(|request| request.headers.clone()).unwrap_or_default()
     }
 
     /// All spans, and the attributes of their resource.
     pub fn spans(&self) -> (Vec<Span>, BTreeMap<String, String>) {
-        let (mut spans, mut resource) = (Vec::new(), BTreeMap::new());
-        for request in self.received.lock().unwrap().iter().filter(|request| request.path == "/v1/traces") {
+        let mut spans = Vec::new();
+        let mut resource = BTreeMap::new();
+        for request in self.received.lock().iter().filter(|request| request.path == "/v1/traces") {
             for of_resource in ExportTraceServiceRequest::decode(&*request.body).unwrap().resource_spans {
                 resource = attributes(&of_resource.resource.unwrap().attributes);
                 spans.extend(of_resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
@@ -77,7 +75,7 @@ impl Collector {
     /// The last value of each metric.
     pub fn metrics(&self) -> BTreeMap<String, Metric> {
         let mut metrics = BTreeMap::new();
-        for request in self.received.lock().unwrap().iter().filter(|request| request.path == "/v1/metrics") {
+        for request in self.received.lock().iter().filter(|request| request.path == "/v1/metrics") {
             let decoded = ExportMetricsServiceRequest::decode(&*request.body).unwrap().resource_metrics;
             let all = decoded.into_iter().flat_map(|of_resource| of_resource.scope_metrics).flat_map(|scope| scope.metrics);
             metrics.extend(all.map(|metric| (metric.name.clone(), metric)));
@@ -143,7 +141,7 @@ async fn serve(mut stream: TcpStream, received: Arc<Mutex<Vec<Received>>>) {
             flate2::read::GzDecoder::new(&*body).read_to_end(&mut unpacked).unwrap();
             body = unpacked;
         }
-        received.lock().unwrap().push(Received { path, headers, body });
+        received.lock().push(Received { path, headers, body });
         let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
         if stream.write_all(answer).await.is_err() {
             return;

@@ -187,7 +187,9 @@ async fn requests_are_packed_and_bear_the_configured_headers() {
 
 #[tokio::test]
 async fn what_is_switched_off_does_nothing() {
-    let (traces, metrics, nowhere) = (Collector::start().await, Collector::start().await, Collector::start().await);
+    let traces = Collector::start().await;
+    let metrics = Collector::start().await;
+    let nowhere = Collector::start().await;
 
     exported(&ObservabilityConfig { enable_metrics: false, ..config(&traces) }, TraceSampling::Always, Edition::Released).await;
     exported(&ObservabilityConfig { enable_tracing: false, ..config(&metrics) }, TraceSampling::Always, Edition::Released).await;
@@ -203,7 +205,8 @@ async fn what_is_switched_off_does_nothing() {
 
 #[tokio::test]
 async fn batches_and_the_interval_are_those_that_are_configured() {
-    let (spans, figures) = (Collector::start().await, Collector::start().await);
+    let spans = Collector::start().await;
+    let figures = Collector::start().await;
     let few = ObservabilityConfig { enable_metrics: false, trace_batch_size: 2, ..config(&spans) };
     let often = ObservabilityConfig { enable_tracing: false, metrics_export_interval_s: 1, ..config(&figures) };
 

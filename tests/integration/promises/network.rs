@@ -70,7 +70,8 @@ async fn f7_a_packed_or_endless_page_is_a_bounded_result() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f9_a_tool_of_a_server_that_changed_is_refused_until_it_is_agreed_to() {
     const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/support/mcp_peer.py");
-    let (home, folder) = (Home::new(), tempfile::tempdir().unwrap());
+    let home = Home::new();
+    let folder = tempfile::tempdir().unwrap();
     let servers = folder.path().join("servers.json");
     let peer = json!({ "mcpServers": { "peer": { "command": "python3", "args": [PEER, "plain", folder.path()] } } });
     fs::write(&servers, peer.to_string()).unwrap();

@@ -28,8 +28,10 @@ struct Peak {
 
 impl Peak {
     fn watch() -> Self {
-        let (most, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (seen, ends) = (most.clone(), over.clone());
+        let most = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = most.clone();
+        let ends = over.clone();
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 seen.fetch_max(resident(), Ordering::Relaxed);
@@ -66,7 +68,8 @@ fn f3_bombs_end_with_a_bounded_result_and_the_conversation_goes_on() {
         .output()
         .unwrap();
 
-    let (out, err) = (String::from_utf8_lossy(&alone.stdout), String::from_utf8_lossy(&alone.stderr));
+    let out = String::from_utf8_lossy(&alone.stdout);
+    let err = String::from_utf8_lossy(&alone.stderr);
     assert!(alone.status.success() && (out.contains("all bombs are over") || err.contains("SKIPPED")), "{out}\n{err}");
     writeln!(&mut std::io::stderr(), "{}", err.trim_end()).unwrap();
     println!("{out}");
@@ -81,7 +84,8 @@ async fn f3_child() {
     let marker = format!("marker-f3-{}", std::process::id());
     let hangs = Arc::new(AtomicUsize::new(0));
     let counter = hangs.clone();
-    let (short, long) = (Duration::from_millis(300), Duration::from_secs(20));
+    let short = Duration::from_millis(300);
+    let long = Duration::from_secs(20);
     let more = vec![
         own("panics", short, || async { panic!("boom") }),
         own("hangs", short, move || {
@@ -111,9 +115,12 @@ async fn f3_child() {
     }
 
     for ((tool, arguments), expected, mib) in bombs {
-        let (before, peak, start) = (resident(), Peak::watch(), Instant::now());
+        let before = resident();
+        let peak = Peak::watch();
+        let start = Instant::now();
         let results = stage.round().await;
-        let (most, took) = (peak.end().saturating_sub(before), start.elapsed());
+        let most = peak.end().saturating_sub(before);
+        let took = start.elapsed();
 
         let name = format!("{tool} {arguments}");
         println!("{name}: {} ms, at most {} MiB more", took.as_millis(), most / MIB);

@@ -9,7 +9,8 @@ async fn an_output_bomb_is_bounded() {
         return;
     }
     each(SandboxFixture::both("an_output_bomb_is_bounded"), async |fixture| {
-        let (before, start) = (own_memory(), Instant::now());
+        let before = own_memory();
+        let start = Instant::now();
         let result = fixture.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
 
         assert!(start.elapsed() < Duration::from_secs(5), "two seconds after its time: {:?}", start.elapsed());
@@ -29,7 +30,8 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     each(SandboxFixture::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"), async |fixture| {
         let marker = marker("forks");
 
-        let (before, start) = (own_memory(), Instant::now());
+        let before = own_memory();
+        let start = Instant::now();
         let (full, over) = when_full(&marker);
         // Sleeping processes, started one by one, since other jobs share the test machine.
         let result = fixture
@@ -60,7 +62,8 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
 /// Starts a thread that watches until the shells, each with a sleeping child, are about as many as
 /// a command may have. The thread returns that time, or `None` if the returned flag is set before.
 fn when_full(marker: &str) -> (std::thread::JoinHandle<Option<Instant>>, Arc<std::sync::atomic::AtomicBool>) {
-    let (marker, over) = (marker.to_owned(), Arc::<std::sync::atomic::AtomicBool>::default());
+    let marker = marker.to_owned();
+    let over = Arc::<std::sync::atomic::AtomicBool>::default();
     let is_over = over.clone();
     let watch = move || {
         while !is_over.load(std::sync::atomic::Ordering::Relaxed) {

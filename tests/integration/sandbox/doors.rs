@@ -341,7 +341,8 @@ async fn a_large_workspace_is_guarded_like_a_small_one() {
         let attack = "cat deploy/.env; base64 deploy/.env; echo evil >> zz/sub/.git/config; echo evil > zz/sub/.git/hooks/pre-commit; \
                       mkdir -p zz/new/.git/hooks; echo evil > zz/new/.git/hooks/pre-commit; echo evil > crowd/.bashrc; echo evil > aaa/9/99/.envrc";
 
-        let (mut times, mut last) = (Vec::new(), ExecResult::default());
+        let mut times = Vec::new();
+        let mut last = ExecResult::default();
         for command in ["true", "true", "true", attack] {
             let start = Instant::now();
             last = fixture.run(command).await;

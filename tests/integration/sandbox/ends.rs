@@ -22,9 +22,12 @@ async fn no_process_is_alive_two_seconds_after_a_timeout() {
 async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
     each(SandboxFixture::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"), async |fixture| {
         for drop_it in [false, true] {
-            let (marker, cancel) = (marker(if drop_it { "drop" } else { "cancel" }), CancellationToken::new());
+            let marker = marker(if drop_it { "drop" } else { "cancel" });
+            let cancel = CancellationToken::new();
             let _ = fs::remove_file(fixture.path("started"));
-            let (sandbox, token, command) = (fixture.sandbox.clone(), cancel.clone(), stragglers(&marker));
+            let sandbox = fixture.sandbox.clone();
+            let token = cancel.clone();
+            let command = stragglers(&marker);
             let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
             wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists() && alive(&marker) >= 4).await;
 
@@ -74,9 +77,11 @@ async fn without_a_boundary_strays_are_still_found() {
 #[tokio::test]
 async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_those_above_it() {
     let fixture = SandboxFixture::local();
-    let (marker, cancel) = (marker("unmarked"), CancellationToken::new());
+    let marker = marker("unmarked");
+    let cancel = CancellationToken::new();
     let command = format!("env -i setsid bash -c 'touch started; while :; do sleep 1000; done' {marker} & wait");
-    let (sandbox, token) = (fixture.sandbox.clone(), cancel.clone());
+    let sandbox = fixture.sandbox.clone();
+    let token = cancel.clone();
     let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
     wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists()).await;
     assert_eq!(alive(&marker), 1);

@@ -53,7 +53,8 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
     for fixture in fixtures.chain([SandboxFixture::local()]) {
         let by_host = || keyrings(&key).first().map_or(0, |(_, users)| *users);
         let of_commands = || keyrings("_ses").into_iter().filter(|(_, users)| *users >= PROCESSES).map(|(number, _)| number);
-        let (before, known) = (by_host(), of_commands().collect::<Vec<_>>());
+        let before = by_host();
+        let known = of_commands().collect::<Vec<_>>();
         assert!(before > 0, "this process itself uses it");
 
         let command = |name| {
@@ -61,7 +62,8 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
                 "for n in {{1..{PROCESSES}}}; do sleep 30 & done; touch {name}; until [ -e stop ]; do sleep 0.02; done; kill $(jobs -p)"
             )
         };
-        let (one, two) = (command("one"), command("two"));
+        let one = command("one");
+        let two = command("two");
         let observe = async {
             let begun = || fixture.path("one").exists() && fixture.path("two").exists();
             wait_until("both commands", Duration::from_secs(20), begun).await;

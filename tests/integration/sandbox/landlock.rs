@@ -107,7 +107,8 @@ async fn landlock_reaches_no_listener_of_this_machine() {
     for each in [tcp.set_nonblocking(true), udp.set_nonblocking(true), unix.set_nonblocking(true)] {
         each.unwrap();
     }
-    let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
+    let tcp_port = tcp.local_addr().unwrap().port();
+    let udp_port = udp.local_addr().unwrap().port();
 
     let result = fixture
         .run(&format!(

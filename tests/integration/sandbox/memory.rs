@@ -80,8 +80,11 @@ struct Watch {
 
 impl Watch {
     fn start() -> Self {
-        let (over, peak) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (is_over, highest, mut least) = (over.clone(), peak.clone(), lost());
+        let over = Arc::<AtomicBool>::default();
+        let peak = Arc::<AtomicU64>::default();
+        let is_over = over.clone();
+        let highest = peak.clone();
+        let mut least = lost();
         let thread = std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 let now = lost();
@@ -120,9 +123,11 @@ async fn is_stopped(test: &str, kind: &str) {
 async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place: &str, groups: ControlGroups, attack: impl Fn() -> F) {
     let mut losses = Vec::new();
     for _ in 0..4 {
-        let (watch, start) = (Watch::start(), Instant::now());
+        let watch = Watch::start();
+        let start = Instant::now();
         let result = attack().await;
-        let (took, lost) = (start.elapsed(), watch.end());
+        let took = start.elapsed();
+        let lost = watch.end();
 
         println!("{place}: {took:?}, {} MiB, {result:?}", lost / MIB);
         match result {
@@ -333,7 +338,9 @@ async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() 
         for kind in ["sockets", "shared", "tables"] {
             let place = format!("{}, {groups:?}, {kind}", fixture.kind());
             let alone = turns(&host, Duration::from_secs(4)).await;
-            let (over, sandbox, attack) = (Arc::<AtomicBool>::default(), fixture.sandbox.clone(), format!("./hoard {kind} {WANTED}"));
+            let over = Arc::<AtomicBool>::default();
+            let sandbox = fixture.sandbox.clone();
+            let attack = format!("./hoard {kind} {WANTED}");
             let ends = over.clone();
             let attacker = tokio::spawn(async move {
                 let mut stopped = 0;

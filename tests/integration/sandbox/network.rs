@@ -144,8 +144,10 @@ async fn without_a_list_there_is_no_way_out() {
 
 #[tokio::test]
 async fn what_is_not_listed_is_refused_and_nothing_is_dialed() {
-    let (canary, other) = (Canary::new(), Canary::new());
-    let (port, other_port) = (canary.port(), other.port());
+    let canary = Canary::new();
+    let other = Canary::new();
+    let port = canary.port();
+    let other_port = other.port();
     let names = Names::resolver(&[
         ("allowed.test", &["127.0.0.1"]),
         ("inside.test", &["127.0.0.1"]),
@@ -266,13 +268,15 @@ async fn connections_and_their_carriers_end_with_the_command() {
     let Some(fixture) = fixture("connections_and_their_carriers_end_with_the_command", &hosts, names) else { return };
 
     for ending in ["end", "cancel", "timeout", "drop"] {
-        let (marker, cancel) = (marker(&format!("network-{ending}")), CancellationToken::new());
+        let marker = marker(&format!("network-{ending}"));
+        let cancel = CancellationToken::new();
         let rest = if ending == "end" { "read -r _ <go" } else { "sleep 1000" };
         let command = format!(
             "rm -f go; mkfifo go; bash -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf \"CONNECT allowed.test:{port} HTTP/1.1\\r\\n\\r\\nhold\" >&3; sleep 1000; :' {marker} & {rest}"
         );
         let timeout = Duration::from_secs(if ending == "timeout" { 4 } else { 30 });
-        let (sandbox, token) = (fixture.sandbox.clone(), cancel.clone());
+        let sandbox = fixture.sandbox.clone();
+        let token = cancel.clone();
         let task = tokio::spawn(async move { sandbox.exec(Exec { timeout, ..Exec::new(command) }, token).await });
         assert_eq!(tokio::time::timeout(Duration::from_secs(20), reported.recv()).await.unwrap().unwrap(), "begun", "{ending}");
         let namespace = namespace_of(process_with(&marker).unwrap());

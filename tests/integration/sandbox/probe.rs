@@ -97,19 +97,22 @@ async fn probe(test: &str, only: Boundary, list: &'static str) {
     let listeners = Listeners::new(&fixture.path(""), &outside);
     compile(&fixture.path("w/probe"));
 
-    let (tcp, udp) = (listeners.tcp.local_addr().unwrap().port(), listeners.udp.local_addr().unwrap().port());
+    let tcp = listeners.tcp.local_addr().unwrap().port();
+    let udp = listeners.udp.local_addr().unwrap().port();
     let command = format!("cd w && ./probe {} {} {tcp} {udp} {}", outside.display(), std::process::id(), listeners.name);
     let exec = Exec { output_bytes_max: 1 << 20, timeout: Duration::from_secs(60), ..Exec::new(command) };
     let result = fixture.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
 
     assert_eq!((result.status, result.bytes_left_out), (Some(0), 0), "{}", result.stderr);
     let tried: BTreeMap<&str, &str> = result.stdout.lines().map(|line| line.rsplit_once(": ").unwrap()).collect();
-    let (user, expected) = (rustix::process::geteuid(), may_succeed(list, only));
+    let user = rustix::process::geteuid();
+    let expected = may_succeed(list, only);
     assert!(tried.len() >= 300 && tried.values().all(|came| *came == "ok" || came.starts_with("refused")), "{}", result.stdout);
     assert_eq!(expected.iter().find(|name| !tried.contains_key(*name)), None, "{test}: a listed probe does not exist");
     let succeeded: BTreeSet<&str> = tried.iter().filter(|(_, came)| **came == "ok").map(|(name, _)| *name).collect();
     let unexpected: Vec<_> = succeeded.difference(&expected).collect();
-    let (refused, left) = (tried.len() - succeeded.len(), expected.difference(&succeeded).collect::<Vec<_>>());
+    let refused = tried.len() - succeeded.len();
+    let left = expected.difference(&succeeded).collect::<Vec<_>>();
     writeln!(
         &mut std::io::stderr(),
         "note: {test}, user {}: {} probes, {refused} refused; listed and refused: {left:?}",

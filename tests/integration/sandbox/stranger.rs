@@ -100,7 +100,8 @@ fn home() -> Home {
 
 #[test]
 fn an_mcp_server_cannot_read_its_hosts_environment_memory_or_descriptors() {
-    let (home, folder) = (home(), open_folder());
+    let home = home();
+    let folder = open_folder();
     let found = home.work().join("found");
     // The program is no MCP server: it inspects its environment and exits.
     let script = format!(
@@ -127,7 +128,8 @@ fn an_mcp_server_cannot_read_its_hosts_environment_memory_or_descriptors() {
 /// Runs `tools call bash` with several lines of input, and calls `meanwhile` with the program's
 /// file between them.
 fn commands_beside(boundary: Boundary, meanwhile: impl Fn(&Path)) -> [String; 2] {
-    let (home, folder) = (home(), open_folder());
+    let home = home();
+    let folder = open_folder();
     let program = folder.path().join("callboard");
     link_or_copy(Path::new(env!("CARGO_BIN_EXE_callboard")), &program);
     // This jail shows the machine as it is, except for bubblewrap, so that the sandbox uses
@@ -142,7 +144,8 @@ fn commands_beside(boundary: Boundary, meanwhile: impl Fn(&Path)) -> [String; 2]
     };
     command.args(["tools", "call", "bash", "--approve", "auto"]).current_dir(home.work());
     let mut child = home.dress(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut input, mut lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut ask = |sum: &str| {
         writeln!(input, "{{\"command\": \"echo $(({sum})) ${{WORKSPACE-/workspace}}\"}}").unwrap();
         let mut line = String::new();
@@ -186,7 +189,8 @@ fn a_host_that_is_closed_to_debuggers_runs_commands_also_when_its_file_is_replac
 /// The PDF reader is a helper too: only it can report that a document has no text.
 #[test]
 fn a_host_that_is_closed_to_debuggers_reads_pdfs() {
-    let (home, folder) = (home(), open_folder());
+    let home = home();
+    let folder = open_folder();
     let objects: &[&[u8]] =
         &[b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>", b"<< /Type /Page /Parent 2 0 R >>"];
     let scan = home.work().join("scan.pdf");

@@ -19,7 +19,9 @@ fn word(random: &mut SplitMix, letters: &str, length: usize) -> String {
 /// One random key of each kind.
 fn keys(random: &mut SplitMix) -> Vec<String> {
     let pem_body = (0..6).map(|_| word(random, ALNUM, 64)).collect::<Vec<_>>().join("\n");
-    let (header, claims, mark) = (word(random, URL_SAFE, 20), word(random, URL_SAFE, 60), word(random, URL_SAFE, 43));
+    let header = word(random, URL_SAFE, 20);
+    let claims = word(random, URL_SAFE, 60);
+    let mark = word(random, URL_SAFE, 43);
     vec![
         format!("sk-{}", word(random, ALNUM, 48)),
         format!("sk-proj-{}", word(random, URL_SAFE, 120)),
@@ -61,8 +63,10 @@ fn places(key: &str) -> [String; 8] {
 #[test]
 fn keys_of_known_shape_are_masked_in_at_least_98_of_100_places() {
     let seed = 0xF8;
-    let (mut random, redactor) = (SplitMix(seed), Redactor::default());
-    let (mut all, mut shown) = (0, Vec::new());
+    let mut random = SplitMix(seed);
+    let redactor = Redactor::default();
+    let mut all = 0;
+    let mut shown = Vec::new();
 
     for _ in 0..20 {
         for key in keys(&mut random) {

@@ -36,8 +36,10 @@ fn planted(keys: &[&str]) -> String {
 type Sinks = Vec<(&'static str, Vec<u8>)>;
 
 async fn of_serve(format: &str) {
-    let (mut home, collector) = (Home::new(), Collector::start().await);
-    let (admin, acme) = (Key::new(&home), Key::new(&home));
+    let mut home = Home::new();
+    let collector = Collector::start().await;
+    let admin = Key::new(&home);
+    let acme = Key::new(&home);
     let keys = [KEY, WEB_KEY, OTLP_KEY, MCP_KEY, &admin.key, &acme.key];
     let workspace = home.path().join("of-acme");
     std::fs::create_dir(&workspace).unwrap();
@@ -218,7 +220,8 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
 /// A span for a call that belongs to no round.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_tool_without_a_model_is_a_trace_of_its_own() {
-    let (home, collector) = (Home::new(), Collector::start().await);
+    let home = Home::new();
+    let collector = Collector::start().await;
     configure(&home, &format!("[observability]\notlp_endpoint = \"{}\"\n", collector.endpoint));
 
     home.run(&["tools", "call", "file_read", "{\"path\": \"src/retry.rs\"}"]).well();

@@ -7,12 +7,8 @@
 //! let provider = Anthropic::builder("sk-test-not-a-real-key").base_url(server.url()).build()?;
 //! ```
 
-use std::{
-    collections::VecDeque,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -224,22 +220,22 @@ impl ModelServer {
 
     /// Replaces the script.
     pub fn script(&self, script: impl IntoIterator<Item = Reply>) {
-        self.state.lock().unwrap().script = script.into_iter().collect();
+        self.state.lock().script = script.into_iter().collect();
     }
 
     /// Requests received so far.
     pub fn requests(&self) -> Vec<Recorded> {
-        self.state.lock().unwrap().requests.clone()
+        self.state.lock().requests.clone()
     }
 
     /// Number of connections received.
     pub fn connections(&self) -> usize {
-        self.state.lock().unwrap().connections
+        self.state.lock().connections
     }
 
     /// Number of clients that left before the end of their reply.
     pub fn left(&self) -> usize {
-        self.state.lock().unwrap().left
+        self.state.lock().left
     }
 
     /// Waits, at most 10 s, until `count` clients have left before the end of their reply.
@@ -260,7 +256,7 @@ impl ModelServer {
     async fn wait(&self, what: &str, mut ready: impl FnMut(&State) -> bool) {
         let mut changes = self.changed.subscribe();
         let reached = async {
-            while !ready(&self.state.lock().unwrap()) {
+            while !ready(&self.state.lock()) {
                 changes.changed().await.unwrap();
             }
         };
@@ -272,7 +268,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, changed: watch:
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        state.lock().unwrap().connections += 1;
+        state.lock().connections += 1;
         connections.spawn(serve(stream, state.clone(), changed.clone()));
         while connections.try_join_next().is_some() {}
     }
@@ -283,7 +279,7 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Send
     let (mut read, mut write) = stream.into_split();
     while let Some(request) = read_request(&mut read).await {
         let reply = {
-            let mut state = state.lock().unwrap();
+            let mut state = state.lock();
             let asked = state.answer.as_ref().map(|answer| answer(&request.json()));
             state.requests.push(request);
             let last = state.script.len() <= 1;
@@ -304,8 +300,8 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Send
             _ = read.read(&mut byte) => Over::Left,
         };
         match over {
-            Over::Well => state.lock().unwrap().done += 1,
-            Over::Left => state.lock().unwrap().left += 1,
+            Over::Well => state.lock().done += 1,
+            Over::Left => state.lock().left += 1,
             Over::Cut => {}
         }
         changed.send_replace(());

@@ -28,7 +28,8 @@ pub fn seed(name: &str) -> u64 {
 
 /// Splits bytes into pieces of 1 to 200.
 pub fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&'a [u8]> {
-    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    let mut pieces = Vec::new();
+    let mut rest = bytes;
     while !rest.is_empty() {
         let most = if random.below(4) == 0 { 3 } else { 200 };
         let (piece, after) = rest.split_at((1 + random.below(most)).min(rest.len()));

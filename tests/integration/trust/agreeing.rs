@@ -267,9 +267,11 @@ fn each_file_is_reported_by_doctor_and_by_config_check() {
     let ground = Ground::new(LOCAL);
     ground.write("AGENTS.md", "Be brief.\n");
 
-    let (doctor, check) = (ground.run(&["doctor"]).well().out, ground.run(&["config", "check"]).well());
+    let doctor = ground.run(&["doctor"]).well().out;
+    let check = ground.run(&["config", "check"]).well();
     ground.run(&["trust", "--yes"]).well();
-    let (trusted, checked) = (ground.run(&["doctor"]).well().out, ground.run(&["config", "check"]).well());
+    let trusted = ground.run(&["doctor"]).well().out;
+    let checked = ground.run(&["config", "check"]).well();
     ground.write("callboard.toml", "[tools]\naprove = \"deny\"\n");
     let mistake = ground.run(&["config", "check"]);
 

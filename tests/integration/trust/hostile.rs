@@ -111,7 +111,8 @@ const COMMANDS: &[&[&str]] = &[
 #[test]
 fn commands_in_a_hostile_repository_start_nothing_send_nothing_and_write_nothing() {
     let attack = Attack::new();
-    let (root, home) = (attack.ground.home.path(), attack.ground.home.path().join("home"));
+    let root = attack.ground.home.path();
+    let home = attack.ground.home.path().join("home");
     let own = home.join(".local/share/callboard");
     std::fs::create_dir_all(own.parent().unwrap()).unwrap();
     let before = listing(root, &own);

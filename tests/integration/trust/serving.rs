@@ -60,7 +60,8 @@ async fn the_way_from_a_new_key_to_a_host_that_serves_has_three_commands() {
 #[tokio::test(flavor = "multi_thread")]
 async fn instructions_of_a_tenants_workspace_are_read_where_the_operator_allows_it() {
     let ground = Ground::new("");
-    let (plain, instructed) = (Key::new(&ground.home), Key::new(&ground.home));
+    let plain = Key::new(&ground.home);
+    let instructed = Key::new(&ground.home);
     let model = ModelServer::start([Reply::events(anthropic_text("Yes."))]).await;
     ground.write("one/AGENTS.md", "Answer in haiku.");
     ground.write("two/AGENTS.md", "Answer in haiku.");

@@ -98,7 +98,8 @@ async fn a_slow_server_meets_a_deadline() {
 #[tokio::test]
 async fn a_cancel_closes_the_connection() {
     let server = ModelServer::start([Reply::status(200).send("x").then(Step::Stall)]).await;
-    let (client, cancel) = (client(), CancellationToken::new());
+    let client = client();
+    let cancel = CancellationToken::new();
 
     let answer = client.open(WebRequest::get(server.url()), &cancel).await.unwrap();
     let (read, ()) = tokio::join!(answer.read(&cancel), async { cancel.cancel() });

@@ -6,12 +6,13 @@ mod bounds;
 mod tools;
 mod urls;
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -73,7 +74,7 @@ struct Names {
 impl Names {
     fn with(self, name: &str, answers: &[&[&str]]) -> Self {
         let answers = answers.iter().map(|answer| answer.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
-        self.answers.lock().unwrap().insert(name.to_owned(), answers);
+        self.answers.lock().insert(name.to_owned(), answers);
         self
     }
 }
@@ -81,7 +82,7 @@ impl Names {
 impl Resolver for Names {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut answers = self.answers.lock().unwrap();
+        let mut answers = self.answers.lock();
         let answer = match answers.get_mut(host) {
             Some(answers) if answers.len() > 1 => Ok(answers.remove(0)),
             Some(answers) => Ok(answers[0].clone()),

@@ -195,7 +195,8 @@ async fn a_hostile_page_costs_neither_the_stack_nor_much_time() {
 #[tokio::test]
 async fn a_fetch_stops_when_it_is_cancelled() {
     let server = ModelServer::start([html("<p>x").then(Step::Stall)]).await;
-    let (tool, cancel) = (fetcher(), CancellationToken::new());
+    let tool = fetcher();
+    let cancel = CancellationToken::new();
 
     let arguments = json!({ "url": server.url() });
     let (result, ()) = tokio::join!(call_until(&tool, arguments, cancel.clone()), async {

@@ -177,7 +177,8 @@ fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
 fn webp_is_whole(bytes: &[u8]) -> bool {
     let end = little(bytes, 4, 4).and_then(|size| index(size).checked_add(8));
     let Some(end) = end.filter(|end| *end <= bytes.len()) else { return false };
-    let (mut at, mut has_picture) = (12usize, false);
+    let mut at = 12usize;
+    let mut has_picture = false;
     while at < end {
         let (Some(name), Some(len)) = (slice(bytes, at, 4), little(bytes, at.saturating_add(4), 4)) else { return false };
         has_picture |= matches!(name, b"VP8 " | b"VP8L" | b"ANMF");

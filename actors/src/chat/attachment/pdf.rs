@@ -25,7 +25,8 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), AttachmentError> {
     if !has(bytes.get(tail..).unwrap_or(bytes), b"%%EOF") {
         return Err(AttachmentError::Cut { media_type: super::PDF });
     }
-    let (mut object, mut pages) = (0, BTreeSet::new());
+    let mut object = 0;
+    let mut pages = BTreeSet::new();
     for at in 0..bytes.len() {
         let rest = bytes.get(at..).unwrap_or_default();
         match rest.first() {
@@ -70,6 +71,7 @@ fn is_page(rest: &[u8]) -> bool {
 fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     let before = bytes.get(at.saturating_sub(24)..at)?.trim_ascii_end();
     let mut words = before.rsplit(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-    let (_generation, number) = (words.next()?, words.next()?);
+    let _generation = words.next()?;
+    let number = words.next()?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }

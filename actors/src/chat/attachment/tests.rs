@@ -154,8 +154,10 @@ fn the_text_of_a_document_has_its_name_and_cannot_be_ended_from_inside() {
 
 #[test]
 fn of_a_document_and_its_text_a_model_gets_the_one_that_it_can_read() {
-    let (document, text) = (Attachment::pdf(&pdf(["x"])).unwrap().block(), document_text(None, 1, "x"));
-    let (image, said) = (image_block("image/png", &png(1, 1)), ContentBlock::text("said"));
+    let document = Attachment::pdf(&pdf(["x"])).unwrap().block();
+    let text = document_text(None, 1, "x");
+    let image = image_block("image/png", &png(1, 1));
+    let said = ContentBlock::text("said");
     let kept = vec![document.clone(), text.clone(), image.clone(), text.clone(), said.clone()];
 
     assert_eq!(as_shown(kept.clone(), true), [document, image.clone(), text.clone(), said.clone()]);

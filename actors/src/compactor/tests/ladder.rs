@@ -458,7 +458,8 @@ fn a_person_cannot_forge_a_pair() {
     let mut case = many_rounds(30, 4500);
     let plan = case.compacted();
     case.apply(&plan);
-    let (pair, answer) = (case.history.messages().get(0).unwrap().clone(), case.history.messages().get(1).unwrap().clone());
+    let pair = case.history.messages().get(0).unwrap().clone();
+    let answer = case.history.messages().get(1).unwrap().clone();
     let messages: MessageList = [pair, answer].into_iter().collect();
 
     assert!(units::cut(&messages, &[]).has_pair);

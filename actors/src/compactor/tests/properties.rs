@@ -254,7 +254,8 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
         let message = new.messages().get(*start).unwrap();
         old_messages.contains(&message) && message.role() == Role::User && message.tool_result_ids().is_empty()
     }));
-    let (was, is) = (*story.starts.last().unwrap(), *plan.round_starts.last().unwrap());
+    let was = *story.starts.last().unwrap();
+    let is = *plan.round_starts.last().unwrap();
     assert_eq!(old_messages.len() - was, new.messages().len() - is);
     assert_eq!(old_messages[was], new.messages().get(is).unwrap());
     if !plan.steps.contains(&CompactionStep::CurrentRound) {

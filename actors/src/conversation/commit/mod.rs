@@ -9,7 +9,8 @@ pub(in crate::conversation) mod after_commit;
 pub mod append_queue;
 pub(in crate::conversation) mod stream_writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use ractor::ActorRef;
 
@@ -64,14 +65,15 @@ impl SharedQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 impl Committer {
     /// The committer of the activation `epoch`, behind a journal that ends at `head`.
     pub(in crate::conversation) fn new(args: &ConversationArgs, me: ActorRef<ConversationMsg>, epoch: Epoch, head: Head) -> Self {
-        let (scope, ports) = (args.scope.clone(), &args.ports);
+        let scope = args.scope.clone();
+        let ports = &args.ports;
         let writer = StreamWriter::new(scope.clone(), ports.events.clone(), epoch, head.seq, args.setup.limits.ring_bytes);
         Self {
             me,
@@ -107,7 +109,10 @@ impl Committer {
     fn send(&self, batch: AppendBatch) {
         let AppendBatch { expected, epoch, entries, open, wake_at, awaited } = batch;
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
-        let (queue, writer, me, sending) = (self.queue.clone(), self.writer.clone(), self.me.clone(), self.sending);
+        let queue = self.queue.clone();
+        let writer = self.writer.clone();
+        let me = self.me.clone();
+        let sending = self.sending;
         let durability = if awaited { Durability::Awaited } else { Durability::Deferred };
         // Runs on a thread of the store. The queue's lock is not held while effects are performed
         // or events are published. While `claimed` is set, `commit` sends nothing, so the batches

@@ -5,9 +5,10 @@
 //! Bound: ephemeral events that wait behind an entry are dropped above `ring_bytes`. Durable events
 //! are bounded by the append backlog, above which prompts are refused.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use futures_util::FutureExt;
@@ -59,7 +60,7 @@ impl StreamWriter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Opens the stream of a round that an earlier activation accepted. A watcher then waits for

@@ -144,7 +144,8 @@ fn nothing_ran(error: &ProviderError) -> bool {
 /// Starts the next model call, reserves the tenant's budget for it, or ends the round if a budget
 /// does not allow the call.
 pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
-    let (durable, volatile) = (decision.durable, decision.volatile);
+    let durable = decision.durable;
+    let volatile = decision.volatile;
     let pricing = &volatile.rules.pricing;
     settle_in_full(decision);
     if pricing.budget.is_unlimited() && volatile.tenant_left.is_none() {
@@ -230,7 +231,9 @@ pub(in crate::conversation) fn settle_in_full(decision: &mut DecisionBuilder<'_>
 }
 
 fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, estimated: bool) {
-    let (reserved, used_tokens, cost_micro_usd) = (reserved.tokens, used.tokens, used.micro_usd);
+    let reserved = reserved.tokens;
+    let used_tokens = used.tokens;
+    let cost_micro_usd = used.micro_usd;
     decision.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
 }
 
@@ -238,7 +241,8 @@ fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, e
 /// reminder is injected before a round starts or before the last result of a batch, so that the
 /// model reads it with the prompt or with the results.
 pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
-    let (durable, volatile) = (decision.durable, decision.volatile);
+    let durable = decision.durable;
+    let volatile = decision.volatile;
     let own = &volatile.rules.pricing.budget;
     if own.is_unlimited() && volatile.tenant_left.is_none() || volatile.cancelling.is_some() {
         return;

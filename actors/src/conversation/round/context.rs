@@ -147,7 +147,8 @@ pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &st
 /// Repeats the pinned lines after every fifth round, before the prompt, so that the prompt stays
 /// the last message.
 pub(in crate::conversation) fn refocus(decision: &mut DecisionBuilder<'_>) {
-    let (context, finished) = (&decision.durable.context, decision.durable.metrics.rounds);
+    let context = &decision.durable.context;
+    let finished = decision.durable.metrics.rounds;
     let Some(text) = reminder_at(finished, &context.pinned) else { return };
     let id = format!("refocus:{finished}");
     if !decision.durable.knows_injected(&id)

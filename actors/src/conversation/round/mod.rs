@@ -272,7 +272,8 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
 }
 
 fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
-    let (durable, waiter) = (decision.durable, prompt.waiter);
+    let durable = decision.durable;
+    let waiter = prompt.waiter;
     if !is_plain_user(&prompt.message) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }

@@ -45,7 +45,8 @@ fn activation(
     loaded: &SkillActivationResult,
     by: ActivatedBy,
 ) -> Result<Option<EntryBody>, ActivationError> {
-    let (skills, name) = (&decision.durable.skills, &loaded.skill_name);
+    let skills = &decision.durable.skills;
+    let name = &loaded.skill_name;
     let default_policy = SkillPolicy::default();
     let policy = decision.volatile.skills.as_ref().map_or(&default_policy, |view| &*view.policy);
     skills.stack.check(name, policy)?;

@@ -120,7 +120,8 @@ fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
 }
 
 fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowed: bool) -> Admission {
-    let (tool_use, rules) = (&call.tool_use, &decision.volatile.rules);
+    let tool_use = &call.tool_use;
+    let rules = &decision.volatile.rules;
     let digest = call_digest(&tool_use.name, &tool_use.input);
     let times = round.repeats.times_before(digest, batch.seq);
     if times >= rules.identical_calls_max {
@@ -209,7 +210,8 @@ fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Ca
         attempt,
         input: input.clone(),
     });
-    let (call, spec) = (index_u32(index), spec.clone());
+    let call = index_u32(index);
+    let spec = spec.clone();
     decision.effect(Effect::StartTool(StartTool { work, batch, call, tool_use, attempt, spec, level, last_error }));
 }
 
@@ -252,7 +254,8 @@ fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)
 /// decides.
 pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
     let Some(Work::Tool { call: index, attempt, spec, last_error }) = decision.volatile.work.get(&work) else { return };
-    let (index, attempt) = (*index, *attempt);
+    let index = *index;
+    let attempt = *attempt;
     let Some((round, batch)) = open(decision) else { return };
     let Some(call) = batch.calls.get(index as usize) else { return };
     if matches!(call.state, CallState::Finished(_)) {
@@ -265,7 +268,8 @@ pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, wo
         && spec.retry.should_retry(error_type, attempt)
     {
         let delay = spec.retry.delay(attempt);
-        let (round_id, next) = (round.id, attempt + 1);
+        let round_id = round.id;
+        let next = attempt + 1;
         let last_error = words(result, spec.effect, &call.tool_use.id);
         decision.effect(Effect::RetryLater { batch: batch.seq, call: index, attempt: next, delay, last_error });
         decision.effect(Effect::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });

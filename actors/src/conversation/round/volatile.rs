@@ -176,7 +176,8 @@ impl Volatile {
             Effect::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
             Effect::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
             Effect::StartTool(start) => {
-                let (spec, last_error) = (start.spec.clone(), start.last_error.clone());
+                let spec = start.spec.clone();
+                let last_error = start.last_error.clone();
                 let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
                 self.work.insert(start.work, work);
             }

@@ -119,7 +119,8 @@ impl BudgetGuard {
 impl Live {
     /// Sets the timer of a round whose conversation has a time budget.
     pub(super) fn watch_time_budget(&mut self, now: Timestamp) {
-        let (budget, round) = (self.setup.pricing.budget, self.durable.round.as_ref());
+        let budget = self.setup.pricing.budget;
+        let round = self.durable.round.as_ref();
         if let Some((round_id, left)) = self.budget_guard.time_left(&budget, &self.durable.spent.amount, round, now) {
             let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
             self.budget_guard.set_clock(round_id, timer);

@@ -95,7 +95,9 @@ impl Live {
             return;
         }
         self.snapshot_at = self.durable.head.0;
-        let (sessions, scope, durable) = (self.ports.sessions.clone(), self.scope.clone(), self.durable.clone());
+        let sessions = self.ports.sessions.clone();
+        let scope = self.scope.clone();
+        let durable = self.durable.clone();
         tokio::spawn(async move {
             if let Err(error) = sessions.snapshot(&scope, durable.head, durable.snapshot()).await {
                 tracing::debug!(%error, "a snapshot was not kept");

@@ -10,7 +10,8 @@ use crate::{
 impl Live {
     /// Adds what an entry records.
     pub(super) fn count(&self, entry: &Entry) {
-        let (counters, figures) = (&self.ports.counters, self.tenant.figures());
+        let counters = &self.ports.counters;
+        let figures = self.tenant.figures();
         match &entry.body {
             EntryBody::Assistant { usage, cost_micro_usd, .. } => {
                 counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
@@ -32,8 +33,8 @@ impl Live {
                 counters.rounds.add(1);
                 counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
                 figures.round(!stop_reason.is_done());
-                let (span, error) =
-                    (self.resources.as_ref().map(|(_, resources)| &resources.span), error.as_ref().map(|error| error.code.as_str()));
+                let span = self.resources.as_ref().map(|(_, resources)| &resources.span);
+                let error = error.as_ref().map(|error| error.code.as_str());
                 trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
             }
             _ => {}

@@ -29,7 +29,8 @@ async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) ->
         }
     };
     if durable.head != loaded.head.seq || durable.epoch != loaded.head.epoch {
-        let (seq, epoch) = (loaded.head.seq, loaded.head.epoch);
+        let seq = loaded.head.seq;
+        let epoch = loaded.head.epoch;
         return Err(LoadFailure::Unreadable(format!(
             "the journal ends at {} of {}, its head says {seq} of {epoch}",
             durable.head, durable.epoch

@@ -91,7 +91,9 @@ impl Measurement {
     async fn with_summary(&self, first: &Plan) -> Option<(Plan, String)> {
         let span = first.dropped.as_ref()?;
         let messages = self.history.messages().range(span.from..span.to).cloned().collect();
-        let (scope, model, gateway) = (self.scope.clone(), self.request.model.clone(), self.gateway.clone());
+        let scope = self.scope.clone();
+        let model = self.request.model.clone();
+        let gateway = self.gateway.clone();
         let (budget, pricing) = self.pays.clone();
         let job = SummaryJob { scope, model, gateway, budget, spending: pricing, hash: span.hash.clone(), messages };
         self.compactor.summary(job).await?;
@@ -111,12 +113,14 @@ impl Measurement {
 
     /// Counts and plans on the blocking pool; `None` if the planner panicked.
     async fn climb(&self) -> Option<CompactionOutcome> {
-        let (this, compactor) = (self.clone(), self.compactor.clone());
+        let this = self.clone();
+        let compactor = self.compactor.clone();
         self.compactor.on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash))).await
     }
 
     fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
-        let (model, counter) = (&*self.request.model, self.counter.counter());
+        let model = &*self.request.model;
+        let counter = self.counter.counter();
         let count = |message: &Message| counter.count_message(model, message);
         let system = self.request.system.as_deref().map_or(0, |system| counter.count_text(model, system));
         let tools = counter.count_tools(model, &self.request.tools);
@@ -186,7 +190,9 @@ impl Live {
     /// Starts a measurement of the context as a task.
     pub(super) fn measure(&mut self, work: WorkId, asked: bool) {
         self.wait_status.set(WaitsFor::Compaction, &*self.ports.clock);
-        let (setup, scope, me) = (self.setup.clone(), self.scope.clone(), self.me.clone());
+        let setup = self.setup.clone();
+        let scope = self.scope.clone();
+        let me = self.me.clone();
         let request = setup.request(&self.durable);
         let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
         let pays = (self.budget_guard.counter().clone(), setup.pricing.clone());
@@ -204,8 +210,11 @@ impl Live {
 
     /// Orders a summary of messages that a compaction dropped.
     pub(super) fn summarise(&self, hash: String, messages: MessageList) {
-        let (scope, model, gateway) = (self.scope.clone(), self.setup.model.clone(), self.setup.gateway.clone());
-        let (budget, pricing) = (self.budget_guard.counter().clone(), self.setup.pricing.clone());
+        let scope = self.scope.clone();
+        let model = self.setup.model.clone();
+        let gateway = self.setup.gateway.clone();
+        let budget = self.budget_guard.counter().clone();
+        let pricing = self.setup.pricing.clone();
         self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending: pricing, hash, messages });
     }
 }

@@ -87,7 +87,9 @@ pub(in crate::conversation) struct Live {
 impl Live {
     /// Starts an activation after the fold.
     pub(in crate::conversation) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
-        let (scope, setup, ports) = (args.scope.clone(), args.setup.clone(), args.ports.clone());
+        let scope = args.scope.clone();
+        let setup = args.setup.clone();
+        let ports = args.ports.clone();
         let epoch = durable.next_epoch(ports.clock.now());
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();

@@ -1,12 +1,8 @@
 //! One model call as a task: acquires the permits, streams to the watchers, and ends with one
 //! [`ModelOutcome`].
 
-use std::{
-    panic::AssertUnwindSafe,
-    pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
@@ -71,7 +67,7 @@ impl ModelCall {
             partial: Vec::new(),
         });
         self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
-        let fallback_model = self.fallback_model.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fallback_model = self.fallback_model.into_inner();
         (outcome, fallback_model.unwrap_or(self.request.model))
     }
 
@@ -207,12 +203,13 @@ impl ModelCall {
                 EventKind::Queued { position }
             }
             Waiting::Retry { attempt, delay, reason } => {
-                let (delay_ms, reason) = (u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), reason.to_owned());
+                let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+                let reason = reason.to_owned();
                 self.waits_for(WaitsFor::Retry { attempt, delay_ms, reason: reason.clone() });
                 EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
             }
             Waiting::Fallback { reason, model } => {
-                *self.fallback_model.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+                *self.fallback_model.lock() = Some(model);
                 self.waits_for(WaitsFor::Model);
                 EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
             }
@@ -225,7 +222,7 @@ impl ModelCall {
     }
 
     async fn take_round_permit(&self) -> Result<(), ProviderError> {
-        let slot = || self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = || self.permit.lock();
         if slot().is_some() {
             return Ok(());
         }
@@ -277,13 +274,21 @@ impl Live {
         self.watch_prefix(&request);
         let output = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
         request.output_schema = output.map(|output| output.schema.clone());
-        let (gateway, tenant, writer) = (self.setup.gateway.clone(), self.tenant.clone(), self.commits.writer.clone());
-        let (wait_status, clock) = (self.wait_status.clone(), self.ports.clock.clone());
-        let (idle, total, me) = (self.setup.limits.model_idle, self.setup.limits.model_total, self.me.clone());
-        let (counters, scope, class) = (self.ports.counters.clone(), self.scope.clone(), self.setup.class);
+        let gateway = self.setup.gateway.clone();
+        let tenant = self.tenant.clone();
+        let writer = self.commits.writer.clone();
+        let wait_status = self.wait_status.clone();
+        let clock = self.ports.clock.clone();
+        let idle = self.setup.limits.model_idle;
+        let total = self.setup.limits.model_total;
+        let me = self.me.clone();
+        let counters = self.ports.counters.clone();
+        let scope = self.scope.clone();
+        let class = self.setup.class;
         let first = self.durable.round.as_ref().is_some_and(|round| round.model_calls <= 1);
         let Some(resources) = self.resources() else { return };
-        let (permit, cancel) = (resources.permit.clone(), resources.cancel.clone());
+        let permit = resources.permit.clone();
+        let cancel = resources.cancel.clone();
         let trace = CallTrace::begin(&resources.span, first, &scope, gateway.provider().name(), &request);
         let call = ModelCall {
             gateway,

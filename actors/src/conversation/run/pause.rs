@@ -48,7 +48,9 @@ impl Live {
     }
 
     fn read_head(&self, after: Duration) -> AbortOnDrop {
-        let (sessions, scope, me) = (self.ports.sessions.clone(), self.scope.clone(), self.me.clone());
+        let sessions = self.ports.sessions.clone();
+        let scope = self.scope.clone();
+        let me = self.me.clone();
         let stored = self.commits.stored_head().seq;
         AbortOnDrop(tokio::spawn(async move {
             tokio::time::sleep(after).await;
@@ -63,7 +65,8 @@ impl Live {
 
     pub(in crate::conversation) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
         let Some(pause) = &self.pause else { return Flow::GoOn };
-        let (since, reads) = (pause.since, pause.reads + 1);
+        let since = pause.since;
+        let reads = pause.reads + 1;
         match result {
             Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.exit(&ConversationError::Store(error), ExitReason::StoreAway),
             Err(_) => {

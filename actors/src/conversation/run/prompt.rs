@@ -44,7 +44,8 @@ impl Live {
 
     /// Releases the seats of withdrawn prompts.
     pub(super) fn release_withdrawn(&mut self) {
-        let (inbox, open) = (&self.durable.inbox, self.durable.round.as_ref().map(|round| round.id));
+        let inbox = &self.durable.inbox;
+        let open = self.durable.round.as_ref().map(|round| round.id);
         self.admitted.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
     }
 }

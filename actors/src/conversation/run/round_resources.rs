@@ -1,10 +1,6 @@
 //! What an open round holds: its permit, its tasks and timers, and its tool executor.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +49,7 @@ impl RoundResources {
 
     /// Releases the round's permit; the next model call acquires one again.
     fn release_permit(&self) {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.permit.lock().take();
     }
 }
 
@@ -70,7 +66,8 @@ impl Live {
     pub(super) fn resources(&mut self) -> Option<&mut RoundResources> {
         let id = self.durable.round.as_ref()?.id;
         if self.resources.as_ref().is_none_or(|(known, _)| *known != id) {
-            let (sampling, inbox) = (self.setup.trace_sampling, self.durable.inbox.len());
+            let sampling = self.setup.trace_sampling;
+            let inbox = self.durable.inbox.len();
             let span = trace::round(&self.scope, id, self.volatile.epoch.0, inbox, sampling, &*self.ports.entropy);
             self.resources = Some((id, RoundResources::new(span)));
         }

@@ -19,7 +19,9 @@ use crate::{
 impl Live {
     /// The environment in which this conversation's tools run.
     fn environment(&self) -> ToolEnvironment {
-        let (resources, tools, counters) = (self.setup.resources.clone(), self.tenant.tools().clone(), self.ports.counters.clone());
+        let resources = self.setup.resources.clone();
+        let tools = self.tenant.tools().clone();
+        let counters = self.ports.counters.clone();
         // A subagent's artifacts and runs belong to its parent, so that the parent can read them.
         let owner = self.durable.parent(&self.scope).unwrap_or_else(|| self.scope.clone());
         ToolEnvironment::new(resources, tools, owner, counters)
@@ -30,7 +32,8 @@ impl Live {
         let StartTool { work, batch, call, tool_use, attempt, level, spec, last_error: _ } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
-        let (me, writer) = (self.me.clone(), self.commits.writer.clone());
+        let me = self.me.clone();
+        let writer = self.commits.writer.clone();
         let supervisor = self.me.get_cell();
         let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
         let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));

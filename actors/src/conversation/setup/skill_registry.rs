@@ -5,11 +5,8 @@
 //! loaded skill reaches the conversation as a [`SkillActivationResult`], and `round::skills`
 //! decides about it.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use parking_lot::RwLock;
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
@@ -64,7 +61,7 @@ impl SkillRegistry {
 
     /// The list and the policy that a conversation uses now.
     pub(crate) fn view(&self) -> SkillView {
-        let index = self.seen.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let index = self.seen.read().clone();
         SkillView { index, policy: self.policy.clone() }
     }
 
@@ -79,7 +76,7 @@ impl SkillRegistry {
         match tokio::time::timeout(LOOK_MAX, self.source.index()).await {
             Ok(Ok(listing)) => {
                 let index = SkillIndex::from_skills(&listing.skills);
-                let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = self.seen.write();
                 if **seen != index {
                     *seen = Arc::new(index);
                 }

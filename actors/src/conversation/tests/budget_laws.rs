@@ -53,7 +53,8 @@ impl Law<'_> {
             assert!(self.is_granted(), "who has a tenant with a budget asks first");
         }
         let budget = &self.before.rules.pricing.budget;
-        let (spent, wanted) = (state.spent.amount, Amount { tokens, micro_usd, wall_ms: 0 });
+        let spent = state.spent.amount;
+        let wanted = Amount { tokens, micro_usd, wall_ms: 0 };
         let room = |limit: Option<u64>, spent: u64, wanted: u64| limit.is_none_or(|limit| spent < limit && spent + wanted <= limit);
         assert!(room(budget.tokens, spent.tokens, wanted.tokens) && room(budget.micro_usd, spent.micro_usd, wanted.micro_usd));
     }
@@ -88,10 +89,13 @@ impl Law<'_> {
         if matches!(self.input, Input::Budget { work, answer: Err(_) } if Some(*work) == asked) {
             return true;
         }
-        let (pricing, round) = (&self.before.rules.pricing, state.round.as_ref().unwrap());
-        let (budget, spent) = (&pricing.budget, &state.spent.amount);
+        let pricing = &self.before.rules.pricing;
+        let round = state.round.as_ref().unwrap();
+        let budget = &pricing.budget;
+        let spent = &state.spent.amount;
         let near = |limit: Option<u64>, spent: u64, most: u64| limit.is_some_and(|limit| spent >= limit || limit - spent < most);
-        let (input, output) = (100 + state.history.messages().wire_bytes() as u64, 200);
+        let input = 100 + state.history.messages().wire_bytes() as u64;
+        let output = 200;
         near(budget.tokens, spent.tokens, input + output)
             || near(budget.micro_usd, spent.micro_usd, input * 3 + output * 15)
             || near(budget.wall_ms, spent.wall_ms + self.now.ms_since(round.started_at), 0)
@@ -142,7 +146,8 @@ impl Law<'_> {
 /// Over a whole journal, each reservation is settled once, and the spent amount is the sum of the
 /// entries.
 pub(super) fn judge(entries: &[Entry], state: &Durable) {
-    let (mut open, mut spent) = (None, Amount::default());
+    let mut open = None;
+    let mut spent = Amount::default();
     for entry in entries {
         match &entry.body {
             EntryBody::ModelCallStarted { reserved, .. } => {

@@ -81,7 +81,8 @@ impl Law<'_> {
         cancelling: Option<&Cancelling>,
         denied: bool,
     ) {
-        let (name, id) = (&call.tool_use.name, &call.tool_use.id);
+        let name = &call.tool_use.name;
+        let id = &call.tool_use.id;
         let in_doubt = |at: &Timestamp| {
             let text = format!(
                 "[outcome unknown] {name} was started at {at} and the host stopped before its result was recorded. It may have taken \
@@ -155,7 +156,8 @@ impl Law<'_> {
 
     pub(super) fn batch_rests(&self, batch: &Batch) {
         let after = self.after;
-        let (mut runs, mut waits) = (0, 0);
+        let mut runs = 0;
+        let mut waits = 0;
         let started: Vec<&Call> = batch.calls.iter().filter(|call| matches!(call.state, CallState::Started { .. })).collect();
         for (index, call) in batch.calls.iter().enumerate() {
             let work = after.work_of_call(index as u32).is_some();

@@ -169,7 +169,8 @@ impl World {
                 self.tool_ends(0, 0, output())?;
             } else if !activation.models.is_empty() {
                 // A model that has not answered yet calls its tools first.
-                let fresh = activation.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
+                let fresh =
+                    activation.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
                 return Ok(());

@@ -312,7 +312,8 @@ impl Law<'_> {
             .iter()
             .filter(|entry| matches!(entry.body, EntryBody::ModelCallStarted { .. } | EntryBody::ToolStarted { .. }));
         let expected: Vec<WorkId> = orders.map(|entry| WorkId { epoch: entry.epoch, seq: entry.seq, index: 0 }).collect();
-        let (mut sorted, unsorted) = (ordered.clone(), ordered);
+        let mut sorted = ordered.clone();
+        let unsorted = ordered;
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "each order is carried out once");
         assert_eq!(unsorted, sorted, "in order");

@@ -177,7 +177,8 @@ impl World {
                 self.input(index, Input::Context { work, outcome })
             }
             9 => {
-                let (work, answer) = (self.activations[index].reserves.remove(0), budget_laws::answer(&mut self.rng));
+                let work = self.activations[index].reserves.remove(0);
+                let answer = budget_laws::answer(&mut self.rng);
                 if self.rng.percent(10) {
                     self.activations[index].late.push(Input::Budget { work, answer });
                 }
@@ -227,7 +228,7 @@ impl World {
                 if self.rng.percent(60) {
                     return self.command(index, Command::Interrupt, waiter);
                 }
-                let failure = self.rng.percent(50).then(|| Failure {
+                let failure = self.rng.percent(40).then(|| Failure {
                     code: (*self.rng.pick(&["why", "budget"])).into(),
                     message: String::new(),
                     retry_after_ms: None,
@@ -244,7 +245,8 @@ impl World {
                 let open = self.activations[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
                 let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
-                let (allow, always) = (self.rng.percent(60), self.rng.percent(30));
+                let allow = self.rng.percent(60);
+                let always = self.rng.percent(30);
                 self.command(index, Command::Approve { tool_call_id, allow, always }, waiter)
             }
             69..76 => {

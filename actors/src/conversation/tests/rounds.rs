@@ -104,7 +104,8 @@ pub(super) fn marks_hold(state: &Durable) {
 
 /// What an entry does to the rounds of a history.
 pub(super) fn after_rounds(state: &Durable, history: &History, marks: &RoundMarks, entry: &Entry) {
-    let (was, is) = (marks.as_slice(), state.rounds.as_slice());
+    let was = marks.as_slice();
+    let is = state.rounds.as_slice();
     match &entry.body {
         EntryBody::RoundStarted { round_id, .. } => {
             assert_eq!(
@@ -251,7 +252,9 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 #[test]
 fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_same() {
     let count = if std::env::var_os("CALLBOARD_LONG").is_some() { CONVERSATIONS * 10 } else { CONVERSATIONS };
-    let (mut rewinds, mut forks, mut open) = (0, 0, 0);
+    let mut rewinds = 0;
+    let mut forks = 0;
+    let mut open = 0;
     for seed in seeds(count) {
         let _seed = Seed(seed);
         let mut rng = Rng::new(seed ^ 0xf02c);

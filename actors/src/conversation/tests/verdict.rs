@@ -89,7 +89,10 @@ impl World {
 
     fn judge_journal(&self, entries: &[Entry]) {
         let mut accepted: BTreeMap<PromptId, RoundId> = BTreeMap::new();
-        let (mut waiting, mut withdrawn, mut started, mut finished) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut waiting = Vec::new();
+        let mut withdrawn = BTreeSet::new();
+        let mut started = BTreeSet::new();
+        let mut finished = BTreeSet::new();
         let mut open: Option<RoundId> = None;
         let mut steered: BTreeSet<RoundId> = BTreeSet::new();
         let mut epoch = Epoch(0);

@@ -401,7 +401,8 @@ impl World {
         let Wait { tail, effect } = wait;
         let activation = &mut self.activations[index];
         if must_wait(&effect) && tail > activation.base {
-            let (from, upto) = (activation.base.0 as usize, tail.0 as usize);
+            let from = activation.base.0 as usize;
+            let upto = tail.0 as usize;
             let ends = |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
             let stored = self.store.entries.get(from..upto).map(ends);
             assert_eq!(stored, Some(ends(&activation.written[..upto - from])), "{effect:?} waits until its entries are stored");
@@ -524,7 +525,8 @@ impl World {
     pub(super) fn end_pause(&mut self, index: usize) -> Result<(), Cut> {
         let activation = &mut self.activations[index];
         let Some((head, next)) = activation.head_read.take() else { return Ok(()) };
-        let (from, upto) = (activation.base.0 as usize, head.seq.0 as usize);
+        let from = activation.base.0 as usize;
+        let upto = head.seq.0 as usize;
         let ours = upto <= from || activation.written.get(..upto - from) == self.store.entries.get(from..upto);
         match activation.append_queue.head_read(head, next.as_ref()) {
             PauseOutcome::End => {

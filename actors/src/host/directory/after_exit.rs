@@ -55,7 +55,8 @@ mod tests {
         let ms = Duration::from_millis;
         let fail = |reason: &str, pause| AfterExit::Fail { reason: reason.into(), pause };
         let unreadable = || ExitReason::Unreadable("entry 3".into());
-        let (again, never) = (Restart::After(ms(100)), Restart::Fail(ms(60_000)));
+        let again = Restart::After(ms(100));
+        let never = Restart::Fail(ms(60_000));
 
         let table = [
             // How it ended, what a crash is followed by, then the decision without and with held

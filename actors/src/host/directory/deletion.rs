@@ -52,7 +52,8 @@ impl Directory {
 
     fn begin_deletion(self: &Arc<Self>, scope: &Scope) -> Result<Deletion, Arc<Notify>> {
         let over = Arc::new(Notify::new());
-        let (mut held, mut actor) = (Vec::new(), None);
+        let mut held = Vec::new();
+        let mut actor = None;
         match self.slots.entry(scope.clone()) {
             Entry::Vacant(entry) => drop(entry.insert(Slot::Deleting { ending: None, over: over.clone() })),
             Entry::Occupied(mut entry) => {

@@ -32,7 +32,8 @@ pub(super) enum Found {
 /// Finds the status of a task whose conversation exists, and waits for its round if the task was
 /// accepted.
 pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message) -> Found {
-    let (ports, stopped) = (directory.ports().clone(), directory.stopped().clone());
+    let ports = directory.ports().clone();
+    let stopped = directory.stopped().clone();
     match task_state(&*ports.sessions, &child, &task).await {
         Err(error) => Found::Over(Err(refused(&error.into()))),
         Ok(TaskState::New) => Found::Missing { cut: None },
@@ -76,7 +77,8 @@ enum TaskState {
 /// # Errors
 /// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
 async fn task_state(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<TaskState, LoadFailure> {
-    let (mut standing, mut after) = (TaskState::New, Seq(0));
+    let mut standing = TaskState::New;
+    let mut after = Seq(0);
     loop {
         let page = sessions.entries(child, after, PAGE).await.map_err(LoadFailure::Store)?;
         let Some(last) = page.last().map(|entry| entry.seq) else { return Ok(standing) };

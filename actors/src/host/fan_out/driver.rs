@@ -179,15 +179,18 @@ impl Driver {
         // Each pass starts what fits and then waits for one event. The `select!` is biased: a stop
         // of the host comes first, then the ends of rounds, so that a task that has ended is never
         // reported as cancelled or late.
-        let (stopped, cancel) = (self.directory.stopped().clone(), self.limits.cancel.clone());
+        let stopped = self.directory.stopped().clone();
+        let cancel = self.limits.cancel.clone();
         // Created once and not in each pass: creating one takes a place in the token's queue.
-        let (mut stopped, mut cancelled) = (pin!(stopped.cancelled()), pin!(cancel.cancelled()));
+        let mut stopped = pin!(stopped.cancelled());
+        let mut cancelled = pin!(cancel.cancelled());
         loop {
             self.begin_more().await;
             if self.running.is_empty() && self.tasks.is_empty() {
                 break;
             }
-            let (deadline, room_at) = (self.limits.deadline.filter(|_| self.stopped.is_none()), self.room_at);
+            let deadline = self.limits.deadline.filter(|_| self.stopped.is_none());
+            let room_at = self.room_at;
             tokio::select! {
                 biased;
                 () = &mut stopped => {
@@ -326,7 +329,9 @@ impl Driver {
                 // The prompt was accepted before a crash, and the round may have ended since. That
                 // end was not reported, so read it from the journal.
                 if replayed && self.journals.ephemeral.is_none() {
-                    let (ports, stopped, child) = (self.directory.ports().clone(), self.directory.stopped().clone(), task.child.clone());
+                    let ports = self.directory.ports().clone();
+                    let stopped = self.directory.stopped().clone();
+                    let child = task.child.clone();
                     self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
                 }
             }
@@ -416,7 +421,8 @@ impl Driver {
     }
 
     fn never_began(&self, index: u32, why: Failure) {
-        let (conversation, outcome) = (self.child(index).conversation, Err(TaskFailure { failure: why, end: None }));
+        let conversation = self.child(index).conversation;
+        let outcome = Err(TaskFailure { failure: why, end: None });
         self.send_result(TaskEnd {
             index: task_index(index),
             conversation,
@@ -465,7 +471,8 @@ impl Driver {
     /// memory. Gives up after [`REST_MAX`].
     async fn rest(&mut self) {
         let directory = self.directory.clone();
-        let (over, mut ask_at) = (Instant::now() + REST_MAX, Instant::now() + REST_RETRY);
+        let over = Instant::now() + REST_MAX;
+        let mut ask_at = Instant::now() + REST_RETRY;
         loop {
             let emptied = directory.emptied(); // Before the check, so that no removal is missed.
             self.forget_the_asleep();

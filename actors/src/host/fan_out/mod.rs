@@ -226,7 +226,8 @@ impl TenantHandle {
     /// # Cancel safety
     /// No task starts before the future completes.
     pub async fn fan_out(&self, fan_out: FanOut) -> Result<FanOutRun, SendError> {
-        let (host, tenant) = (&self.host, self.tenant()?);
+        let host = &self.host;
+        let tenant = self.tenant()?;
         host.admitted(tenant.in_service())?;
         let named = fan_out.name.is_some() && !fan_out.ephemeral;
         let name = fan_out.name.clone().unwrap_or_else(|| hex(host.ports.entropy.bytes()));
@@ -234,7 +235,8 @@ impl TenantHandle {
         let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
 
         let setup = host.resolver.resolve_fan_out(&host.directory.setup_of(tenant.id()), model, ephemeral);
-        let (time, budget) = (budget.wall_ms.map(Duration::from_millis), Budget { wall_ms: None, ..budget });
+        let time = budget.wall_ms.map(Duration::from_millis);
+        let budget = Budget { wall_ms: None, ..budget };
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()
         {
@@ -262,7 +264,9 @@ impl TenantHandle {
 
         let known = if named { host.children(&root).await? } else { BTreeSet::new() };
         let (results, taken) = mpsc::channel(tasks.len().max(1));
-        let (cancel, began, count) = (CancellationToken::new(), Instant::now(), tasks.len());
+        let cancel = CancellationToken::new();
+        let began = Instant::now();
+        let count = tasks.len();
         let within = [deadline, time].into_iter().flatten().min();
         let limits =
             FanOutLimits { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
@@ -282,7 +286,8 @@ impl TenantHandle {
     /// # Cancel safety
     /// Deletions that have begun complete; another call deletes the rest.
     pub async fn delete_fan_out(&self, name: &str) -> Result<usize, SendError> {
-        let (host, id) = (&self.host, self.id.clone()?);
+        let host = &self.host;
+        let id = self.id.clone()?;
         let root = Scope::new(id, root(name)?);
         if host.directory.fan_outs().has(&root) {
             return Err(SendError::FanOutRuns { name: name.to_owned() });

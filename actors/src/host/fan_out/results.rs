@@ -116,7 +116,8 @@ pub struct CacheShare {
 
 impl CacheShare {
     fn from_tasks<'a>(tasks: impl Iterator<Item = &'a TaskEnd>) -> Self {
-        let (mut share, mut times) = (Self::default(), Vec::new());
+        let mut share = Self::default();
+        let mut times = Vec::new();
         for task in tasks {
             let usage = task.usage();
             share.input_tokens = share.input_tokens.saturating_add(usage.input());
@@ -176,7 +177,8 @@ mod tests {
 
     fn task(index: usize, usage: Usage, first_ms: u64) -> Option<Arc<TaskEnd>> {
         let first_text = Some(Duration::from_millis(first_ms));
-        let (conversation, outcome) = (ConversationId::new("c").unwrap(), TaskEnd::from_round(end(StopReason::EndTurn, usage)));
+        let conversation = ConversationId::new("c").unwrap();
+        let outcome = TaskEnd::from_round(end(StopReason::EndTurn, usage));
         Some(Arc::new(TaskEnd { index, conversation, outcome, first_text, took: Duration::ZERO, attached: false }))
     }
 

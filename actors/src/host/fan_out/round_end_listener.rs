@@ -2,12 +2,8 @@
 //! no watcher per child. It wraps the host's event store. For an ephemeral fan-out it wraps none,
 //! and drops the events after it has read them.
 
-use std::{
-    collections::HashMap,
-    future::ready,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::HashMap, future::ready, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 
@@ -53,7 +49,7 @@ impl RoundEndListener {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     /// Registers a task that is about to begin.
@@ -73,7 +69,8 @@ impl RoundEndListener {
         }
         let mut running = self.running();
         let Some(task) = running.get_mut(conversation) else { return };
-        let (mut first, mut ended) = (None, None);
+        let mut first = None;
+        let mut ended = None;
         for event in events {
             match &event.kind {
                 EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }

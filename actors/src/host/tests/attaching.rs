@@ -43,7 +43,8 @@ async fn ends(run: &mut FanOutRun) -> Option<Vec<usize>> {
 
 /// How often a subagent accepted its task, and how its rounds ended.
 async fn rounds_of(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopReason>) {
-    let (mut prompts, mut rounds) = (0, Vec::new());
+    let mut prompts = 0;
+    let mut rounds = Vec::new();
     for stored in store.entries(child, Seq(0), 1000).await.unwrap() {
         match Entry::decode(&stored).unwrap().body {
             EntryBody::PromptAccepted { .. } => prompts += 1,

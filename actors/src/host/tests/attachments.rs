@@ -1,7 +1,7 @@
 //! Attachments: invalid ones are refused before anything is appended, valid ones are stored with
 //! the conversation, and documents are read as text for models that take none.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use bytes::Bytes;
 use serde_json::json;
@@ -33,7 +33,7 @@ impl Reader {
 
 impl DocumentText for Reader {
     fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>> {
-        self.given.lock().unwrap().push(pdf);
+        self.given.lock().push(pdf);
         Box::pin(std::future::ready(self.answer.clone()))
     }
 }
@@ -128,14 +128,15 @@ async fn a_model_without_documents_gets_their_text_and_the_conversation_keeps_bo
     reply.outcome().await.unwrap();
 
     let kept = conversation(&host).messages().await.unwrap();
-    assert_eq!(*reader.given.lock().unwrap(), [Bytes::from(file)]);
+    assert_eq!(*reader.given.lock(), [Bytes::from(file)]);
     assert_eq!(kept[0].blocks(), [block, document_text(Some("a.pdf"), 1, "[page 1]\none"), ContentBlock::text("what?")]);
     assert_eq!(kept[0].text(), "what?", "what a person said is only that");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_document_that_cannot_be_read_for_its_model_is_refused() {
-    let (model, document) = (blind(), Attachment::sniffed(&pdf(["one"])).unwrap());
+    let model = blind();
+    let document = Attachment::sniffed(&pdf(["one"])).unwrap();
     let without = host(&model).await;
     let broken = builder(&model).document_text(Reader::answering(Err(DocumentTextError::Broken))).build().await.unwrap();
     let prompt = Prompt::text("what?").attach(document);

@@ -30,7 +30,8 @@ async fn long(sessions: &Arc<dyn SessionBackend>) -> Arc<ScriptedModel> {
 
 /// Reads events until `count` rounds have ended.
 async fn rounds(events: &mut Events, count: usize) -> Vec<Arc<StreamEvent>> {
-    let (mut seen, mut ends) = (Vec::new(), 0);
+    let mut seen = Vec::new();
+    let mut ends = 0;
     while ends < count {
         let event = timeout(Duration::from_secs(5), events.next()).await.expect("the watch goes on").expect("it is not over");
         ends += usize::from(matches!(event.kind, EventKind::RoundFinished { .. }));
@@ -56,7 +57,8 @@ async fn a_watcher_that_catches_up_reads_a_long_journal_once() {
     let seen = [first, rest].concat();
     let seen: Vec<_> = kinds(&seen).into_iter().filter(|kind| *kind != "compaction").collect();
     assert_eq!(seen, ["round_started", "usage", "message", "round_finished"].repeat(ROUNDS));
-    let (first, rest) = (half - before, all - half);
+    let first = half - before;
+    let rest = all - half;
     assert!(rest <= first + first / 4, "{first} reads for the first half, {rest} for the second");
 }
 

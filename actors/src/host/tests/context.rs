@@ -1,10 +1,8 @@
 //! The context of long conversations in a running host: every request fits the window, is valid and
 //! keeps the pinned facts. The prompt prefix changes only for a counted reason.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use super::{builder, conversation, probe};
 use crate::{
@@ -73,7 +71,7 @@ fn everything(request: &ModelRequest) -> String {
 /// it sees, and calls a tool when asked to `LOOK`.
 fn small_model(counter: Arc<TokenCounter>, seen: Arc<Mutex<Seen>>, window: u32) -> Arc<ScriptedModel> {
     let model = ScriptedModel::answering(move |request, _| {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = seen.lock();
         seen.request(&counter, request, u64::from(window - ANSWER_MAX));
         let last = request.messages.last().unwrap();
         let reply = match last.text() {
@@ -102,7 +100,8 @@ fn rounds() -> u64 {
 
 #[tokio::test]
 async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
-    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
+    let counter = Arc::new(TokenCounter::default());
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let model = small_model(counter.clone(), seen.clone(), 8000);
     let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok(ToolOutput::Text("seen ".repeat(120))) });
     let settings = CompactionSettings { enable_llm_summarization: false, ..CompactionSettings::default() };
@@ -121,7 +120,7 @@ async fn two_thousand_rounds_fit_a_window_of_eight_thousand_tokens() {
     }
 
     let state = conversation.state().await.unwrap();
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock();
     assert_eq!(seen.faults, Vec::<String>::new(), "every request fits and is valid");
     let counted: Reading = host.0.ports.counters.read();
     assert_eq!(
@@ -222,10 +221,12 @@ async fn what_cannot_be_made_to_fit_ends_the_round_and_is_named() {
 #[tokio::test]
 async fn one_round_of_many_large_results_still_fits() {
     // A long round must not fail because of the size of its own observations.
-    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
-    let (count, watch) = (counter.clone(), seen.clone());
+    let counter = Arc::new(TokenCounter::default());
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let count = counter.clone();
+    let watch = seen.clone();
     let model = ScriptedModel::answering(move |request, call| {
-        watch.lock().unwrap().request(&count, request, u64::from(8000 - ANSWER_MAX));
+        watch.lock().request(&count, request, u64::from(8000 - ANSWER_MAX));
         let reply = if call < 15 { Reply::tool("look", &serde_json::json!({ "n": call })) } else { Reply::text("done") };
         reply.usage(Usage { input_uncached: tokens(&count, request), output: 20, ..Usage::default() })
     });
@@ -237,12 +238,13 @@ async fn one_round_of_many_large_results_still_fits() {
     let outcome = conversation(&host).send("look at everything").await.unwrap().outcome().await.unwrap();
 
     assert_eq!((outcome.stop_reason, outcome.text.as_str()), (StopReason::EndTurn, "done"));
-    assert_eq!(seen.lock().unwrap().faults, Vec::<String>::new());
+    assert_eq!(seen.lock().faults, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
-    let (counter, seen) = (Arc::new(TokenCounter::default()), Arc::new(Mutex::new(Seen::default())));
+    let counter = Arc::new(TokenCounter::default());
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let pointer = Arc::new(Mutex::new(None::<String>));
     let found = pointer.clone();
     let model = ScriptedModel::answering(move |request, _| {
@@ -251,7 +253,7 @@ async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
             let all = everything(request);
             let span = all.split("recall").flat_map(|part| part.split(|c: char| !(c.is_ascii_digit() || c == ':' || c == '-')));
             let span = span.filter_map(|text| text.parse::<SpanPointer>().ok()).next().map(|span| span.to_string());
-            *found.lock().unwrap() = span.clone();
+            *found.lock() = span.clone();
             return Reply::tool("recall", &serde_json::json!({ "span": span.unwrap_or_default() }));
         }
         Reply::text("As you wish. ".repeat(20))
@@ -269,7 +271,7 @@ async fn what_a_compaction_dropped_is_recalled_by_its_pointer() {
 
     answer(&conversation, "what was my secret".into()).await;
 
-    assert!(pointer.lock().unwrap().is_some(), "the summary names the span");
+    assert!(pointer.lock().is_some(), "the summary names the span");
     let history = conversation.messages().await.unwrap();
     let result = history.iter().rev().find(|message| !message.tool_result_ids().is_empty()).unwrap();
     assert!(result.wire_str().contains("a heron in the reeds"), "{}", result.wire_str());
@@ -281,7 +283,7 @@ async fn a_compaction_on_request_waits_for_its_summary_and_a_turn_does_not() {
     let count = asked.clone();
     let model = ScriptedModel::answering(move |request, _| {
         if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
-            *count.lock().unwrap() += 1;
+            *count.lock() += 1;
             return Reply::text("SUMMARY OF THE MATTER").after(Duration::from_secs(3));
         }
         Reply::text("fine ".repeat(50))
@@ -297,7 +299,7 @@ async fn a_compaction_on_request_waits_for_its_summary_and_a_turn_does_not() {
     let note = conversation.compact().await.unwrap().expect("there was something to drop");
 
     assert!(note.after_tokens < note.before_tokens);
-    assert!(*asked.lock().unwrap() > 1, "a long span is asked for in parts, which one more call joins");
+    assert!(*asked.lock() > 1, "a long span is asked for in parts, which one more call joins");
     assert!(conversation.messages().await.unwrap()[0].wire_str().contains("SUMMARY OF THE MATTER"));
     answer(&conversation, "and on".into()).await;
 }
@@ -342,7 +344,8 @@ async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_f
     let settings = CompactionSettings { max_cost_per_hour: 100.0, ..CompactionSettings::default() };
     let host = builder(&model).system("s").compaction(settings).build().await.unwrap();
     let conversation = conversation(&host);
-    let (mut slowest, mut summarised) = (Duration::ZERO, None);
+    let mut slowest = Duration::ZERO;
+    let mut summarised = None;
 
     for round in 0..300 {
         let began = tokio::time::Instant::now();

@@ -113,7 +113,8 @@ async fn no_tenant_is_answered_from_anothers_cache_or_joins_its_run() {
     let talk = |tenant: &str| host.tenant(tenant.to_owned()).conversation("same");
 
     // Two tenants concurrently, and a third one later.
-    let (mut a, mut b) = (talk("a").send("go").await.unwrap(), talk("b").send("go").await.unwrap());
+    let mut a = talk("a").send("go").await.unwrap();
+    let mut b = talk("b").send("go").await.unwrap();
     a.outcome().await.unwrap();
     b.outcome().await.unwrap();
     talk("c").send("go").await.unwrap().outcome().await.unwrap();

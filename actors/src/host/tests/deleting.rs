@@ -36,7 +36,8 @@ async fn is_gone(host: &Host, store: &Arc<dyn SessionBackend>) {
 
 #[tokio::test(start_paused = true)]
 async fn deleting_what_is_not_there_says_so_and_what_sleeps_is_deleted_without_waking() {
-    let (model, store) = (Arc::new(ScriptedModel::always(Reply::text("hello"))), store());
+    let model = Arc::new(ScriptedModel::always(Reply::text("hello")));
+    let store = store();
     let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
     assert_eq!(conversation(&host).delete().await, Ok(false));
 
@@ -206,7 +207,8 @@ async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_r
         let host = host(&model).await;
         let talk = conversation(&host);
         talk.send("first").await.unwrap();
-        let (one, two) = (talk.clone(), talk.clone());
+        let one = talk.clone();
+        let two = talk.clone();
         let deletions = tokio::spawn(async move { tokio::join!(one.delete(), two.delete()) });
         let mut prompts = Vec::new();
         for at in 0..8 {
@@ -257,13 +259,15 @@ async fn a_deleted_conversation_takes_its_artifacts_and_no_others() {
 
 #[tokio::test(start_paused = true)]
 async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
-    let (store, artifacts) = (store(), Arc::new(MemoryArtifacts::new(Arc::new(ManualClock::at(Timestamp(1))))));
+    let store = store();
+    let artifacts = Arc::new(MemoryArtifacts::new(Arc::new(ManualClock::at(Timestamp(1)))));
     let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
         "hang" => Reply::stall(),
         _ => Reply::text("hello"),
     }));
     let host = builder(&model).shared_sessions(store.clone()).artifacts(artifacts.clone()).build().await.unwrap();
-    let (acme, other): (TenantId, TenantId) = ("acme".try_into().unwrap(), "acme2".try_into().unwrap());
+    let acme: TenantId = "acme".try_into().unwrap();
+    let other: TenantId = "acme2".try_into().unwrap();
     let quotas = Quotas { conversations_max: Some(100), ..Quotas::default() };
     host.configure_tenant(&acme, TenantConfig::new().quotas(quotas).model("own")).await.unwrap();
     for tenant in [&acme, &other] {
@@ -339,7 +343,7 @@ async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
 }
 
 /// A tool that records which tenants it was asked to forget.
-struct Rememberer(ToolSpec, Arc<std::sync::Mutex<Vec<TenantId>>>);
+struct Rememberer(ToolSpec, Arc<parking_lot::Mutex<Vec<TenantId>>>);
 
 impl Tool for Rememberer {
     fn spec(&self) -> &ToolSpec {
@@ -352,7 +356,7 @@ impl Tool for Rememberer {
 
     fn forget<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<(), ToolError>> {
         Box::pin(async move {
-            let mut forgotten = self.1.lock().unwrap();
+            let mut forgotten = self.1.lock();
             forgotten.push(tenant.clone());
             if forgotten.len() == 1 { Err(ToolError::invalid("the disk is away")) } else { Ok(()) }
         })
@@ -373,6 +377,6 @@ async fn an_erased_tenant_is_forgotten_by_its_tools_or_stays_closed() {
 
     assert!(failed.unwrap_err().to_string().contains("rememberer: the disk is away") && refused);
     assert!(erased.is_ok());
-    assert_eq!(*forgotten.lock().unwrap(), vec![TenantId::new("acme").unwrap(); 2]);
+    assert_eq!(*forgotten.lock(), vec![TenantId::new("acme").unwrap(); 2]);
     assert!(host.tenant("acme").conversation("c-1").send("Hi").await.is_ok());
 }

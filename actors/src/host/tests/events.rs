@@ -72,7 +72,8 @@ async fn a_watcher_that_joins_sees_the_running_round_from_its_start() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sleeping_conversation_is_watched_from_its_journal_and_is_not_woken() {
-    let (sessions, model) = (store(), echo());
+    let sessions = store();
+    let model = echo();
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     for text in ["one", "two", "three"] {
         say(&conversation(&first), text).await;
@@ -114,7 +115,8 @@ async fn a_cursor_of_no_use_gets_exactly_one_snapshot_and_then_what_follows() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cursor_of_before_a_reset_gets_a_snapshot_of_the_emptied_conversation() {
-    let (sessions, model) = (store(), echo());
+    let sessions = store();
+    let model = echo();
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     say(&conversation(&first), "one").await;
     conversation(&first).reset().await.unwrap();
@@ -165,7 +167,8 @@ async fn a_round_continues_from_a_cursor_and_ends_the_watch() {
 
 #[tokio::test(start_paused = true)]
 async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goes_on() {
-    let (sessions, asked) = (store(), Arc::new(AtomicUsize::new(0)));
+    let sessions = store();
+    let asked = Arc::new(AtomicUsize::new(0));
     let calls = asked.clone();
     let model = Arc::new(ScriptedModel::answering(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
         0 => Reply::tool("pay", &json!({})),
@@ -203,13 +206,11 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
 
 #[tokio::test(start_paused = true)]
 async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
-    let (sessions, model) = (
-        store(),
-        Arc::new(ScriptedModel::answering(|_, call| match call {
-            0 => Reply::text("half of it").chunks(3).then_stall(),
-            _ => Reply::text("the whole").chunks(3),
-        })),
-    );
+    let sessions = store();
+    let model = Arc::new(ScriptedModel::answering(|_, call| match call {
+        0 => Reply::text("half of it").chunks(3).then_stall(),
+        _ => Reply::text("the whole").chunks(3),
+    }));
     let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
     let mut open = conversation(&first).send("one").await.unwrap();
     let accepted = conversation(&first).send("two").await.unwrap();
@@ -237,7 +238,8 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
     let [mut one, mut two] = watchers.map(|mut watcher| tokio::spawn(async move { (watcher.outcome().await, watcher.is_over().await) }));
     tokio::task::yield_now().await;
     second.resume_interrupted().await.unwrap();
-    let (one, two) = (timeout(Duration::from_secs(9), &mut one).await, timeout(Duration::from_secs(9), &mut two).await);
+    let one = timeout(Duration::from_secs(9), &mut one).await;
+    let two = timeout(Duration::from_secs(9), &mut two).await;
 
     let said = [one, two].map(|answer| {
         let (outcome, is_over) = answer.expect("it sees the end").unwrap();
@@ -284,7 +286,9 @@ async fn drop_host(host: Host, round: crate::ids::RoundId) {
 
 #[tokio::test(start_paused = true)]
 async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
-    let (sessions, model, wall) = (store(), echo(), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
+    let sessions = store();
+    let model = echo();
+    let wall = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
     let make = || {
         let builder = HostBuilder::new(super::clocks::Wall(wall.clone()), SeededEntropy::new(7), |host| host);
         builder.shared_provider(model.clone()).shared_sessions(sessions.clone())
@@ -332,7 +336,8 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("word ".repeat(8000)).chunks(200)));
     let host = host(&model).await;
     let ring = host.ports().events.clone();
-    let (acme, other) = (TenantId::new("acme").unwrap(), TenantId::new("other").unwrap());
+    let acme = TenantId::new("acme").unwrap();
+    let other = TenantId::new("other").unwrap();
     let conversation = conversation(&host);
     say(&conversation, "zero").await;
     let mut watchers = Vec::new();

@@ -176,7 +176,8 @@ async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
     }));
     for ephemeral in [false, true] {
         let host = builder(&model).tool(hangs.clone()).build().await.unwrap();
-        let (tools, dropped) = (starts.load(Ordering::SeqCst), model.counts().dropped);
+        let tools = starts.load(Ordering::SeqCst);
+        let dropped = model.counts().dropped;
         let tasks = FanOut::over(["over", "think", "work", "late", "later"]).parallel(3);
         let mut run = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await;
         assert_eq!(run.next().await.unwrap().index, 0);
@@ -275,10 +276,11 @@ async fn the_first_warms_the_cache_and_the_rest_begin_when_it_is_answered() {
         false => Usage { cache_read: 1000, input_uncached: 10, output: 1, ..Usage::default() },
     };
     for warm in [false, true] {
-        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let (began, noted) = (tokio::time::Instant::now(), asked.clone());
+        let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let began = tokio::time::Instant::now();
+        let noted = asked.clone();
         let model = Arc::new(ScriptedModel::answering(move |request, nth| {
-            noted.lock().unwrap().push(began.elapsed().as_millis());
+            noted.lock().push(began.elapsed().as_millis());
             let slow = if task(request) == "0" { 2000 } else { 100 };
             Reply::text("ab").chunks(2).chunk_delay(Duration::from_secs(5)).after(Duration::from_millis(slow)).usage(usage(nth == 0))
         }));
@@ -287,7 +289,7 @@ async fn the_first_warms_the_cache_and_the_rest_begin_when_it_is_answered() {
 
         let summary = fan_out(&host, if warm { tasks.warm_first() } else { tasks }).await.finish().await;
 
-        let asked = asked.lock().unwrap().clone();
+        let asked = asked.lock().clone();
         let expected = if warm { [0, 2000, 2000] } else { [0, 0, 0] };
         assert!(asked.iter().zip(expected).all(|(at, due)| (due..due + 50).contains(at)), "warm {warm}: {asked:?}");
         let cache = summary.cache;

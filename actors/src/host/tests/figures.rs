@@ -36,7 +36,8 @@ fn of(host: &Host, tenant: &str) -> TenantReading {
 async fn duration_messages_and_tools_of_a_conversation_are_maintained() {
     let empty = serde_json::json!({});
     let replies = [Reply::tool("probe", &empty), Reply::text("once"), Reply::text("twice")];
-    let (model, clock) = (Arc::new(ScriptedModel::replies(replies)), Arc::new(ManualClock::at(Timestamp(1_795_300_000_000))));
+    let model = Arc::new(ScriptedModel::replies(replies));
+    let clock = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
     let (tool, _) = probe("probe", EffectClass::Pure, |_| async { Ok("twelve bytes".into()) });
     let builder = HostBuilder::new(Shared(clock.clone()), SeededEntropy::new(7), |host| host).shared_provider(model).tool(tool);
     let host: Host = builder.build().await.unwrap();
@@ -67,7 +68,8 @@ async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
 
     host.tenant("acme").conversation("c-1").send("one").await.unwrap().outcome().await.unwrap();
 
-    let (acme, figures) = (of(&host, "acme"), host.figures());
+    let acme = of(&host, "acme");
+    let figures = host.figures();
     assert_eq!((acme.prompts, acme.rounds, acme.rounds_failed, acme.tool_calls, acme.tool_calls_failed), (1, 1, 0, 1, 1));
     assert_eq!((acme.usage.input(), acme.usage.output), (figures.total.input_tokens, figures.total.output_tokens));
     assert_eq!(of(&host, "umbrella"), TenantReading::default());
@@ -111,7 +113,8 @@ async fn a_wait_for_a_permit_of_the_gateway_is_a_queue_wait() {
     let host = super::builder(&model).limits(limits).build().await.unwrap();
 
     let (one, two) = tokio::join!(host.tenant("acme").conversation("c-1").send("one"), host.tenant("acme").conversation("c-2").send("two"));
-    let (mut one, mut two) = (one.unwrap(), two.unwrap());
+    let mut one = one.unwrap();
+    let mut two = two.unwrap();
     let (one, two) = tokio::join!(one.outcome(), two.outcome());
 
     assert!(one.is_ok() && two.is_ok());
@@ -121,7 +124,8 @@ async fn a_wait_for_a_permit_of_the_gateway_is_a_queue_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn conversations_are_counted_by_the_state_of_their_place() {
-    let (model, store) = (Arc::new(ScriptedModel::always(Reply::text("done"))), super::store());
+    let model = Arc::new(ScriptedModel::always(Reply::text("done")));
+    let store = super::store();
     let broken = Scope::new("acme".try_into().unwrap(), "broken".try_into().unwrap());
     let entry = StoredEntry { seq: Seq(1), bytes: "no entry".into() };
     store.append_and_wait(&broken, Head::default(), Epoch(1), vec![entry], Open::None).await.unwrap();

@@ -49,7 +49,8 @@ async fn a_flooding_tenant_does_not_starve_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_gateway_is_changed_in_place_for_conversations_that_are_awake() {
-    let (old, new) = (Arc::new(ScriptedModel::always(Reply::text("old"))), Arc::new(ScriptedModel::always(Reply::text("new"))));
+    let old = Arc::new(ScriptedModel::always(Reply::text("old")));
+    let new = Arc::new(ScriptedModel::always(Reply::text("new")));
     let host = host(&old).await;
     let conversation = host.tenant("acme").conversation("c");
     conversation.send("hello").await.unwrap().outcome().await.unwrap();

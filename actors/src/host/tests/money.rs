@@ -112,7 +112,8 @@ fn down() -> Reply {
 
 #[tokio::test(start_paused = true)]
 async fn a_fallbacks_answer_is_charged_the_fallbacks_price() {
-    let (primary, second) = (Arc::new(ScriptedModel::always(down())), model());
+    let primary = Arc::new(ScriptedModel::always(down()));
+    let second = model();
     let retry = ModelRetryPolicy { max_retries: 0, ..Default::default() };
     let host = builder(&primary).model("own").prices(prices()).max_tokens(10).model_retry(retry).build().await.unwrap();
     let config = host.gateway_config().clone();

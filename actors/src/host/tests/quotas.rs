@@ -91,7 +91,8 @@ async fn every_bound_refuses_at_once_with_a_hint_and_wakes_no_conversation() {
         } else {
             drop(say(&host, "one", "hang").await.unwrap());
         }
-        let (lives, began) = (host.report().await.total.lives, tokio::time::Instant::now());
+        let lives = host.report().await.total.lives;
+        let began = tokio::time::Instant::now();
 
         let (named, retry_after_ms) = refusal(say(&host, "two", "Hi").await);
 
@@ -210,7 +211,8 @@ async fn no_verb_begins_a_conversation_beyond_the_bound_and_those_there_go_on() 
 
 #[tokio::test(start_paused = true)]
 async fn what_was_stored_before_the_bound_is_counted() {
-    let (store, model) = (store(), model());
+    let store = store();
+    let model = model();
     let first = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
     for n in 0..3 {
         say(&first, &format!("c-{n}"), "Hi").await.unwrap().outcome().await.unwrap();
@@ -271,7 +273,8 @@ async fn a_pause_refuses_what_is_new_lets_run_what_runs_and_keeps_what_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_of_a_paused_tenant_loses_no_accepted_prompt() {
-    let (store, model) = (store(), model());
+    let store = store();
+    let model = model();
     let first = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
     let mut running = say(&first, "one", "hang").await.unwrap();
     let waiting = say(&first, "one", "waits").await.unwrap();
@@ -351,12 +354,14 @@ async fn a_deadline_that_passes_in_a_queue_leaves_no_residue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_key_holds_after_sleep_after_a_restart_and_between_two_at_once() {
-    let (store, model) = (store(), model());
+    let store = store();
+    let model = model();
     let first = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
     let talk = first.tenant("acme").conversation("one");
 
     let (a, b) = tokio::join!(talk.send("Hi").client_key("k"), talk.send("Hi").client_key("k"));
-    let (mut a, b) = (a.unwrap(), b.unwrap());
+    let mut a = a.unwrap();
+    let b = b.unwrap();
     assert_eq!((a.round_id(), a.is_replayed() ^ b.is_replayed()), (b.round_id(), true));
     a.outcome().await.unwrap();
     first.hibernate_idle();
@@ -380,7 +385,8 @@ async fn whatever_begins_a_conversation_needs_a_place_for_it() {
     bound(&host, Quotas { conversations_max: Some(1), ..Quotas::default() }).await;
     let talk = |id: &str| host.tenant("acme").conversation(id);
 
-    let (first, again) = (talk("one").reset().await, talk("one").reset().await);
+    let first = talk("one").reset().await;
+    let again = talk("one").reset().await;
     let emptied = talk("two").reset().await;
     let imported = talk("two").import(vec![crate::chat::Message::user("Hi")]).await;
     let pinned = talk("two").pin("a line").await;

@@ -67,7 +67,8 @@ impl Watcher {
         match &event.kind {
             EventKind::TextDelta { text } => pending.push_str(text),
             EventKind::Message { message, partial } => {
-                let (text, shown) = (message.text(), std::mem::take(pending));
+                let text = message.text();
+                let shown = std::mem::take(pending);
                 if self.unbroken && !shown.is_empty() {
                     let is_whole = shown == text || (*partial && text.starts_with(&shown));
                     assert!(is_whole || event.id.seq <= self.aged, "{shown:?} was shown, {text:?} was said in {}", event.id);
@@ -149,7 +150,9 @@ async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
 /// The ids of the durable events that follow from a journal, the assistant's texts, and the final
 /// state.
 async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>, Vec<String>, Durable) {
-    let (mut state, mut ids, mut said) = (Durable::default(), Vec::new(), Vec::new());
+    let mut state = Durable::default();
+    let mut ids = Vec::new();
+    let mut said = Vec::new();
     for stored in sessions.entries(scope, Seq(0), usize::MAX).await.unwrap() {
         let entry = Entry::decode(&stored).unwrap();
         for (n, kind) in (0..).zip(project(&"c-1".parse().unwrap(), &state, &entry).1) {

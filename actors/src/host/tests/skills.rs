@@ -162,7 +162,8 @@ async fn the_text_of_a_skill_that_is_used_again_is_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_folder_is_announced_and_the_system_prompt_stays_across_lives() {
     let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
-    let (skills, sessions) = (source([skill("a")]), store());
+    let skills = source([skill("a")]);
+    let sessions = store();
     let first = builder(&model).shared_sessions(sessions.clone()).shared_skills(skills.clone()).build().await.unwrap();
     say(&first, "one").await;
 

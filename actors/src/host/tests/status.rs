@@ -46,7 +46,8 @@ async fn the_status_shows_the_retry_and_the_place_in_the_queue() {
     let refused = ProviderError::RateLimited { retry_after: Some(Duration::from_secs(7)), message: "slow down".into() };
     let model = Arc::new(ScriptedModel::replies([Reply::error(refused), Reply::stall()]));
     let host = builder(&model).limits(Limits { model_calls_max: 1, ..Limits::default() }).build().await.unwrap();
-    let (first, second) = (host.tenant("acme").conversation("c-1"), host.tenant("acme").conversation("c-2"));
+    let first = host.tenant("acme").conversation("c-1");
+    let second = host.tenant("acme").conversation("c-2");
 
     first.send("Hi").await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;

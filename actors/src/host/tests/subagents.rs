@@ -364,7 +364,8 @@ async fn an_answer_beyond_its_credit_is_an_artifact_that_its_parent_reads() {
     let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
 
     let result: Value = serde_json::from_str(&outcome.text).unwrap();
-    let (shown, rest) = (result["result"].as_str().unwrap(), result["rest"].as_str().unwrap());
+    let shown = result["result"].as_str().unwrap();
+    let rest = result["rest"].as_str().unwrap();
     assert!(long.starts_with(shown) && shown.ends_with("answer") && (20_000..=24_576).contains(&shown.len()), "{}", shown.len());
     assert_eq!(result["bytes"], long.len());
     let id = rest.split('"').nth(1).unwrap();

@@ -31,7 +31,8 @@ async fn a_seat_is_free_again_when_its_mail_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_has_its_own_model_credential_and_words() {
-    let (usual, own) = (Arc::new(ScriptedModel::replies([Reply::text("usual")])), Arc::new(ScriptedModel::replies([Reply::text("own")])));
+    let usual = Arc::new(ScriptedModel::replies([Reply::text("usual")]));
+    let own = Arc::new(ScriptedModel::replies([Reply::text("own")]));
     let host: Host = host(&usual).await;
     host.add_gateway("acme", own.clone(), host.gateway_config().clone()).unwrap();
     let config = TenantConfig::new().gateway("acme").model("small").system("Be brief.");

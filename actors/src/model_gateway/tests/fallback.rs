@@ -21,17 +21,18 @@ fn pair(primary: &Arc<ScriptedModel>, second: &Arc<ScriptedModel>, config: Gatew
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
-    let (primary, second) = (failing(server()), Arc::new(ScriptedModel::always(Reply::text("second"))));
+    let primary = failing(server());
+    let second = Arc::new(ScriptedModel::always(Reply::text("second")));
     let retry = ModelRetryPolicy { max_retries: 2, ..ModelRetryPolicy::default() };
     let (gateway, _) = pair(&primary, &second, GatewayConfig { retry, ..config() });
     let reports = Mutex::new(Vec::new());
 
-    let answer = call_as(&gateway, "a", 1, &|waiting| reports.lock().unwrap().push(waiting)).await;
+    let answer = call_as(&gateway, "a", 1, &|waiting| reports.lock().push(waiting)).await;
 
     assert_eq!(answer, Ok("second".into()));
     assert_eq!((primary.counts().started, second.counts().started), (3, 1));
     assert_eq!(&*second.last_request().unwrap().model, "small");
-    assert_eq!(reports.into_inner().unwrap().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
+    assert_eq!(reports.into_inner().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
     let counted = gateway.0.counters.read();
     assert_eq!(counted.prefix_breaks_configuration, 1);
     assert!(counted.rebilled_tokens > 0);
@@ -39,7 +40,8 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_sends_calls_to_the_fallback_at_once() {
-    let (primary, second) = (failing(server()), Arc::new(ScriptedModel::always(Reply::text("second"))));
+    let primary = failing(server());
+    let second = Arc::new(ScriptedModel::always(Reply::text("second")));
     let breaker = BreakerConfig { failures: 2, open_for: Duration::from_secs(10) };
     let (gateway, _) = pair(&primary, &second, GatewayConfig { breaker, ..config() });
 
@@ -81,7 +83,8 @@ async fn what_breaks_after_the_first_content_is_not_begun_again_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn the_fallbacks_failure_is_the_calls() {
-    let (primary, second) = (failing(server()), failing(ProviderError::Auth { message: "no".into() }));
+    let primary = failing(server());
+    let second = failing(ProviderError::Auth { message: "no".into() });
     let (gateway, _) = pair(&primary, &second, config());
 
     assert_eq!(call(&gateway, "a").await, Err("provider_auth"));
@@ -90,7 +93,8 @@ async fn the_fallbacks_failure_is_the_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ring_of_fallbacks_is_refused_and_changes_nothing() {
-    let (primary, second) = (failing(server()), failing(server()));
+    let primary = failing(server());
+    let second = failing(server());
     let (from, to) = pair(&primary, &second, config());
     let back = Some(Fallback { gateway: "first".into(), model: "m".into() });
 

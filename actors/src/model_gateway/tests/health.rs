@@ -57,7 +57,8 @@ async fn a_probe_that_is_cancelled_says_nothing_of_the_provider() {
     let gateway = gateway(&model, breaking(2));
     open(&gateway, 2).await;
     tokio::time::sleep(Duration::from_secs(11)).await;
-    let (id, cancel) = (tenant("a"), CancellationToken::new());
+    let id = tenant("a");
+    let cancel = CancellationToken::new();
     let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
     let mut probe = Box::pin(gateway.stream(&by, request(), cancel.clone(), |_| {}));
     assert!(probe.as_mut().now_or_never().is_none());

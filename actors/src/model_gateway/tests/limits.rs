@@ -94,7 +94,8 @@ async fn a_retry_after_above_a_minute_fails_all_callers_at_once_carrying_it() {
     assert_eq!(first.await.unwrap(), Err("provider_rate_limited"));
     assert_eq!(waiting.await.unwrap(), Err("provider_rate_limited"));
 
-    let (id, cancel) = (tenant("c"), CancellationToken::new());
+    let id = tenant("c");
+    let cancel = CancellationToken::new();
     let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
     tokio::time::sleep(Duration::from_secs(10)).await;
     let error = gateway.stream(&by, request(), cancel, |_| {}).now_or_never().unwrap().err().unwrap();

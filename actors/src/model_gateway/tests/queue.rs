@@ -76,19 +76,20 @@ async fn weights_share_what_is_served() {
     let served = Arc::new(Mutex::new(Vec::new()));
     for (who, weight) in [("light", 1), ("heavy", 3)] {
         for _ in 0..600 {
-            let (gateway, served) = (gateway.clone(), served.clone());
+            let gateway = gateway.clone();
+            let served = served.clone();
             tokio::spawn(async move {
                 call_as(&gateway, who, weight, &|_| {}).await.unwrap();
-                served.lock().unwrap().push(who);
+                served.lock().push(who);
             });
         }
     }
 
-    while served.lock().unwrap().len() < 400 {
+    while served.lock().len() < 400 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    let heavy = served.lock().unwrap().iter().take(400).filter(|who| **who == "heavy").count();
+    let heavy = served.lock().iter().take(400).filter(|who| **who == "heavy").count();
     assert!((260..=340).contains(&heavy), "{heavy} of 400 at three to one");
 }
 
@@ -168,13 +169,13 @@ async fn a_place_in_the_queue_is_reported_and_reported_again_when_it_moved() {
 
     call_as(&gateway, "flood", 1, &|waiting| {
         if let Waiting::Queued { position, waits_for, .. } = waiting {
-            reports.lock().unwrap().push((position, waits_for));
+            reports.lock().push((position, waits_for));
         }
     })
     .await
     .unwrap();
 
-    assert_eq!(reports.into_inner().unwrap(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
+    assert_eq!(reports.into_inner(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
     drop(flood);
 }
 
@@ -203,22 +204,23 @@ async fn what_a_call_used_and_not_its_estimate_counts_for_a_share() {
     let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
     let served = Arc::new(Mutex::new(Vec::new()));
     for who in ["dear", "cheap"].repeat(400) {
-        let (gateway, served) = (gateway.clone(), served.clone());
+        let gateway = gateway.clone();
+        let served = served.clone();
         tokio::spawn(async move {
             let id = tenant(who);
             let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
             let request = ModelRequest { messages: MessageList::from_iter([Message::user(who)]), ..request() };
             let stream = gateway.stream(&by, request, CancellationToken::new(), |_| {}).await.unwrap();
             stream.for_each(|_| std::future::ready(())).await;
-            served.lock().unwrap().push(who);
+            served.lock().push(who);
         });
     }
 
-    while served.lock().unwrap().len() < 300 {
+    while served.lock().len() < 300 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    let dear = served.lock().unwrap().iter().take(300).filter(|who| **who == "dear").count();
+    let dear = served.lock().iter().take(300).filter(|who| **who == "dear").count();
     assert!(dear < 60, "{dear} of 300 at forty times the price");
 }
 
@@ -231,12 +233,12 @@ async fn the_expected_wait_follows_the_pace_of_this_queue() {
         settle().await;
         let delays = Mutex::new(Vec::new());
         let notify = |waiting| match waiting {
-            Waiting::Queued { delay, .. } => delays.lock().unwrap().push(delay),
+            Waiting::Queued { delay, .. } => delays.lock().push(delay),
             other => panic!("{other:?}"),
         };
         call_as(&gateway, "a", 1, &notify).await.unwrap();
         drop(before);
-        delays.into_inner().unwrap()
+        delays.into_inner()
     };
 
     let first = burst().await;

@@ -53,7 +53,8 @@ pub async fn artifact_store(make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -
 }
 
 async fn a_tenants_own_bound_holds_for_it_alone_and_changes_at_any_time(store: &dyn ArtifactStore) {
-    let (bound, free) = (owner("a", "c"), owner("b", "c"));
+    let bound = owner("a", "c");
+    let free = owner("b", "c");
     let first = put(store, &bound, &[1; 60]).await;
     store.bound(&bound.tenant, Some(100));
 
@@ -264,7 +265,9 @@ async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>)
     let id = ArtifactId::from_content(&content);
     let tasks: Vec<_> = (0..8)
         .map(|n| {
-            let (store, content, id) = (store.clone(), content.clone(), id.clone());
+            let store = store.clone();
+            let content = content.clone();
+            let id = id.clone();
             tokio::spawn(async move {
                 for _ in 0..3 {
                     if n % 2 == 0 {

@@ -91,7 +91,8 @@ async fn events_are_read_in_order_strictly_after_the_cursor(store: &dyn EventSto
     assert_eq!(store.read(&key, Some(id(10, 0)), 100).await.unwrap(), []);
     assert_eq!(store.read(&key, None, 0).await.unwrap(), []);
 
-    let (mut seen, mut after) = (Vec::new(), None);
+    let mut seen = Vec::new();
+    let mut after = None;
     loop {
         let page = store.read(&key, after, 2).await.unwrap();
         assert!(page.len() <= 2);
@@ -135,7 +136,8 @@ async fn a_watcher_is_woken_by_an_event_and_by_the_end(store: Arc<dyn EventStore
     timeout(SOON, store.changed(&key, None)).await.expect("there is an event already");
 
     let wait = |after| {
-        let (store, key) = (Arc::clone(&store), key.clone());
+        let store = Arc::clone(&store);
+        let key = key.clone();
         tokio::spawn(async move { timeout(SOON, store.changed(&key, Some(after))).await })
     };
     let watcher = wait(id(1, 1));
@@ -157,9 +159,11 @@ async fn no_wake_up_is_lost_with_many_watchers(store: Arc<dyn EventStore>) {
     store.append(&key, vec![delta(1, 1)]).await.unwrap();
     let watchers: Vec<_> = (1..=16)
         .map(|count| {
-            let (store, key) = (Arc::clone(&store), key.clone());
+            let store = Arc::clone(&store);
+            let key = key.clone();
             tokio::spawn(async move {
-                let (mut seen, mut after) = (Vec::new(), None);
+                let mut seen = Vec::new();
+                let mut after = None;
                 loop {
                     timeout(SOON, store.changed(&key, after)).await.expect("a wake-up was lost");
                     let status = store.get_status(&key).await.unwrap();
@@ -286,7 +290,8 @@ async fn a_reader_that_may_have_missed_something_gets_expired_and_returns_from_t
 
 async fn a_conversation_is_watched_before_it_begins_and_let_go_when_it_is_forgotten(store: Arc<dyn EventStore>) {
     let wait = |after| {
-        let (store, scope) = (Arc::clone(&store), key("t", 1).scope);
+        let store = Arc::clone(&store);
+        let scope = key("t", 1).scope;
         tokio::spawn(async move { timeout(SOON, store.watch(&scope, after)).await })
     };
     let watcher = wait(EventId::default());
@@ -321,7 +326,8 @@ async fn bytes_are_counted_to_the_tenant(store: &dyn EventStore) {
     let scope = key("t", 1).scope;
     store.append(&key("t", 1), vec![message(1, 1000)]).await.unwrap();
     store.append(&key("other", 1), vec![message(1, 10)]).await.unwrap();
-    let (one, other) = (store.bytes(&scope.tenant), store.bytes(&key("other", 1).scope.tenant));
+    let one = store.bytes(&scope.tenant);
+    let other = store.bytes(&key("other", 1).scope.tenant);
 
     assert!((1000..2000).contains(&one) && (10..500).contains(&other), "{one} and {other}");
     store.forget(&scope);

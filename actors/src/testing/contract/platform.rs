@@ -9,7 +9,8 @@ use crate::{
 
 /// Checks a wall clock: it shows a time of this century, and two readings are close together.
 pub fn clock(clock: &Arc<dyn Clock>) {
-    let (first, second) = (clock.now(), clock.now());
+    let first = clock.now();
+    let second = clock.now();
 
     assert!(first > Timestamp(946_684_800_000), "after the year 2000: {first}");
     assert!(second.0.abs_diff(first.0) < 60_000, "{first} then {second}");

@@ -44,7 +44,8 @@ pub async fn sandbox(sandbox: Arc<dyn Sandbox>) {
     assert_eq!((late.timed_out, late.status, late.stdout.as_str()), (true, None, "before\n"), "{kind}: a timeout");
     assert!(start.elapsed() < END_MAX, "{kind}: {:?}", start.elapsed());
 
-    let (cancel, start) = (CancellationToken::new(), Instant::now());
+    let cancel = CancellationToken::new();
+    let start = Instant::now();
     let soon = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         cancel.cancel();

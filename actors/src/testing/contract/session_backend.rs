@@ -79,7 +79,9 @@ async fn write_open(
     let (reply, mut answers) = mpsc::unbounded_channel();
     let done = Box::new(move |result| drop(reply.send(result)));
     let entries = entries(expected.seq.0 + 1, last);
-    let (scope, epoch, durability) = (scope.clone(), Epoch(epoch), Durability::Awaited);
+    let scope = scope.clone();
+    let epoch = Epoch(epoch);
+    let durability = Durability::Awaited;
     store.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
     timeout(SOON, answers.recv()).await.expect("an append is answered").expect("an append is answered")
 }
@@ -228,7 +230,8 @@ async fn after_a_failed_append_later_ones_of_the_life_fail(store: &dyn SessionBa
 }
 
 async fn tenants_with_the_same_ids_are_apart(store: &dyn SessionBackend) {
-    let (a, b) = (scope("a", "c"), scope("b", "c"));
+    let a = scope("a", "c");
+    let b = scope("b", "c");
     write(store, &a, Head::default(), 1, 2).await.unwrap();
 
     assert_eq!(store.load(&b).await, Ok(Loaded::default()));
@@ -276,7 +279,8 @@ async fn a_doubtful_snapshot_is_ignored(store: &dyn SessionBackend) {
 }
 
 async fn a_deleted_conversation_is_unknown_again(store: &dyn SessionBackend) {
-    let (gone, stays) = (scope("t", "gone"), scope("t", "stays"));
+    let gone = scope("t", "gone");
+    let stays = scope("t", "stays");
     for scope in [&gone, &stays] {
         write_open(store, scope, Head::default(), 1, 5, Open::Running, None).await.unwrap();
         store.snapshot(scope, Seq(3), "s".into()).await.unwrap();
@@ -360,7 +364,8 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
     write(store, &scope("s", "other"), Head::default(), 1, 1).await.unwrap();
     write(store, &scope("u", "other"), Head::default(), 1, 1).await.unwrap();
 
-    let (mut listed, mut after) = (Vec::new(), None);
+    let mut listed = Vec::new();
+    let mut after = None;
     loop {
         let page = store.list(&tenant, ListQuery { after: after.clone(), count: 10, open: None, subagents: false }).await.unwrap();
         assert!(page.len() <= 10);
@@ -391,7 +396,8 @@ async fn lists_are_paged_in_order(store: &dyn SessionBackend) {
 async fn lists_leave_out_subagents_unless_they_are_asked_for(store: &dyn SessionBackend) {
     let tenant = TenantId::new("families").unwrap();
     let of = |name: &str, seq| CallKey { scope: Scope::new(tenant.clone(), name.parse().unwrap()), seq: Seq(seq), index: 0 };
-    let (first, other) = (of("c-1", 3), of("zz", 3));
+    let first = of("c-1", 3);
+    let other = of("zz", 3);
     let mut children = vec![first.child().conversation, of("c-1", 5).child().conversation];
     children.sort();
     for id in ["c-1".parse().unwrap(), other.child().conversation, "zz".parse().unwrap()].iter().chain(&children) {
@@ -478,7 +484,8 @@ async fn concurrent_lives_have_one_winner_an_epoch(store: Arc<dyn SessionBackend
         let expected = head(epoch - 1, epoch - 1);
         let lives: Vec<_> = (0..LIVES)
             .map(|_| {
-                let (store, scope) = (Arc::clone(&store), scope.clone());
+                let store = Arc::clone(&store);
+                let scope = scope.clone();
                 tokio::spawn(async move { write(&*store, &scope, expected, epoch, epoch).await })
             })
             .collect();

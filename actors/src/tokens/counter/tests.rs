@@ -91,7 +91,8 @@ fn an_attachment_is_not_counted_as_text() {
 fn a_message_is_counted_once_for_each_way_of_counting() {
     let counter = TokenCounter::default();
     let message = Message::user("hello world, hello world, hello world");
-    let (claude, gpt) = (counter.count_message("claude-3", &message), counter.count_message(GPT, &message));
+    let claude = counter.count_message("claude-3", &message);
+    let gpt = counter.count_message(GPT, &message);
     assert_ne!(claude, gpt);
 
     // The cached count is returned for this encoding and margin, and for no other.
@@ -147,7 +148,8 @@ fn the_info_of_a_model_is_that_of_the_specification() {
 
 #[test]
 fn free_functions_count_as_a_fresh_counter() {
-    let (counter, said) = (TokenCounter::default(), Message::user("hello world"));
+    let counter = TokenCounter::default();
+    let said = Message::user("hello world");
     let list = MessageList::from_iter([said.clone()]);
 
     assert_eq!(count_text("glm-4", "hello world"), counter.count_text("glm-4", "hello world"));

@@ -126,7 +126,8 @@ impl Definition {
 /// Skips visibility and modifiers. Also returns whether the item is public, and whether `const` or
 /// `static` stood last.
 fn without_modifiers(mut rest: &str) -> (&str, bool, bool) {
-    let (mut public, mut constant) = (false, false);
+    let mut public = false;
+    let mut constant = false;
     loop {
         let (word, after) = split_word(rest);
         if !MODIFIERS.contains(&word) {

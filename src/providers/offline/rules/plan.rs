@@ -174,7 +174,8 @@ fn meet(terms: &[&Term], between: &str) -> Option<String> {
     let mut pairs = Vec::new();
     for (at, a) in terms.iter().enumerate() {
         for b in terms.iter().skip(at + 1).filter(|b| !(a.weak && b.weak && terms.len() > 2)) {
-            let (a, b) = (a.pattern(), b.pattern());
+            let a = a.pattern();
+            let b = b.pattern();
             pairs.push(format!("{a}{between}{b}|{b}{between}{a}"));
         }
     }
@@ -194,7 +195,9 @@ fn looser(question: &Question) -> Vec<Call> {
 /// Requests outlines of the most promising files, windows around the best definitions, and
 /// definitions of the names that limits and values refer to.
 fn closer(question: &Question, known: &Known) -> Vec<Call> {
-    let (mut reads, mut outlines, mut follow) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reads = Vec::new();
+    let mut outlines = Vec::new();
+    let mut follow = Vec::new();
     for part in question.parts.iter().filter(|part| !part.refers) {
         let ranked = known.ranked(part);
         for Ranked { site, .. } in ranked.iter().take(READS_MAX) {

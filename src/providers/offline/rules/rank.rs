@@ -107,7 +107,8 @@ fn by_terms(part: &Part, weights: &Weights, lines: &Lines, site: &Site) -> f64 {
     let (file, folders) = site.path_tokens();
     let (comment, body) = site.words_around(lines);
     let (lead, rest) = comment.split_at(comment.len().min(3));
-    let (mut sum, mut met) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut met = 0.0;
     for (term, weight) in part.terms.iter().zip(weights) {
         let among = |texts: &[&[String]]| texts.iter().map(|text| term.fits_any(text)).fold(0.0, f64::max);
         let mut evidence = [

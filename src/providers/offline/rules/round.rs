@@ -39,7 +39,8 @@ impl Round {
     /// messages after it belong to its round.
     pub(super) fn read(messages: &MessageList) -> Self {
         let mut after: Vec<&Message> = Vec::new();
-        let (mut question, mut unseen) = (String::new(), Vec::new());
+        let mut question = String::new();
+        let mut unseen = Vec::new();
         for message in messages.iter().rev() {
             if message.role() == Role::User && message.tool_result_ids().is_empty() {
                 question = prompt_of(message);

@@ -40,7 +40,8 @@ pub(super) fn sites(lines: &Lines) -> Vec<Site> {
 
 fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
-    let (mut tests_from, mut marked) = (None, 0);
+    let mut tests_from = None;
+    let mut marked = 0;
     let mut parents: Vec<(usize, String, Kind)> = Vec::new();
     for (&line, known) in file {
         let text = known.text.as_str();

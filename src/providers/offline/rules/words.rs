@@ -115,7 +115,8 @@ pub(super) fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut token = String::new();
     let mut chars = text.chars().peekable();
-    let (mut lower, mut upper) = (false, false);
+    let mut lower = false;
+    let mut upper = false;
     while let Some(c) = chars.next() {
         if !c.is_alphanumeric() {
             if !token.is_empty() {
@@ -208,7 +209,8 @@ impl Term {
         }
         let mut seen = std::collections::HashSet::new();
         forms.retain(|form| seen.insert(form.clone()));
-        let (common, faint) = (among(WEAK, word), among(FAINT, word));
+        let common = among(WEAK, word);
+        let faint = among(FAINT, word);
         Self {
             word: word.to_owned(),
             forms,

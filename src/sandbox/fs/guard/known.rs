@@ -77,7 +77,8 @@ impl Known {
 /// Creation time of a file; `None` where the file system has none, so that only the inode number
 /// counts.
 fn born(root: &Root, path: &Path) -> Option<Changed> {
-    let (flags, wanted) = (AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, StatxFlags::BTIME);
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let wanted = StatxFlags::BTIME;
     let stat = rustix::fs::statx(&root.dir, path, flags, wanted).ok().filter(|stat| stat.stx_mask & wanted.bits() != 0)?;
     Some((stat.stx_btime.tv_sec, i64::from(stat.stx_btime.tv_nsec)))
 }

@@ -29,12 +29,13 @@ mod known;
 mod search;
 mod sweep;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use callboard_actors::ports::SandboxError;
@@ -101,7 +102,7 @@ impl Guard {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Searches the workspace before a command. Blocks.

@@ -245,7 +245,8 @@ impl<'a> Search<'a> {
         let listings = if self.listings.is_empty() && self.seen.len() == self.purpose.last.len() {
             self.purpose.last.clone()
         } else {
-            let (mut new, last) = (self.listings, self.purpose.last);
+            let mut new = self.listings;
+            let last = self.purpose.last;
             let kept = self.seen.into_iter().filter_map(|(path, _)| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
             Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
         };
@@ -376,7 +377,11 @@ impl<'a> Search<'a> {
         // as unreadable.
         let status = FileStatus::at(dir.as_fd(), Path::new(""))?;
         let folder: Vec<String> = path.iter().map(lower_name).collect();
-        let (mut folders, mut marked, mut parts, mut lower, mut names) = (Vec::new(), Vec::new(), Parts::default(), String::new(), 0);
+        let mut folders = Vec::new();
+        let mut marked = Vec::new();
+        let mut parts = Parts::default();
+        let mut lower = String::new();
+        let mut names = 0;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());

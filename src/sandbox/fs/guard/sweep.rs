@@ -74,7 +74,8 @@ enum Aside {
 }
 
 fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
-    let (parent, name) = (path.parent()?, path.file_name()?);
+    let parent = path.parent()?;
+    let name = path.file_name()?;
     let dir = open_real(root, parent).ok()?;
     let aside = match rename_or_remove(&dir, name) {
         // The command left a folder that does not allow renames; it is this user's folder, so its

@@ -24,7 +24,8 @@ fn run(program: &[sock_filter], arch: u32, number: u32, arguments: &[u64]) -> u3
     for (n, argument) in arguments.iter().enumerate() {
         data[16 + 8 * n..24 + 8 * n].copy_from_slice(&argument.to_ne_bytes());
     }
-    let (mut at, mut value) = (0, 0_u32);
+    let mut at = 0;
+    let mut value = 0_u32;
     loop {
         let sock_filter { code, jt, jf, k } = &program[at];
         at += 1;

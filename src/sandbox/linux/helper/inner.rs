@@ -107,7 +107,8 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
     let become_owner = || {
         rustix::fs::chown(private, Some(Uid::from_raw(owner.uid())), Some(Gid::from_raw(owner.gid())))?;
         rustix::thread::set_thread_groups(&[])?;
-        let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+        let uid = Uid::from_raw(owner.uid());
+        let gid = Gid::from_raw(owner.gid());
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         // Keeps capabilities across the change of user, so that they are dropped explicitly below.
         rustix::thread::set_keep_capabilities(true)?;

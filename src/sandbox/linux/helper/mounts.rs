@@ -129,7 +129,8 @@ impl Mounted {
 /// Decodes octal escapes: `\040` is a blank.
 fn unescaped(text: &str) -> PathBuf {
     use std::{ffi::OsString, os::unix::ffi::OsStringExt};
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         let code = after.get(..3).filter(|_| *first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
         let (byte, left) = match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
@@ -251,7 +252,9 @@ fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
     }
     let known: BTreeSet<&Path> =
         found.hidden.iter().map(|(path, _)| path.as_path()).chain(found.read_only.iter().map(PathBuf::as_path)).collect();
-    let (mut second, mut folders, mut names) = (Vec::new(), vec![PathBuf::new()], 0);
+    let mut second = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    let mut names = 0;
     while let Some(folder) = folders.pop().filter(|_| names < NAMES_MAX) {
         let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else { continue };
         for name in names_of(&dir) {

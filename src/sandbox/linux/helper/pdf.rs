@@ -77,7 +77,9 @@ fn text_of(bytes: &[u8]) -> Result<(usize, String), &'static str> {
         count if count > PDF_PAGES_MAX => return Err(word::TOO_MANY_PAGES),
         _ => {}
     }
-    let (mut text, mut failure, mut says_something) = (String::new(), None, false);
+    let mut text = String::new();
+    let mut failure = None;
+    let mut says_something = false;
     for number in pages.keys() {
         text.push_str(&format!("[page {number}]\n"));
         for piece in document.extract_text_chunks_with_limit(&[*number], STREAM_BYTES_MAX) {

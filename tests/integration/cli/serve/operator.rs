@@ -8,7 +8,8 @@ use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse
 
 /// A host with the tenant `acme` of the configuration file, and the keys of both.
 fn host(home: &Home) -> (Key, Key) {
-    let (admin, acme) = (Key::new(home), Key::new(home));
+    let admin = Key::new(home);
+    let acme = Key::new(home);
     configure(home, &format!("[host]\nadmin_key_sha256 = \"{}\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", admin.hash, acme.hash));
     (admin, acme)
 }
@@ -105,7 +106,8 @@ async fn a_tenant_that_was_erased_is_served_as_it_is_configured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_exchanged_while_a_round_runs() {
     let home = Home::new();
-    let (admin, acme) = (Key::new(&home), Key::new(&home));
+    let admin = Key::new(&home);
+    let acme = Key::new(&home);
     let events = sse(anthropic_text("Done in peace."));
     let (begin, rest) = events.split_at(events.len() / 2);
     let pause = Step::Pause(std::time::Duration::from_millis(700));

@@ -44,7 +44,7 @@ struct Acknowledged {
 
 impl Acknowledged {
     fn conversations(&self) -> usize {
-        self.rounds.lock().unwrap().len()
+        self.rounds.lock().len()
     }
 }
 
@@ -118,7 +118,8 @@ impl Watcher {
         match kind {
             "text_delta" => pending.push_str(event["text"].as_str().unwrap()),
             "message" => {
-                let (text, shown) = (event["message"]["content"][0]["text"].as_str().unwrap().to_owned(), std::mem::take(pending));
+                let text = event["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+                let shown = std::mem::take(pending);
                 if self.unbroken && !shown.is_empty() {
                     assert_eq!(shown, text, "the shown text is the sent text");
                     self.live_texts += 1;
@@ -145,7 +146,8 @@ impl Watcher {
             return false;
         };
         self.unbroken = false;
-        let (mut text, mut read) = (String::new(), 0);
+        let mut text = String::new();
+        let mut read = 0;
         while read < count {
             let Ok(Ok(Some(chunk))) = tokio::time::timeout(patience, response.chunk()).await else { break };
             text.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -184,7 +186,7 @@ async fn drive(tenant: Tenant, acknowledged: Arc<Acknowledged>, conversation: us
             return;
         }
         let round = tenant.say(conversation, &format!("prompt {n}")).await;
-        acknowledged.rounds.lock().unwrap()[conversation].push(round);
+        acknowledged.rounds.lock()[conversation].push(round);
     }
 }
 
@@ -202,7 +204,8 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
         reply.send(sse(&end))
     }))
     .await;
-    let (acme, other) = (Key::new(&home), Key::new(&home));
+    let acme = Key::new(&home);
+    let other = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let tenants =
         format!("[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n[[tenant]]\nid = \"other\"\nkey_sha256 = \"{}\"\n", acme.hash, other.hash);
@@ -218,7 +221,7 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     let acknowledged = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
     for conversation in 0..conversations {
         let round = tenant.say(conversation, "first").await;
-        acknowledged.rounds.lock().unwrap()[conversation].push(round);
+        acknowledged.rounds.lock()[conversation].push(round);
     }
 
     let began = Instant::now();
@@ -250,9 +253,11 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
         all.push(watcher.await.unwrap());
     }
 
-    let rounds = acknowledged.rounds.lock().unwrap().clone();
+    let rounds = acknowledged.rounds.lock().clone();
     let whole = (0..conversations).map(|conversation| Watcher { conversation, ..Watcher::default() });
-    let (mut whole, mut live_texts, mut restarts): (Vec<_>, usize, usize) = (whole.collect(), 0, 0);
+    let mut whole: Vec<_> = whole.collect();
+    let mut live_texts: usize = 0;
+    let mut restarts: usize = 0;
     for watcher in whole.iter_mut().chain(&mut all) {
         let until = Instant::now() + PATIENCE;
         while watcher.ended.len() < rounds[watcher.conversation].len() {

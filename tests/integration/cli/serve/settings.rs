@@ -12,7 +12,9 @@ use crate::support::model_server::{ModelServer, Reply, anthropic_text};
 async fn a_skill_chooses_only_a_model_that_the_operator_lists() {
     let home = Home::new();
     let model = ModelServer::start([Reply::events(anthropic_text("ok"))]).await;
-    let (listed, other, own) = (Key::new(&home), Key::new(&home), Key::new(&home));
+    let listed = Key::new(&home);
+    let other = Key::new(&home);
+    let own = Key::new(&home);
     let skill = home.work().join("skills/pricey");
     std::fs::create_dir_all(&skill).unwrap();
     std::fs::write(skill.join("SKILL.md"), "---\nname: pricey\ndescription: Wants more.\nmodel: claude-dear-1\n---\nDo it well.\n")

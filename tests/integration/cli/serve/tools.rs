@@ -128,7 +128,8 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
 async fn a_skill_of_the_tenants_folder_is_listed_activated_and_sent_to_the_model() {
     let model = ModelServer::start([Reply::events(anthropic_text("As it says."))]).await;
     let (home, provider) = home(&model);
-    let (acme, beta) = (Key::new(&home), Key::new(&home));
+    let acme = Key::new(&home);
+    let beta = Key::new(&home);
     let skills = folder(&home, "skills-of-acme");
     std::fs::create_dir(skills.join("greeting")).unwrap();
     let text = "---\nname: greeting\ndescription: How to greet.\n---\nGreet with the word zephyr.\n";
@@ -166,8 +167,11 @@ async fn the_quota_of_a_workspace_is_the_hosts_until_the_operator_sets_another_a
     let done = || Reply::events(anthropic_text("Done."));
     let model = ModelServer::start([create("one"), done(), create("two"), done(), create("two"), done(), create("three"), done()]).await;
     let (home, provider) = home(&model);
-    let (admin, acme, beta) = (Key::new(&home), Key::new(&home), Key::new(&home));
-    let (of_acme, of_beta) = (folder(&home, "of-acme"), folder(&home, "of-beta"));
+    let admin = Key::new(&home);
+    let acme = Key::new(&home);
+    let beta = Key::new(&home);
+    let of_acme = folder(&home, "of-acme");
+    let of_beta = folder(&home, "of-beta");
     let host = format!("[host]\nadmin_key_sha256 = \"{}\"\n[limits]\ntenant_workspace_files_max = 1\n", admin.hash);
     let tenant = format!("[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nworkspace = {of_acme:?}\napprove = \"auto\"\n", acme.hash);
     configure(&home, &[host, provider, tenant].concat());

@@ -88,7 +88,8 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
         assert_eq!(response.status(), StatusCode::OK);
         let sender = sender.clone();
         readers.spawn(async move {
-            let (mut ends, mut tail) = (0, Vec::new());
+            let mut ends = 0;
+            let mut tail = Vec::new();
             loop {
                 tail.extend(response.chunk().await.unwrap().unwrap());
                 let rest = tail.split_off(tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
