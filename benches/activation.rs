@@ -7,7 +7,13 @@
 //!
 //! `cargo bench --bench activation` prints CPU for each, medians of rounds. `-- --conversations N`,
 //! `--turns N` for each, `--rounds N`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -42,7 +48,9 @@ fn handle(host: &Host, nth: usize) -> ConversationHandle {
 }
 
 async fn each(count: usize, work: impl AsyncFn(usize)) -> usize {
-    stream::iter(0..count).for_each_concurrent(LANES, |nth| work(nth)).await;
+    stream::iter(0..count)
+        .for_each_concurrent(LANES, |nth| work(nth))
+        .await;
     count
 }
 
@@ -53,7 +61,13 @@ async fn asleep(host: &Host) {
     }
 }
 
-async fn row(journal: &str, sessions: Arc<dyn SessionBackend>, count: usize, turns: usize, rounds: usize) {
+async fn row(
+    journal: &str,
+    sessions: Arc<dyn SessionBackend>,
+    count: usize,
+    turns: usize,
+    rounds: usize,
+) {
     let host = ours::host(ours::model(), sessions.clone()).await;
     each(count, async |nth| {
         let conversation = handle(&host, nth);
@@ -67,7 +81,12 @@ async fn row(journal: &str, sessions: Arc<dyn SessionBackend>, count: usize, tur
     tokio::time::sleep(Duration::from_secs(2)).await;
     asleep(&host).await;
 
-    let scope = |nth| Scope::new(TenantId::new("bench").unwrap(), ConversationId::new(name(nth)).unwrap());
+    let scope = |nth| {
+        Scope::new(
+            TenantId::new("bench").unwrap(),
+            ConversationId::new(name(nth)).unwrap(),
+        )
+    };
     let [mut rows, mut state, mut woken, mut slept] = std::array::from_fn(|_| Side::default());
     for round in 0..=rounds {
         let by_hand = measure(each(count, async |nth| {
@@ -79,11 +98,22 @@ async fn row(journal: &str, sessions: Arc<dyn SessionBackend>, count: usize, tur
         }))
         .await;
         let read = measure(each(count, async |nth| {
-            assert!(!handle(&host, nth).state().await.unwrap().history.messages().is_empty());
+            assert!(
+                !handle(&host, nth)
+                    .state()
+                    .await
+                    .unwrap()
+                    .history
+                    .messages()
+                    .is_empty()
+            );
         }))
         .await;
         assert_eq!(host.awake(), 0);
-        let wakes = measure(each(count, async |nth| assert!(handle(&host, nth).resume().await.unwrap().is_none()))).await;
+        let wakes = measure(each(count, async |nth| {
+            assert!(handle(&host, nth).resume().await.unwrap().is_none())
+        }))
+        .await;
         assert_eq!(host.awake(), count);
         let sleeps = measure(async {
             asleep(&host).await;
@@ -97,25 +127,48 @@ async fn row(journal: &str, sessions: Arc<dyn SessionBackend>, count: usize, tur
             slept.add(sleeps);
         }
     }
-    let [rows, state, woken, slept] = [rows, state, woken, slept].map(|side| side.median().cpu_us());
-    println!("{journal:>8} {count:>8} {turns:>6} {rows:>10.1} µs {state:>10.1} µs {woken:>10.1} µs {:>7.2} {slept:>10.1} µs", woken / rows);
+    let [rows, state, woken, slept] =
+        [rows, state, woken, slept].map(|side| side.median().cpu_us());
+    println!(
+        "{journal:>8} {count:>8} {turns:>6} {rows:>10.1} µs {state:>10.1} µs {woken:>10.1} µs {:>7.2} {slept:>10.1} µs",
+        woken / rows
+    );
     host.shutdown(Duration::from_secs(10)).await;
 }
 
 async fn run(count: usize, turns: usize, rounds: usize) {
-    println!("load {} · CPU for each, median of {rounds}", process::load());
+    println!(
+        "load {} · CPU for each, median of {rounds}",
+        process::load()
+    );
     println!(
         "{:>8} {:>8} {:>6} {:>13} {:>13} {:>13} {:>7} {:>13}",
         "journal", "", "turns", "rows by hand", "state read", "woken", "ratio", "put to sleep"
     );
     // In the build folder, because temporary folders are often in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    row("memory", Arc::new(MemorySessions::new()), count, turns, rounds).await;
-    let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
-    let sqlite = Sqlite::open_with(folder.path().join("activation.db"), options).await.unwrap();
+    row(
+        "memory",
+        Arc::new(MemorySessions::new()),
+        count,
+        turns,
+        rounds,
+    )
+    .await;
+    let options = SqliteOptions {
+        durability: CommitMode::Batched,
+        ..SqliteOptions::default()
+    };
+    let sqlite = Sqlite::open_with(folder.path().join("activation.db"), options)
+        .await
+        .unwrap();
     row("sqlite", Arc::new(sqlite), count, turns, rounds).await;
 }
 
 fn main() {
-    runtime().block_on(run(number("--conversations", 10_000), number("--turns", 3), number("--rounds", 3)));
+    runtime().block_on(run(
+        number("--conversations", 10_000),
+        number("--turns", 3),
+        number("--rounds", 3),
+    ));
 }

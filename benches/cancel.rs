@@ -10,7 +10,13 @@
 //!
 //! `cargo bench --bench cancel` prints both, medians of alternating rounds. `-- --rounds N`,
 //! `--turns N`, `--groups N`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -49,7 +55,9 @@ const MARK: &str = "bench-of-cancel";
 const SLEEP: &str = "86399";
 
 async fn host(reply: Reply) -> Host {
-    let builder = ours::builder().provider(scripted::always(reply)).approval(ApprovalMode::Auto);
+    let builder = ours::builder()
+        .provider(scripted::always(reply))
+        .approval(ApprovalMode::Auto);
     builder.build().await.unwrap()
 }
 
@@ -61,15 +69,26 @@ struct Ended {
 
 async fn gathered(ends: JoinSet<(usize, Instant)>, asked: &[Instant]) -> Ended {
     let ends = ends.join_all().await;
-    let each = ends.iter().map(|(n, end)| end.duration_since(asked[*n])).collect();
+    let each = ends
+        .iter()
+        .map(|(n, end)| end.duration_since(asked[*n]))
+        .collect();
     let first = asked.iter().min().unwrap();
     let last = ends.iter().map(|(_, end)| end).max().unwrap();
-    Ended { each, all: *last - *first }
+    Ended {
+        each,
+        all: *last - *first,
+    }
 }
 
 /// Starts `count` turns, waits for text from each, and interrupts all.
 async fn turns(count: usize) -> Ended {
-    let host = host(Reply::text("word".repeat(50_000)).chunk_bytes(4).chunk_delay(PACE)).await;
+    let host = host(
+        Reply::text("word".repeat(50_000))
+            .chunk_bytes(4)
+            .chunk_delay(PACE),
+    )
+    .await;
     let (running, mut ran) = mpsc::channel(count);
     let mut ends = JoinSet::new();
     for n in 0..count {
@@ -82,7 +101,10 @@ async fn turns(count: usize) -> Ended {
                 match &reply.next().await.unwrap().kind {
                     EventKind::TextDelta { .. } if !talks => {
                         talks = true;
-                        running.send((n, conversation.watch(reply.round_id()).unwrap())).await.unwrap();
+                        running
+                            .send((n, conversation.watch(reply.round_id()).unwrap()))
+                            .await
+                            .unwrap();
                     }
                     EventKind::RoundFinished { end } => {
                         assert_eq!(end.stop_reason, StopReason::Interrupted);
@@ -146,22 +168,37 @@ async fn turns_by_hand(count: usize) -> Ended {
 /// The processes in all groups of the commands, and how many commands have reached their `sleep`.
 fn marked() -> (BTreeSet<u32>, usize) {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let ids: Vec<u32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let ids: Vec<u32> = all
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
     let group = |id: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse::<u32>().ok()
+        stat.rsplit(')')
+            .next()?
+            .split_whitespace()
+            .nth(2)?
+            .parse::<u32>()
+            .ok()
     };
     let mut groups = BTreeSet::new();
     let mut sleeping = 0;
     for id in ids.iter().filter(|id| **id != std::process::id()) {
-        let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default()).into_owned();
+        let words = String::from_utf8_lossy(
+            &std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default(),
+        )
+        .into_owned();
         let sleeps = words == format!("sleep\0{SLEEP}\0");
         sleeping += usize::from(sleeps);
         if sleeps || words.contains(MARK) {
             groups.extend(group(*id));
         }
     }
-    (ids.into_iter().filter(|id| group(*id).is_some_and(|group| groups.contains(&group))).collect(), sleeping)
+    (
+        ids.into_iter()
+            .filter(|id| group(*id).is_some_and(|group| groups.contains(&group)))
+            .collect(),
+        sleeping,
+    )
 }
 
 /// Waits until `count` commands sleep and the number of processes is stable.
@@ -173,7 +210,10 @@ async fn settled(count: usize) -> BTreeSet<u32> {
         if sleeping == count && processes == before {
             return processes;
         }
-        assert!(began.elapsed() < Duration::from_secs(300), "{sleeping} of {count} commands run");
+        assert!(
+            began.elapsed() < Duration::from_secs(300),
+            "{sleeping} of {count} commands run"
+        );
         before = processes;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -182,7 +222,9 @@ async fn settled(count: usize) -> BTreeSet<u32> {
 /// Whether a process runs or is a zombie of this process. An orphan that has ended waits for the
 /// system's init, which may be slow.
 fn is_there(id: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{id}/stat")) else {
+        return false;
+    };
     let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
     let state = fields.next().unwrap();
     let parent = fields.next().unwrap();
@@ -200,7 +242,10 @@ fn gone(processes: &BTreeSet<u32>) -> Instant {
         }
     }
     let last = Instant::now();
-    assert!(!marked().0.into_iter().any(is_there), "something was started meanwhile");
+    assert!(
+        !marked().0.into_iter().any(is_there),
+        "something was started meanwhile"
+    );
     last
 }
 
@@ -208,14 +253,28 @@ fn gone(processes: &BTreeSet<u32>) -> Instant {
 /// many processes there were; `None` if the sandbox is unavailable.
 async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     let folder = tempfile::tempdir().unwrap();
-    let host = host(Reply::tool("bash", &serde_json::json!({ "command": format!("sleep {SLEEP}; : {MARK}") }))).await;
+    let host = host(Reply::tool(
+        "bash",
+        &serde_json::json!({ "command": format!("sleep {SLEEP}; : {MARK}") }),
+    ))
+    .await;
     let tools = with_sandbox(folder.path(), mode).only(|name| name == "bash");
     tools.get("bash")?;
-    let config = TenantConfig::new().tools(tools).approval(ApprovalMode::Auto);
-    host.configure_tenant(&TenantId::new("bench").unwrap(), config).await.unwrap();
+    let config = TenantConfig::new()
+        .tools(tools)
+        .approval(ApprovalMode::Auto);
+    host.configure_tenant(&TenantId::new("bench").unwrap(), config)
+        .await
+        .unwrap();
     let mut replies = Vec::new();
     for n in 0..count {
-        replies.push(host.tenant("bench").conversation(format!("c-{n}")).send("go").await.unwrap());
+        replies.push(
+            host.tenant("bench")
+                .conversation(format!("c-{n}"))
+                .send("go")
+                .await
+                .unwrap(),
+        );
     }
     let processes = settled(count).await;
     let there = processes.len();
@@ -226,7 +285,10 @@ async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
     }
     let last = watching.await.unwrap() - began;
     for mut reply in replies {
-        assert_eq!(reply.outcome().await.unwrap().stop_reason, StopReason::Interrupted);
+        assert_eq!(
+            reply.outcome().await.unwrap().stop_reason,
+            StopReason::Interrupted
+        );
     }
     host.shutdown(Duration::from_secs(10)).await;
     Some((last, there))
@@ -235,10 +297,25 @@ async fn groups(count: usize, mode: Mode) -> Option<(Duration, usize)> {
 /// The baseline: a loop that kills and reaps groups. Each group is one process, or a shell and its
 /// command, as in the sandbox.
 fn groups_by_hand(count: usize, shell: bool) -> Duration {
-    let (program, arguments) = if shell { ("bash", ["--norc", "-c", "sleep 3600; :"].as_slice()) } else { ("sleep", ["3600"].as_slice()) };
-    let start = || Command::new(program).args(arguments).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let (program, arguments) = if shell {
+        ("bash", ["--norc", "-c", "sleep 3600; :"].as_slice())
+    } else {
+        ("sleep", ["3600"].as_slice())
+    };
+    let start = || {
+        Command::new(program)
+            .args(arguments)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
     let mut children: Vec<Child> = (0..count).map(|_| start()).collect();
-    let below = |child: &Child| std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+    let below = |child: &Child| {
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()))
+            .unwrap_or_default()
+    };
     while shell && children.iter().any(|child| below(child).is_empty()) {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -258,9 +335,15 @@ fn ms(time: Duration) -> f64 {
 
 async fn run(rounds: usize, count: usize, groups_count: usize) {
     println!("load {} · median of {rounds}", process::load());
-    let mut sides = [(Vec::new(), Vec::new(), Vec::new()), (Vec::new(), Vec::new(), Vec::new())];
+    let mut sides = [
+        (Vec::new(), Vec::new(), Vec::new()),
+        (Vec::new(), Vec::new(), Vec::new()),
+    ];
     for _ in 0..rounds {
-        for (at, ended) in [turns(count).await, turns_by_hand(count).await].into_iter().enumerate() {
+        for (at, ended) in [turns(count).await, turns_by_hand(count).await]
+            .into_iter()
+            .enumerate()
+        {
             sides[at].0.push(ms(percentile(ended.each.clone(), 0.5)));
             sides[at].1.push(ms(percentile(ended.each, 0.99)));
             sides[at].2.push(ms(ended.all));
@@ -278,17 +361,32 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
     let mut alone = Vec::new();
     let mut hand = Vec::new();
     for _ in 0..rounds {
-        alone.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, false)).await.unwrap()));
-        hand.push(ms(tokio::task::spawn_blocking(move || groups_by_hand(groups_count, true)).await.unwrap()));
+        alone.push(ms(tokio::task::spawn_blocking(move || {
+            groups_by_hand(groups_count, false)
+        })
+        .await
+        .unwrap()));
+        hand.push(ms(tokio::task::spawn_blocking(move || {
+            groups_by_hand(groups_count, true)
+        })
+        .await
+        .unwrap()));
     }
     let alone = median(alone);
     let hand = median(hand);
-    println!("{groups_count} groups by hand: {alone:.1} ms of one process each, {hand:.1} ms of a shell and its command");
-    for (name, mode) in [("in the kernel's boundary", Mode::Linux), ("in a bare group", Mode::Local)] {
+    println!(
+        "{groups_count} groups by hand: {alone:.1} ms of one process each, {hand:.1} ms of a shell and its command"
+    );
+    for (name, mode) in [
+        ("in the kernel's boundary", Mode::Linux),
+        ("in a bare group", Mode::Local),
+    ] {
         let mut ours = Vec::new();
         let mut processes = 0;
         for _ in 0..rounds {
-            let Some((last, there)) = groups(groups_count, mode).await else { break };
+            let Some((last, there)) = groups(groups_count, mode).await else {
+                break;
+            };
             ours.push(ms(last));
             processes = there;
         }
@@ -307,10 +405,21 @@ async fn run(rounds: usize, count: usize, groups_count: usize) {
 /// Raises the limit of open files, which bounds how many commands the spawner runs.
 fn open_files() {
     let most = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: most,
+            maximum: most,
+        },
+    )
+    .unwrap();
 }
 
 fn main() {
     open_files();
-    runtime().block_on(run(number("--rounds", 5), number("--turns", 1000), number("--groups", 1000)));
+    runtime().block_on(run(
+        number("--rounds", 5),
+        number("--turns", 1000),
+        number("--groups", 1000),
+    ));
 }

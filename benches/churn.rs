@@ -9,7 +9,13 @@
 //! `-- --seconds N`, `--rate N`, `--warm N` (seconds at the start that do not count). With
 //! `--at-most N` it prints one line and fails if the slope is above N MiB in 10 minutes, for use in
 //! continuous integration.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "churn/made_and_deleted.rs"]
 mod made_and_deleted;
@@ -33,7 +39,10 @@ const MIB: f64 = 1048576.0;
 async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> bool {
     let length = Duration::from_secs(seconds as u64);
     if most.is_none() {
-        println!("load {} · {rate} conversations a second for {length:?}", process::load());
+        println!(
+            "load {} · {rate} conversations a second for {length:?}",
+            process::load()
+        );
     }
     let host = made_and_deleted::host().await;
     let cpu = process::cpu();
@@ -63,9 +72,20 @@ async fn run(rate: usize, seconds: usize, warm: usize, most: Option<f64>) -> boo
 }
 
 fn main() -> ExitCode {
-    let minutes = if std::env::var_os("CALLBOARD_LONG").is_some() { 60 } else { 5 };
+    let minutes = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        60
+    } else {
+        5
+    };
     let rate = number("--rate", 1000);
     let seconds = number("--seconds", minutes * 60);
-    let most = arguments().iter().any(|argument| argument == "--at-most").then(|| number("--at-most", 1) as f64);
-    if runtime().block_on(run(rate, seconds, number("--warm", seconds / 6), most)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let most = arguments()
+        .iter()
+        .any(|argument| argument == "--at-most")
+        .then(|| number("--at-most", 1) as f64);
+    if runtime().block_on(run(rate, seconds, number("--warm", seconds / 6), most)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -12,7 +12,13 @@
 //! appends per turn that a caller awaited, as the store saw them (entries that a conversation holds
 //! back during its own commit are appended together), and other appends; CPU per turn; and the same
 //! turns without a journal. `-- --seconds N` changes the length of a row, `--folder PATH` the disk.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -54,14 +60,26 @@ const SLOW: Duration = Duration::from_millis(10);
 
 /// The time of a commit without other load: the median of twenty.
 async fn lone_commit(store: &dyn SessionBackend) -> Duration {
-    let scope = Scope::new(TenantId::new("alone").unwrap(), ConversationId::new("alone").unwrap());
+    let scope = Scope::new(
+        TenantId::new("alone").unwrap(),
+        ConversationId::new("alone").unwrap(),
+    );
     let mut at = Head::default();
     let mut took = Vec::new();
     for _ in 0..20 {
-        let next = Head { epoch: Epoch(1), seq: at.seq.next() };
-        let entries = vec![StoredEntry { seq: Seq(next.seq.0), bytes: vec![b'x'; 1024].into() }];
+        let next = Head {
+            epoch: Epoch(1),
+            seq: at.seq.next(),
+        };
+        let entries = vec![StoredEntry {
+            seq: Seq(next.seq.0),
+            bytes: vec![b'x'; 1024].into(),
+        }];
         let asked = Instant::now();
-        store.append_and_wait(&scope, at, Epoch(1), entries, Open::Running).await.unwrap();
+        store
+            .append_and_wait(&scope, at, Epoch(1), entries, Open::Running)
+            .await
+            .unwrap();
         took.push(asked.elapsed().as_secs_f64());
         at = next;
     }
@@ -102,11 +120,21 @@ async fn turns_for(host: &Host, lanes: usize, length: Duration) -> usize {
 /// Prints one row and returns its cost.
 async fn row(folder: &Path, slow: Duration, lanes: usize, length: Duration) -> Cost {
     let name = format!("{}-{lanes}.db", slow.as_millis());
-    let options = SqliteOptions { commit_delay: slow, ..SqliteOptions::default() };
+    let options = SqliteOptions {
+        commit_delay: slow,
+        ..SqliteOptions::default()
+    };
     let sqlite = Arc::new(Sqlite::open_with(folder.join(name), options).await.unwrap());
     let commit = lone_commit(&*sqlite).await;
     let asked = Arc::new(AppendCounts::default());
-    let host = ours::host(ours::model(), Arc::new(Counted { inner: sqlite.clone(), asked: asked.clone() })).await;
+    let host = ours::host(
+        ours::model(),
+        Arc::new(Counted {
+            inner: sqlite.clone(),
+            asked: asked.clone(),
+        }),
+    )
+    .await;
     turns_for(&host, lanes, length / 4).await; // one-time costs
 
     let before = asked.read();
@@ -139,7 +167,17 @@ async fn run(folder: &Path, length: Duration) {
     println!("load {} · {length:?} a row", process::load());
     println!(
         "{:>8} {:>6} {:>9} {:>9} {:>6} {:>12} {:>11} {:>9} {:>7} {:>7} {:>11}",
-        "disk", "lanes", "turns/s", "bound", "part", "lone commit", "commits/s", "entries", "awaited", "others", "CPU"
+        "disk",
+        "lanes",
+        "turns/s",
+        "bound",
+        "part",
+        "lone commit",
+        "commits/s",
+        "entries",
+        "awaited",
+        "others",
+        "CPU"
     );
     for lanes in [64, 256] {
         row(folder, SLOW, lanes, length).await;
@@ -162,8 +200,12 @@ async fn run(folder: &Path, length: Duration) {
 fn main() {
     let arguments = arguments();
     let length = Duration::from_secs(number("--seconds", 10) as u64);
-    let asked = arguments.windows(2).find(|pair| pair[0] == "--folder").map(|pair| pair[1].clone());
+    let asked = arguments
+        .windows(2)
+        .find(|pair| pair[0] == "--folder")
+        .map(|pair| pair[1].clone());
     // In the build folder, because temporary folders are often in memory.
-    let folder = tempfile::tempdir_in(asked.as_deref().unwrap_or(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    let folder =
+        tempfile::tempdir_in(asked.as_deref().unwrap_or(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     runtime().block_on(run(folder.path(), length));
 }

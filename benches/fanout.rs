@@ -7,7 +7,13 @@
 //!
 //! `cargo bench --bench fanout` prints wall time and CPU of each and their ratios, medians of
 //! alternating rounds. `-- --rounds N`, `--most N`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -43,15 +49,37 @@ const PARALLEL: usize = 1000;
 const CALLS_MAX: usize = 1000;
 
 async fn host(provider: Arc<dyn LlmProvider>, calls_max: usize) -> Host {
-    let limits = Limits { model_calls_max: calls_max, ..ours::limits() };
-    ours::builder().shared_provider(provider).sessions(Forgetful).limits(limits).build().await.unwrap()
+    let limits = Limits {
+        model_calls_max: calls_max,
+        ..ours::limits()
+    };
+    ours::builder()
+        .shared_provider(provider)
+        .sessions(Forgetful)
+        .limits(limits)
+        .build()
+        .await
+        .unwrap()
 }
 
 /// The fan-out of this project, without a journal like the baseline.
 async fn fan_out(host: &Host, prompts: Vec<String>) -> Vec<String> {
     let width = prompts.len();
-    let run = host.tenant("bench").fan_out(FanOut::over(prompts).parallel(width.min(PARALLEL)).ephemeral()).await.unwrap();
-    run.finish().await.tasks.iter().map(|end| end.text().to_owned()).collect()
+    let run = host
+        .tenant("bench")
+        .fan_out(
+            FanOut::over(prompts)
+                .parallel(width.min(PARALLEL))
+                .ephemeral(),
+        )
+        .await
+        .unwrap();
+    run.finish()
+        .await
+        .tasks
+        .iter()
+        .map(|end| end.text().to_owned())
+        .collect()
 }
 
 /// The baseline, written by hand.
@@ -93,13 +121,23 @@ fn check(answers: &[String]) -> usize {
 }
 
 fn report(what: &str, width: usize, cost: Cost) {
-    println!("{what:>28} {width:>7} {:>9.1} ms wall {:>9.1} ms CPU", cost.wall.as_secs_f64() * 1e3, cost.cpu.as_secs_f64() * 1e3);
+    println!(
+        "{what:>28} {width:>7} {:>9.1} ms wall {:>9.1} ms CPU",
+        cost.wall.as_secs_f64() * 1e3,
+        cost.cpu.as_secs_f64() * 1e3
+    );
 }
 
 async fn run(rounds: usize, most: usize) {
     println!("load {} · median of {rounds}", process::load());
-    let thinker = || Arc::new(scripted::always(Reply::text("word".repeat(64)).chunks(64).after(THINKS)));
-    let widths = [10, 1000, 10_000].into_iter().filter(|width| *width <= most);
+    let thinker = || {
+        Arc::new(scripted::always(
+            Reply::text("word".repeat(64)).chunks(64).after(THINKS),
+        ))
+    };
+    let widths = [10, 1000, 10_000]
+        .into_iter()
+        .filter(|width| *width <= most);
     for width in widths.clone() {
         let mut side = Side::default();
         for round in 0..=rounds {
@@ -130,8 +168,16 @@ async fn run(rounds: usize, most: usize) {
                 }
                 host.hibernate_idle();
             }
-            report(&format!("{}, callboard", wire.name()), width, ours.median_wall());
-            report(&format!("{}, by hand", wire.name()), width, theirs.median_wall());
+            report(
+                &format!("{}, callboard", wire.name()),
+                width,
+                ours.median_wall(),
+            );
+            report(
+                &format!("{}, by hand", wire.name()),
+                width,
+                theirs.median_wall(),
+            );
             println!(
                 "{:>28} {width:>7} {:>9.2} x wall {:>9.2} x CPU",
                 "",

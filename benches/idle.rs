@@ -10,7 +10,13 @@
 //! `cargo bench --bench idle` prints resident bytes per conversation in each state, and the latency
 //! of the turns meanwhile. Event rings of finished rounds age after one second here instead of ten
 //! minutes, so that they are not measured.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "support/process.rs"]
 mod process;
@@ -43,15 +49,36 @@ const BESIDE_CONVERSATIONS: usize = 256;
 const LANES: usize = 128;
 
 async fn host(folder: &std::path::Path) -> Host {
-    let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
-    let sessions = Sqlite::open_with(folder.join("idle.db"), options).await.unwrap();
-    let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
+    let options = SqliteOptions {
+        durability: CommitMode::Batched,
+        ..SqliteOptions::default()
+    };
+    let sessions = Sqlite::open_with(folder.join("idle.db"), options)
+        .await
+        .unwrap();
+    let limits = Limits {
+        ring_age: Duration::from_secs(1),
+        ..Limits::default()
+    };
     let builder = HostBuilder::new(SystemClock, SystemEntropy, |host| host);
-    builder.provider(scripted::brief()).sessions(sessions).limits(limits).build().await.unwrap()
+    builder
+        .provider(scripted::brief())
+        .sessions(sessions)
+        .limits(limits)
+        .build()
+        .await
+        .unwrap()
 }
 
 async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {
-    let Ok(mut reply) = host.tenant(tenant).conversation(conversation).send("p".repeat(200)).await else { return false };
+    let Ok(mut reply) = host
+        .tenant(tenant)
+        .conversation(conversation)
+        .send("p".repeat(200))
+        .await
+    else {
+        return false;
+    };
     reply.outcome().await.is_ok()
 }
 
@@ -67,7 +94,10 @@ async fn make(host: &Host, from: usize, to: usize) {
                 if nth >= to {
                     return;
                 }
-                assert!(turn(&host, &format!("t-{}", nth % 100), format!("c-{nth}")).await, "the turn of conversation {nth} failed");
+                assert!(
+                    turn(&host, &format!("t-{}", nth % 100), format!("c-{nth}")).await,
+                    "the turn of conversation {nth} failed"
+                );
             }
         })
     });
@@ -100,7 +130,11 @@ impl Beside {
                 turns.push(tokio::spawn(async move {
                     // A long history would grow memory, so each conversation is replaced after some
                     // turns.
-                    let name = format!("beside-{}-{}", nth as usize % BESIDE_CONVERSATIONS, nth as usize / (BESIDE_CONVERSATIONS * 20));
+                    let name = format!(
+                        "beside-{}-{}",
+                        nth as usize % BESIDE_CONVERSATIONS,
+                        nth as usize / (BESIDE_CONVERSATIONS * 20)
+                    );
                     let well = turn(&host, "beside", name).await;
                     (due.elapsed(), well)
                 }));
@@ -147,14 +181,25 @@ async fn asleep(host: &Host) {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(run());
 }
 
 async fn run() {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
     let idle: usize = args.first().and_then(|n| n.parse().ok()).unwrap_or(100_000);
-    let known = if std::env::var_os("CALLBOARD_LONG").is_some() { 10 * idle } else { idle };
+    let known = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        10 * idle
+    } else {
+        idle
+    };
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     println!("load {}", process::load());
 
@@ -162,7 +207,11 @@ async fn run() {
     make(&host, 0, 2000).await; // one-time costs
     asleep(&host).await;
     let before = settled().await;
-    println!("{:>34}  {:.1} MiB resident", "before", before as f64 / 1048576.0);
+    println!(
+        "{:>34}  {:.1} MiB resident",
+        "before",
+        before as f64 / 1048576.0
+    );
 
     // Measured first: memory that the allocator keeps from a large load would hide a small slope.
     for from in (2000..2000 + known).step_by(10_000) {
@@ -170,7 +219,11 @@ async fn run() {
         asleep(&host).await;
     }
     let all = settled().await;
-    println!("{:>34}  {:.0} bytes each", format!("{known} known and asleep"), (all as f64 - before as f64) / known as f64);
+    println!(
+        "{:>34}  {:.0} bytes each",
+        format!("{known} known and asleep"),
+        (all as f64 - before as f64) / known as f64
+    );
     let before = all;
 
     let first = 2000 + known;
@@ -184,7 +237,11 @@ async fn run() {
         (process::cpu() - cpu).as_secs_f64() * 1e6 / idle as f64
     );
     let awake = settled().await;
-    println!("{:>34}  {} bytes each", format!("{} idle", host.awake()), (awake - before) / idle);
+    println!(
+        "{:>34}  {} bytes each",
+        format!("{} idle", host.awake()),
+        (awake - before) / idle
+    );
 
     let beside = Beside::start(&host);
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -205,12 +262,20 @@ async fn run() {
     beside.report("while they went to sleep").await;
     asleep(&host).await;
     let sleeping = settled().await;
-    println!("{:>34}  {:.0} bytes each", format!("{idle} asleep"), (sleeping as f64 - before as f64) / idle as f64);
+    println!(
+        "{:>34}  {:.0} bytes each",
+        format!("{idle} asleep"),
+        (sleeping as f64 - before as f64) / idle as f64
+    );
 
     let beside = Beside::start(&host);
     let began = Instant::now();
     make(&host, first, first + 20_000.min(idle)).await;
-    println!("{:>34}  {:.0} a second", "woken for a turn", 20_000.min(idle) as f64 / began.elapsed().as_secs_f64());
+    println!(
+        "{:>34}  {:.0} a second",
+        "woken for a turn",
+        20_000.min(idle) as f64 / began.elapsed().as_secs_f64()
+    );
     beside.report("while they woke").await;
     asleep(&host).await;
 }

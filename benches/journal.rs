@@ -22,7 +22,10 @@ const BYTES: usize = 1024;
 
 /// Appends in `conversations` concurrent conversations. Returns the count, the time, and the sorted
 /// latencies.
-async fn measure(store: &Arc<dyn SessionBackend>, conversations: usize) -> (usize, Duration, Vec<Duration>) {
+async fn measure(
+    store: &Arc<dyn SessionBackend>,
+    conversations: usize,
+) -> (usize, Duration, Vec<Duration>) {
     let started = Instant::now();
     let lives: Vec<_> = (0..conversations)
         .map(|n| {
@@ -33,10 +36,19 @@ async fn measure(store: &Arc<dyn SessionBackend>, conversations: usize) -> (usiz
                 let mut at = Head::default();
                 let mut took = Vec::new();
                 while started.elapsed() < RUN {
-                    let next = Head { epoch: Epoch(1), seq: at.seq.next() };
-                    let entries = vec![StoredEntry { seq: Seq(next.seq.0), bytes: vec![b'x'; BYTES].into() }];
+                    let next = Head {
+                        epoch: Epoch(1),
+                        seq: at.seq.next(),
+                    };
+                    let entries = vec![StoredEntry {
+                        seq: Seq(next.seq.0),
+                        bytes: vec![b'x'; BYTES].into(),
+                    }];
                     let asked = Instant::now();
-                    store.append_and_wait(&scope, at, Epoch(1), entries, Open::Running).await.unwrap();
+                    store
+                        .append_and_wait(&scope, at, Epoch(1), entries, Open::Running)
+                        .await
+                        .unwrap();
                     took.push(asked.elapsed());
                     at = next;
                 }
@@ -53,11 +65,26 @@ async fn measure(store: &Arc<dyn SessionBackend>, conversations: usize) -> (usiz
     (took.len(), all, took)
 }
 
-fn report(name: &str, conversations: usize, (count, all, took): &(usize, Duration, Vec<Duration>), commits: Option<u64>) {
-    let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
+fn report(
+    name: &str,
+    conversations: usize,
+    (count, all, took): &(usize, Duration, Vec<Duration>),
+    commits: Option<u64>,
+) {
+    let at = |part: usize| {
+        took.get(took.len() * part / 100)
+            .copied()
+            .unwrap_or_default()
+    };
     let rate = *count as f64 / all.as_secs_f64();
-    let commits = commits.map(|commits| format!(", {commits} commits")).unwrap_or_default();
-    println!("{name}, {conversations} conversations: {rate:.0} appends/s of {BYTES} B, p50 {:?}, p99 {:?}{commits}", at(50), at(99));
+    let commits = commits
+        .map(|commits| format!(", {commits} commits"))
+        .unwrap_or_default();
+    println!(
+        "{name}, {conversations} conversations: {rate:.0} appends/s of {BYTES} B, p50 {:?}, p99 {:?}{commits}",
+        at(50),
+        at(99)
+    );
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -65,13 +92,25 @@ async fn main() {
     // In the build folder, because temporary folders are often in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (name, durability) in [("sync", CommitMode::Sync), ("batched", CommitMode::Batched)] {
-        let options = SqliteOptions { durability, ..SqliteOptions::default() };
-        let sqlite = Arc::new(Sqlite::open_with(folder.path().join(format!("{name}.db")), options).await.unwrap());
+        let options = SqliteOptions {
+            durability,
+            ..SqliteOptions::default()
+        };
+        let sqlite = Arc::new(
+            Sqlite::open_with(folder.path().join(format!("{name}.db")), options)
+                .await
+                .unwrap(),
+        );
         let store: Arc<dyn SessionBackend> = Arc::<Sqlite>::clone(&sqlite);
         for conversations in [1, 64] {
             let before = sqlite.stats().commits;
             let measured = measure(&store, conversations).await;
-            report(&format!("sqlite {name}"), conversations, &measured, Some(sqlite.stats().commits - before));
+            report(
+                &format!("sqlite {name}"),
+                conversations,
+                &measured,
+                Some(sqlite.stats().commits - before),
+            );
         }
         store.close(Duration::from_secs(10)).await.unwrap();
     }

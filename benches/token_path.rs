@@ -12,7 +12,13 @@
 //! rounds; `-- --rounds N`, `--seconds N`, `--tokens N` (in one turn; a much longer one overflows
 //! its event ring, and there is no journal to read it from). `-- count WIRE N [BURST]` sends N
 //! tokens once, for callgrind.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -85,7 +91,16 @@ fn parsed(wire: Wire, reads: &[Bytes]) -> usize {
     for read in reads {
         let mut out = Vec::new();
         assembler.feed(read, &mut out).unwrap();
-        bytes += out.iter().map(|event| if let ModelEvent::Text(text) = event { text.len() } else { 0 }).sum::<usize>();
+        bytes += out
+            .iter()
+            .map(|event| {
+                if let ModelEvent::Text(text) = event {
+                    text.len()
+                } else {
+                    0
+                }
+            })
+            .sum::<usize>();
     }
     bytes / 4
 }
@@ -97,9 +112,16 @@ fn a_token(long: Cost, short: Cost) -> f64 {
 }
 
 /// Runs `count` tasks of the same kind concurrently.
-async fn at_once<F: Future<Output = usize> + Send + 'static>(count: usize, run: impl Fn() -> F) -> usize {
+async fn at_once<F: Future<Output = usize> + Send + 'static>(
+    count: usize,
+    run: impl Fn() -> F,
+) -> usize {
     let lanes: Vec<_> = (0..count).map(|_| tokio::spawn(run())).collect();
-    futures_util::future::join_all(lanes).await.into_iter().map(Result::unwrap).sum()
+    futures_util::future::join_all(lanes)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .sum()
 }
 
 /// Runs `count` concurrent conversations with `answers` answers one after the other, each read to
@@ -119,8 +141,14 @@ async fn read_all(host: &Host, count: usize, answers: usize, tokens: usize) -> u
 
 async fn bursts(count: usize, tokens: usize, rounds: usize) {
     let answers = (ANSWERS / count).max(1);
-    println!("\nCPU per token in bursts of {BURST}, {count} at once, median of {rounds} x {} tokens", count * answers * tokens);
-    println!("{:>10} {:>12} {:>12} {:>7} {:>15}", "wire", "callboard", "by hand", "ratio", "parser alone");
+    println!(
+        "\nCPU per token in bursts of {BURST}, {count} at once, median of {rounds} x {} tokens",
+        count * answers * tokens
+    );
+    println!(
+        "{:>10} {:>12} {:>12} {:>7} {:>15}",
+        "wire", "callboard", "by hand", "ratio", "parser alone"
+    );
     for wire in Wire::BOTH {
         let long = host(wire, tokens, BURST, None).await;
         let short = host(wire, FEW, BURST, None).await;
@@ -141,31 +169,61 @@ async fn bursts(count: usize, tokens: usize, rounds: usize) {
         }
         let ours = phases::median(ours);
         let hand = hand.median().cpu_us();
-        println!("{:>10} {ours:>9.3} µs {hand:>9.3} µs {:>7.2} {:>12.3} µs", wire.name(), ours / hand, alone.median().cpu_us());
+        println!(
+            "{:>10} {ours:>9.3} µs {hand:>9.3} µs {:>7.2} {:>12.3} µs",
+            wire.name(),
+            ours / hand,
+            alone.median().cpu_us()
+        );
     }
 }
 
 async fn paced(seconds: usize) {
     let tokens = seconds * 1000 / PACE.as_millis() as usize;
-    println!("\nCPU per token at {} a second, each by itself, {TALKING} conversations at once, {seconds} s", 1000 / PACE.as_millis());
-    println!("{:>10} {:>12} {:>12} {:>7}", "wire", "callboard", "by hand", "ratio");
+    println!(
+        "\nCPU per token at {} a second, each by itself, {TALKING} conversations at once, {seconds} s",
+        1000 / PACE.as_millis()
+    );
+    println!(
+        "{:>10} {:>12} {:>12} {:>7}",
+        "wire", "callboard", "by hand", "ratio"
+    );
     for wire in Wire::BOTH {
         let host = host(wire, tokens, 1, Some(PACE)).await;
         let ours = measure(read_all(&host, TALKING, 1, tokens)).await;
         let bytes = Arc::new(reads(wire, tokens, 1));
-        let hand = measure(at_once(TALKING, || by_hand(wire, bytes.clone(), Some(PACE)))).await;
-        println!("{:>10} {:>9.2} µs {:>9.2} µs {:>7.2}", wire.name(), ours.cpu_us(), hand.cpu_us(), ours.cpu_us() / hand.cpu_us());
+        let hand = measure(at_once(TALKING, || {
+            by_hand(wire, bytes.clone(), Some(PACE))
+        }))
+        .await;
+        println!(
+            "{:>10} {:>9.2} µs {:>9.2} µs {:>7.2}",
+            wire.name(),
+            ours.cpu_us(),
+            hand.cpu_us(),
+            ours.cpu_us() / hand.cpu_us()
+        );
     }
 }
 
 fn main() {
     let arguments = arguments();
     if arguments.first().is_some_and(|word| word == "count") {
-        let wire = if arguments[1] == "openai" { Wire::OpenAi } else { Wire::Anthropic };
+        let wire = if arguments[1] == "openai" {
+            Wire::OpenAi
+        } else {
+            Wire::Anthropic
+        };
         let tokens = arguments[2].parse().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let burst = arguments.get(3).map_or(BURST, |burst| burst.parse().unwrap());
-        runtime.block_on(async { read_answer(&host(wire, tokens, burst, None).await, tokens).await });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let burst = arguments
+            .get(3)
+            .map_or(BURST, |burst| burst.parse().unwrap());
+        runtime
+            .block_on(async { read_answer(&host(wire, tokens, burst, None).await, tokens).await });
         return;
     }
     println!("load {}", process::load());

@@ -5,7 +5,13 @@
 //! `cargo bench --bench tool_call` prints CPU and wall time per call and their ratios. For
 //! instruction counts, which do not drift: `valgrind --tool=callgrind` over `tool_call ours N`,
 //! `tool_call lone N` and `tool_call bare N`, the difference between two N.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 use std::{
     sync::{
@@ -22,7 +28,10 @@ use callboard::{
     ports::{BoxFuture, Progress, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     providers::offline::Offline,
     tool::{OutputLevel, ToolError},
-    tool_executor::{LoneCall, Run, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest, call_once},
+    tool_executor::{
+        LoneCall, Run, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest,
+        call_once,
+    },
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
@@ -54,8 +63,15 @@ impl TypedTool for Nothing {
 
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    Duration::from_millis((fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10)
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    Duration::from_millis(
+        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10,
+    )
 }
 
 struct NoParent;
@@ -75,11 +91,19 @@ fn scope() -> Scope {
 }
 
 fn key(index: u32) -> CallKey {
-    CallKey { scope: scope(), seq: Seq(1), index }
+    CallKey {
+        scope: scope(),
+        seq: Seq(1),
+        index,
+    }
 }
 
 fn request(tool: &Arc<dyn Tool>, arguments: &str) -> ToolInvocationRequest {
-    ToolInvocationRequest::from_spec(tool.spec(), "call_1", RawJson::from_text(arguments).unwrap())
+    ToolInvocationRequest::from_spec(
+        tool.spec(),
+        "call_1",
+        RawJson::from_text(arguments).unwrap(),
+    )
 }
 
 /// Calls through the executor: its mailbox, a task per attempt, time limit, circuit breaker,
@@ -97,7 +121,11 @@ async fn ours(calls: u32) {
     let tool = erased(Nothing);
     for index in 0..calls {
         executor.execute(Run {
-            work: WorkId { epoch: Epoch(1), seq: Seq(u64::from(index)), index: 0 },
+            work: WorkId {
+                epoch: Epoch(1),
+                seq: Seq(u64::from(index)),
+                index: 0,
+            },
             key: key(index),
             tool: tool.clone(),
             request: request(&tool, ARGUMENTS),
@@ -118,8 +146,18 @@ async fn lone(calls: u32) {
     let tool = erased(Nothing);
     let environment = ToolEnvironment::alone(scope());
     for index in 0..calls {
-        let call = LoneCall { key: key(index), tool: tool.clone(), request: request(&tool, ARGUMENTS) };
-        let result = call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()).await;
+        let call = LoneCall {
+            key: key(index),
+            tool: tool.clone(),
+            request: request(&tool, ARGUMENTS),
+        };
+        let result = call_once(
+            call,
+            environment.clone(),
+            CancellationToken::new(),
+            Progress::silent(),
+        )
+        .await;
         assert_eq!(result.observation.len(), 181);
     }
 }
@@ -135,7 +173,11 @@ async fn bare(calls: u32) {
         let text = ARGUMENTS.to_owned();
         let written = tokio::spawn(async move {
             let args: Args = serde_json::from_str(&text).unwrap();
-            serde_json::to_string(&Answer { id: "call_1".to_owned(), text: "r".repeat(200 - args.note.len()) }).unwrap()
+            serde_json::to_string(&Answer {
+                id: "call_1".to_owned(),
+                text: "r".repeat(200 - args.note.len()),
+            })
+            .unwrap()
         })
         .await
         .unwrap();
@@ -167,7 +209,10 @@ impl Tool for Expensive {
 
 async fn siblings(shared: bool) -> (u32, Duration, Duration) {
     let spec = ToolSpec::new("expensive", "Searches.", RawJson::empty_object()).read_only();
-    let tool = Arc::new(Expensive(if shared { spec } else { spec.not_shared() }, AtomicU32::new(0)));
+    let tool = Arc::new(Expensive(
+        if shared { spec } else { spec.not_shared() },
+        AtomicU32::new(0),
+    ));
     let environment = ToolEnvironment::alone(scope());
     let began = Instant::now();
     let spent = cpu();
@@ -175,14 +220,27 @@ async fn siblings(shared: bool) -> (u32, Duration, Duration) {
         let call = LoneCall {
             key: key(index),
             tool: tool.clone(),
-            request: ToolInvocationRequest::from_spec(&tool.0, format!("call_{index}"), RawJson::from_text(r#"{"query":"same"}"#).unwrap()),
+            request: ToolInvocationRequest::from_spec(
+                &tool.0,
+                format!("call_{index}"),
+                RawJson::from_text(r#"{"query":"same"}"#).unwrap(),
+            ),
         };
-        tokio::spawn(call_once(call, environment.clone(), CancellationToken::new(), Progress::silent()))
+        tokio::spawn(call_once(
+            call,
+            environment.clone(),
+            CancellationToken::new(),
+            Progress::silent(),
+        ))
     });
     for call in calls.collect::<Vec<_>>() {
         assert!(call.await.unwrap().success());
     }
-    (tool.1.load(Ordering::Relaxed), began.elapsed(), cpu() - spent)
+    (
+        tool.1.load(Ordering::Relaxed),
+        began.elapsed(),
+        cpu() - spent,
+    )
 }
 
 /// Milliseconds of `true` in the sandbox of this machine, as p50 and p90.
@@ -190,12 +248,27 @@ async fn sandboxed() -> Option<(f64, f64)> {
     let folder = tempfile::tempdir().unwrap();
     let tools = callboard::tools::standard(folder.path());
     let bash = tools.get("bash")?.clone();
-    let host = Host::builder().provider(Offline).tools(tools).build().await.unwrap();
+    let host = Host::builder()
+        .provider(Offline)
+        .tools(tools)
+        .build()
+        .await
+        .unwrap();
     let mut times = Vec::new();
     for index in 0..60 {
-        let call = LoneCall { key: key(index), tool: bash.clone(), request: request(&bash, r#"{"command":"true"}"#) };
+        let call = LoneCall {
+            key: key(index),
+            tool: bash.clone(),
+            request: request(&bash, r#"{"command":"true"}"#),
+        };
         let began = Instant::now();
-        let result = call_once(call, host.environment(&scope()), CancellationToken::new(), Progress::silent()).await;
+        let result = call_once(
+            call,
+            host.environment(&scope()),
+            CancellationToken::new(),
+            Progress::silent(),
+        )
+        .await;
         assert!(result.success(), "{}", result.observation);
         times.push(began.elapsed().as_secs_f64() * 1e3);
     }
@@ -205,8 +278,14 @@ async fn sandboxed() -> Option<(f64, f64)> {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     if let [mode, calls] = arguments.as_slice() {
         let calls = calls.parse().unwrap();
         match mode.as_str() {
@@ -219,7 +298,11 @@ fn main() {
     }
     const CALLS: u32 = 100_000;
     let mut costs = Vec::new();
-    for (name, mode) in [("bare tokio::spawn and JSON", 0), ("call_once", 1), ("executor actor", 2)] {
+    for (name, mode) in [
+        ("bare tokio::spawn and JSON", 0),
+        ("call_once", 1),
+        ("executor actor", 2),
+    ] {
         let spent = cpu();
         let began = Instant::now();
         match mode {
@@ -235,13 +318,21 @@ fn main() {
             us / costs[0]
         );
     }
-    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     for shared in [false, true] {
         let (runs, wall, spent) = threads.block_on(siblings(shared));
-        println!("50 identical calls, shared {shared:<5}: {runs:>2} runs, {wall:>6.1?} wall, {spent:>6.1?} CPU");
+        println!(
+            "50 identical calls, shared {shared:<5}: {runs:>2} runs, {wall:>6.1?} wall, {spent:>6.1?} CPU"
+        );
     }
     match threads.block_on(sandboxed()) {
-        Some((p50, p90)) => println!("a sandboxed `true`            p50 {p50:.1} ms  p90 {p90:.1} ms"),
+        Some((p50, p90)) => {
+            println!("a sandboxed `true`            p50 {p50:.1} ms  p90 {p90:.1} ms")
+        }
         None => println!("a sandboxed `true`            there is no sandbox here"),
     }
 }

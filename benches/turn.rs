@@ -12,7 +12,13 @@
 //! compares with a baseline without a journal. `-- http`, `-- long`, `-- in-process` and `-- idle`
 //! run one part, `--turns N` and `--rounds N` change the length. `-- count N`, `-- count-http WIRE
 //! ours|hand N` run only N turns in one conversation after another, for callgrind.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 #[path = "turn/mod.rs"]
 mod reference;
@@ -48,11 +54,21 @@ impl Sides {
     async fn new(folder: &std::path::Path, server: &Server, wire: Wire) -> Self {
         let url = server.url(wire);
         let path = |who: &str| folder.join(format!("{who}-{}.db", wire.name()));
-        let sqlite: Arc<dyn SessionBackend> = Arc::new(Sqlite::open_with(path("ours"), SqliteOptions::default()).await.unwrap());
+        let sqlite: Arc<dyn SessionBackend> = Arc::new(
+            Sqlite::open_with(path("ours"), SqliteOptions::default())
+                .await
+                .unwrap(),
+        );
         let off = ours::host(ours::provider(wire, &url), Arc::new(Forgetful)).await;
         let on = ours::host(ours::provider(wire, &url), sqlite).await;
         let journal = HandJournal::open(&path("hand"));
-        Self { ours: [off, on], hand: [ByHand::new(url.clone(), wire, None), ByHand::new(url, wire, Some(journal))] }
+        Self {
+            ours: [off, on],
+            hand: [
+                ByHand::new(url.clone(), wire, None),
+                ByHand::new(url, wire, Some(journal)),
+            ],
+        }
     }
 }
 
@@ -67,7 +83,15 @@ async fn http(turns: usize, rounds: usize) {
     println!("\nCPU per turn over HTTP, median of {rounds}");
     println!(
         "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15} {:>22} {:>9}",
-        "wire", "journal", "lanes", "callboard", "by hand", "ratio", "beside no rows", "wall, ours / by hand", "wake-ups"
+        "wire",
+        "journal",
+        "lanes",
+        "callboard",
+        "by hand",
+        "ratio",
+        "beside no rows",
+        "wall, ours / by hand",
+        "wake-ups"
     );
     let folder = folder();
     let server = Server::start(Duration::ZERO, 1);
@@ -76,7 +100,11 @@ async fn http(turns: usize, rounds: usize) {
         for (on, journal) in JOURNAL.into_iter().enumerate() {
             for lanes in [1, 64, 1000] {
                 // With one lane on a disk, wall time dominates, so fewer turns suffice.
-                let total = if lanes == 1 { turns / 4 } else { turns.max(lanes * TURNS_EACH) };
+                let total = if lanes == 1 {
+                    turns / 4
+                } else {
+                    turns.max(lanes * TURNS_EACH)
+                };
                 let mut ours = Side::default();
                 let mut hand = Side::default();
                 let mut bare = Side::default();
@@ -87,7 +115,11 @@ async fn http(turns: usize, rounds: usize) {
                     let cost = measure(ours::run(&sides.ours[on], lanes, TURNS_EACH, total)).await;
                     let woken = ours::wake_ups(&sides.ours[on]).await - before;
                     let by_hand = measure(sides.hand[on].run(lanes, TURNS_EACH, total)).await;
-                    let without = if on == 0 { by_hand } else { measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await };
+                    let without = if on == 0 {
+                        by_hand
+                    } else {
+                        measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await
+                    };
                     if round == 0 {
                         continue; // one-time costs
                     }
@@ -125,8 +157,13 @@ async fn asleep(hosts: &[Host]) {
 }
 
 async fn long(turns: usize, rounds: usize) {
-    println!("\nCPU of a turn late in a conversation, over HTTP, median of {rounds} x {turns} turns");
-    println!("{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15}", "wire", "journal", "turn", "callboard", "by hand", "ratio", "beside no rows");
+    println!(
+        "\nCPU of a turn late in a conversation, over HTTP, median of {rounds} x {turns} turns"
+    );
+    println!(
+        "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15}",
+        "wire", "journal", "turn", "callboard", "by hand", "ratio", "beside no rows"
+    );
     let folder = folder();
     let server = Server::start(Duration::ZERO, 1);
     for wire in Wire::BOTH {
@@ -156,7 +193,11 @@ async fn long(turns: usize, rounds: usize) {
                 }
                 let ours = ours.median().cpu_us();
                 let hand = hand.median().cpu_us();
-                let bare = if on == 0 { hand } else { bare.median().cpu_us() };
+                let bare = if on == 0 {
+                    hand
+                } else {
+                    bare.median().cpu_us()
+                };
                 println!(
                     "{:>10} {journal:>8} {after:>6} {ours:>8.0} µs {hand:>8.0} µs {:>7.2} {:>15.2}",
                     wire.name(),
@@ -168,7 +209,11 @@ async fn long(turns: usize, rounds: usize) {
     }
 }
 
-async fn by_hand_after(hand: &Arc<ByHand>, history: &[callboard::chat::Message], turns: usize) -> Cost {
+async fn by_hand_after(
+    hand: &Arc<ByHand>,
+    history: &[callboard::chat::Message],
+    turns: usize,
+) -> Cost {
     let mut conversation = hand.conversation(history);
     conversation.turn().await;
     measure(async {
@@ -182,7 +227,10 @@ async fn by_hand_after(hand: &Arc<ByHand>, history: &[callboard::chat::Message],
 
 async fn in_process(turns: usize, rounds: usize) {
     println!("\nCPU per turn in process, journal in memory, median of {rounds}");
-    println!("{:>6} {:>22} {:>10} {:>26} {:>9}", "lanes", "turns a conversation", "CPU", "turns a CPU-second", "wake-ups");
+    println!(
+        "{:>6} {:>22} {:>10} {:>26} {:>9}",
+        "lanes", "turns a conversation", "CPU", "turns a CPU-second", "wake-ups"
+    );
     for (lanes, each) in [(1, TURNS_EACH), (64, TURNS_EACH), (64, 1)] {
         let mut side = Side::default();
         let mut wake_ups = 0;
@@ -227,16 +275,32 @@ async fn idle_bytes(with_history: bool) -> usize {
 fn idle() {
     println!("\nResident bytes of an idle conversation, each form in a process of its own");
     let each = |form: &str| -> f64 {
-        let output = Command::new(std::env::current_exe().unwrap()).args(["idle-bytes", form]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap() / 1024.0
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["idle-bytes", form])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim()
+            .parse::<f64>()
+            .unwrap()
+            / 1024.0
     };
-    let wire = |messages: &[callboard::chat::Message]| messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0;
+    let wire = |messages: &[callboard::chat::Message]| {
+        messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0
+    };
     let history = wire(&reference::history());
     let all = wire(&reference::turns_before(1, &reference::result()));
     let bare = each("bare");
     let full = each("full");
-    println!("  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history", all - history);
-    println!("  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more", full - bare);
+    println!(
+        "  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history",
+        all - history
+    );
+    println!(
+        "  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more",
+        full - bare
+    );
 }
 
 fn main() {
@@ -248,24 +312,45 @@ fn main() {
     let turns = number("--turns", 4000);
     let rounds = number("--rounds", 5);
     match word(0) {
-        Some("idle-bytes") => return println!("{}", runtime().block_on(idle_bytes(word(1) == Some("full")))),
+        Some("idle-bytes") => {
+            return println!(
+                "{}",
+                runtime().block_on(idle_bytes(word(1) == Some("full")))
+            );
+        }
         Some("count") => {
             let turns = word(1).unwrap().parse().unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async { ours::run(&ours::in_process().await, 1, TURNS_EACH, turns).await });
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                ours::run(&ours::in_process().await, 1, TURNS_EACH, turns).await
+            });
             return;
         }
         Some("count-http") => {
-            let wire = if word(1) == Some("openai") { Wire::OpenAi } else { Wire::Anthropic };
+            let wire = if word(1) == Some("openai") {
+                Wire::OpenAi
+            } else {
+                Wire::Anthropic
+            };
             let server = Server::start(Duration::ZERO, 1);
             let turns = word(3).unwrap().parse().unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 if word(2) == Some("ours") {
-                    let host = ours::host(ours::provider(wire, &server.url(wire)), Arc::new(Forgetful)).await;
+                    let host =
+                        ours::host(ours::provider(wire, &server.url(wire)), Arc::new(Forgetful))
+                            .await;
                     ours::run(&host, 1, TURNS_EACH, turns).await
                 } else {
-                    ByHand::new(server.url(wire), wire, None).run(1, TURNS_EACH, turns).await
+                    ByHand::new(server.url(wire), wire, None)
+                        .run(1, TURNS_EACH, turns)
+                        .await
                 }
             });
             return;

@@ -8,8 +8,15 @@ use std::time::Duration;
 use callboard::{EventKind, Host, storage::Sqlite};
 use callboard_actors::testing::{Reply, ScriptedModel};
 
-async fn host(store: &std::path::Path, model: ScriptedModel) -> Result<Host, Box<dyn std::error::Error>> {
-    Ok(Host::builder().provider(model).sessions(Sqlite::open(store).await?).build().await?)
+async fn host(
+    store: &std::path::Path,
+    model: ScriptedModel,
+) -> Result<Host, Box<dyn std::error::Error>> {
+    Ok(Host::builder()
+        .provider(model)
+        .sessions(Sqlite::open(store).await?)
+        .build()
+        .await?)
 }
 
 #[tokio::main]
@@ -19,14 +26,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // `send` returns once the prompt is stored. This model never answers, and its host goes away.
     let first = host(&store, ScriptedModel::always(Reply::stall())).await?;
-    let reply = first.tenant("acme").conversation("report").send("Write the report.").await?;
+    let reply = first
+        .tenant("acme")
+        .conversation("report")
+        .send("Write the report.")
+        .await?;
     let round_id = reply.round_id();
     println!("round accepted; the host is dropped");
     drop((reply, first));
 
     // Opening the store waits until the other host has let go of it.
-    let second = host(&store, ScriptedModel::replies([Reply::text("The report."), Reply::stall()])).await?;
-    println!("interrupted rounds that go on: {}", second.resume_interrupted().await?);
+    let second = host(
+        &store,
+        ScriptedModel::replies([Reply::text("The report."), Reply::stall()]),
+    )
+    .await?;
+    println!(
+        "interrupted rounds that go on: {}",
+        second.resume_interrupted().await?
+    );
     let conversation = second.tenant("acme").conversation("report");
     let outcome = conversation.watch(round_id)?.outcome().await?;
     println!("resumed: {}", outcome.text);

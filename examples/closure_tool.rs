@@ -17,12 +17,16 @@ struct Convert {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let convert = FnTool::new("convert", "Turns miles into kilometres.", |args: Convert, _context: ToolContext| async move {
-        match args.miles {
-            miles if miles < 0.0 => Err(ToolError::invalid("a distance is not negative")),
-            miles => Ok(format!("{:.1} km", miles * 1.609_344)),
-        }
-    })
+    let convert = FnTool::new(
+        "convert",
+        "Turns miles into kilometres.",
+        |args: Convert, _context: ToolContext| async move {
+            match args.miles {
+                miles if miles < 0.0 => Err(ToolError::invalid("a distance is not negative")),
+                miles => Ok(format!("{:.1} km", miles * 1.609_344)),
+            }
+        },
+    )
     .declare(ToolSpec::read_only);
 
     // The schema may come from anywhere. Calls with the same `path` run one after the other.
@@ -37,8 +41,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "Counts the words or lines of a text.",
         &schema,
         |arguments: Value, _context: ToolContext| async move {
-            let unit = arguments.get("unit").and_then(Value::as_str).unwrap_or("words");
-            Ok(format!("{}: 7 {unit}", arguments.get("path").and_then(Value::as_str).unwrap_or_default()))
+            let unit = arguments
+                .get("unit")
+                .and_then(Value::as_str)
+                .unwrap_or("words");
+            Ok(format!(
+                "{}: 7 {unit}",
+                arguments
+                    .get("path")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            ))
         },
         Some("path"),
     )
@@ -52,7 +65,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .and_tool("count", &json!({ "path": "notes.txt", "unit": "pages" }));
     let model = ScriptedModel::replies([calls, Reply::text("42.2 km.")]);
 
-    let host = Host::builder().provider(model).tool(Arc::new(convert)).tool(Arc::new(count)).build().await?;
+    let host = Host::builder()
+        .provider(model)
+        .tool(Arc::new(convert))
+        .tool(Arc::new(count))
+        .build()
+        .await?;
     let conversation = host.tenant("acme").conversation("distances");
     let mut reply = conversation.send("How far is a marathon?").await?;
     while let Some(event) = reply.next().await {

@@ -5,8 +5,8 @@ use parking_lot::Mutex;
 use std::time::Duration;
 
 use callboard::{
-    EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool, chat::ContentBlock, erased, ports::CachePolicy,
-    tool::OutputLevel,
+    EventKind, Extensions, Host, Json, ToolContext, ToolError, ToolSpec, TypedTool,
+    chat::ContentBlock, erased, ports::CachePolicy, tool::OutputLevel,
 };
 use callboard_actors::testing::{Reply, ScriptedModel};
 
@@ -39,7 +39,8 @@ impl TypedTool for OrderStatus {
     type Args = Lookup;
     type Output = Json<Status>;
     const NAME: &'static str = "order_status";
-    const DESCRIPTION: &'static str = "Reports the status of an order. Use it whenever an order number is named.";
+    const DESCRIPTION: &'static str =
+        "Reports the status of an order. Use it whenever an order number is named.";
 
     // It only reads: it may be retried, may run beside other calls, and needs no approval.
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
@@ -52,12 +53,19 @@ impl TypedTool for OrderStatus {
 
     // Rules that the type does not express. The call is not journaled as started yet.
     fn check(&self, args: &Lookup) -> Result<(), ToolError> {
-        if args.order == 0 { Err(ToolError::invalid("order numbers begin at 1")) } else { Ok(()) }
+        if args.order == 0 {
+            Err(ToolError::invalid("order numbers begin at 1"))
+        } else {
+            Ok(())
+        }
     }
 
     async fn call(&self, args: Lookup, context: ToolContext) -> Result<Json<Status>, ToolError> {
         if let Some(audit) = context.extensions.get::<Audit>() {
-            audit.0.lock().push(format!("{} asked for order {}", context.key.scope, args.order));
+            audit.0.lock().push(format!(
+                "{} asked for order {}",
+                context.key.scope, args.order
+            ));
         }
         context.progress.report("asking the warehouse");
         let steps = tokio::select! {
@@ -69,19 +77,32 @@ impl TypedTool for OrderStatus {
         // an artifact store it is left out.
         let history = match &context.artifacts {
             Some(artifacts) => {
-                let stored = artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), steps.join("\n").into());
+                let stored = artifacts.store.store(
+                    artifacts.owner.clone(),
+                    context.tool_call_id.clone(),
+                    steps.join("\n").into(),
+                );
                 stored.await.ok().map(|id| id.as_str().to_owned())
             }
             None => None,
         };
-        Ok(Json(Status { order: args.order, state: "packed, leaves tomorrow", steps, history }))
+        Ok(Json(Status {
+            order: args.order,
+            state: "packed, leaves tomorrow",
+            steps,
+            history,
+        }))
     }
 }
 
 /// Replaces another system.
 async fn warehouse(order: u64) -> Vec<String> {
     tokio::time::sleep(Duration::from_millis(20)).await;
-    vec![format!("{order} paid"), format!("{order} picked"), format!("{order} packed")]
+    vec![
+        format!("{order} paid"),
+        format!("{order} picked"),
+        format!("{order} packed"),
+    ]
 }
 
 #[tokio::main]
@@ -93,7 +114,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()
         .await?;
 
-    let mut reply = host.tenant("acme").conversation("order-4711").send("Where is my order 4711?").await?;
+    let mut reply = host
+        .tenant("acme")
+        .conversation("order-4711")
+        .send("Where is my order 4711?")
+        .await?;
     while let Some(event) = reply.next().await {
         match &event.kind {
             EventKind::ToolCall { summary, .. } => println!("> {summary}"),
@@ -109,11 +134,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Replaces the model, so that this runs without one: calls the tool once, then repeats its result.
 fn clerk() -> ScriptedModel {
     ScriptedModel::answering(|request, _| {
-        let blocks = request.messages.last().map(|message| message.blocks()).unwrap_or_default();
+        let blocks = request
+            .messages
+            .last()
+            .map(|message| message.blocks())
+            .unwrap_or_default();
         let result = blocks.into_iter().find_map(|block| match block {
             ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
             _ => None,
         });
-        result.map_or_else(|| Reply::tool("order_status", &serde_json::json!({ "order": 4711 })), Reply::text)
+        result.map_or_else(
+            || Reply::tool("order_status", &serde_json::json!({ "order": 4711 })),
+            Reply::text,
+        )
     })
 }

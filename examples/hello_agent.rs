@@ -18,18 +18,26 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     callboard::sandbox::jail_main_if_asked();
 
     let mut arguments = std::env::args().skip(1);
-    let question = arguments.next().unwrap_or_else(|| "Where is the main function?".into());
+    let question = arguments
+        .next()
+        .unwrap_or_else(|| "Where is the main function?".into());
     let workspace = arguments.next().unwrap_or_else(|| ".".into());
     let sessions = std::env::temp_dir().join(format!("callboard-hello-{}.db", std::process::id()));
 
-    let host = Host::builder().sessions(Sqlite::open(&sessions).await?).tools(tools::standard(workspace));
+    let host = Host::builder()
+        .sessions(Sqlite::open(&sessions).await?)
+        .tools(tools::standard(workspace));
     let host = match std::env::var_os("ANTHROPIC_API_KEY") {
         Some(_) => host.provider(Anthropic::from_env()?),
         None => host.provider(Offline),
     };
     let host = host.build().await?;
 
-    let mut reply = host.tenant("acme").conversation("support-42").send(question).await?;
+    let mut reply = host
+        .tenant("acme")
+        .conversation("support-42")
+        .send(question)
+        .await?;
     while let Some(event) = reply.next().await {
         match &event.kind {
             EventKind::TextDelta { text } => {
@@ -41,7 +49,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let outcome = reply.outcome().await?;
-    println!("\n({}, {} tokens in, {} out)", outcome.stop_reason.code(), outcome.usage.input(), outcome.usage.output);
+    println!(
+        "\n({}, {} tokens in, {} out)",
+        outcome.stop_reason.code(),
+        outcome.usage.input(),
+        outcome.usage.output
+    );
 
     host.shutdown(Duration::from_secs(10)).await;
     std::fs::remove_file(sessions)?;

@@ -52,8 +52,20 @@ impl SessionBackend for Counted {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = std::sync::Arc::new(Counted::default());
     let model = ScriptedModel::always(Reply::text("Noted."));
-    let host = Host::builder().provider(model).shared_sessions(store.clone()).build().await?;
-    host.tenant("acme").conversation("notes").send("Remember this.").await?.outcome().await?;
-    println!("a round of one model call is {} journal entries", store.entries.load(Relaxed));
+    let host = Host::builder()
+        .provider(model)
+        .shared_sessions(store.clone())
+        .build()
+        .await?;
+    host.tenant("acme")
+        .conversation("notes")
+        .send("Remember this.")
+        .await?
+        .outcome()
+        .await?;
+    println!(
+        "a round of one model call is {} journal entries",
+        store.entries.load(Relaxed)
+    );
     Ok(())
 }

@@ -19,13 +19,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The system prompt lists names and descriptions only. The model loads the instructions with a
     // tool call, and they end with the round; a skill that a person activates stays.
     let model = ScriptedModel::replies([
-        Reply::tool("activate_skill", &serde_json::json!({"skill_name": "release-notes"})),
+        Reply::tool(
+            "activate_skill",
+            &serde_json::json!({"skill_name": "release-notes"}),
+        ),
         Reply::text("- Rounds can be cancelled."),
     ]);
-    let host = Host::builder().provider(model).skills(SkillFolder::open(folder.path())?).build().await?;
+    let host = Host::builder()
+        .provider(model)
+        .skills(SkillFolder::open(folder.path())?)
+        .build()
+        .await?;
 
     let conversation = host.tenant("acme").conversation("release-7");
-    let mut reply = conversation.send("Write the notes of this release.").await?;
+    let mut reply = conversation
+        .send("Write the notes of this release.")
+        .await?;
     while let Some(event) = reply.next().await {
         if let EventKind::SkillActivated { name, .. } = &event.kind {
             println!("loaded the skill {name}");

@@ -15,7 +15,10 @@ struct Recipe {
 
 /// Replaces the model, so that this runs without one: wrong at first, then right.
 fn cook() -> ScriptedModel {
-    let answers = [r#"{"name": "Potato soup", "minutes": "forty"}"#, r#"{"name": "Potato soup", "minutes": 40}"#];
+    let answers = [
+        r#"{"name": "Potato soup", "minutes": "forty"}"#,
+        r#"{"name": "Potato soup", "minutes": 40}"#,
+    ];
     ScriptedModel::replies(answers.map(Reply::text))
 }
 
@@ -23,7 +26,11 @@ fn cook() -> ScriptedModel {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::builder().provider(cook()).build().await?;
 
-    let recipe: Recipe = host.tenant("acme").conversation("kitchen").send_as("A soup for a cold evening, please.").await?;
+    let recipe: Recipe = host
+        .tenant("acme")
+        .conversation("kitchen")
+        .send_as("A soup for a cold evening, please.")
+        .await?;
 
     println!("{}: {} minutes", recipe.name, recipe.minutes);
     Ok(())

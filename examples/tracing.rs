@@ -17,13 +17,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_target(false)
         .init();
 
-    let host = Host::builder().provider(ScriptedModel::always(Reply::text("Forty-two."))).build().await?;
-    let mut reply = host.tenant("acme").conversation("questions").send("What is the answer?").await?;
+    let host = Host::builder()
+        .provider(ScriptedModel::always(Reply::text("Forty-two.")))
+        .build()
+        .await?;
+    let mut reply = host
+        .tenant("acme")
+        .conversation("questions")
+        .send("What is the answer?")
+        .await?;
     println!("{}", reply.outcome().await?.text);
 
     // Counters cost no span: the same figures that `GET /metrics` serves.
     let figures = observe::prometheus_text(&host, observe::View::Operator);
-    for line in figures.lines().filter(|line| line.starts_with("callboard_rounds")) {
+    for line in figures
+        .lines()
+        .filter(|line| line.starts_with("callboard_rounds"))
+    {
         println!("{line}");
     }
     Ok(())

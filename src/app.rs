@@ -29,7 +29,10 @@ use callboard_actors::{
 
 use crate::{
     Host,
-    config::{Approve, CommitMode, Config, ConfigError, Overlap, ProviderKind, SandboxMode, Store, overlap, stored},
+    config::{
+        Approve, CommitMode, Config, ConfigError, Overlap, ProviderKind, SandboxMode, Store,
+        overlap, stored,
+    },
     mcp::McpServerConfig,
     providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
@@ -84,15 +87,24 @@ pub(crate) enum AppError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("provider `{name}`: {error}")]
-    Provider { name: String, error: ProviderConfigError },
+    Provider {
+        name: String,
+        error: ProviderConfigError,
+    },
     #[error("--base-url needs a provider that speaks over the network")]
     BaseUrlWithoutProvider,
     #[error("{0}")]
     Tools(String),
     #[error("there is no tool `{name}`{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
-    NoSuchTool { name: String, nearest: Option<String> },
+    NoSuchTool {
+        name: String,
+        nearest: Option<String>,
+    },
     #[error("the skills in {} cannot be read: {reason}", path.display())]
-    Skills { path: PathBuf, reason: std::io::ErrorKind },
+    Skills {
+        path: PathBuf,
+        reason: std::io::ErrorKind,
+    },
     #[error("the sessions in {} cannot be used: {error}", path.display())]
     Store { path: PathBuf, error: StoreError },
     #[error("there is no session file {}", .0.display())]
@@ -136,7 +148,10 @@ impl AppError {
 
     /// Whether the request itself was invalid: the process then exits with code 2.
     pub(crate) fn is_usage(&self) -> bool {
-        !matches!(self, Self::Lock(_) | Self::NoStore(_) | Self::StoredTenants(_))
+        !matches!(
+            self,
+            Self::Lock(_) | Self::NoStore(_) | Self::StoredTenants(_)
+        )
     }
 }
 
@@ -168,30 +183,75 @@ pub(crate) struct App {
 }
 
 /// Builds the host over sessions that are already open.
-pub(crate) async fn start(config: &Config, overrides: &Overrides, sessions: &Sessions) -> Result<App, AppError> {
-    start_with(config, overrides, sessions, choose_provider(config, overrides, Purpose::Calls)?).await
+pub(crate) async fn start(
+    config: &Config,
+    overrides: &Overrides,
+    sessions: &Sessions,
+) -> Result<App, AppError> {
+    start_with(
+        config,
+        overrides,
+        sessions,
+        choose_provider(config, overrides, Purpose::Calls)?,
+    )
+    .await
 }
 
 /// As [`start`], but with the given provider.
-pub(crate) async fn start_with(config: &Config, overrides: &Overrides, sessions: &Sessions, chosen: Chosen) -> Result<App, AppError> {
-    let ToolSetup { toolbox, artifacts, subagents, resources } = tools::tool_setup(config, overrides).await?;
-    let workspace = toolbox.workspace.as_ref().map_or_else(|| overrides.workspace.clone(), |path| path.as_ref().clone());
+pub(crate) async fn start_with(
+    config: &Config,
+    overrides: &Overrides,
+    sessions: &Sessions,
+    chosen: Chosen,
+) -> Result<App, AppError> {
+    let ToolSetup {
+        toolbox,
+        artifacts,
+        subagents,
+        resources,
+    } = tools::tool_setup(config, overrides).await?;
+    let workspace = toolbox
+        .workspace
+        .as_ref()
+        .map_or_else(|| overrides.workspace.clone(), |path| path.as_ref().clone());
     let mut limits = config.limits.clone();
-    limits.tool_iterations_max = overrides.tool_iterations_max.unwrap_or(limits.tool_iterations_max);
+    limits.tool_iterations_max = overrides
+        .tool_iterations_max
+        .unwrap_or(limits.tool_iterations_max);
     limits.model_calls_max = chosen.calls_max.unwrap_or(limits.model_calls_max);
-    let approve = overrides.approve.or(config.approve).unwrap_or(if overrides.at_terminal { Approve::Ask } else { Approve::Deny });
+    let approve = overrides
+        .approve
+        .or(config.approve)
+        .unwrap_or(if overrides.at_terminal {
+            Approve::Ask
+        } else {
+            Approve::Deny
+        });
     let mut notes = toolbox.notes.clone();
-    let remembers =
-        toolbox.tools.iter().any(|tool| tool.spec().name() == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME);
+    let remembers = toolbox.tools.iter().any(|tool| {
+        tool.spec().name()
+            == <crate::tools::memory::Memory as callboard_actors::ports::TypedTool>::NAME
+    });
     let system = system_prompt(overrides, &workspace, config.trust(), remembers, &mut notes);
     let sandbox = toolbox.sandbox.clone();
     let skills = wanted_skills(config, overrides)?;
     let redactor = crate::observe::Redactor::new(config.masked_texts());
-    redactor.learn(overrides.mcp.iter().flat_map(|server| server.keys(|name| std::env::var(name).ok())));
-    let builder = resources.into_iter().fold(Host::builder(), HostBuilder::closes);
+    redactor.learn(
+        overrides
+            .mcp
+            .iter()
+            .flat_map(|server| server.keys(|name| std::env::var(name).ok())),
+    );
+    let builder = resources
+        .into_iter()
+        .fold(Host::builder(), HostBuilder::closes);
     #[cfg(all(feature = "pdf", target_os = "linux"))]
     let builder = builder.document_text(crate::sandbox::PdfText::new());
-    let builder = if subagents { builder.subagents() } else { builder };
+    let builder = if subagents {
+        builder.subagents()
+    } else {
+        builder
+    };
     let host = skills
         .into_iter()
         .fold(builder, HostBuilder::skills)
@@ -218,14 +278,24 @@ pub(crate) async fn start_with(config: &Config, overrides: &Overrides, sessions:
         .limits(limits)
         .build()
         .await?;
-    Ok(App { host, provider: chosen.name, model: chosen.model, workspace, notes, sandbox })
+    Ok(App {
+        host,
+        provider: chosen.name,
+        model: chosen.model,
+        workspace,
+        notes,
+        sandbox,
+    })
 }
 
 /// Opens the folder of skills: the flag's, or the configuration's unless only some tools are
 /// offered.
 fn wanted_skills(config: &Config, overrides: &Overrides) -> Result<Option<Skills>, AppError> {
     let all_tools = overrides.tools.is_none() && config.tools.is_none();
-    let path = overrides.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools));
+    let path = overrides
+        .skills
+        .as_ref()
+        .or(config.skills.as_ref().filter(|_| all_tools));
     path.map(|path| Skills::open(config, path)).transpose()
 }
 
@@ -240,27 +310,44 @@ pub(crate) enum Purpose {
 
 /// Chooses a provider: by flag, else by configuration, else by a key in the environment, else
 /// offline.
-pub(crate) fn choose_provider(config: &Config, overrides: &Overrides, purpose: Purpose) -> Result<Chosen, AppError> {
+pub(crate) fn choose_provider(
+    config: &Config,
+    overrides: &Overrides,
+    purpose: Purpose,
+) -> Result<Chosen, AppError> {
     let chosen = config.choose(overrides.provider.as_deref())?;
     let name = chosen.name.clone();
     let kind = chosen.kind;
-    let base_url = overrides.base_url.clone().or_else(|| chosen.base_url.clone()).or_else(|| usual_base_url(kind));
+    let base_url = overrides
+        .base_url
+        .clone()
+        .or_else(|| chosen.base_url.clone())
+        .or_else(|| usual_base_url(kind));
     let key = match chosen.key() {
         Ok(key) => key.map(|secret| secret.expose().to_owned()),
         // A server given by `--base-url` may need no key; the vendors' servers do.
         Err(_) if purpose == Purpose::Bodies || overrides.base_url.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let provider = build(kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
-        Some(error) => AppError::Provider { name: name.clone(), error },
-        None => AppError::BaseUrlWithoutProvider,
-    })?;
+    let provider =
+        build(kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
+            Some(error) => AppError::Provider {
+                name: name.clone(),
+                error,
+            },
+            None => AppError::BaseUrlWithoutProvider,
+        })?;
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
     });
-    Ok(Chosen { provider, name, model, calls_max: chosen.concurrency })
+    Ok(Chosen {
+        provider,
+        name,
+        model,
+        calls_max: chosen.concurrency,
+    })
 }
 
 fn build(
@@ -274,14 +361,29 @@ fn build(
         ProviderKind::Offline => Arc::new(Offline),
         ProviderKind::Anthropic => {
             let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()));
-            Arc::new(base_url.into_iter().fold(builder, |builder, url| builder.base_url(url)).build()?)
+            Arc::new(
+                base_url
+                    .into_iter()
+                    .fold(builder, |builder, url| builder.base_url(url))
+                    .build()?,
+            )
         }
         ProviderKind::OpenAi => {
-            let builder = key.into_iter().fold(OpenAi::builder(), |builder, key| builder.api_key(key));
+            let builder = key
+                .into_iter()
+                .fold(OpenAi::builder(), |builder, key| builder.api_key(key));
             let has = |shows: &[String], name: &str| shows.iter().any(|shown| shown == name);
-            let builder =
-                shows.into_iter().fold(builder, |builder, shows| builder.images(has(shows, "images")).documents(has(shows, "documents")));
-            Arc::new(base_url.into_iter().fold(builder, |builder, url| builder.base_url(url)).build()?)
+            let builder = shows.into_iter().fold(builder, |builder, shows| {
+                builder
+                    .images(has(shows, "images"))
+                    .documents(has(shows, "documents"))
+            });
+            Arc::new(
+                base_url
+                    .into_iter()
+                    .fold(builder, |builder, url| builder.base_url(url))
+                    .build()?,
+            )
         }
     })
 }
@@ -296,23 +398,53 @@ pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
 }
 
 fn set_variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    std::env::var(name)
+        .ok()
+        .map(|text| text.trim().to_owned())
+        .filter(|text| !text.is_empty())
 }
 
 /// The word nearest to `given`, if any is near.
 pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let scored = words.into_iter().map(|word| (strsim::jaro_winkler(&given.to_lowercase(), &word.to_lowercase()), word));
-    scored.filter(|(score, _)| *score > 0.6).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word.to_owned())
+    let scored = words.into_iter().map(|word| {
+        (
+            strsim::jaro_winkler(&given.to_lowercase(), &word.to_lowercase()),
+            word,
+        )
+    });
+    scored
+        .filter(|(score, _)| *score > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, word)| word.to_owned())
 }
 
 /// The system prompt, followed by the project's own instructions if they are trusted.
-fn system_prompt(overrides: &Overrides, workspace: &Path, trust: &TrustStore, remembers: bool, notes: &mut Vec<String>) -> String {
-    let base = overrides.system.as_deref().unwrap_or(include_str!("cli/prompts/system.md")).trim_end();
+fn system_prompt(
+    overrides: &Overrides,
+    workspace: &Path,
+    trust: &TrustStore,
+    remembers: bool,
+    notes: &mut Vec<String>,
+) -> String {
+    let base = overrides
+        .system
+        .as_deref()
+        .unwrap_or(include_str!("cli/prompts/system.md"))
+        .trim_end();
     // With the memory tool, the prompt asks the model to write notes before compaction removes the
     // context.
-    let memory = if remembers { include_str!("cli/prompts/memory.md").trim_end() } else { "" };
+    let memory = if remembers {
+        include_str!("cli/prompts/memory.md").trim_end()
+    } else {
+        ""
+    };
     let base = [base, memory].join("\n");
-    instructions::added(base.trim_end().to_owned(), workspace, Agreed::Person(trust), notes)
+    instructions::added(
+        base.trim_end().to_owned(),
+        workspace,
+        Agreed::Person(trust),
+        notes,
+    )
 }
 
 /// Whether opening may create the store.
@@ -326,7 +458,11 @@ pub(crate) enum Opening {
 
 impl Sessions {
     /// Opens the sessions that `--db` or the configuration names.
-    pub(crate) async fn open(config: &Config, db: Option<&Path>, opening: Opening) -> Result<Self, AppError> {
+    pub(crate) async fn open(
+        config: &Config,
+        db: Option<&Path>,
+        opening: Opening,
+    ) -> Result<Self, AppError> {
         let path = match (db, &config.store) {
             (Some(path), _) => path.to_owned(),
             (None, Store::Sqlite(path)) => path.clone(),
@@ -334,13 +470,20 @@ impl Sessions {
         };
         if opening == Opening::Existing && !path.exists() {
             // Nothing was stored yet, which is an error only if the user named a file.
-            return if db.is_some() { Err(AppError::NoStore(path)) } else { Ok(Self::Memory(Arc::new(MemorySessions::new()))) };
+            return if db.is_some() {
+                Err(AppError::NoStore(path))
+            } else {
+                Ok(Self::Memory(Arc::new(MemorySessions::new())))
+            };
         }
         let durability = match config.commit {
             CommitMode::Sync => crate::storage::CommitMode::Sync,
             CommitMode::Batched => crate::storage::CommitMode::Batched,
         };
-        let options = SqliteOptions { durability, ..SqliteOptions::default() };
+        let options = SqliteOptions {
+            durability,
+            ..SqliteOptions::default()
+        };
         match Sqlite::open_with(&path, options).await {
             Ok(store) => Ok(Self::Sqlite(Arc::new(store), path)),
             Err(error) => Err(AppError::Store { path, error }),
@@ -377,7 +520,15 @@ impl Sessions {
         let backend = self.backend();
         let mut ids = Vec::new();
         loop {
-            let page = backend.list(tenant, ListQuery { after: ids.last().cloned(), ..ListQuery::default() }).await?;
+            let page = backend
+                .list(
+                    tenant,
+                    ListQuery {
+                        after: ids.last().cloned(),
+                        ..ListQuery::default()
+                    },
+                )
+                .await?;
             if page.is_empty() {
                 return Ok(ids);
             }
@@ -389,7 +540,10 @@ impl Sessions {
 /// Refuses to store sessions where the model's tools can reach them. A file that `--db` names is
 /// the user's choice.
 pub(crate) fn check_places(config: &Config, overrides: &Overrides) -> Result<(), AppError> {
-    if overrides.db.is_some() || !matches!(config.store, Store::Sqlite(_)) || overrides.tools.as_ref().is_some_and(Vec::is_empty) {
+    if overrides.db.is_some()
+        || !matches!(config.store, Store::Sqlite(_))
+        || overrides.tools.as_ref().is_some_and(Vec::is_empty)
+    {
         return Ok(());
     }
     if !overrides.workspace.is_dir() {
@@ -398,7 +552,9 @@ pub(crate) fn check_places(config: &Config, overrides: &Overrides) -> Result<(),
     for (_, path) in stored(config) {
         match overlap(path, &overrides.workspace) {
             Some(Overlap::InWorkspace) => return Err(AppError::DataInWorkspace(path.to_owned())),
-            Some(Overlap::AroundWorkspace) => return Err(AppError::WorkspaceInData(path.to_owned())),
+            Some(Overlap::AroundWorkspace) => {
+                return Err(AppError::WorkspaceInData(path.to_owned()));
+            }
             None => {}
         }
     }
@@ -420,10 +576,27 @@ mod tests {
         let overrides = Overrides::default();
         let nowhere = Path::new("/nowhere");
 
-        let with = system_prompt(&overrides, nowhere, &TrustStore::default(), true, &mut Vec::new());
-        let without = system_prompt(&overrides, nowhere, &TrustStore::default(), false, &mut Vec::new());
+        let with = system_prompt(
+            &overrides,
+            nowhere,
+            &TrustStore::default(),
+            true,
+            &mut Vec::new(),
+        );
+        let without = system_prompt(
+            &overrides,
+            nowhere,
+            &TrustStore::default(),
+            false,
+            &mut Vec::new(),
+        );
 
-        assert!(with.starts_with(&without) && with.contains("can be compacted at any time") && with.contains("`memory`"), "{with}");
+        assert!(
+            with.starts_with(&without)
+                && with.contains("can be compacted at any time")
+                && with.contains("`memory`"),
+            "{with}"
+        );
         assert!(!without.contains("compacted"));
     }
 }

@@ -17,7 +17,9 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
@@ -43,7 +45,10 @@ thread_local! {
 
 impl Entropy for SystemEntropy {
     fn bytes(&self) -> [u8; DRAW] {
-        POOL.try_with(|pool| pool.try_borrow_mut().ok().and_then(|mut pool| pool.draw())).ok().flatten().unwrap_or_else(unpooled)
+        POOL.try_with(|pool| pool.try_borrow_mut().ok().and_then(|mut pool| pool.draw()))
+            .ok()
+            .flatten()
+            .unwrap_or_else(unpooled)
     }
 }
 
@@ -68,7 +73,9 @@ fn unpooled() -> [u8; DRAW] {
     let mut bytes = [0; DRAW];
     if getrandom::fill(&mut bytes).is_err() {
         // The standard library seeds its hash maps with its own random keys and changes them at each use: unique, if not secret.
-        let hash = |salt: u8| RandomState::new().hash_one((salt, SystemClock.now(), std::thread::current().id()));
+        let hash = |salt: u8| {
+            RandomState::new().hash_one((salt, SystemClock.now(), std::thread::current().id()))
+        };
         bytes = ((u128::from(hash(0)) << 64) | u128::from(hash(1))).to_le_bytes();
     }
     bytes
@@ -85,7 +92,10 @@ mod tests {
         let draw = || (0..600).map(|_| SystemEntropy.bytes()).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(draw)).collect();
 
-        let mut drawn: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        let mut drawn: Vec<_> = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect();
         drawn.extend((0..4).map(|_| unpooled()));
 
         assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), 2404);

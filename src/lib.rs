@@ -84,7 +84,15 @@
 //!
 //! The library builds no runtime, installs no subscriber, recorder or panic hook, and keeps no
 //! process-wide state: two hosts in one process share nothing.
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
 
 #[cfg(feature = "test-util")]
 pub use callboard_actors::testing;
@@ -98,8 +106,8 @@ pub use callboard_actors::{
         },
     },
     host::{
-        BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError, OutputError, Prompt, Reply, SendAsError, SendError,
-        TaskEnd, TaskFailure, TenantHandle,
+        BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError,
+        OutputError, Prompt, Reply, SendAsError, SendError, TaskEnd, TaskFailure, TenantHandle,
     },
     model_gateway::exact::{Counted, ExactCounter},
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
@@ -107,8 +115,8 @@ pub use callboard_actors::{
     tool::ToolError,
 };
 pub use callboard_actors::{
-    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy, ports, skill, stream, subagent, time,
-    tokens, tool, tool_executor,
+    chat, compactor, conversation, ids, journal, limits, metrics_collector, model_gateway, policy,
+    ports, skill, stream, subagent, time, tokens, tool, tool_executor,
 };
 
 /// Compiles the code blocks of `docs/tools.md`.

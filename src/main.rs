@@ -18,7 +18,9 @@ fn main() -> std::process::ExitCode {
 /// program becomes dumpable again.
 fn close_to_other_processes() {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+    if let Err(error) =
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+    {
         eprintln!("warning: other processes of this user can read this one's memory: {error}");
     }
 }

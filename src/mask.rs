@@ -66,7 +66,10 @@ struct Patterns {
 // Immutable tables may be process-wide. A test builds every pattern.
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     shapes: compile(&format!("(?:{})", SHAPES.join("|"))).ok(),
-    introduced: INTRODUCED.iter().filter_map(|pattern| compile(pattern).ok()).collect(),
+    introduced: INTRODUCED
+        .iter()
+        .filter_map(|pattern| compile(pattern).ok())
+        .collect(),
     assigned: compile(ASSIGNED).ok(),
 });
 
@@ -96,8 +99,11 @@ impl fmt::Debug for Masker {
 impl Masker {
     /// Creates a masker that knows these keys exactly. Keys shorter than six bytes are ignored.
     pub fn new(secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let mut secrets: Vec<String> =
-            secrets.into_iter().map(|secret| secret.into().trim().to_owned()).filter(|secret| secret.len() >= SECRET_BYTES_MIN).collect();
+        let mut secrets: Vec<String> = secrets
+            .into_iter()
+            .map(|secret| secret.into().trim().to_owned())
+            .filter(|secret| secret.len() >= SECRET_BYTES_MIN)
+            .collect();
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         Self { secrets }
@@ -107,16 +113,32 @@ impl Masker {
     /// suggest a key, token or password.
     pub fn from_env() -> Self {
         const TELLING: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
-        let telling = |name: &str| TELLING.iter().any(|word| name.to_ascii_uppercase().ends_with(word));
-        let values = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let telling = |name: &str| {
+            TELLING
+                .iter()
+                .any(|word| name.to_ascii_uppercase().ends_with(word))
+        };
+        let values = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
         // Flags and paths (`SSH_KEY=/…`) are not keys.
-        Self::new(values.filter(|(name, value)| telling(name) && value.len() >= 8 && !value.starts_with('/')).map(|(_, value)| value))
+        Self::new(
+            values
+                .filter(|(name, value)| {
+                    telling(name) && value.len() >= 8 && !value.starts_with('/')
+                })
+                .map(|(_, value)| value),
+        )
     }
 
     /// Adds more exact keys.
     #[must_use]
     pub fn and(self, secrets: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self::new(self.secrets.into_iter().chain(secrets.into_iter().map(Into::into)))
+        Self::new(
+            self.secrets
+                .into_iter()
+                .chain(secrets.into_iter().map(Into::into)),
+        )
     }
 
     /// Masks the configured keys only. For contents of files, where a shape may be an example.
@@ -133,7 +155,10 @@ impl Masker {
     }
 
     fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
-        let known = self.secrets.iter().flat_map(|secret| text.match_indices(secret.as_str()).map(|(at, hit)| (at, at + hit.len())));
+        let known = self.secrets.iter().flat_map(|secret| {
+            text.match_indices(secret.as_str())
+                .map(|(at, hit)| (at, at + hit.len()))
+        });
         known.chain(own_keys(text)).collect()
     }
 }
@@ -145,7 +170,10 @@ fn own_keys(text: &str) -> impl Iterator<Item = (usize, usize)> {
     text.match_indices("cb_").filter_map(|(at, start)| {
         let from = at + start.len();
         let digits = text.as_bytes().get(from..from + DIGITS)?;
-        digits.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)).then_some((at, from + DIGITS))
+        digits
+            .iter()
+            .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
+            .then_some((at, from + DIGITS))
     })
 }
 
@@ -175,14 +203,24 @@ fn shape_spans(text: &str) -> Vec<(usize, usize)> {
 }
 
 /// Calls `each` with name, separator and span of the value of every match.
-fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &str, (usize, usize))) {
-    let Ok(mut captures) = matcher.new_captures() else { return };
+fn each_value(
+    matcher: &RegexMatcher,
+    text: &str,
+    mut each: impl FnMut(&str, &str, (usize, usize)),
+) {
+    let Ok(mut captures) = matcher.new_captures() else {
+        return;
+    };
     let group = |name: &str| matcher.capture_index(name);
     let name = group("n");
     let separator = group("s");
     let value = group("v");
     let _ = matcher.captures_iter(text.as_bytes(), &mut captures, |found| {
-        let part = |index: Option<usize>| index.and_then(|i| found.get(i)).map_or((0, 0), |hit| (hit.start(), hit.end()));
+        let part = |index: Option<usize>| {
+            index
+                .and_then(|i| found.get(i))
+                .map_or((0, 0), |hit| (hit.start(), hit.end()))
+        };
         let word = |(start, end): (usize, usize)| text.get(start..end).unwrap_or_default();
         each(word(part(name)), word(part(separator)), part(value));
         true
@@ -193,8 +231,22 @@ fn each_value(matcher: &RegexMatcher, text: &str, mut each: impl FnMut(&str, &st
 /// matter as much as misses, because they make code unreadable.
 fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> bool {
     let lower = value.to_ascii_lowercase();
-    let is_word =
-        ["true", "false", "null", "none", "nil", "undefined", "required", "optional", "string", "str", "yes", "no", "redacted", "hidden"];
+    let is_word = [
+        "true",
+        "false",
+        "null",
+        "none",
+        "nil",
+        "undefined",
+        "required",
+        "optional",
+        "string",
+        "str",
+        "yes",
+        "no",
+        "redacted",
+        "hidden",
+    ];
     if value.len() < 3
         || is_word.contains(&lower.as_str())
         || value.starts_with(['$', '<', '{', '%', '*', '(', '['])
@@ -203,40 +255,69 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
         return false;
     }
     // The rest of a `::`, and types of numbers, are code.
-    let is_number_type =
-        |word: &str| word.strip_prefix(['u', 'i', 'f']).is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"));
-    if separator.trim() == ":" && (value.starts_with(':') || is_number_type(lower.trim_end_matches([';', '?', '.', '|', ']']))) {
+    let is_number_type = |word: &str| {
+        word.strip_prefix(['u', 'i', 'f'])
+            .is_some_and(|bits| matches!(bits, "8" | "16" | "32" | "64" | "128" | "size"))
+    };
+    if separator.trim() == ":"
+        && (value.starts_with(':')
+            || is_number_type(lower.trim_end_matches([';', '?', '.', '|', ']'])))
+    {
         return false;
     }
     // `dict[str`, `tokens[0`: a type with its parameters, or an index.
     let is_name = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
+        word.starts_with(|c: char| c.is_ascii_alphabetic())
+            && word
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
     };
-    if !quoted && separator != "=" && value.split_once('[').is_some_and(|(before, _)| is_name(before)) {
+    if !quoted
+        && separator != "="
+        && value
+            .split_once('[')
+            .is_some_and(|(before, _)| is_name(before))
+    {
         return false;
     }
     // `tokens: 1234`, `max_tokens=4096`, `token_count: 7` are quantities.
-    let counts = ["tokens", "count", "max", "limit", "usage", "length", "size", "budget"];
+    let counts = [
+        "tokens", "count", "max", "limit", "usage", "length", "size", "budget",
+    ];
     let name = name.to_ascii_lowercase();
-    if value.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_')) && counts.iter().any(|word| name.contains(word)) {
+    if value
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_'))
+        && counts.iter().any(|word| name.contains(word))
+    {
         return false;
     }
     // After a plural such as `tokens` a number is likely; a key there is as long as keys are.
     let has = |is: fn(&u8) -> bool| value.bytes().any(|byte| is(&byte));
-    if name.ends_with("tokens") && (value.len() < 16 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic)) {
+    if name.ends_with("tokens")
+        && (value.len() < 16 || !has(u8::is_ascii_digit) || !has(u8::is_ascii_alphabetic))
+    {
         return false;
     }
     if quoted {
         return !value.contains(' ') || name.contains("pass") || name.contains("pwd");
     }
     // A call, a path of names or a type is code.
-    if value.contains(['(', '<', '>', '{']) || value.contains("::") || value.starts_with(['&', '/', '.']) && !name.contains("pass") {
+    if value.contains(['(', '<', '>', '{'])
+        || value.contains("::")
+        || value.starts_with(['&', '/', '.']) && !name.contains("pass")
+    {
         return false;
     }
-    let plain = value.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b'-'));
+    let plain = value
+        .bytes()
+        .all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b'-'));
     // Environments and command lines write `NAME=value` without blanks; with blanks it may be code.
     if separator == "=" {
-        !plain || name.contains("pass") || name.contains("pwd") || value.len() >= 16 && !value.contains(['_', '.'])
+        !plain
+            || name.contains("pass")
+            || name.contains("pwd")
+            || value.len() >= 16 && !value.contains(['_', '.'])
     } else {
         !plain
     }
@@ -273,9 +354,17 @@ mod tests {
     #[test]
     fn every_pattern_compiles() {
         for pattern in SHAPES.iter().chain(INTRODUCED).chain([&ASSIGNED]) {
-            assert!(compile(pattern).is_ok(), "{pattern}: {:?}", compile(pattern).err());
+            assert!(
+                compile(pattern).is_ok(),
+                "{pattern}: {:?}",
+                compile(pattern).err()
+            );
         }
-        assert!(PATTERNS.shapes.is_some() && PATTERNS.assigned.is_some() && PATTERNS.introduced.len() == INTRODUCED.len());
+        assert!(
+            PATTERNS.shapes.is_some()
+                && PATTERNS.assigned.is_some()
+                && PATTERNS.introduced.len() == INTRODUCED.len()
+        );
     }
 
     #[test]
@@ -294,13 +383,26 @@ mod tests {
             ["sk_live_", "notarealkeynotareal"],
             ["hf_", "notarealkeynotarealkeynotarealkey"],
             ["npm_", "notarealkeynotarealkeynotarealkey000"],
-            ["eyJhbGciOiJub25l.eyJub3QiOiJhIHJlYWwga2V5.", "bm90YXJlYWxrZXk"],
-            ["MTIzNDU2Nzg5MDEyMzQ1Njc4.", "NotArl.not-a-real-key-not-a-real-key"],
-            ["OTk5OTk5OTk5OTk5OTk5OTk5OQ.", "X_-abc.NOTAREALKEYNOTAREALKEYNOTAREALKEY0000"],
+            [
+                "eyJhbGciOiJub25l.eyJub3QiOiJhIHJlYWwga2V5.",
+                "bm90YXJlYWxrZXk",
+            ],
+            [
+                "MTIzNDU2Nzg5MDEyMzQ1Njc4.",
+                "NotArl.not-a-real-key-not-a-real-key",
+            ],
+            [
+                "OTk5OTk5OTk5OTk5OTk5OTk5OQ.",
+                "X_-abc.NOTAREALKEYNOTAREALKEYNOTAREALKEY0000",
+            ],
         ];
         for [start, rest] in keys {
             let key = format!("{start}{rest}");
-            assert_eq!(masker.mask(&format!("a {key} b")), "a [masked:1] b", "{key}");
+            assert_eq!(
+                masker.mask(&format!("a {key} b")),
+                "a [masked:1] b",
+                "{key}"
+            );
         }
         let block = "-----BEGIN RSA PRIVATE KEY-----\nbm90\n-----END RSA PRIVATE KEY-----\nafter";
         assert_eq!(masker.mask(block), "[masked:1]\nafter");
@@ -313,18 +415,42 @@ mod tests {
             ("password=hunter2", "password=[masked:1]"),
             ("DB_PASSWORD=hunter", "DB_PASSWORD=[masked:1]"),
             ("password: \"correct horse\"", "password: \"[masked:1]\""),
-            ("{\"api_key\": \"abc123def\"}", "{\"api_key\": \"[masked:1]\"}"),
-            ("AWS_SECRET_ACCESS_KEY=wJalr/not+real", "AWS_SECRET_ACCESS_KEY=[masked:1]"),
-            ("Authorization: Bearer abcdef.ghi", "Authorization: Bearer [masked:1]"),
-            ("authorization: Basic dXNlcjpub3Q=", "authorization: Basic [masked:1]"),
-            ("postgres://user:not-real@db/x", "postgres://user:[masked:1]@db/x"),
+            (
+                "{\"api_key\": \"abc123def\"}",
+                "{\"api_key\": \"[masked:1]\"}",
+            ),
+            (
+                "AWS_SECRET_ACCESS_KEY=wJalr/not+real",
+                "AWS_SECRET_ACCESS_KEY=[masked:1]",
+            ),
+            (
+                "Authorization: Bearer abcdef.ghi",
+                "Authorization: Bearer [masked:1]",
+            ),
+            (
+                "authorization: Basic dXNlcjpub3Q=",
+                "authorization: Basic [masked:1]",
+            ),
+            (
+                "postgres://user:not-real@db/x",
+                "postgres://user:[masked:1]@db/x",
+            ),
             ("x-api-key: 0123456789", "x-api-key: [masked:1]"),
             ("client_secret = 'n0t-r3al'", "client_secret = '[masked:1]'"),
-            ("TOKEN=a1b2c3d4 PASSWORD=e5f6", "TOKEN=[masked:1] PASSWORD=[masked:2]"),
-            ("mysql --password=n0treal x", "mysql --password=[masked:1] x"),
+            (
+                "TOKEN=a1b2c3d4 PASSWORD=e5f6",
+                "TOKEN=[masked:1] PASSWORD=[masked:2]",
+            ),
+            (
+                "mysql --password=n0treal x",
+                "mysql --password=[masked:1] x",
+            ),
             ("bot_token: n0t-a[real-k3y", "bot_token: [masked:1]"),
             ("PASSWORD=n0t[real", "PASSWORD=[masked:1]"),
-            ("refresh_tokens: n0t4realkeyn0t4realkey", "refresh_tokens: [masked:1]"),
+            (
+                "refresh_tokens: n0t4realkeyn0t4realkey",
+                "refresh_tokens: [masked:1]",
+            ),
         ];
         for (text, expected) in rows {
             assert_eq!(masker.mask(text), expected);
@@ -368,9 +494,15 @@ mod tests {
     fn configured_keys_are_hidden_wherever_they_stand() {
         let masker = Masker::new(["plain-word-key", "plain-word-key-longer", "tiny"]);
 
-        assert_eq!(masker.mask_exact("xplain-word-key-longery plain-word-key tiny"), "x[masked:1]y [masked:2] tiny");
+        assert_eq!(
+            masker.mask_exact("xplain-word-key-longery plain-word-key tiny"),
+            "x[masked:1]y [masked:2] tiny"
+        );
         assert_eq!(format!("{masker:?}"), "Masker(2 secrets)");
         let own = format!("cb_{}", "0f".repeat(32));
-        assert_eq!(masker.mask_exact(&format!("key {own}, cb_0f, scb_{own}")), "key [masked:1], cb_0f, scb_[masked:2]");
+        assert_eq!(
+            masker.mask_exact(&format!("key {own}, cb_0f, scb_{own}")),
+            "key [masked:1], cb_0f, scb_[masked:2]"
+        );
     }
 }

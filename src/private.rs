@@ -27,7 +27,9 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
     let beside = path.with_extension("json.new");
     let mut temporary = file().create(true).truncate(true).open(&beside)?;
-    temporary.write_all(bytes).and_then(|()| temporary.sync_all())?;
+    temporary
+        .write_all(bytes)
+        .and_then(|()| temporary.sync_all())?;
     fs::rename(&beside, path)?;
     if let Some(Ok(folder)) = path.parent().map(fs::File::open) {
         let _ = folder.sync_all(); // Best effort: after this, the rename survives a power cut.

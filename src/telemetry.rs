@@ -7,7 +7,10 @@ mod sink;
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt::time::SystemTime, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, fmt::time::SystemTime, layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use crate::{
     config::Observability,
@@ -87,39 +90,72 @@ impl Telemetry {
 ///
 /// # Errors
 /// [`TelemetryError`]; [`TelemetryError::AlreadySet`] on a second call.
-pub fn init(flag: Option<&str>, config: &Observability, redactor: &Redactor) -> Result<Telemetry, TelemetryError> {
+pub fn init(
+    flag: Option<&str>,
+    config: &Observability,
+    redactor: &Redactor,
+) -> Result<Telemetry, TelemetryError> {
     let from_environment = std::env::var("CALLBOARD_LOG").ok();
     let filter = filter(flag, from_environment.as_deref(), config)?;
     redactor.learn(config.secrets());
     let at_terminal = io::stderr().is_terminal();
-    let json = if config.is_given("log_format") { config.settings.log_format == "json" } else { !at_terminal };
+    let json = if config.is_given("log_format") {
+        config.settings.log_format == "json"
+    } else {
+        !at_terminal
+    };
     let sink = Sink::open(redactor.clone(), config)?;
     panics_are_masked(sink.clone(), json);
 
     let logs = filter.map(|filter| {
         let layer = tracing_subscriber::fmt::layer().with_writer(sink);
         let layer: Box<dyn Layer<Registry> + Send + Sync> = if json {
-            Box::new(layer.with_timer(SystemTime).with_ansi(false).json().flatten_event(true))
+            Box::new(
+                layer
+                    .with_timer(SystemTime)
+                    .with_ansi(false)
+                    .json()
+                    .flatten_event(true),
+            )
         } else {
             let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            Box::new(layer.without_time().with_target(false).with_ansi(at_terminal && !no_color).compact())
+            Box::new(
+                layer
+                    .without_time()
+                    .with_target(false)
+                    .with_ansi(at_terminal && !no_color)
+                    .compact(),
+            )
         };
         layer.with_filter(filter)
     });
     let otlp = Otlp::start(&config.settings, redactor)?;
     let spans = otlp.as_ref().and_then(Otlp::span_layer);
     let figures = otlp.as_ref().and_then(Otlp::figures_layer);
-    let set = tracing_subscriber::registry().with(logs).with(spans).with(figures).try_init();
+    let set = tracing_subscriber::registry()
+        .with(logs)
+        .with(spans)
+        .with(figures)
+        .try_init();
     set.map_err(|_| TelemetryError::AlreadySet)?;
-    Ok(Telemetry { otlp, redactor: redactor.clone() })
+    Ok(Telemetry {
+        otlp,
+        redactor: redactor.clone(),
+    })
 }
 
 /// Masks panic messages: they can contain any value that the panicking code held.
 fn panics_are_masked(sink: Sink, json: bool) {
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let thread = std::thread::current()
+            .name()
+            .unwrap_or("unnamed")
+            .to_owned();
         let line = if json {
             serde_json::json!({ "level": "ERROR", "target": "panic", "thread": thread, "place": place, "message": message }).to_string()
         } else {
@@ -131,22 +167,39 @@ fn panics_are_masked(sink: Sink, json: bool) {
 
 /// Resolves the log filter from flag, environment and configuration, in this order; `None` if logs
 /// are switched off. A single word is a level for all targets.
-fn filter(flag: Option<&str>, environment: Option<&str>, config: &Observability) -> Result<Option<EnvFilter>, TelemetryError> {
-    let asked = [flag, environment].into_iter().flatten().map(str::trim).find(|text| !text.is_empty());
+fn filter(
+    flag: Option<&str>,
+    environment: Option<&str>,
+    config: &Observability,
+) -> Result<Option<EnvFilter>, TelemetryError> {
+    let asked = [flag, environment]
+        .into_iter()
+        .flatten()
+        .map(str::trim)
+        .find(|text| !text.is_empty());
     let given = match asked {
         Some(asked) => asked,
         None if !config.settings.enable_logging => return Ok(None),
         None => level(&config.settings.log_level),
     };
-    let bad = || TelemetryError::BadLevel { given: given.chars().filter(|c| !c.is_control()).take(60).collect() };
+    let bad = || TelemetryError::BadLevel {
+        given: given.chars().filter(|c| !c.is_control()).take(60).collect(),
+    };
     // `EnvFilter` takes a bare word that is not a level for the name of a crate, and would log
     // nothing.
     let is_word = !given.contains(['=', ',']);
-    if is_word && given.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
+    if is_word
+        && given
+            .parse::<tracing_subscriber::filter::LevelFilter>()
+            .is_err()
+    {
         return Err(bad());
     }
     // Our filter comes first, so that an explicit `ractor=debug` of the user overrides it.
-    EnvFilter::builder().parse(format!("{ALWAYS},{given}")).map(Some).map_err(|_| bad())
+    EnvFilter::builder()
+        .parse(format!("{ALWAYS},{given}"))
+        .map(Some)
+        .map_err(|_| bad())
 }
 
 /// Maps a `log_level` of the configuration to a level of `tracing`.
@@ -188,7 +241,10 @@ mod tests {
         assert_eq!(shown(None, None), "ractor=warn,warn");
         assert_eq!(shown(None, Some("debug")), "debug,ractor=warn");
         assert_eq!(shown(Some("info"), Some("debug")), "info,ractor=warn");
-        assert_eq!(shown(Some("warn,callboard=trace"), None), "callboard=trace,ractor=warn,warn");
+        assert_eq!(
+            shown(Some("warn,callboard=trace"), None),
+            "callboard=trace,ractor=warn,warn"
+        );
         assert_eq!(shown(Some("ractor=debug"), None), "ractor=debug");
     }
 
@@ -199,7 +255,13 @@ mod tests {
 
         assert_eq!(shown_of(None, None, &critical), "error,ractor=warn");
         assert_eq!(shown_of(Some("info"), None, &critical), "info,ractor=warn");
-        assert_eq!((shown_of(None, None, &off), shown_of(None, Some("info"), &off)), ("nothing".into(), "info,ractor=warn".into()));
+        assert_eq!(
+            (
+                shown_of(None, None, &off),
+                shown_of(None, Some("info"), &off)
+            ),
+            ("nothing".into(), "info,ractor=warn".into())
+        );
     }
 
     #[test]
@@ -218,18 +280,31 @@ mod tests {
         if let Ok(format) = std::env::var("CALLBOARD_TEST_PANIC") {
             let sink = Sink::open(Redactor::new([KEY]), &Observability::default()).unwrap();
             panics_are_masked(sink, format == "json");
-            std::thread::spawn(|| panic!("lost {}", KEY)).join().unwrap_err();
+            std::thread::spawn(|| panic!("lost {}", KEY))
+                .join()
+                .unwrap_err();
             return;
         }
         for format in ["text", "json"] {
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            let child = child.args(["--exact", "telemetry::tests::a_panic_is_written_without_keys", "--nocapture"]);
+            let child = child.args([
+                "--exact",
+                "telemetry::tests::a_panic_is_written_without_keys",
+                "--nocapture",
+            ]);
             let output = child.env("CALLBOARD_TEST_PANIC", format).output().unwrap();
 
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success() && text.contains("lost [masked:1]") && !text.contains(KEY), "{format}: {text}");
+            assert!(
+                output.status.success() && text.contains("lost [masked:1]") && !text.contains(KEY),
+                "{format}: {text}"
+            );
             let line = text.lines().find(|line| line.contains("lost")).unwrap();
-            assert_eq!(serde_json::from_str::<serde_json::Value>(line).is_ok(), format == "json", "{line}");
+            assert_eq!(
+                serde_json::from_str::<serde_json::Value>(line).is_ok(),
+                format == "json",
+                "{line}"
+            );
         }
     }
 
@@ -242,9 +317,14 @@ mod tests {
             config.log_file = Some(path.clone());
         });
 
-        Sink::open(Redactor::default(), &config).unwrap().line("{\"said\":\"\u{202e}a\u{9b}2J\u{200b}\u{e0041} ü\"}");
+        Sink::open(Redactor::default(), &config)
+            .unwrap()
+            .line("{\"said\":\"\u{202e}a\u{9b}2J\u{200b}\u{e0041} ü\"}");
 
-        assert_eq!(std::fs::read_to_string(path).unwrap(), "{\"said\":\"\\u202ea\\u009b2J\\u200b\\udb40\\udc41 ü\"}\n");
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            "{\"said\":\"\\u202ea\\u009b2J\\u200b\\udb40\\udc41 ü\"}\n"
+        );
     }
 
     #[test]
@@ -257,9 +337,14 @@ mod tests {
         });
 
         for n in 1..=2 {
-            Sink::open(Redactor::new([KEY]), &config).unwrap().line(&format!("{n} {KEY}"));
+            Sink::open(Redactor::new([KEY]), &config)
+                .unwrap()
+                .line(&format!("{n} {KEY}"));
         }
 
-        assert_eq!(std::fs::read_to_string(path).unwrap(), "1 [masked:1]\n2 [masked:1]\n");
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            "1 [masked:1]\n2 [masked:1]\n"
+        );
     }
 }

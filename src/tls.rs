@@ -34,7 +34,8 @@ pub(crate) fn late_client_builder() -> ClientBuilder {
 
 fn config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_platform_verifier()?.with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
@@ -55,6 +56,11 @@ mod tests {
     fn a_configuration_that_failed_fails_the_build_of_the_client() {
         let failed = TlsError(rustls::Error::General("no certificates".to_owned()));
 
-        assert!(ClientBuilder::new().tls_backend_preconfigured(failed).build().is_err());
+        assert!(
+            ClientBuilder::new()
+                .tls_backend_preconfigured(failed)
+                .build()
+                .is_err()
+        );
     }
 }

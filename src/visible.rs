@@ -58,7 +58,13 @@ pub fn visible(text: &str) -> String {
 
 /// As [`visible`], but also escapes joiners and selectors. For texts on which a person decides.
 pub fn visible_strict(text: &str) -> String {
-    whole(text, VisibleStream { strict: true, ..VisibleStream::default() })
+    whole(
+        text,
+        VisibleStream {
+            strict: true,
+            ..VisibleStream::default()
+        },
+    )
 }
 
 fn whole(text: &str, mut stream: VisibleStream) -> String {
@@ -68,8 +74,18 @@ fn whole(text: &str, mut stream: VisibleStream) -> String {
 }
 
 /// Tag names that delimit parts of a prompt.
-const PROMPT_TAGS: &[&str] =
-    &["system", "developer", "assistant", "user", "human", "instructions", "function_", "tool_", "im_start", "im_end"];
+const PROMPT_TAGS: &[&str] = &[
+    "system",
+    "developer",
+    "assistant",
+    "user",
+    "human",
+    "instructions",
+    "function_",
+    "tool_",
+    "im_start",
+    "im_end",
+];
 
 /// Prepares untrusted text for a prompt: [`visible`], and `&lt;` for `<` where a tag could end the
 /// surrounding part or begin another one (`</system>`, `<|im_start|>`).
@@ -80,7 +96,11 @@ pub fn visible_material(text: &str) -> String {
     for part in parts {
         let inner = part.trim_start_matches(['/', ' ', '|']);
         let is_tag = part.starts_with('|')
-            || PROMPT_TAGS.iter().any(|tag| inner.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag)));
+            || PROMPT_TAGS.iter().any(|tag| {
+                inner
+                    .get(..tag.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(tag))
+            });
         material.push_str(if is_tag { "&lt;" } else { "<" });
         material.push_str(part);
     }
@@ -99,7 +119,11 @@ pub struct VisibleStream {
 
 impl Default for VisibleStream {
     fn default() -> Self {
-        Self { strict: false, before: ' ', held: None }
+        Self {
+            strict: false,
+            before: ' ',
+            held: None,
+        }
     }
 }
 
@@ -171,7 +195,8 @@ fn is_pictograph(c: char) -> bool {
 /// Letters of scripts in which a joiner changes the shape of its neighbors: Arabic, Syriac, and
 /// Indic scripts.
 fn is_of_joining_script(c: char) -> bool {
-    matches!(c, '\u{0620}'..='\u{08ff}' | '\u{0900}'..='\u{0dff}' | '\u{fb50}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}') && !is_invisible(c)
+    matches!(c, '\u{0620}'..='\u{08ff}' | '\u{0900}'..='\u{0dff}' | '\u{fb50}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}')
+        && !is_invisible(c)
 }
 
 /// [`visible`], on one line, cut after `chars_max` characters.
@@ -190,7 +215,12 @@ pub fn visible_value(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(visible(text)),
         Value::Array(items) => Value::Array(items.iter().map(visible_value).collect()),
-        Value::Object(fields) => Value::Object(fields.iter().map(|(name, value)| (visible(name), visible_value(value))).collect()),
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(name, value)| (visible(name), visible_value(value)))
+                .collect(),
+        ),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
@@ -206,7 +236,9 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     for c in json.chars() {
         // JSON outside of its strings is ASCII.
         if hides(c) {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}")));
+            c.encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}")));
         } else {
             escaped.push(c);
         }
@@ -229,7 +261,10 @@ mod tests {
             ("bell\u{7}\u{1b}[31m", "bell\\u{7}\\u{1b}[31m"),
             ("c1\u{9b}31m", "c1\\u{9b}31m"),
             ("⚠\u{fe0f} careful", "⚠ careful"),
-            ("a\u{fe0f}\u{fe00}\u{e0101}", "a\\u{fe0f}\\u{fe00}\\u{e0101}"),
+            (
+                "a\u{fe0f}\u{fe00}\u{e0101}",
+                "a\\u{fe0f}\\u{fe00}\\u{e0101}",
+            ),
             ("\u{fe0f}", "\\u{fe0f}"),
             ("line\r\nend\r", "line\nend\\u{d}"),
             ("over\rwritten", "over\\u{d}written"),
@@ -265,7 +300,10 @@ mod tests {
         ] {
             assert_eq!(visible(given), expected);
         }
-        assert_eq!(visible_strict("👩\u{200d}💻⚠\u{fe0f}می\u{200c}خ"), "👩\\u{200d}💻⚠\\u{fe0f}می\\u{200c}خ");
+        assert_eq!(
+            visible_strict("👩\u{200d}💻⚠\u{fe0f}می\u{200c}خ"),
+            "👩\\u{200d}💻⚠\\u{fe0f}می\\u{200c}خ"
+        );
     }
 
     #[test]
@@ -274,7 +312,11 @@ mod tests {
         for cut in text.char_indices().map(|(at, _)| at) {
             let (a, b) = text.split_at(cut);
             let mut stream = VisibleStream::default();
-            assert_eq!(stream.push(a) + &stream.push(b) + &stream.finish(), visible(text), "cut at {cut}");
+            assert_eq!(
+                stream.push(a) + &stream.push(b) + &stream.finish(),
+                visible(text),
+                "cut at {cut}"
+            );
         }
         let mut stream = VisibleStream::default();
         let by_character: String = text.chars().map(|c| stream.push(&c.to_string())).collect();
@@ -283,13 +325,31 @@ mod tests {
 
     #[test]
     fn no_format_character_passes() {
-        for code in (0..0x11_0000).filter_map(char::from_u32).filter(|c| is_invisible(*c)) {
-            for text in [format!("a{code}{code}b"), format!("{code}"), format!("x{code}")] {
-                assert!(!visible_strict(&text).chars().any(is_invisible), "{:x}", u32::from(code));
-                assert!(!visible(&text).chars().any(is_invisible), "{:x}", u32::from(code));
+        for code in (0..0x11_0000)
+            .filter_map(char::from_u32)
+            .filter(|c| is_invisible(*c))
+        {
+            for text in [
+                format!("a{code}{code}b"),
+                format!("{code}"),
+                format!("x{code}"),
+            ] {
+                assert!(
+                    !visible_strict(&text).chars().any(is_invisible),
+                    "{:x}",
+                    u32::from(code)
+                );
+                assert!(
+                    !visible(&text).chars().any(is_invisible),
+                    "{:x}",
+                    u32::from(code)
+                );
             }
         }
-        assert!(INVISIBLE.windows(2).all(|pair| pair[0].1 < pair[1].0), "the table is searched by halves");
+        assert!(
+            INVISIBLE.windows(2).all(|pair| pair[0].1 < pair[1].0),
+            "the table is searched by halves"
+        );
     }
 
     #[test]
@@ -302,10 +362,16 @@ mod tests {
 
     #[test]
     fn escaped_json_is_the_same_value_without_a_character_that_a_terminal_obeys() {
-        let nasty: String = (0x7f..0x11_0000).filter_map(char::from_u32).filter(|c| is_invisible(*c)).collect();
+        let nasty: String = (0x7f..0x11_0000)
+            .filter_map(char::from_u32)
+            .filter(|c| is_invisible(*c))
+            .collect();
         let value = serde_json::json!({ "k\u{202e}": nasty, "plain": "ü 漢 😀\n\u{1b}" });
 
-        for json in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+        for json in [
+            value.to_string(),
+            serde_json::to_string_pretty(&value).unwrap(),
+        ] {
             let escaped = escaped_json(&json);
             assert!(!escaped.chars().any(is_invisible));
             assert_eq!(serde_json::from_str::<Value>(&escaped).unwrap(), value);
@@ -320,7 +386,10 @@ mod tests {
             ("<System-Reminder>x", "&lt;System-Reminder>x"),
             ("< / assistant>\u{200b}", "&lt; / assistant>\\u{200b}"),
             ("<|im_start|>user", "&lt;|im_start|>user"),
-            ("a < b, <T>, <br> and Vec<u8>", "a < b, <T>, <br> and Vec<u8>"),
+            (
+                "a < b, <T>, <br> and Vec<u8>",
+                "a < b, <T>, <br> and Vec<u8>",
+            ),
         ] {
             assert_eq!(visible_material(given), expected);
         }
@@ -329,6 +398,9 @@ mod tests {
     #[test]
     fn a_line_is_one_line_and_bounded() {
         assert_eq!(visible_line("a\n  b\u{200b}", 80), "a b\\u{200b}");
-        assert_eq!(visible_line(&"x".repeat(90), 10), format!("{}…", "x".repeat(10)));
+        assert_eq!(
+            visible_line(&"x".repeat(90), 10),
+            format!("{}…", "x".repeat(10))
+        );
     }
 }

@@ -1,7 +1,14 @@
 //! House rules as a test: each failure names file and line, the reason and the fix (ARCHITECTURE, "Walls").
 //!
 //! A rule is a row in `tidy/rules.rs`; to add one is to add a row. `the_checker_sees_what_it_should` proves that rows bite.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
 
 #[path = "tidy/dead_letters.rs"]
 mod dead_letters;
@@ -31,10 +38,17 @@ fn root() -> &'static Path {
 
 /// Files of the project: what git knows, or what lies there where git is not.
 fn files() -> Vec<String> {
-    let listed = Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).current_dir(root()).output();
+    let listed = Command::new("git")
+        .args(["ls-files", "-co", "--exclude-standard"])
+        .current_dir(root())
+        .output();
     let mut files: Vec<String> = match listed {
         Ok(output) if output.status.success() && !output.stdout.is_empty() => {
-            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .lines()
+                .map(str::to_owned)
+                .collect()
         }
         _ => walk(root().to_owned()),
     };
@@ -55,7 +69,15 @@ fn walk(from: PathBuf) -> Vec<String> {
                     folders.push(entry.path());
                 }
             } else {
-                files.push(entry.path().strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+                files.push(
+                    entry
+                        .path()
+                        .strip_prefix(root())
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .to_owned(),
+                );
             }
         }
     }
@@ -67,7 +89,12 @@ fn read(file: &str) -> String {
 }
 
 fn assert_none(found: Vec<String>) {
-    assert!(found.is_empty(), "{} house rules are broken:\n{}\n", found.len(), found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} house rules are broken:\n{}\n",
+        found.len(),
+        found.join("\n")
+    );
 }
 
 #[test]
@@ -79,12 +106,19 @@ fn every_file_keeps_the_house_rules() {
         let lines = text.lines().count();
         if lines > text_rules::LINES_ASK {
             // Past the harness, which swallows what a passing test prints.
-            writeln!(std::io::stderr(), "note: {file} has {lines} lines: which second noun is hiding?").unwrap();
+            writeln!(
+                std::io::stderr(),
+                "note: {file} has {lines} lines: which second noun is hiding?"
+            )
+            .unwrap();
         }
         found.extend(check(file, &text));
     }
 
-    assert!(files.iter().any(|file| file == "actors/src/lib.rs"), "the kernel was not looked at");
+    assert!(
+        files.iter().any(|file| file == "actors/src/lib.rs"),
+        "the kernel was not looked at"
+    );
     assert_none(found);
 }
 
@@ -93,13 +127,20 @@ const CYCLES_LEFT: &[(&str, &str, &[&str])] = &[];
 
 #[test]
 fn no_module_needs_one_that_needs_it() {
-    let sources: Vec<(String, String)> =
-        files().into_iter().filter(|file| file.ends_with(".rs")).map(|file| (file.clone(), read(&file))).collect();
+    let sources: Vec<(String, String)> = files()
+        .into_iter()
+        .filter(|file| file.ends_with(".rs"))
+        .map(|file| (file.clone(), read(&file)))
+        .collect();
     let mut found = Vec::new();
     for root in ["actors/src", "src"] {
         for cycle in graph::Graph::of(root, &sources).cycles() {
             let is_known = CYCLES_LEFT.iter().any(|(of, folder, nodes)| {
-                (*of, *folder) == (root, cycle.folder.as_str()) && cycle.nodes.iter().all(|node| nodes.contains(&node.as_str()))
+                (*of, *folder) == (root, cycle.folder.as_str())
+                    && cycle
+                        .nodes
+                        .iter()
+                        .all(|node| nodes.contains(&node.as_str()))
             });
             if !is_known {
                 let folder = format!("{root}/{}", cycle.folder);
@@ -117,46 +158,92 @@ fn no_module_needs_one_that_needs_it() {
 #[test]
 fn a_cycle_is_found_through_re_exports_and_a_hub_alone_is_none() {
     let cycles = |files: &[(&str, &str)]| -> Vec<String> {
-        let files: Vec<(String, String)> = files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
+        let files: Vec<(String, String)> = files
+            .iter()
+            .map(|(file, text)| ((*file).to_owned(), (*text).to_owned()))
+            .collect();
         graph::Graph::of("src", &files)
             .cycles()
             .into_iter()
             .map(|cycle| format!("{}: {:?} {:?}", cycle.folder, cycle.nodes, cycle.way))
             .collect()
     };
-    let hub = ("src/a/mod.rs", "mod x;\nmod y;\npub use x::X;\npub(crate) use y::Y as Z;");
+    let hub = (
+        "src/a/mod.rs",
+        "mod x;\nmod y;\npub use x::X;\npub(crate) use y::Y as Z;",
+    );
 
-    let through_a_hub =
-        cycles(&[hub, ("src/a/x.rs", "use super::Z;\npub struct X;"), ("src/a/y.rs", "fn f(_: super::X) {}\npub struct Y;")]);
-    let rooms = cycles(&[("src/a.rs", "use crate::b::B;"), ("src/b/mod.rs", "mod c;"), ("src/b/c.rs", "use crate::a::A;")]);
+    let through_a_hub = cycles(&[
+        hub,
+        ("src/a/x.rs", "use super::Z;\npub struct X;"),
+        ("src/a/y.rs", "fn f(_: super::X) {}\npub struct Y;"),
+    ]);
+    let rooms = cycles(&[
+        ("src/a.rs", "use crate::b::B;"),
+        ("src/b/mod.rs", "mod c;"),
+        ("src/b/c.rs", "use crate::a::A;"),
+    ]);
     let none = cycles(&[
-        ("src/a/mod.rs", "mod x;\npub mod y;\nuse x::X;\npub use y::Y as Z;\npub struct A(X);"),
-        ("src/a/x.rs", "use super::{A, Z};\npub(super) struct X;\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}"),
+        (
+            "src/a/mod.rs",
+            "mod x;\npub mod y;\nuse x::X;\npub use y::Y as Z;\npub struct A(X);",
+        ),
+        (
+            "src/a/x.rs",
+            "use super::{A, Z};\npub(super) struct X;\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}",
+        ),
         ("src/a/y.rs", "pub struct Y;"),
         ("src/b.rs", "use crate::a::X;"),
     ]);
 
-    assert_eq!(through_a_hub, [r#"a: {"x", "y"} ["x -> y (src/a/x.rs:1 `a::Z`)", "y -> x (src/a/y.rs:1 `a::X`)"]"#]);
-    assert_eq!(rooms, [r#": {"a", "b"} ["a -> b (src/a.rs:1 `b::B`)", "b -> a (src/b/c.rs:1 `a::A`)"]"#]);
+    assert_eq!(
+        through_a_hub,
+        [r#"a: {"x", "y"} ["x -> y (src/a/x.rs:1 `a::Z`)", "y -> x (src/a/y.rs:1 `a::X`)"]"#]
+    );
+    assert_eq!(
+        rooms,
+        [r#": {"a", "b"} ["a -> b (src/a.rs:1 `b::B`)", "b -> a (src/b/c.rs:1 `a::A`)"]"#]
+    );
     assert!(none.is_empty(), "{none:?}");
 }
 
 #[test]
 fn no_paper_or_script_names_a_machine_or_holds_leftovers() {
     let mut found = Vec::new();
-    for file in files().iter().filter(|file| !file.ends_with(".rs") && *file != "Cargo.lock") {
-        let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
+    for file in files()
+        .iter()
+        .filter(|file| !file.ends_with(".rs") && *file != "Cargo.lock")
+    {
+        let Ok(text) = std::fs::read_to_string(root().join(file)) else {
+            continue;
+        };
         let source = source::Source::of(file, &text);
-        found.extend(text_rules::of_text(&source).into_iter().map(|(line, what)| format!("{file}:{line}: {what}")));
+        found.extend(
+            text_rules::of_text(&source)
+                .into_iter()
+                .map(|(line, what)| format!("{file}:{line}: {what}")),
+        );
     }
     assert_none(found);
 }
 
 #[test]
 fn no_new_reference_leads_nowhere() {
-    let files: Vec<(String, String)> =
-        files().into_iter().filter_map(|file| Some((file.clone(), std::fs::read_to_string(root().join(file)).ok()?))).collect();
-    let (found, notes) = dead_letters::faults(dead_letters::RULES, files.iter().map(|(file, text)| (file.as_str(), text.as_str())));
+    let files: Vec<(String, String)> = files()
+        .into_iter()
+        .filter_map(|file| {
+            Some((
+                file.clone(),
+                std::fs::read_to_string(root().join(file)).ok()?,
+            ))
+        })
+        .collect();
+    let (found, notes) = dead_letters::faults(
+        dead_letters::RULES,
+        files
+            .iter()
+            .map(|(file, text)| (file.as_str(), text.as_str())),
+    );
 
     for note in notes {
         writeln!(std::io::stderr(), "note: {note}").unwrap();
@@ -183,28 +270,64 @@ fn the_checker_sees_what_it_should() {
         (kernel, "use tokio::{sync::mpsc, fs};", 1),
         (kernel, "use ::std::process::Command as C;", 1),
         (kernel, "use std::*;", 1),
-        (kernel, "fn f() { let now = std::time::SystemTime::now(); }", 1),
+        (
+            kernel,
+            "fn f() { let now = std::time::SystemTime::now(); }",
+            1,
+        ),
         (kernel, "use std::time::{Duration, Instant};", 1),
         (kernel, "use reqwest::Client;", 1),
         (kernel, "use callboard::Config;", 1),
         (kernel, "#[cfg(test)]\nmod tests {\n    use std::fs;\n}", 3),
-        (kernel, "async fn f() {\n    tokio::select! {\n        _ = a => {}\n    }\n}", 2),
+        (
+            kernel,
+            "async fn f() {\n    tokio::select! {\n        _ = a => {}\n    }\n}",
+            2,
+        ),
         (kernel, "static SEEN: AtomicUsize = AtomicUsize::new(0);", 1),
         (kernel, "fn f() { println!(\"x\"); }", 1),
-        (kernel, "fn f() { let (a, b) = mpsc::unbounded_channel(); }", 1),
-        (kernel, "//! Decides.\n//!\n//! Pure.\nasync fn decide() {}", 4),
-        ("actors/src/tool_executor/plan.rs", "//! Pure.\nfn plan(clock: &dyn Clock) {}", 2),
+        (
+            kernel,
+            "fn f() { let (a, b) = mpsc::unbounded_channel(); }",
+            1,
+        ),
+        (
+            kernel,
+            "//! Decides.\n//!\n//! Pure.\nasync fn decide() {}",
+            4,
+        ),
+        (
+            "actors/src/tool_executor/plan.rs",
+            "//! Pure.\nfn plan(clock: &dyn Clock) {}",
+            2,
+        ),
         ("src/schema/mod.rs", "//! Pure.\n\nuse ractor::ActorRef;", 3),
-        ("actors/src/ports/tool.rs", "use crate::conversation::Turn;", 1),
-        ("src/providers/openai/mod.rs", "use crate::storage::Sqlite;", 1),
-        ("src/storage/sqlite/mod.rs", "use callboard_actors::conversation::ConversationMsg;", 1),
+        (
+            "actors/src/ports/tool.rs",
+            "use crate::conversation::Turn;",
+            1,
+        ),
+        (
+            "src/providers/openai/mod.rs",
+            "use crate::storage::Sqlite;",
+            1,
+        ),
+        (
+            "src/storage/sqlite/mod.rs",
+            "use callboard_actors::conversation::ConversationMsg;",
+            1,
+        ),
         ("src/providers/openai/mod.rs", "\npub(crate) mod wire;", 2),
         ("src/sandbox/mod.rs", "use crate::tools::FileRead;", 1),
         ("src/app.rs", "use std::process::{Command, ExitCode};", 1),
         ("src/app.rs", "#![allow(clippy::unwrap_used)]", 1),
         ("src/app.rs", concat!("// TO", "DO: later"), 1),
         ("src/app.rs", concat!("const P: &str = \"/ro", "ot/x\";"), 1),
-        ("tests/integration/x.rs", "#[test]\n#[ignore = \"slow\"]\nfn x() {}", 2),
+        (
+            "tests/integration/x.rs",
+            "#[test]\n#[ignore = \"slow\"]\nfn x() {}",
+            2,
+        ),
     ] {
         let found = check(path, text);
         assert!(
@@ -218,22 +341,61 @@ fn the_checker_sees_what_it_should() {
 fn the_checker_leaves_honest_code_alone() {
     let kernel = "actors/src/conversation/mod.rs";
     for (path, text) in [
-        (kernel, "//! Opens no std::fs file; a TcpStream is for adapters.\n/* std::net /* nested */ std::process */"),
-        (kernel, "const TEXT: &str = \"std::fs::read\"; const RAW: &str = r#\"use std::fs; \" TcpStream\"#; const C: char = '\"';"),
-        (kernel, "fn f<'a>(x: &'a str) -> &'a str { x }\nuse std::{fmt, sync::Arc, time::Duration};\nuse tokio::time::Instant;"),
-        (kernel, "#[cfg(test)]\nmod tests {\n    fn seed() { let _ = std::env::var(\"CALLBOARD_SEED\"); println!(\"{}\", 1); }\n}\n"),
-        (kernel, "async fn f() { tokio::select! {\n biased;\n _ = a => {} } }"),
-        (kernel, "static TABLE: LazyLock<Table> = LazyLock::new(table);"),
-        (kernel, "//! Pure.\n#[cfg(test)]\nmod tests {\n    #[tokio::test]\n    async fn x() {}\n}"),
+        (
+            kernel,
+            "//! Opens no std::fs file; a TcpStream is for adapters.\n/* std::net /* nested */ std::process */",
+        ),
+        (
+            kernel,
+            "const TEXT: &str = \"std::fs::read\"; const RAW: &str = r#\"use std::fs; \" TcpStream\"#; const C: char = '\"';",
+        ),
+        (
+            kernel,
+            "fn f<'a>(x: &'a str) -> &'a str { x }\nuse std::{fmt, sync::Arc, time::Duration};\nuse tokio::time::Instant;",
+        ),
+        (
+            kernel,
+            "#[cfg(test)]\nmod tests {\n    fn seed() { let _ = std::env::var(\"CALLBOARD_SEED\"); println!(\"{}\", 1); }\n}\n",
+        ),
+        (
+            kernel,
+            "async fn f() { tokio::select! {\n biased;\n _ = a => {} } }",
+        ),
+        (
+            kernel,
+            "static TABLE: LazyLock<Table> = LazyLock::new(table);",
+        ),
+        (
+            kernel,
+            "//! Pure.\n#[cfg(test)]\nmod tests {\n    #[tokio::test]\n    async fn x() {}\n}",
+        ),
         (kernel, "//! Pure but for a timer.\n\nasync fn decide() {}"),
-        ("actors/src/ports/tool.rs", "use tokio::time::Instant;\nuse tokio_util::sync::CancellationToken;"),
-        (kernel, "fn print(rand: u8, hyper: u8) -> u8 { let tokio = rand; tokio + hyper }"),
+        (
+            "actors/src/ports/tool.rs",
+            "use tokio::time::Instant;\nuse tokio_util::sync::CancellationToken;",
+        ),
+        (
+            kernel,
+            "fn print(rand: u8, hyper: u8) -> u8 { let tokio = rand; tokio + hyper }",
+        ),
         ("src/tools/file_read.rs", "use crate::sandbox::Root;"),
-        ("src/storage/sqlite/mod.rs", "use rusqlite::types::ValueRef; use std::cell::Ref;"),
+        (
+            "src/storage/sqlite/mod.rs",
+            "use rusqlite::types::ValueRef; use std::cell::Ref;",
+        ),
         ("src/sandbox/exec/start.rs", "use std::process::Command;"),
-        ("src/main.rs", "use std::process::ExitCode; fn main() { println!(\"x\"); }"),
-        ("src/x.rs", "#[allow(clippy::panic, reason = \"the script asks for it\")]\nfn f() {}"),
-        ("src/lib.rs", "#![cfg_attr(test, allow(clippy::unwrap_used))]\nmod wire;"),
+        (
+            "src/main.rs",
+            "use std::process::ExitCode; fn main() { println!(\"x\"); }",
+        ),
+        (
+            "src/x.rs",
+            "#[allow(clippy::panic, reason = \"the script asks for it\")]\nfn f() {}",
+        ),
+        (
+            "src/lib.rs",
+            "#![cfg_attr(test, allow(clippy::unwrap_used))]\nmod wire;",
+        ),
     ] {
         assert_eq!(check(path, text), Vec::<String>::new(), "{path}: {text}");
     }
@@ -243,7 +405,12 @@ fn the_checker_leaves_honest_code_alone() {
 
 /// Lines of a section of a manifest.
 fn section<'t>(manifest: &'t str, name: &str) -> Vec<&'t str> {
-    manifest.lines().skip_while(|line| *line != format!("[{name}]")).skip(1).take_while(|line| !line.starts_with('[')).collect()
+    manifest
+        .lines()
+        .skip_while(|line| *line != format!("[{name}]"))
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .collect()
 }
 
 #[test]
@@ -256,9 +423,14 @@ fn both_crates_forbid_unsafe_code_and_share_the_lints() {
     );
     for file in ["Cargo.toml", "actors/Cargo.toml"] {
         let text = read(file);
-        assert!(section(&text, "lints").contains(&"workspace = true"), "{file}: write `[lints]` with `workspace = true`");
         assert!(
-            !text.lines().any(|line| line.starts_with("panic = \"abort\"")),
+            section(&text, "lints").contains(&"workspace = true"),
+            "{file}: write `[lints]` with `workspace = true`"
+        );
+        assert!(
+            !text
+                .lines()
+                .any(|line| line.starts_with("panic = \"abort\"")),
             "{file}: a panicking tool must stay a result; leave `panic` at unwind"
         );
     }
@@ -285,9 +457,15 @@ fn the_kernel_declares_no_crate_that_touches_the_world() {
     let manifest = read("actors/Cargo.toml");
     for line in section(&manifest, "dependencies") {
         let name = line.split([' ', '=', '.']).next().unwrap_or_default();
-        assert!(!BANNED.contains(&name), "actors/Cargo.toml: `{name}`: the kernel touches nothing. Fix: a port, and an adapter in src/");
+        assert!(
+            !BANNED.contains(&name),
+            "actors/Cargo.toml: `{name}`: the kernel touches nothing. Fix: a port, and an adapter in src/"
+        );
         for feature in ["\"net\"", "\"fs\"", "\"process\"", "\"signal\"", "\"full\""] {
-            assert!(name != "tokio" || !line.contains(feature), "actors/Cargo.toml: tokio's {feature}: the kernel touches nothing");
+            assert!(
+                name != "tokio" || !line.contains(feature),
+                "actors/Cargo.toml: tokio's {feature}: the kernel touches nothing"
+            );
         }
     }
 }
@@ -296,7 +474,16 @@ fn the_kernel_declares_no_crate_that_touches_the_world() {
 fn crates(arguments: &[&str]) -> BTreeSet<String> {
     let tree = |mode: &[&str]| {
         Command::new(env!("CARGO"))
-            .args(["tree", "--locked", "-e", "normal,build", "--prefix", "none", "--format", "{p}"])
+            .args([
+                "tree",
+                "--locked",
+                "-e",
+                "normal,build",
+                "--prefix",
+                "none",
+                "--format",
+                "{p}",
+            ])
             .args(mode)
             .args(arguments)
             .current_dir(root())
@@ -308,21 +495,47 @@ fn crates(arguments: &[&str]) -> BTreeSet<String> {
     if !output.status.success() {
         output = tree(&[]);
     }
-    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "cargo tree: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().filter(|line| !line.is_empty()).map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| line.trim_end_matches(" (*)").to_owned())
+        .collect()
 }
 
 #[test]
 fn the_number_of_crates_stays_under_its_ceilings() {
     for (what, arguments, max) in [
         ("the kernel", &["-p", "callboard-actors"][..], 80),
-        ("a library with sqlite and anthropic", &["-p", "callboard", "--no-default-features", "--features", "sqlite,anthropic"], 200),
+        (
+            "a library with sqlite and anthropic",
+            &[
+                "-p",
+                "callboard",
+                "--no-default-features",
+                "--features",
+                "sqlite,anthropic",
+            ],
+            200,
+        ),
         ("everything", &["-p", "callboard", "--all-features"], 520),
     ] {
         let crates = crates(arguments);
-        writeln!(std::io::stderr(), "note: {what}: {} crates of {max}", crates.len()).unwrap();
-        assert!(crates.len() <= max, "{what} has {} crates, {max} at most. Fix: do without one, or turn its features off", crates.len());
+        writeln!(
+            std::io::stderr(),
+            "note: {what}: {} crates of {max}",
+            crates.len()
+        )
+        .unwrap();
+        assert!(
+            crates.len() <= max,
+            "{what} has {} crates, {max} at most. Fix: do without one, or turn its features off",
+            crates.len()
+        );
     }
 }
 
@@ -344,8 +557,13 @@ fn nothing_joins_the_top_level_without_a_line_in_the_architecture() {
         "tests",
     ];
     let architecture = read("ARCHITECTURE.md");
-    let entries: BTreeSet<String> = files().iter().map(|file| file.split('/').next().unwrap().to_owned()).collect();
-    let strangers = entries.iter().filter(|entry| !entry.starts_with('.') && !KNOWN.contains(&entry.as_str()));
+    let entries: BTreeSet<String> = files()
+        .iter()
+        .map(|file| file.split('/').next().unwrap().to_owned())
+        .collect();
+    let strangers = entries
+        .iter()
+        .filter(|entry| !entry.starts_with('.') && !KNOWN.contains(&entry.as_str()));
     assert_none(
         strangers
             .filter(|entry| !architecture.contains(&format!("`{entry}`")))
@@ -358,17 +576,35 @@ fn nothing_joins_the_top_level_without_a_line_in_the_architecture() {
 fn readme_commands() -> Vec<String> {
     let readme = read("README.md");
     let blocks = readme.split("```").skip(1).step_by(2);
-    let lines = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap_or(line).trim().trim_start_matches("$ "));
-    lines.filter(|line| ["cargo run", "cargo test", "callboard "].iter().any(|start| line.starts_with(start))).map(str::to_owned).collect()
+    let lines = blocks.flat_map(str::lines).map(|line| {
+        line.split("  #")
+            .next()
+            .unwrap_or(line)
+            .trim()
+            .trim_start_matches("$ ")
+    });
+    lines
+        .filter(|line| {
+            ["cargo run", "cargo test", "callboard "]
+                .iter()
+                .any(|start| line.starts_with(start))
+        })
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn every_command_of_the_readme_is_in_the_table_that_tests_run() {
     let commands = readme_commands();
-    assert!(commands.iter().any(|command| command == "cargo test"), "README.md does not say how to test");
+    assert!(
+        commands.iter().any(|command| command == "cargo test"),
+        "README.md does not say how to test"
+    );
 
     // The table comes with the command line; until then there is nothing to hold the README to.
-    let Ok(table) = std::fs::read_to_string(root().join("tests/integration/readme.rs")) else { return };
+    let Ok(table) = std::fs::read_to_string(root().join("tests/integration/readme.rs")) else {
+        return;
+    };
     let table = table.replace("\\\"", "\"");
     assert_none(
         commands
@@ -382,13 +618,21 @@ fn every_command_of_the_readme_is_in_the_table_that_tests_run() {
 /// Words in backticks of a page that name a file, or a function as `file::name`, which is not there.
 fn missing_functions(page: &str) -> Vec<String> {
     let text = read(page);
-    let named = text.split('`').filter(|word| word.starts_with("tests/") || word.starts_with("src/") || word.starts_with("actors/"));
+    let named = text.split('`').filter(|word| {
+        word.starts_with("tests/") || word.starts_with("src/") || word.starts_with("actors/")
+    });
     let missing = named.filter(|word| {
         let (file, function) = word.split_once("::").unwrap_or((word, ""));
-        let is_there = |source: &str| [format!("fn {function}("), format!("fn {function}<")].iter().any(|needle| source.contains(needle));
+        let is_there = |source: &str| {
+            [format!("fn {function}("), format!("fn {function}<")]
+                .iter()
+                .any(|needle| source.contains(needle))
+        };
         !root().join(file).exists() || (!function.is_empty() && !is_there(&read(file)))
     });
-    missing.map(|word| format!("{page} names {word}. Fix: name what holds it now")).collect()
+    missing
+        .map(|word| format!("{page} names {word}. Fix: name what holds it now"))
+        .collect()
 }
 
 #[test]

@@ -15,7 +15,9 @@ pub(crate) struct IdHash {
 impl Default for IdHash {
     fn default() -> Self {
         // The standard library's random keys, which differ from map to map.
-        Self { seed: RandomState::new().hash_one(0u8) | 1 }
+        Self {
+            seed: RandomState::new().hash_one(0u8) | 1,
+        }
     }
 }
 
@@ -23,7 +25,10 @@ impl BuildHasher for IdHash {
     type Hasher = IdHasher;
 
     fn build_hasher(&self) -> IdHasher {
-        IdHasher { hash: self.seed, key: self.seed.rotate_left(32) ^ 0xa076_1d64_78bd_642f }
+        IdHasher {
+            hash: self.seed,
+            key: self.seed.rotate_left(32) ^ 0xa076_1d64_78bd_642f,
+        }
     }
 }
 
@@ -50,7 +55,10 @@ impl Hasher for IdHasher {
         for word in &mut words {
             self.mix(word.try_into().map_or(0, u64::from_le_bytes));
         }
-        let rest = words.remainder().iter().fold(1, |sum, byte| (sum << 8) | u64::from(*byte));
+        let rest = words
+            .remainder()
+            .iter()
+            .fold(1, |sum, byte| (sum << 8) | u64::from(*byte));
         self.mix(rest ^ (bytes.len() as u64) << 56);
     }
 
@@ -90,7 +98,10 @@ mod tests {
         }
 
         assert_eq!(seen.len(), 100_000);
-        assert!(shards.iter().all(|count| (1300..1850).contains(count)), "{shards:?}");
+        assert!(
+            shards.iter().all(|count| (1300..1850).contains(count)),
+            "{shards:?}"
+        );
     }
 
     #[test]
@@ -105,9 +116,16 @@ mod tests {
     #[test]
     fn where_one_id_ends_and_the_next_begins_is_part_of_the_hash() {
         let hash = IdHash::default();
-        let scope =
-            |tenant: &str, conversation: &str| Scope::new(TenantId::new(tenant).unwrap(), ConversationId::new(conversation).unwrap());
+        let scope = |tenant: &str, conversation: &str| {
+            Scope::new(
+                TenantId::new(tenant).unwrap(),
+                ConversationId::new(conversation).unwrap(),
+            )
+        };
 
-        assert_ne!(hash.hash_one(scope("ab", "c")), hash.hash_one(scope("a", "bc")));
+        assert_ne!(
+            hash.hash_one(scope("ab", "c")),
+            hash.hash_one(scope("a", "bc"))
+        );
     }
 }

@@ -14,7 +14,9 @@ pub const ID_BYTES_MAX: usize = 128;
 
 /// Why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} must be 1-128 characters of A-Z a-z 0-9 . _ : - without a leading dot, not {given:?}")]
+#[error(
+    "{what} must be 1-128 characters of A-Z a-z 0-9 . _ : - without a leading dot, not {given:?}"
+)]
 pub struct InvalidId {
     what: &'static str,
     given: String,
@@ -24,7 +26,9 @@ fn validate(what: &'static str, text: &str) -> Result<Arc<str>, InvalidId> {
     let fits = !text.is_empty()
         && text.len() <= ID_BYTES_MAX
         && !text.starts_with('.')
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
     if fits {
         Ok(Arc::from(text))
     } else {
@@ -156,7 +160,8 @@ impl ConversationId {
     /// Returns the id prefix of the family's subagents: of this conversation's children, or for a
     /// subagent of itself and its siblings.
     pub(crate) fn family(&self) -> Self {
-        self.siblings().map_or_else(|| self.children(), |family| Self(family.into()))
+        self.siblings()
+            .map_or_else(|| self.children(), |family| Self(family.into()))
     }
 
     /// Returns the id prefix that a subagent shares with its siblings. `None` for other
@@ -177,8 +182,17 @@ impl ConversationId {
     /// Like [`ConversationId::child`], for a caller that already has the result of
     /// [`ConversationId::children`].
     pub(crate) fn child_in(&self, children: &Self, seq: Seq, index: u32) -> Self {
-        let call = sha256_hex(&[b"subagent", self.0.as_bytes(), &seq.0.to_be_bytes(), &index.to_be_bytes()]);
-        Self([children.as_str(), digits(&call, CALL_DIGITS)].concat().into())
+        let call = sha256_hex(&[
+            b"subagent",
+            self.0.as_bytes(),
+            &seq.0.to_be_bytes(),
+            &index.to_be_bytes(),
+        ]);
+        Self(
+            [children.as_str(), digits(&call, CALL_DIGITS)]
+                .concat()
+                .into(),
+        )
     }
 
     /// Returns the id of a subagent that is never looked up by a tool call: the prefix of
@@ -197,7 +211,10 @@ impl CallKey {
     /// [`ConversationId::child`].
     #[must_use]
     pub fn child(&self) -> Scope {
-        Scope::new(self.scope.tenant.clone(), self.scope.conversation.child(self.seq, self.index))
+        Scope::new(
+            self.scope.tenant.clone(),
+            self.scope.conversation.child(self.seq, self.index),
+        )
     }
 }
 
@@ -213,7 +230,10 @@ pub struct Scope {
 impl Scope {
     /// Combines the two ids.
     pub fn new(tenant: TenantId, conversation: ConversationId) -> Self {
-        Self { tenant, conversation }
+        Self {
+            tenant,
+            conversation,
+        }
     }
 }
 
@@ -361,7 +381,11 @@ impl FromStr for CallKey {
         let conversation = ConversationId::new(conversation).map_err(|_| InvalidCallKey)?;
         let seq = seq.parse().map_err(|_| InvalidCallKey)?;
         let index = index.parse().map_err(|_| InvalidCallKey)?;
-        Ok(Self { scope: Scope::new(tenant, conversation), seq: Seq(seq), index })
+        Ok(Self {
+            scope: Scope::new(tenant, conversation),
+            seq: Seq(seq),
+            index,
+        })
     }
 }
 
@@ -404,11 +428,20 @@ impl FromStr for EventId {
 
     fn from_str(text: &str) -> Result<Self, InvalidEventId> {
         let mut parts = text.splitn(3, '.');
-        let mut part = || parts.next().filter(|p| p.bytes().all(|b| b.is_ascii_digit())).ok_or(InvalidEventId);
+        let mut part = || {
+            parts
+                .next()
+                .filter(|p| p.bytes().all(|b| b.is_ascii_digit()))
+                .ok_or(InvalidEventId)
+        };
         let epoch = part()?.parse()?;
         let seq = part()?.parse()?;
         let n = part()?.parse()?;
-        Ok(Self { epoch: Epoch(epoch), seq: Seq(seq), n })
+        Ok(Self {
+            epoch: Epoch(epoch),
+            seq: Seq(seq),
+            n,
+        })
     }
 }
 
@@ -463,7 +496,11 @@ impl ArtifactId {
 
     /// Returns the id of a content that was hashed while it was written. `digest` is the SHA-256.
     pub fn from_digest(digest: &[u8]) -> Self {
-        let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         Self(format!("artifact_{hex}").into())
     }
 
@@ -473,8 +510,15 @@ impl ArtifactId {
     /// [`NotAnArtifactId`] for any other form. An id cannot contain a path separator or `..`.
     pub fn parse(text: &str) -> Result<Self, NotAnArtifactId> {
         let hash = text.strip_prefix("artifact_").ok_or(NotAnArtifactId)?;
-        let fits = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-        if fits { Ok(Self(text.into())) } else { Err(NotAnArtifactId) }
+        let fits = hash.len() == 16
+            && hash
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if fits {
+            Ok(Self(text.into()))
+        } else {
+            Err(NotAnArtifactId)
+        }
     }
 
     /// Returns the id as text.
@@ -517,7 +561,16 @@ mod tests {
         for good in ["a", "support-42", "A.b_c:d-e", &"x".repeat(128)] {
             assert!(ConversationId::new(good).is_ok(), "{good}");
         }
-        for bad in ["", ".hidden", "../up", "a/b", "a b", "é", "a\0", &"x".repeat(129)] {
+        for bad in [
+            "",
+            ".hidden",
+            "../up",
+            "a/b",
+            "a b",
+            "é",
+            "a\0",
+            &"x".repeat(129),
+        ] {
             assert!(ConversationId::new(bad).is_err(), "{bad}");
         }
     }
@@ -526,23 +579,51 @@ mod tests {
     fn a_subagents_id_follows_from_its_call_and_stands_behind_its_parents_prefix() {
         let call = |conversation: &str, seq, index| {
             let scope = Scope::new("acme".parse().unwrap(), conversation.parse().unwrap());
-            CallKey { scope, seq: Seq(seq), index }
+            CallKey {
+                scope,
+                seq: Seq(seq),
+                index,
+            }
         };
         let longest = "x".repeat(ID_BYTES_MAX);
-        let keys = [call("c-1", 4, 0), call("c-1", 4, 1), call("c-1", 5, 0), call("c-2", 4, 0), call(&longest, 4, 0)];
+        let keys = [
+            call("c-1", 4, 0),
+            call("c-1", 4, 1),
+            call("c-1", 5, 0),
+            call("c-2", 4, 0),
+            call(&longest, 4, 0),
+        ];
         let children: Vec<Scope> = keys.iter().map(CallKey::child).collect();
 
         for (key, child) in keys.iter().zip(&children) {
             let parent = &key.scope.conversation;
             let id = &child.conversation;
-            assert_eq!((key.child(), id.is_subagent(), parent.is_subagent()), (child.clone(), true, false));
+            assert_eq!(
+                (key.child(), id.is_subagent(), parent.is_subagent()),
+                (child.clone(), true, false)
+            );
             assert!(id.as_str().starts_with(parent.children().as_str()) && *id > parent.children());
             assert!(ConversationId::new(id.as_str()).is_ok(), "{id}");
-            assert_eq!((id.family(), parent.family()), (parent.children(), parent.children()));
+            assert_eq!(
+                (id.family(), parent.family()),
+                (parent.children(), parent.children())
+            );
             assert_eq!(key.to_string().parse().as_ref(), Ok(key));
         }
-        assert_eq!(children.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
-        for bad in ["", "acme/c-1/4", "acme/c 1/4/0", "acme/c-1/x/0", "acme/c-1/4/0/1"] {
+        assert_eq!(
+            children
+                .iter()
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
+            5
+        );
+        for bad in [
+            "",
+            "acme/c-1/4",
+            "acme/c 1/4/0",
+            "acme/c-1/x/0",
+            "acme/c-1/4/0/1",
+        ] {
             assert!(bad.parse::<CallKey>().is_err(), "{bad}");
         }
     }
@@ -565,9 +646,14 @@ mod tests {
 
         assert_eq!(id.as_str(), "artifact_ba7816bf8f01cfea");
         assert_eq!(ArtifactId::parse(id.as_str()), Ok(id));
-        for bad in
-            ["", "artifact_", "artifact_BA7816BF8F01CFEA", "artifact_../../etc/pass", "artifact_ba7816bf8f01cfea0", "ba7816bf8f01cfea"]
-        {
+        for bad in [
+            "",
+            "artifact_",
+            "artifact_BA7816BF8F01CFEA",
+            "artifact_../../etc/pass",
+            "artifact_ba7816bf8f01cfea0",
+            "ba7816bf8f01cfea",
+        ] {
             assert_eq!(ArtifactId::parse(bad), Err(NotAnArtifactId), "{bad}");
         }
     }

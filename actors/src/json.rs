@@ -7,8 +7,8 @@ use std::fmt::{self, Display, Write as _};
 use serde::{
     Serialize, Serializer,
     ser::{
-        Error as _, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, SerializeTupleStruct,
-        SerializeTupleVariant,
+        Error as _, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
+        SerializeTuple, SerializeTupleStruct, SerializeTupleVariant,
     },
 };
 use serde_json::Error;
@@ -69,8 +69,11 @@ fn is_plain(bytes: &[u8]) -> bool {
 fn has_escape_inside(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks::<32>();
     let (words, _) = rest.as_chunks::<8>();
-    pieces.iter().any(|piece| piece.iter().fold(false, |found, byte| found | is_escaped(*byte)))
-        || words.iter().any(|word| has_escape(*word))
+    pieces.iter().any(|piece| {
+        piece
+            .iter()
+            .fold(false, |found, byte| found | is_escaped(*byte))
+    }) || words.iter().any(|word| has_escape(*word))
 }
 
 /// Writes a text without its quotes, with escapes.
@@ -78,10 +81,15 @@ fn has_escape_inside(bytes: &[u8]) -> bool {
 fn escape(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     loop {
-        let plain = rest.iter().position(|byte| is_escaped(*byte)).unwrap_or(rest.len());
+        let plain = rest
+            .iter()
+            .position(|byte| is_escaped(*byte))
+            .unwrap_or(rest.len());
         let (unescaped, behind) = rest.split_at(plain);
         out.extend_from_slice(unescaped);
-        let Some((byte, next)) = behind.split_first() else { return };
+        let Some((byte, next)) = behind.split_first() else {
+            return;
+        };
         match byte {
             b'"' => out.extend_from_slice(br#"\""#),
             b'\\' => out.extend_from_slice(br"\\"),
@@ -91,8 +99,21 @@ fn escape(out: &mut Vec<u8>, text: &str) {
             0x08 => out.extend_from_slice(br"\b"),
             0x0c => out.extend_from_slice(br"\f"),
             _ => {
-                let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 0xf)]);
+                let digit = |half: u8| {
+                    if half < 10 {
+                        b'0' + half
+                    } else {
+                        b'a' + half - 10
+                    }
+                };
+                out.extend_from_slice(&[
+                    b'\\',
+                    b'u',
+                    b'0',
+                    b'0',
+                    digit(byte >> 4),
+                    digit(byte & 0xf),
+                ]);
             }
         }
         rest = next;
@@ -162,12 +183,20 @@ impl<'a> Writer<'a> {
 
     fn list(self) -> Items<'a> {
         self.out.push(b'[');
-        Items { out: self.out, is_first: true, close: b"]" }
+        Items {
+            out: self.out,
+            is_first: true,
+            close: b"]",
+        }
     }
 
     fn object(self, close: &'static [u8]) -> Fields<'a> {
         self.out.push(b'{');
-        Fields { out: self.out, is_first: true, close }
+        Fields {
+            out: self.out,
+            is_first: true,
+            close,
+        }
     }
 
     /// Writes `{"variant":`.
@@ -191,7 +220,8 @@ impl<'a> Serializer for Writer<'a> {
     type SerializeStructVariant = Struct<'a>;
 
     fn serialize_bool(self, value: bool) -> Result<(), Error> {
-        self.out.extend_from_slice(if value { b"true" } else { b"false" });
+        self.out
+            .extend_from_slice(if value { b"true" } else { b"false" });
         Ok(())
     }
 
@@ -282,11 +312,20 @@ impl<'a> Serializer for Writer<'a> {
         self.serialize_unit()
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), Error> {
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+    ) -> Result<(), Error> {
         self.serialize_str(variant)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<(), Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
         value.serialize(self)
     }
 
@@ -315,8 +354,17 @@ impl<'a> Serializer for Writer<'a> {
         Ok(self.list())
     }
 
-    fn serialize_tuple_variant(self, _: &'static str, _: u32, variant: &'static str, _: usize) -> Result<Items<'a>, Error> {
-        Ok(Items { close: b"]}", ..self.tagged(variant).list() })
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        _: usize,
+    ) -> Result<Items<'a>, Error> {
+        Ok(Items {
+            close: b"]}",
+            ..self.tagged(variant).list()
+        })
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Fields<'a>, Error> {
@@ -324,10 +372,20 @@ impl<'a> Serializer for Writer<'a> {
     }
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Struct<'a>, Error> {
-        Ok(if name == RAW { Struct::Raw(self.out) } else { Struct::Fields(self.object(b"}")) })
+        Ok(if name == RAW {
+            Struct::Raw(self.out)
+        } else {
+            Struct::Fields(self.object(b"}"))
+        })
     }
 
-    fn serialize_struct_variant(self, _: &'static str, _: u32, variant: &'static str, _: usize) -> Result<Struct<'a>, Error> {
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        _: usize,
+    ) -> Result<Struct<'a>, Error> {
         Ok(Struct::Fields(self.tagged(variant).object(b"}}")))
     }
 
@@ -497,7 +555,11 @@ impl SerializeStruct for Struct<'_> {
     type Ok = ();
     type Error = Error;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
         self.field(key, value)
     }
 
@@ -511,7 +573,11 @@ impl SerializeStructVariant for Struct<'_> {
     type Ok = ();
     type Error = Error;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
         self.field(key, value)
     }
 
@@ -561,9 +627,20 @@ mod tests {
     }
 
     fn text(random: &impl Fn() -> usize) -> String {
-        let marks = ['"', '\\', '\n', '\u{0}', '\u{1f}', ' ', 'a', 'z', '\u{7f}', 'é', '汉', '🦀', '\u{2028}'];
+        let marks = [
+            '"', '\\', '\n', '\u{0}', '\u{1f}', ' ', 'a', 'z', '\u{7f}', 'é', '汉', '🦀',
+            '\u{2028}',
+        ];
         let plainness = random() % 30 + 1;
-        (0..random() % 60).map(|_| if random().is_multiple_of(plainness) { marks[random() % marks.len()] } else { 'x' }).collect()
+        (0..random() % 60)
+            .map(|_| {
+                if random().is_multiple_of(plainness) {
+                    marks[random() % marks.len()]
+                } else {
+                    'x'
+                }
+            })
+            .collect()
     }
 
     fn value(random: &impl Fn() -> usize, depth: usize) -> Value {
@@ -573,8 +650,12 @@ mod tests {
             2 => Value::from(random() as i64 - (1 << 54)),
             3 => Value::from(f64::from_bits((random() as u64).wrapping_mul(257))),
             4 => Value::from(text(random)),
-            5 => (0..random() % 6).map(|_| value(random, depth - 1)).collect(),
-            _ => (0..random() % 6).map(|_| (text(random), value(random, depth - 1))).collect(),
+            5 => (0..random() % 6)
+                .map(|_| value(random, depth - 1))
+                .collect(),
+            _ => (0..random() % 6)
+                .map(|_| (text(random), value(random, depth - 1)))
+                .collect(),
         }
     }
 
@@ -586,17 +667,29 @@ mod tests {
 
             let value = value(&random, 4);
 
-            assert_eq!(written(&value), serde_json::to_string(&value).unwrap(), "seed {seed}");
+            assert_eq!(
+                written(&value),
+                serde_json::to_string(&value).unwrap(),
+                "seed {seed}"
+            );
         }
     }
 
     #[test]
     fn every_byte_at_every_place_of_a_word_is_escaped_as_by_serde_json() {
         for byte in 0..=0x7fu8 {
-            for (length, place) in (1..=19).flat_map(|length| (0..length).map(move |place| (length, place))) {
-                let text: String = (0..length).map(|at| if at == place { char::from(byte) } else { 'x' }).collect();
+            for (length, place) in
+                (1..=19).flat_map(|length| (0..length).map(move |place| (length, place)))
+            {
+                let text: String = (0..length)
+                    .map(|at| if at == place { char::from(byte) } else { 'x' })
+                    .collect();
 
-                assert_eq!(written(&text), serde_json::to_string(&text).unwrap(), "{byte} at {place} of {length}");
+                assert_eq!(
+                    written(&text),
+                    serde_json::to_string(&text).unwrap(),
+                    "{byte} at {place} of {length}"
+                );
             }
         }
     }
@@ -604,7 +697,15 @@ mod tests {
     #[test]
     fn every_form_of_serde_is_written_as_serde_json_writes_it() {
         let mixed = Mixed {
-            kinds: vec![Kind::Unit, Kind::Newtype(-128), Kind::Tuple(255, '"'), Kind::Struct { a: Some(0.1), b: () }],
+            kinds: vec![
+                Kind::Unit,
+                Kind::Newtype(-128),
+                Kind::Tuple(255, '"'),
+                Kind::Struct {
+                    a: Some(0.1),
+                    b: (),
+                },
+            ],
             pair: Pair(i128::MIN, true),
             by_number: [(-1, 1.5), (i64::MIN, f32::NAN)].into(),
             by_bool: [(true, None)].into(),
@@ -615,7 +716,10 @@ mod tests {
         };
 
         assert_eq!(written(&mixed), serde_json::to_string(&mixed).unwrap());
-        assert_eq!(written(&format_args!("a{}\"{}", 1, '\u{1}')), serde_json::to_string(&format_args!("a{}\"{}", 1, '\u{1}')).unwrap());
+        assert_eq!(
+            written(&format_args!("a{}\"{}", 1, '\u{1}')),
+            serde_json::to_string(&format_args!("a{}\"{}", 1, '\u{1}')).unwrap()
+        );
     }
 
     struct ByHand;
@@ -632,7 +736,10 @@ mod tests {
 
         assert_eq!(written(&[&raw]), r#"[{ "a" : 1.0 }]"#);
         assert_eq!(serde_json::to_string(&ByHand).unwrap(), "{ }");
-        assert_eq!((written(&ByHand), serde_json::to_value(ByHand).unwrap()), ("{ }".to_owned(), serde_json::json!({})));
+        assert_eq!(
+            (written(&ByHand), serde_json::to_value(ByHand).unwrap()),
+            ("{ }".to_owned(), serde_json::json!({}))
+        );
     }
 
     #[test]

@@ -31,7 +31,15 @@
 //! - A handler awaits nothing: work runs in tasks and returns as mail with its [`ids::WorkId`].
 //! - [`chat::History`] cannot hold a tool call without its result.
 //! - Tokens are never actor mail, and every queue is bounded ([`limits`]).
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
 
 // A panic in a tool must become a result. With `panic = "abort"` it would end every conversation of
 // the process.

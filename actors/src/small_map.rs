@@ -22,7 +22,10 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// Inserts an entry. Returns the previous value of the key.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.place(&key) {
-            Ok(at) => self.0.get_mut(at).map(|(_, held)| std::mem::replace(held, value)),
+            Ok(at) => self
+                .0
+                .get_mut(at)
+                .map(|(_, held)| std::mem::replace(held, value)),
             Err(at) => {
                 self.0.insert(at, (key, value));
                 None
@@ -105,10 +108,16 @@ mod tests {
                     tree.retain(|other, _| *other > key);
                 }
                 7 if what > 250 => assert!(few.take().eq(std::mem::take(&mut tree))),
-                _ => assert_eq!((few.get(&key), few.contains_key(&key)), (tree.get(&key), tree.contains_key(&key))),
+                _ => assert_eq!(
+                    (few.get(&key), few.contains_key(&key)),
+                    (tree.get(&key), tree.contains_key(&key))
+                ),
             }
             assert!(few.iter().eq(tree.iter()) && few.values().eq(tree.values()));
-            assert_eq!((few.is_empty(), few.0.capacity() == 0), (tree.is_empty(), tree.is_empty()));
+            assert_eq!(
+                (few.is_empty(), few.0.capacity() == 0),
+                (tree.is_empty(), tree.is_empty())
+            );
         }
     }
 }

@@ -198,7 +198,12 @@ pub(crate) struct ChildProgress {
 impl ChildProgress {
     /// Converts to the event for the parent's watchers.
     pub(crate) fn event(self, id: ConversationId) -> EventKind {
-        EventKind::Subagent { id, state: SubagentState::Running, steps: Some(self.steps), tokens: Some(self.tokens) }
+        EventKind::Subagent {
+            id,
+            state: SubagentState::Running,
+            steps: Some(self.steps),
+            tokens: Some(self.tokens),
+        }
     }
 }
 
@@ -306,7 +311,10 @@ impl EventKind {
     /// Whether the event follows from a journal entry. A full store may drop other events.
     pub fn is_durable(&self) -> bool {
         match self {
-            Self::Subagent { state: SubagentState::Running, .. } => false,
+            Self::Subagent {
+                state: SubagentState::Running,
+                ..
+            } => false,
             Self::RoundStarted {}
             | Self::ToolCall { .. }
             | Self::ToolResult { .. }
@@ -344,7 +352,11 @@ impl EventKind {
             Self::ApprovalRequired { input, .. } => input.as_str().len(),
             Self::Message { message, .. } => message.wire().len(),
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
-            Self::Snapshot { snapshot } => snapshot.messages.iter().map(|message| message.wire().len()).sum(),
+            Self::Snapshot { snapshot } => snapshot
+                .messages
+                .iter()
+                .map(|message| message.wire().len())
+                .sum(),
             Self::SkillActivated { name, .. } => name.len(),
             Self::Subagent { id, .. } => id.as_str().len(),
             Self::RoundStarted {}

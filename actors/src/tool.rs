@@ -67,7 +67,10 @@ impl ToolErrorType {
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => true,
-            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => false,
+            Self::PermissionDenied
+            | Self::InvalidParameters
+            | Self::NotFound
+            | Self::ValidationError => false,
             Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
         }
     }
@@ -75,7 +78,10 @@ impl ToolErrorType {
     /// Whether a retry cannot help. Classes that are neither retryable nor permanent need a person.
     pub fn is_permanent(self) -> bool {
         match self {
-            Self::PermissionDenied | Self::InvalidParameters | Self::NotFound | Self::ValidationError => true,
+            Self::PermissionDenied
+            | Self::InvalidParameters
+            | Self::NotFound
+            | Self::ValidationError => true,
             Self::Timeout | Self::RateLimit | Self::ResourceError | Self::TransientError => false,
             Self::ExecutionError | Self::InternalError | Self::DependencyError => false,
         }
@@ -112,7 +118,12 @@ impl ToolError {
             ToolErrorType::InternalError => "INTERNAL_ERROR",
             ToolErrorType::DependencyError => "DEPENDENCY_ERROR",
         };
-        Self { kind, code: code.to_owned(), message: message.into(), not_started: false }
+        Self {
+            kind,
+            code: code.to_owned(),
+            message: message.into(),
+            not_started: false,
+        }
     }
 
     /// Invalid arguments; no work began.
@@ -176,7 +187,12 @@ impl OutputLevel {
 
     /// Returns the level of one call: the level of the call itself, else of the tool, else brief if
     /// `window_used` is strictly above [`CROWDED`], else `global`.
-    pub fn effective(call: Option<Self>, tool: Option<Self>, window_used: f64, global: Self) -> Self {
+    pub fn effective(
+        call: Option<Self>,
+        tool: Option<Self>,
+        window_used: f64,
+        global: Self,
+    ) -> Self {
         let crowded = (window_used > CROWDED).then_some(Self::Brief);
         call.or(tool).or(crowded).unwrap_or(global)
     }
@@ -192,8 +208,8 @@ mod tests {
     #[test]
     fn a_class_is_worth_a_retry_or_permanent_or_a_persons_matter() {
         use ToolErrorType::{
-            DependencyError, ExecutionError, InternalError, InvalidParameters, NotFound, PermissionDenied, RateLimit, ResourceError,
-            Timeout, TransientError, ValidationError,
+            DependencyError, ExecutionError, InternalError, InvalidParameters, NotFound,
+            PermissionDenied, RateLimit, ResourceError, Timeout, TransientError, ValidationError,
         };
         let all = [
             (Timeout, "timeout", true, false),
@@ -209,7 +225,10 @@ mod tests {
             (DependencyError, "dependency_error", false, false),
         ];
         for (kind, word, retryable, permanent) in all {
-            assert_eq!((kind.as_str(), kind.is_retryable(), kind.is_permanent()), (word, retryable, permanent));
+            assert_eq!(
+                (kind.as_str(), kind.is_retryable(), kind.is_permanent()),
+                (word, retryable, permanent)
+            );
             assert_eq!(serde_json::to_value(kind).unwrap(), word);
         }
     }

@@ -16,8 +16,16 @@ use super::{process::anonymous, scripted};
 /// A host with its journal in memory, whose event rings age after one second, so that memory which
 /// remains is a leak.
 pub(crate) async fn host() -> Host {
-    let limits = Limits { ring_age: Duration::from_secs(1), ..Limits::default() };
-    Host::builder().provider(scripted::brief()).limits(limits).build().await.unwrap()
+    let limits = Limits {
+        ring_age: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    Host::builder()
+        .provider(scripted::brief())
+        .limits(limits)
+        .build()
+        .await
+        .unwrap()
 }
 
 /// The result of a run.
@@ -31,7 +39,12 @@ pub(crate) struct Churned {
 
 /// Creates and deletes `rate` conversations per second for `length`. `each_second` gets every
 /// sample. Ids and tenants are not reused.
-pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second: impl Fn(f64, f64)) -> Churned {
+pub(crate) async fn run(
+    host: &Host,
+    rate: usize,
+    length: Duration,
+    each_second: impl Fn(f64, f64),
+) -> Churned {
     // A deletion takes a tenth of a second, because watchers get time to read its event. This many
     // run concurrently.
     const LANES: usize = 256;
@@ -51,8 +64,16 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
                         return;
                     }
                     tokio::time::sleep_until(due.into()).await;
-                    let conversation = host.tenant(format!("t-{}", nth % 100)).conversation(format!("c-{nth}"));
-                    let end = conversation.send("p".repeat(200)).await.unwrap().outcome().await.unwrap();
+                    let conversation = host
+                        .tenant(format!("t-{}", nth % 100))
+                        .conversation(format!("c-{nth}"));
+                    let end = conversation
+                        .send("p".repeat(200))
+                        .await
+                        .unwrap()
+                        .outcome()
+                        .await
+                        .unwrap();
                     assert_eq!(end.text.len(), 64);
                     assert!(conversation.delete().await.unwrap());
                     deleted.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +92,11 @@ pub(crate) async fn run(host: &Host, rate: usize, length: Duration, each_second:
     for lane in lanes {
         lane.await.unwrap();
     }
-    Churned { samples, deleted: deleted.load(Ordering::Relaxed), wall: began.elapsed() }
+    Churned {
+        samples,
+        deleted: deleted.load(Ordering::Relaxed),
+        wall: began.elapsed(),
+    }
 }
 
 impl Churned {
@@ -82,7 +107,10 @@ impl Churned {
         let count = samples.len() as f64;
         let mean_at = samples.iter().map(|(at, _)| at).sum::<f64>() / count;
         let mean_bytes = samples.iter().map(|(_, bytes)| bytes).sum::<f64>() / count;
-        let above: f64 = samples.iter().map(|(at, bytes)| (at - mean_at) * (bytes - mean_bytes)).sum();
+        let above: f64 = samples
+            .iter()
+            .map(|(at, bytes)| (at - mean_at) * (bytes - mean_bytes))
+            .sum();
         let below: f64 = samples.iter().map(|(at, _)| (at - mean_at).powi(2)).sum();
         above / below
     }

@@ -40,7 +40,11 @@ pub(crate) async fn measure(run: impl Future<Output = usize>) -> Cost {
     let cpu = process::cpu_of_threads();
     let began = Instant::now();
     let done = run.await;
-    Cost { cpu: process::cpu_of_threads().saturating_sub(cpu), wall: began.elapsed(), done }
+    Cost {
+        cpu: process::cpu_of_threads().saturating_sub(cpu),
+        wall: began.elapsed(),
+        done,
+    }
 }
 
 /// The costs of one side, one for each phase.
@@ -65,7 +69,10 @@ impl Side {
     /// The lowest and the highest CPU per unit.
     pub(crate) fn spread(&self) -> (f64, f64) {
         let each = self.0.iter().map(|cost| cost.cpu_us());
-        (each.clone().fold(f64::INFINITY, f64::min), each.fold(0.0, f64::max))
+        (
+            each.clone().fold(f64::INFINITY, f64::min),
+            each.fold(0.0, f64::max),
+        )
     }
 }
 
@@ -89,17 +96,27 @@ pub(crate) fn percentile(mut times: Vec<Duration>, part: f64) -> Duration {
 
 /// The arguments of the bench, without those that cargo adds.
 pub(crate) fn arguments() -> Vec<String> {
-    std::env::args().skip(1).filter(|argument| argument != "--bench").collect()
+    std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect()
 }
 
 /// Returns the number after a flag, or `usual`.
 pub(crate) fn number(flag: &str, usual: usize) -> usize {
     let arguments = arguments();
-    let given = arguments.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1].parse().expect("a number"));
+    let given = arguments
+        .windows(2)
+        .find(|pair| pair[0] == flag)
+        .map(|pair| pair[1].parse().expect("a number"));
     given.unwrap_or(usual)
 }
 
 /// A runtime with two workers, as on the machine of the figures in the documentation.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
 }

@@ -18,8 +18,13 @@ pub(crate) fn capabilities() -> Capabilities {
 }
 
 /// A model whose script sees the request. It keeps no record: benches measure memory.
-pub(crate) fn answering(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> ScriptedModel {
-    ScriptedModel::answering(move |request, _| script(request)).named("in-process").capabilities(capabilities()).without_record()
+pub(crate) fn answering(
+    script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static,
+) -> ScriptedModel {
+    ScriptedModel::answering(move |request, _| script(request))
+        .named("in-process")
+        .capabilities(capabilities())
+        .without_record()
 }
 
 /// A model that gives the same reply to every call.

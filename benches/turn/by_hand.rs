@@ -44,10 +44,20 @@ impl ByHand {
     }
 
     /// Makes one model call and sends its deltas to the subscriber.
-    pub(crate) async fn call(&self, messages: &[Value], with_tools: bool, events: &mpsc::Sender<String>) -> ParsedReply {
-        let request = self.client.post(format!("{}/{}", self.url, self.wire.path())).header("content-type", "application/json");
+    pub(crate) async fn call(
+        &self,
+        messages: &[Value],
+        with_tools: bool,
+        events: &mpsc::Sender<String>,
+    ) -> ParsedReply {
+        let request = self
+            .client
+            .post(format!("{}/{}", self.url, self.wire.path()))
+            .header("content-type", "application/json");
         let request = match self.wire {
-            Wire::Anthropic => request.header("x-api-key", "k").header("anthropic-version", "2023-06-01"),
+            Wire::Anthropic => request
+                .header("x-api-key", "k")
+                .header("anthropic-version", "2023-06-01"),
             Wire::OpenAi => request.header("authorization", "Bearer k"),
         };
         let body = self.wire.body(messages, with_tools.then_some(&self.tools));
@@ -59,7 +69,9 @@ impl ByHand {
             buffer.extend_from_slice(&chunk.unwrap());
             while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
                 let line = buffer.split_to(end + 1);
-                let Some(data) = line.strip_prefix(b"data: ") else { continue };
+                let Some(data) = line.strip_prefix(b"data: ") else {
+                    continue;
+                };
                 if let Some(piece) = self.wire.event(data, &mut reply) {
                     events.send(piece).await.unwrap();
                 }
@@ -78,9 +90,19 @@ impl ByHand {
     }
 
     /// Creates a conversation that begins with a history.
-    pub(crate) fn conversation(self: &Arc<Self>, history: &[callboard::chat::Message]) -> Conversation {
-        let messages = history.iter().flat_map(|message| self.values(message)).collect();
-        Conversation { hand: self.clone(), id: self.conversations.fetch_add(1, Ordering::Relaxed), messages }
+    pub(crate) fn conversation(
+        self: &Arc<Self>,
+        history: &[callboard::chat::Message],
+    ) -> Conversation {
+        let messages = history
+            .iter()
+            .flat_map(|message| self.values(message))
+            .collect();
+        Conversation {
+            hand: self.clone(),
+            id: self.conversations.fetch_add(1, Ordering::Relaxed),
+            messages,
+        }
     }
 
     /// Converts a message to the JSON of this wire.
@@ -96,9 +118,15 @@ impl ByHand {
             let text = |of: &str| block[of].as_str().unwrap().to_owned();
             match block["type"].as_str() {
                 Some("tool_use") => {
-                    asked = Some(super::hand_json::ToolRequest { id: text("id"), name: text("name"), input: block["input"].to_string() });
+                    asked = Some(super::hand_json::ToolRequest {
+                        id: text("id"),
+                        name: text("name"),
+                        input: block["input"].to_string(),
+                    });
                 }
-                Some("tool_result") => results.push(self.wire.result(&text("tool_use_id"), &super::result())),
+                Some("tool_result") => {
+                    results.push(self.wire.result(&text("tool_use_id"), &super::result()))
+                }
                 _ => {}
             }
         }
@@ -162,7 +190,8 @@ impl Conversation {
         let asked = reply.tool.unwrap();
         let input: Value = serde_json::from_str(&asked.input).unwrap();
         assert!(hand.check.is_valid(&input));
-        self.append(wire.assistant(&reply.text, Some(&asked)), true).await;
+        self.append(wire.assistant(&reply.text, Some(&asked)), true)
+            .await;
         let result = tokio::spawn(async { super::result() }).await.unwrap();
         self.append(wire.result(&asked.id, &result), false).await;
         let reply = hand.call(&self.messages, true, &events).await;

@@ -31,7 +31,8 @@ pub(crate) struct AppendCounts {
 impl AppendCounts {
     /// Awaited appends, others, entries.
     pub(crate) fn read(&self) -> [u64; 3] {
-        [&self.awaited, &self.deferred, &self.entries].map(|counter| counter.load(Ordering::Relaxed))
+        [&self.awaited, &self.deferred, &self.entries]
+            .map(|counter| counter.load(Ordering::Relaxed))
     }
 }
 
@@ -47,7 +48,9 @@ impl SessionBackend for Counted {
             Durability::Awaited => self.asked.awaited.fetch_add(1, Ordering::Relaxed),
             Durability::Deferred => self.asked.deferred.fetch_add(1, Ordering::Relaxed),
         };
-        self.asked.entries.fetch_add(append.entries.len() as u64, Ordering::Relaxed);
+        self.asked
+            .entries
+            .fetch_add(append.entries.len() as u64, Ordering::Relaxed);
         self.inner.append(append);
     }
 
@@ -59,11 +62,21 @@ impl SessionBackend for Counted {
         self.inner.load(scope)
     }
 
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         self.inner.entries(scope, after, count)
     }
 
-    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.inner.snapshot(scope, upto, bytes)
     }
 
@@ -71,7 +84,11 @@ impl SessionBackend for Counted {
         self.inner.delete(scope)
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         self.inner.list(tenant, query)
     }
 
@@ -97,7 +114,11 @@ impl SessionBackend for Counted {
         self.inner.list_open(open, due, after, count)
     }
 
-    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.inner.mark_failed(scope, reason)
     }
 

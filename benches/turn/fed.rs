@@ -55,7 +55,14 @@ pub(crate) async fn between(pace: Option<Duration>) {
     }
     // `Waker::noop` is the only waker without data.
     let mut next = pin!(tokio::task::yield_now());
-    poll_fn(|cx| if cx.waker().data().is_null() { Poll::Pending } else { next.as_mut().poll(cx) }).await;
+    poll_fn(|cx| {
+        if cx.waker().data().is_null() {
+            Poll::Pending
+        } else {
+            next.as_mut().poll(cx)
+        }
+    })
+    .await;
 }
 
 /// A provider that replays bytes.
@@ -74,7 +81,11 @@ impl LlmProvider for Fed {
         scripted::capabilities()
     }
 
-    fn stream(&self, request: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        _: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         let assembler = assembler(self.wire, request.messages);
         let reads = self.reads.clone();
         let pace = self.pace;
@@ -93,13 +104,21 @@ impl LlmProvider for Fed {
 }
 
 pub(crate) async fn host(wire: Wire, tokens: usize, burst: usize, pace: Option<Duration>) -> Host {
-    let provider = Fed { wire, reads: Arc::new(reads(wire, tokens, burst)), pace };
+    let provider = Fed {
+        wire,
+        reads: Arc::new(reads(wire, tokens, burst)),
+        pace,
+    };
     ours::host(Arc::new(provider), Arc::new(Forgetful)).await
 }
 
 /// Reads one answer to its end and returns its tokens.
 pub(crate) async fn read_answer(host: &Host, tokens: usize) -> usize {
-    let mut reply = ours::conversation(host, Vec::new()).await.send("go").await.unwrap();
+    let mut reply = ours::conversation(host, Vec::new())
+        .await
+        .send("go")
+        .await
+        .unwrap();
     let mut bytes = 0;
     while let Some(event) = reply.next().await {
         if let EventKind::TextDelta { text } = &event.kind {

@@ -27,11 +27,21 @@ impl SessionBackend for Forgetful {
         Box::pin(ready(Ok(Loaded::default())))
     }
 
-    fn entries<'a>(&'a self, _: &'a Scope, _: Seq, _: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+    fn entries<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Seq,
+        _: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Seq,
+        _: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
 
@@ -39,7 +49,11 @@ impl SessionBackend for Forgetful {
         Box::pin(ready(Ok(false)))
     }
 
-    fn list<'a>(&'a self, _: &'a TenantId, _: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        _: &'a TenantId,
+        _: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
@@ -55,11 +69,21 @@ impl SessionBackend for Forgetful {
         Box::pin(ready(Ok(())))
     }
 
-    fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+    fn list_open(
+        &self,
+        _: Open,
+        _: Option<Timestamp>,
+        _: Option<Scope>,
+        _: usize,
+    ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
 

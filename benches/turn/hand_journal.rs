@@ -21,8 +21,12 @@ pub(crate) struct HandJournal(Sender<Row>);
 impl HandJournal {
     pub(crate) fn open(path: &Path) -> Self {
         let connection = Connection::open(path).unwrap();
-        connection.pragma_update(None, "journal_mode", "WAL").unwrap();
-        connection.pragma_update(None, "synchronous", "FULL").unwrap();
+        connection
+            .pragma_update(None, "journal_mode", "WAL")
+            .unwrap();
+        connection
+            .pragma_update(None, "synchronous", "FULL")
+            .unwrap();
         connection.execute_batch("CREATE TABLE IF NOT EXISTS entry (id INTEGER PRIMARY KEY, conversation INTEGER, body BLOB)").unwrap();
         let (sender, rows) = channel();
         std::thread::spawn(move || write(&connection, &rows));
@@ -32,7 +36,13 @@ impl HandJournal {
     /// Writes a row. The receiver resolves when the row is on the disk.
     pub(crate) fn append(&self, conversation: i64, body: Vec<u8>) -> oneshot::Receiver<()> {
         let (stored, durable) = oneshot::channel();
-        self.0.send(Row { conversation, body, stored }).unwrap();
+        self.0
+            .send(Row {
+                conversation,
+                body,
+                stored,
+            })
+            .unwrap();
         durable
     }
 }
@@ -41,7 +51,9 @@ fn write(connection: &Connection, rows: &Receiver<Row>) {
     while let Ok(first) = rows.recv() {
         let batch: Vec<Row> = std::iter::once(first).chain(rows.try_iter()).collect();
         connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let mut insert = connection.prepare_cached("INSERT INTO entry (conversation, body) VALUES (?, ?)").unwrap();
+        let mut insert = connection
+            .prepare_cached("INSERT INTO entry (conversation, body) VALUES (?, ?)")
+            .unwrap();
         for row in &batch {
             insert.execute((row.conversation, &row.body)).unwrap();
         }

@@ -36,7 +36,9 @@ impl Wire {
     pub(crate) fn tools(self) -> Value {
         let description = "Does nothing.";
         match self {
-            Self::Anthropic => json!([{ "name": TOOL, "description": description, "input_schema": schema() }]),
+            Self::Anthropic => {
+                json!([{ "name": TOOL, "description": description, "input_schema": schema() }])
+            }
             Self::OpenAi => {
                 json!([{ "type": "function", "function": { "name": TOOL, "description": description, "parameters": schema() } }])
             }
@@ -44,7 +46,8 @@ impl Wire {
     }
 
     pub(crate) fn body(self, messages: &[Value], tools: Option<&Value>) -> Vec<u8> {
-        let mut body = json!({ "model": MODEL, "max_tokens": 8192, "stream": true, "messages": messages });
+        let mut body =
+            json!({ "model": MODEL, "max_tokens": 8192, "stream": true, "messages": messages });
         if let Some(tools) = tools {
             body["tools"] = tools.clone();
         }
@@ -56,14 +59,18 @@ impl Wire {
 
     pub(crate) fn user(self, text: &str) -> Value {
         match self {
-            Self::Anthropic => json!({ "role": "user", "content": [{ "type": "text", "text": text }] }),
+            Self::Anthropic => {
+                json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+            }
             Self::OpenAi => json!({ "role": "user", "content": text }),
         }
     }
 
     pub(crate) fn assistant(self, text: &str, asked: Option<&ToolRequest>) -> Value {
         match (self, asked) {
-            (Self::Anthropic, None) => json!({ "role": "assistant", "content": [{ "type": "text", "text": text }] }),
+            (Self::Anthropic, None) => {
+                json!({ "role": "assistant", "content": [{ "type": "text", "text": text }] })
+            }
             (Self::Anthropic, Some(ToolRequest { id, name, input })) => {
                 let input: Value = serde_json::from_str(input).unwrap();
                 json!({ "role": "assistant", "content": [{ "type": "text", "text": text }, { "type": "tool_use", "id": id, "name": name, "input": input }] })
@@ -77,7 +84,9 @@ impl Wire {
 
     pub(crate) fn result(self, id: &str, result: &str) -> Value {
         match self {
-            Self::Anthropic => json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": id, "content": result }] }),
+            Self::Anthropic => {
+                json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": id, "content": result }] })
+            }
             Self::OpenAi => json!({ "role": "tool", "tool_call_id": id, "content": result }),
         }
     }
@@ -126,7 +135,11 @@ fn anthropic(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
             if let Some(Block { kind, id, name }) = event.content_block
                 && kind == "tool_use"
             {
-                reply.tool = Some(ToolRequest { id, name, input: String::new() });
+                reply.tool = Some(ToolRequest {
+                    id,
+                    name,
+                    input: String::new(),
+                });
             }
             None
         }
@@ -183,7 +196,11 @@ fn openai(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
     let chunk: Chunk = serde_json::from_slice(data).unwrap();
     let delta = chunk.choices.into_iter().next()?.delta;
     for call in delta.tool_calls {
-        let tool = reply.tool.get_or_insert_with(|| ToolRequest { id: String::new(), name: String::new(), input: String::new() });
+        let tool = reply.tool.get_or_insert_with(|| ToolRequest {
+            id: String::new(),
+            name: String::new(),
+            input: String::new(),
+        });
         tool.id.push_str(&call.id.unwrap_or_default());
         tool.name.push_str(&call.function.name.unwrap_or_default());
         tool.input.push_str(&call.function.arguments);

@@ -25,7 +25,9 @@ pub(crate) mod process;
 #[path = "../support/scripted.rs"]
 pub(crate) mod scripted;
 
-use callboard::chat::{ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock};
+use callboard::chat::{
+    ContentBlock, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
+};
 
 /// Turns of one conversation before a new one replaces it, so that the history stays short.
 pub(crate) const TURNS_EACH: usize = 10;
@@ -71,7 +73,15 @@ pub(crate) fn result() -> String {
 
 /// The history that every conversation begins with: 4 × 1 KB.
 pub(crate) fn history() -> Vec<Message> {
-    (0..4).map(|n| if n % 2 == 0 { Message::user("u".repeat(1000)) } else { Message::assistant("a".repeat(1000)) }).collect()
+    (0..4)
+        .map(|n| {
+            if n % 2 == 0 {
+                Message::user("u".repeat(1000))
+            } else {
+                Message::assistant("a".repeat(1000))
+            }
+        })
+        .collect()
 }
 
 /// The messages of `turns` earlier turns whose tool returned `result`.
@@ -79,11 +89,24 @@ pub(crate) fn turns_before(turns: usize, result: &str) -> Vec<Message> {
     let mut messages = history();
     for turn in 0..turns {
         let id = format!("call_{turn}");
-        let call =
-            ContentBlock::ToolUse(ToolUseBlock { id: id.clone(), name: TOOL.into(), input: RawJson::from_text(arguments()).unwrap() });
-        let result = ToolResultBlock { tool_use_id: id, content: ToolResultContent::Text(result.to_owned()), is_error: false };
+        let call = ContentBlock::ToolUse(ToolUseBlock {
+            id: id.clone(),
+            name: TOOL.into(),
+            input: RawJson::from_text(arguments()).unwrap(),
+        });
+        let result = ToolResultBlock {
+            tool_use_id: id,
+            content: ToolResultContent::Text(result.to_owned()),
+            is_error: false,
+        };
         messages.push(Message::user(format!("{turn:>5} {}", "p".repeat(194))));
-        messages.push(Message::new(Role::Assistant, &[ContentBlock::text("word".repeat(32)), call]).unwrap());
+        messages.push(
+            Message::new(
+                Role::Assistant,
+                &[ContentBlock::text("word".repeat(32)), call],
+            )
+            .unwrap(),
+        );
         messages.push(Message::tool_results([result], []));
         messages.push(Message::assistant("word".repeat(64)));
     }

@@ -17,7 +17,9 @@ const ASKED: &str = "model-server";
 /// Serves if this process was started as the model server. Call it first in `main`.
 pub(crate) fn serve_if_asked() -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [asked, latency_ms, tool_calls] = arguments.as_slice() else { return false };
+    let [asked, latency_ms, tool_calls] = arguments.as_slice() else {
+        return false;
+    };
     if asked != ASKED {
         return false;
     }
@@ -31,7 +33,9 @@ pub(crate) fn serve_if_asked() -> bool {
     runtime().block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("http://{}", listener.local_addr().unwrap());
-        mock_model::serve(listener, settings, CancellationToken::new()).await.unwrap();
+        mock_model::serve(listener, settings, CancellationToken::new())
+            .await
+            .unwrap();
     });
     true
 }
@@ -47,11 +51,20 @@ impl Server {
     /// `latency`.
     pub(crate) fn start(latency: Duration, tool_calls: u32) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([ASKED, &latency.as_millis().to_string(), &tool_calls.to_string()]);
+        command.args([
+            ASKED,
+            &latency.as_millis().to_string(),
+            &tool_calls.to_string(),
+        ]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, address: line.trim().to_owned() }
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Self {
+            child,
+            address: line.trim().to_owned(),
+        }
     }
 
     /// The base URL for a wire, as the official SDKs write it.

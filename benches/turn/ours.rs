@@ -14,7 +14,10 @@ use callboard::{
     chat::{ModelRequest, Usage},
     limits::Limits,
     policy::{Budget, Price, Prices},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, SessionBackend, ToolContext, ToolSpec, TypedTool, erased},
+    ports::{
+        BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, SessionBackend,
+        ToolContext, ToolSpec, TypedTool, erased,
+    },
     providers::{Anthropic, OpenAi},
     storage::MemoryEvents,
     stream::EventKind,
@@ -67,7 +70,12 @@ pub(crate) fn limits() -> Limits {
 pub(crate) fn builder() -> HostBuilder<Host> {
     let budget = Budget::default().with_tokens(u64::MAX / 4).with_usd(1e9);
     let prices = Prices::default().with(MODEL, Price::per_million(3.0, 15.0).unwrap());
-    let builder = Host::builder().model(MODEL).prices(prices).budget(budget).tenant_budget(budget).limits(limits());
+    let builder = Host::builder()
+        .model(MODEL)
+        .prices(prices)
+        .budget(budget)
+        .tenant_budget(budget)
+        .limits(limits());
     builder.tools([erased(NoOp)])
 }
 
@@ -80,10 +88,17 @@ impl<P: LlmProvider> LlmProvider for Wide<P> {
     }
 
     fn capabilities(&self, model: &str) -> Capabilities {
-        Capabilities { context_window: u32::MAX, ..self.0.capabilities(model) }
+        Capabilities {
+            context_window: u32::MAX,
+            ..self.0.capabilities(model)
+        }
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         self.0.stream(request, cancel)
     }
 }
@@ -93,44 +108,91 @@ pub(crate) fn provider(wire: Wire, url: &str) -> Arc<dyn LlmProvider> {
     const KEY: &str = "sk-test-not-a-real-key";
     match wire {
         Wire::Anthropic => Arc::new(Wide(Anthropic::builder(KEY).base_url(url).build().unwrap())),
-        Wire::OpenAi => Arc::new(Wide(OpenAi::builder().api_key(KEY).base_url(url).build().unwrap())),
+        Wire::OpenAi => Arc::new(Wide(
+            OpenAi::builder()
+                .api_key(KEY)
+                .base_url(url)
+                .build()
+                .unwrap(),
+        )),
     }
 }
 
 /// Builds a host on a provider and a journal.
-pub(crate) async fn host(provider: Arc<dyn LlmProvider>, sessions: Arc<dyn SessionBackend>) -> Host {
-    builder().shared_provider(provider).shared_sessions(sessions).build().await.unwrap()
+pub(crate) async fn host(
+    provider: Arc<dyn LlmProvider>,
+    sessions: Arc<dyn SessionBackend>,
+) -> Host {
+    builder()
+        .shared_provider(provider)
+        .shared_sessions(sessions)
+        .build()
+        .await
+        .unwrap()
 }
 
 /// The model of the reference turn, in this process.
 pub(crate) fn model() -> Arc<dyn LlmProvider> {
-    let usage = Usage { input_uncached: 1200, output: 70, ..Usage::default() };
+    let usage = Usage {
+        input_uncached: 1200,
+        output: 70,
+        ..Usage::default()
+    };
     let arguments: serde_json::Value = serde_json::from_str(&super::arguments()).unwrap();
-    let first = Reply::text("word".repeat(32)).chunks(32).and_tool(TOOL, &arguments).usage(usage);
+    let first = Reply::text("word".repeat(32))
+        .chunks(32)
+        .and_tool(TOOL, &arguments)
+        .usage(usage);
     let second = Reply::text("word".repeat(64)).chunks(64).usage(usage);
     Arc::new(scripted::answering(move |request| {
-        let answers_tool = request.messages.last().is_some_and(|message| !message.tool_result_ids().is_empty());
-        if answers_tool { second.clone() } else { first.clone() }
+        let answers_tool = request
+            .messages
+            .last()
+            .is_some_and(|message| !message.tool_result_ids().is_empty());
+        if answers_tool {
+            second.clone()
+        } else {
+            first.clone()
+        }
     }))
 }
 
 /// A host in this process with its journal in memory.
 pub(crate) async fn in_process() -> Host {
-    let limits = Limits { ring_age: Duration::from_secs(1), ..limits() };
-    builder().shared_provider(model()).limits(limits).build().await.unwrap()
+    let limits = Limits {
+        ring_age: Duration::from_secs(1),
+        ..limits()
+    };
+    builder()
+        .shared_provider(model())
+        .limits(limits)
+        .build()
+        .await
+        .unwrap()
 }
 
 /// A host whose journal and event store keep nothing.
 pub(crate) async fn forgetful() -> Host {
     let events = MemoryEvents::new(64 * 1024, Duration::from_millis(300));
-    builder().shared_provider(model()).sessions(super::forgetful::Forgetful).events(events).build().await.unwrap()
+    builder()
+        .shared_provider(model())
+        .sessions(super::forgetful::Forgetful)
+        .events(events)
+        .build()
+        .await
+        .unwrap()
 }
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
 /// Creates a conversation, with or without a history.
-pub(crate) async fn conversation(host: &Host, history: Vec<callboard::chat::Message>) -> ConversationHandle {
-    let conversation = host.tenant("bench").conversation(format!("c-{}", NAMES.fetch_add(1, Ordering::Relaxed)));
+pub(crate) async fn conversation(
+    host: &Host,
+    history: Vec<callboard::chat::Message>,
+) -> ConversationHandle {
+    let conversation = host
+        .tenant("bench")
+        .conversation(format!("c-{}", NAMES.fetch_add(1, Ordering::Relaxed)));
     if !history.is_empty() {
         conversation.import(history).await.unwrap();
     }
@@ -147,7 +209,12 @@ pub(crate) async fn turn(conversation: &ConversationHandle) {
         }
     }
     let end = reply.outcome().await.unwrap();
-    assert_eq!((end.text.len(), bytes), (64 * 4, (32 + 64) * 4), "{:?}", end.error);
+    assert_eq!(
+        (end.text.len(), bytes),
+        (64 * 4, (32 + 64) * 4),
+        "{:?}",
+        end.error
+    );
 }
 
 /// Runs `total` turns in `at_once` concurrent conversations, each of which is replaced after `each`
@@ -159,7 +226,11 @@ pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) 
         tokio::spawn(async move {
             for _ in 0..lives {
                 // With one turn per conversation, each turn is a first one.
-                let history = if each == 1 { Vec::new() } else { super::history() };
+                let history = if each == 1 {
+                    Vec::new()
+                } else {
+                    super::history()
+                };
                 let conversation = conversation(&host, history).await;
                 for _ in 0..each {
                     turn(&conversation).await;
@@ -177,7 +248,11 @@ pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) 
 pub(crate) async fn idle(host: &Host, count: usize, with_history: bool) {
     for chunk in (0..count).collect::<Vec<_>>().chunks(64) {
         let talks = chunk.iter().map(|_| async {
-            let history = if with_history { super::history() } else { Vec::new() };
+            let history = if with_history {
+                super::history()
+            } else {
+                Vec::new()
+            };
             turn(&conversation(host, history).await).await;
         });
         futures_util::future::join_all(talks).await;

@@ -39,7 +39,11 @@ pub(super) fn provider_entries(
     redactor: &Redactor,
 ) -> Result<ProviderEntries, AppError> {
     let mut entries = ProviderEntries::new();
-    let mut wanted: Vec<Option<String>> = config.providers.iter().map(|provider| Some(provider.name.clone())).collect();
+    let mut wanted: Vec<Option<String>> = config
+        .providers
+        .iter()
+        .map(|provider| Some(provider.name.clone()))
+        .collect();
     wanted.extend(config.tenants.iter().map(|tenant| tenant.provider.clone()));
     wanted.extend(extra);
     wanted.push(None);
@@ -48,24 +52,42 @@ pub(super) fn provider_entries(
         if entries.contains_key(&chosen.name) {
             continue;
         }
-        wanted.extend(chosen.fallback.iter().map(|fallback| Some(fallback.provider.clone())));
+        wanted.extend(
+            chosen
+                .fallback
+                .iter()
+                .map(|fallback| Some(fallback.provider.clone())),
+        );
         entries.insert(chosen.name.clone(), provider_entry(chosen, redactor)?);
     }
     Ok(entries)
 }
 
 fn provider_entry(chosen: &ProviderConfig, redactor: &Redactor) -> Result<ProviderEntry, AppError> {
-    let base_url = chosen.base_url.clone().or_else(|| usual_base_url(chosen.kind));
+    let base_url = chosen
+        .base_url
+        .clone()
+        .or_else(|| usual_base_url(chosen.kind));
     let key = chosen.key()?.map(|secret| secret.expose().to_owned());
-    let provider = build(chosen.kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
-        Some(error) => AppError::Provider { name: chosen.name.clone(), error },
-        None => AppError::BaseUrlWithoutProvider,
-    })?;
+    let provider =
+        build(chosen.kind, key, base_url, chosen.shows.as_deref()).map_err(
+            |error| match error {
+                Some(error) => AppError::Provider {
+                    name: chosen.name.clone(),
+                    error,
+                },
+                None => AppError::BaseUrlWithoutProvider,
+            },
+        )?;
     let model = chosen.model.clone().unwrap_or_else(|| match chosen.kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
     });
-    Ok(ProviderEntry { config: chosen.clone(), provider: masked(provider, redactor), model })
+    Ok(ProviderEntry {
+        config: chosen.clone(),
+        provider: masked(provider, redactor),
+        model,
+    })
 }
 
 impl ProviderEntry {
@@ -73,7 +95,10 @@ impl ProviderEntry {
         let fallback = self.config.fallback.as_ref().and_then(|fallback| {
             let there = all.get(&fallback.provider)?;
             let model = fallback.model.as_ref().unwrap_or(&there.model);
-            Some(Fallback { gateway: fallback.provider.clone(), model: Arc::from(model.as_str()) })
+            Some(Fallback {
+                gateway: fallback.provider.clone(),
+                model: Arc::from(model.as_str()),
+            })
         });
         GatewayConfig {
             calls_max: self.config.concurrency.unwrap_or(usual.calls_max),
@@ -90,19 +115,44 @@ impl ProviderEntry {
 ///
 /// # Errors
 /// The host's error for a fallback.
-pub(super) fn add(host: &Host, entries: &ProviderEntries, before: &ProviderEntries) -> Result<(), AppError> {
-    let differs = |name: &String, entry: &ProviderEntry| before.get(name).is_none_or(|old| !old.config.is_same_gateway(&entry.config));
-    let mut left: Vec<(&String, &ProviderEntry)> = entries.iter().filter(|(name, entry)| differs(name, entry)).collect();
+pub(super) fn add(
+    host: &Host,
+    entries: &ProviderEntries,
+    before: &ProviderEntries,
+) -> Result<(), AppError> {
+    let differs = |name: &String, entry: &ProviderEntry| {
+        before
+            .get(name)
+            .is_none_or(|old| !old.config.is_same_gateway(&entry.config))
+    };
+    let mut left: Vec<(&String, &ProviderEntry)> = entries
+        .iter()
+        .filter(|(name, entry)| differs(name, entry))
+        .collect();
     while !left.is_empty() {
-        let waits = |entry: &ProviderEntry, left: &[(&String, &ProviderEntry)]| {
-            entry.config.fallback.as_ref().is_some_and(|fallback| left.iter().any(|(name, _)| **name == fallback.provider))
-        };
-        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(|(_, entry)| waits(entry, &left));
+        let waits =
+            |entry: &ProviderEntry, left: &[(&String, &ProviderEntry)]| {
+                entry.config.fallback.as_ref().is_some_and(|fallback| {
+                    left.iter().any(|(name, _)| **name == fallback.provider)
+                })
+            };
+        let (later, now): (Vec<_>, Vec<_>) = left
+            .iter()
+            .copied()
+            .partition(|(_, entry)| waits(entry, &left));
         // Only a cycle of fallbacks leaves `now` empty. The configuration refuses cycles, and the
         // host reports an error for one.
-        let now = if now.is_empty() { std::mem::take(&mut left) } else { now };
+        let now = if now.is_empty() {
+            std::mem::take(&mut left)
+        } else {
+            now
+        };
         for (name, entry) in now {
-            host.add_gateway(name.clone(), entry.provider.clone(), entry.gateway(host.gateway_config(), entries))?;
+            host.add_gateway(
+                name.clone(),
+                entry.provider.clone(),
+                entry.gateway(host.gateway_config(), entries),
+            )?;
         }
         left.retain(|(name, _)| later.iter().any(|(other, _)| other == name));
     }

@@ -23,7 +23,12 @@ pub(super) enum Agreed<'s> {
 
 /// Appends the workspace's instructions to the system prompt `base`, if they are agreed to.
 /// Otherwise adds the reason to `notes`.
-pub(super) fn added(base: String, workspace: &Path, agreed: Agreed<'_>, notes: &mut Vec<String>) -> String {
+pub(super) fn added(
+    base: String,
+    workspace: &Path,
+    agreed: Agreed<'_>,
+    notes: &mut Vec<String>,
+) -> String {
     let content = match read(workspace) {
         Ok(None) => return base,
         Ok(Some(content)) => content,
@@ -35,7 +40,9 @@ pub(super) fn added(base: String, workspace: &Path, agreed: Agreed<'_>, notes: &
     match agreed {
         Agreed::Operator(true) => {}
         Agreed::Operator(false) => {
-            notes.push("AGENTS.md of the workspace is not used: `project_instructions` is not set".into());
+            notes.push(
+                "AGENTS.md of the workspace is not used: `project_instructions` is not set".into(),
+            );
             return base;
         }
         Agreed::Person(store) => {
@@ -47,7 +54,10 @@ pub(super) fn added(base: String, workspace: &Path, agreed: Agreed<'_>, notes: &
         }
     }
     let text = String::from_utf8_lossy(&content.bytes);
-    format!("{base}\n\n# Project instructions (AGENTS.md)\n\n{}", text.trim())
+    format!(
+        "{base}\n\n# Project instructions (AGENTS.md)\n\n{}",
+        text.trim()
+    )
 }
 
 /// The instructions of a workspace and whether they are trusted; `None` if the file is missing or
@@ -58,16 +68,27 @@ pub(crate) fn instructions_of(workspace: &Path, store: &TrustStore) -> Option<Pr
 }
 
 fn file(workspace: &Path, content: &Content, store: &TrustStore) -> ProjectFile {
-    let path = if workspace == Path::new(".") { "AGENTS.md".into() } else { workspace.join("AGENTS.md") };
-    let standing = Place::of_file(&path).map_or(Standing::New, |place| store.standing(&place, &content.sha256));
+    let path = if workspace == Path::new(".") {
+        "AGENTS.md".into()
+    } else {
+        workspace.join("AGENTS.md")
+    };
+    let standing = Place::of_file(&path).map_or(Standing::New, |place| {
+        store.standing(&place, &content.sha256)
+    });
     ProjectFile::new(&path, ProjectKind::Instructions, standing)
 }
 
 /// The content of `AGENTS.md`; `None` if it is missing or blank.
 fn read(workspace: &Path) -> Result<Option<Content>, String> {
     let path = workspace.join("AGENTS.md");
-    let Ok(real) = path.canonicalize() else { return Ok(None) };
-    if !workspace.canonicalize().is_ok_and(|root| real.starts_with(root)) {
+    let Ok(real) = path.canonicalize() else {
+        return Ok(None);
+    };
+    if !workspace
+        .canonicalize()
+        .is_ok_and(|root| real.starts_with(root))
+    {
         return Err("it is a link out of the workspace".into());
     }
     match trust::file(&real, AGENTS_BYTES_MAX) {

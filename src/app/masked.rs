@@ -22,7 +22,10 @@ use crate::observe::{Redactor, redact::RedactingStream};
 
 /// Wraps a provider so that all of its text is masked.
 pub(super) fn masked(inner: Arc<dyn LlmProvider>, redactor: &Redactor) -> Arc<dyn LlmProvider> {
-    Arc::new(Masked { inner, redactor: redactor.clone() })
+    Arc::new(Masked {
+        inner,
+        redactor: redactor.clone(),
+    })
 }
 
 struct Masked {
@@ -43,18 +46,37 @@ impl LlmProvider for Masked {
         self.inner.capabilities(model)
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let inner = self.inner.stream(request, cancel).await.map_err(|error| of_error(error, &self.redactor))?;
+            let inner = self
+                .inner
+                .stream(request, cancel)
+                .await
+                .map_err(|error| of_error(error, &self.redactor))?;
             let redactor = self.redactor.clone();
             let text = self.redactor.stream();
             let thinking = self.redactor.stream();
-            Ok(Box::pin(Words { inner: Some(inner), redactor, text, thinking, failed: None }) as ModelStream)
+            Ok(Box::pin(Words {
+                inner: Some(inner),
+                redactor,
+                text,
+                thinking,
+                failed: None,
+            }) as ModelStream)
         })
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
-        Box::pin(async move { self.inner.count_tokens(request).await.map_err(|error| of_error(error, &self.redactor)) })
+        Box::pin(async move {
+            self.inner
+                .count_tokens(request)
+                .await
+                .map_err(|error| of_error(error, &self.redactor))
+        })
     }
 
     fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
@@ -78,17 +100,22 @@ impl Words {
         let mask = |text: &str| self.redactor.mask_exact(text);
         match event {
             ModelEvent::Text(text) => push(self.text.push(&text), ModelEvent::Text, out),
-            ModelEvent::Thinking(text) => push(self.thinking.push(&text), ModelEvent::Thinking, out),
+            ModelEvent::Thinking(text) => {
+                push(self.thinking.push(&text), ModelEvent::Thinking, out)
+            }
             ModelEvent::Block(mut block) => {
                 match &mut block {
                     ContentBlock::Text(text) => text.text = mask(&text.text),
-                    ContentBlock::Thinking(thinking) => thinking.thinking = mask(&thinking.thinking),
+                    ContentBlock::Thinking(thinking) => {
+                        thinking.thinking = mask(&thinking.thinking)
+                    }
                     ContentBlock::ToolUse(call) => {
                         let input = mask(call.input.as_str());
                         if input != call.input.as_str() {
                             // Keys occur within JSON strings, so the masked arguments are still
                             // JSON. If not, they become an empty object.
-                            call.input = RawJson::from_text(input).unwrap_or_else(|_| RawJson::empty_object());
+                            call.input = RawJson::from_text(input)
+                                .unwrap_or_else(|_| RawJson::empty_object());
                         }
                     }
                     ContentBlock::ToolResult(_) | ContentBlock::Other { .. } => {}
@@ -128,9 +155,13 @@ impl Stream for Words {
                 return Poll::Ready(Some(Err(error)));
             }
             let mut out = Vec::new();
-            let Some(inner) = &mut words.inner else { return Poll::Ready(None) };
+            let Some(inner) = &mut words.inner else {
+                return Poll::Ready(None);
+            };
             match ready!(inner.as_mut().poll_next(cx)) {
-                Some(Ok(events)) => events.into_iter().for_each(|event| words.take(event, &mut out)),
+                Some(Ok(events)) => events
+                    .into_iter()
+                    .for_each(|event| words.take(event, &mut out)),
                 Some(Err(error)) => {
                     words.failed = Some(of_error(error, &words.redactor));
                     words.release(&mut out);
@@ -164,8 +195,14 @@ mod tests {
     const OTHER: &str = "another\"key\\of-this-host-not-real";
 
     async fn events(reply: Reply) -> (Vec<ModelEvent>, Option<ProviderError>) {
-        let model = masked(Arc::new(ScriptedModel::replies([reply])), &Redactor::new([OTHER]));
-        let mut stream = match model.stream(example_request(), CancellationToken::new()).await {
+        let model = masked(
+            Arc::new(ScriptedModel::replies([reply])),
+            &Redactor::new([OTHER]),
+        );
+        let mut stream = match model
+            .stream(example_request(), CancellationToken::new())
+            .await
+        {
             Ok(stream) => stream,
             Err(error) => return (Vec::new(), Some(error)),
         };
@@ -181,19 +218,39 @@ mod tests {
     }
 
     fn text_of(events: &[ModelEvent]) -> String {
-        events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(&**text) } else { None }).collect()
+        events
+            .iter()
+            .filter_map(|event| {
+                if let ModelEvent::Text(text) = event {
+                    Some(&**text)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_repeats_another_configured_key_in_pieces_shows_none_of_it() {
         let said = format!("It is {OTHER}, I was given");
         for bytes in 1..said.len() {
-            let reply = Reply::text(&*said).chunk_bytes(bytes).chunk_delay(std::time::Duration::from_millis(1));
+            let reply = Reply::text(&*said)
+                .chunk_bytes(bytes)
+                .chunk_delay(std::time::Duration::from_millis(1));
 
             let (events, failed) = events(reply).await;
 
-            assert_eq!(text_of(&events), "It is [masked:1], I was given", "in pieces of {bytes}");
-            assert!(events.contains(&ModelEvent::Block(ContentBlock::text("It is [masked:1], I was given"))), "{events:?}");
+            assert_eq!(
+                text_of(&events),
+                "It is [masked:1], I was given",
+                "in pieces of {bytes}"
+            );
+            assert!(
+                events.contains(&ModelEvent::Block(ContentBlock::text(
+                    "It is [masked:1], I was given"
+                ))),
+                "{events:?}"
+            );
             assert_eq!(failed, None);
         }
     }
@@ -203,7 +260,9 @@ mod tests {
         let (events, _) = events(Reply::empty().and_tool("send", &json!({ "to": OTHER }))).await;
 
         let input = events.iter().find_map(|event| match event {
-            ModelEvent::Block(ContentBlock::ToolUse(call)) => Some(call.input.parse::<serde_json::Value>().unwrap()),
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => {
+                Some(call.input.parse::<serde_json::Value>().unwrap())
+            }
             _ => None,
         });
         assert_eq!(input, Some(json!({ "to": "[masked:1]" })));
@@ -211,13 +270,22 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_breaks_off_within_what_may_be_a_key_keeps_its_text() {
-        let broken = ProviderError::Connection { message: "reset".into() };
-        for (reply, error) in
-            [(Reply::text("so far another").then_fail(broken.clone()), Some(broken)), (Reply::text("so far another").then_cut(), None)]
-        {
+        let broken = ProviderError::Connection {
+            message: "reset".into(),
+        };
+        for (reply, error) in [
+            (
+                Reply::text("so far another").then_fail(broken.clone()),
+                Some(broken),
+            ),
+            (Reply::text("so far another").then_cut(), None),
+        ] {
             let (events, failed) = events(reply).await;
 
-            assert_eq!((text_of(&events).as_str(), failed), ("so far another", error));
+            assert_eq!(
+                (text_of(&events).as_str(), failed),
+                ("so far another", error)
+            );
         }
     }
 
@@ -225,11 +293,19 @@ mod tests {
     async fn errors_hold_neither_a_configured_key_nor_the_shape_of_one() {
         let shape = ["ghp_", "notarealkeynotarealkeynotarealkey0000"].concat();
         let json = serde_json::Value::from(OTHER);
-        for message in [format!("bad {OTHER}"), format!("bad {json}"), format!("bad {shape}"), format!("bad {}…", &OTHER[..20])] {
+        for message in [
+            format!("bad {OTHER}"),
+            format!("bad {json}"),
+            format!("bad {shape}"),
+            format!("bad {}…", &OTHER[..20]),
+        ] {
             let (_, failed) = events(Reply::error(ProviderError::Auth { message })).await;
 
             let text = failed.unwrap().to_string();
-            assert!(!text.contains("key") && !text.contains("notareal") && text.contains("bad "), "{text}");
+            assert!(
+                !text.contains("key") && !text.contains("notareal") && text.contains("bad "),
+                "{text}"
+            );
         }
     }
 }

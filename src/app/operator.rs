@@ -78,8 +78,21 @@ impl TenantOperator {
         stored: StoredTenants,
         reader: Reader,
     ) -> Self {
-        let state = Mutex::new(State { config, stored, entries: ProviderEntries::new(), served: BTreeMap::new() });
-        Self(Arc::new(Inner { host, keys: Keys::new(), folder, provisioner, reader, state, draining: Notify::new() }))
+        let state = Mutex::new(State {
+            config,
+            stored,
+            entries: ProviderEntries::new(),
+            served: BTreeMap::new(),
+        });
+        Self(Arc::new(Inner {
+            host,
+            keys: Keys::new(),
+            folder,
+            provisioner,
+            reader,
+            state,
+            draining: Notify::new(),
+        }))
     }
 
     /// The keys of all served tenants and of the operator.
@@ -102,7 +115,11 @@ impl TenantOperator {
         let config = state.config.clone();
         let stored = state.stored.clone();
         self.apply(&mut state, config, stored).await?;
-        Ok(state.served.values().flat_map(|served_tenant| served_tenant.setup.notes.clone()).collect())
+        Ok(state
+            .served
+            .values()
+            .flat_map(|served_tenant| served_tenant.setup.notes.clone())
+            .collect())
     }
 
     /// Ids of the served tenants.
@@ -118,13 +135,20 @@ impl TenantOperator {
             let config = (inner.reader)()?;
             config.check().map(|()| config)
         });
-        let mut config = read.await.map_err(|error| AppError::Tools(error.to_string()))??;
+        let mut config = read
+            .await
+            .map_err(|error| AppError::Tools(error.to_string()))??;
         let needs_restart = config.keep_restart_only(&state.config);
         let mut stored = self.with_pauses(&state);
         for tenant in &config.tenants {
             // A pause that the file sets or changes since the last load overrides one that was set
             // at run time.
-            let before = state.config.tenants.iter().find(|known| known.id == tenant.id).map(|known| known.paused);
+            let before = state
+                .config
+                .tenants
+                .iter()
+                .find(|known| known.id == tenant.id)
+                .map(|known| known.paused);
             if tenant.paused.is_some()
                 && before != Some(tenant.paused)
                 && let Some(known) = stored.tenants.get_mut(&tenant.id)
@@ -135,7 +159,10 @@ impl TenantOperator {
         self.write(&stored).await?;
         let before = state.stored.clone();
         match self.apply(&mut state, Arc::new(config), stored).await {
-            Ok(reloaded) => Ok(Reloaded { needs_restart, ..reloaded }),
+            Ok(reloaded) => Ok(Reloaded {
+                needs_restart,
+                ..reloaded
+            }),
             Err(error) => {
                 self.write(&before).await?;
                 Err(error)
@@ -149,7 +176,10 @@ impl TenantOperator {
         for (id, served_tenant) in &state.served {
             let paused = self.0.host.tenant(id).is_paused().unwrap_or_default();
             if paused != served_tenant.section.paused.unwrap_or_default()
-                || stored.tenants.get(id).is_some_and(|known| known.paused.is_some())
+                || stored
+                    .tenants
+                    .get(id)
+                    .is_some_and(|known| known.paused.is_some())
             {
                 stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
             }
@@ -160,10 +190,18 @@ impl TenantOperator {
     /// Makes the host serve the tenants of `config` and `stored`. Order: build everything that can
     /// fail, exchange it in the host (rolled back on an error), and only then remove tenants and
     /// publish the keys, which cannot fail. On an error, the previous state stays in effect.
-    async fn apply(&self, state: &mut State, config: Arc<Config>, stored: StoredTenants) -> Result<Reloaded, AppError> {
+    async fn apply(
+        &self,
+        state: &mut State,
+        config: Arc<Config>,
+        stored: StoredTenants,
+    ) -> Result<Reloaded, AppError> {
         let wanted = wanted(&config, &stored)?;
-        let entries =
-            provider_entries(&config, wanted.iter().map(|wanted| wanted.section.provider.clone()), self.0.provisioner.redactor())?;
+        let entries = provider_entries(
+            &config,
+            wanted.iter().map(|wanted| wanted.section.provider.clone()),
+            self.0.provisioner.redactor(),
+        )?;
         let changed = self.setups(state, &config, &wanted, &entries).await?;
         if let Err(error) = self.exchange(state, &entries, &changed).await {
             self.restore(state, &entries, &changed).await;
@@ -171,24 +209,50 @@ impl TenantOperator {
         }
         let mut reloaded = Reloaded::default();
         for id in changed.keys() {
-            let list = if state.served.contains_key(id) { &mut reloaded.changed } else { &mut reloaded.added };
+            let list = if state.served.contains_key(id) {
+                &mut reloaded.changed
+            } else {
+                &mut reloaded.added
+            };
             list.push(id.to_string());
         }
         let mut served = BTreeMap::new();
         for ConfiguredTenant { section, from_file } in wanted {
-            let before = state.served.remove(&section.id).map(|served_tenant| served_tenant.setup);
-            let Some(setup) = changed.get(&section.id).cloned().or(before) else { continue };
-            if let Err(error) = self.0.host.tenant(&section.id).pause(section.paused.unwrap_or_default()) {
+            let before = state
+                .served
+                .remove(&section.id)
+                .map(|served_tenant| served_tenant.setup);
+            let Some(setup) = changed.get(&section.id).cloned().or(before) else {
+                continue;
+            };
+            if let Err(error) = self
+                .0
+                .host
+                .tenant(&section.id)
+                .pause(section.paused.unwrap_or_default())
+            {
                 tracing::error!(%error, tenant = %section.id, "a tenant could not be paused or resumed");
             }
-            served.insert(section.id.clone(), ServedTenant { section, setup, from_file });
+            served.insert(
+                section.id.clone(),
+                ServedTenant {
+                    section,
+                    setup,
+                    from_file,
+                },
+            );
         }
         for id in state.served.keys() {
             self.0.host.remove_tenant(id);
             self.0.provisioner.servers().close_of(id).await;
             reloaded.removed.push(id.to_string());
         }
-        *state = State { config, stored, entries, served };
+        *state = State {
+            config,
+            stored,
+            entries,
+            served,
+        };
         self.publish_keys(state);
         Ok(reloaded)
     }
@@ -203,49 +267,94 @@ impl TenantOperator {
     ) -> Result<BTreeMap<TenantId, TenantSetup>, AppError> {
         let all = share_differs(&state.config, config);
         let moved = |section: &TenantSection| {
-            let name = config.choose(section.provider.as_deref()).map(|provider| provider.name.clone()).unwrap_or_default();
+            let name = config
+                .choose(section.provider.as_deref())
+                .map(|provider| provider.name.clone())
+                .unwrap_or_default();
             match (state.entries.get(&name), entries.get(&name)) {
-                (Some(old), Some(new)) => old.model != new.model || !old.config.is_same_gateway(&new.config),
+                (Some(old), Some(new)) => {
+                    old.model != new.model || !old.config.is_same_gateway(&new.config)
+                }
                 _ => true,
             }
         };
         let is_same = |section: &TenantSection| {
-            state.served.get(&section.id).is_some_and(|served_tenant| served_tenant.section.is_same_setup(section)) && !moved(section)
+            state
+                .served
+                .get(&section.id)
+                .is_some_and(|served_tenant| served_tenant.section.is_same_setup(section))
+                && !moved(section)
         };
-        let changed: Vec<TenantSection> =
-            wanted.iter().map(|wanted| &wanted.section).filter(|section| all || !is_same(section)).cloned().collect();
+        let changed: Vec<TenantSection> = wanted
+            .iter()
+            .map(|wanted| &wanted.section)
+            .filter(|section| all || !is_same(section))
+            .cloned()
+            .collect();
         let provisioner = self.0.provisioner.clone();
         let config = config.clone();
         let entries = entries.clone();
-        let of_servers = join_all(changed.iter().map(|section| provisioner.of_servers(&config, section))).await;
+        let of_servers = join_all(
+            changed
+                .iter()
+                .map(|section| provisioner.of_servers(&config, section)),
+        )
+        .await;
         let make = move || {
             let setup = |(section, of_servers): (TenantSection, McpTools)| {
-                Ok((section.id.clone(), provisioner.setup(&config, &section, &entries, of_servers)?))
+                Ok((
+                    section.id.clone(),
+                    provisioner.setup(&config, &section, &entries, of_servers)?,
+                ))
             };
             changed.into_iter().zip(of_servers).map(setup).collect()
         };
-        tokio::task::spawn_blocking(make).await.map_err(|error| AppError::Tools(error.to_string()))?
+        tokio::task::spawn_blocking(make)
+            .await
+            .map_err(|error| AppError::Tools(error.to_string()))?
     }
 
     /// Adds the gateways and setups to the host.
-    async fn exchange(&self, state: &State, entries: &ProviderEntries, changed: &BTreeMap<TenantId, TenantSetup>) -> Result<(), AppError> {
+    async fn exchange(
+        &self,
+        state: &State,
+        entries: &ProviderEntries,
+        changed: &BTreeMap<TenantId, TenantSetup>,
+    ) -> Result<(), AppError> {
         gateways::add(&self.0.host, entries, &state.entries)?;
         for (id, setup) in changed {
-            let named = |error| AppError::Tenant { id: id.clone(), error: Box::new(AppError::Build(error)) };
-            self.0.host.configure_tenant(id, setup.config.clone()).await.map_err(named)?;
+            let named = |error| AppError::Tenant {
+                id: id.clone(),
+                error: Box::new(AppError::Build(error)),
+            };
+            self.0
+                .host
+                .configure_tenant(id, setup.config.clone())
+                .await
+                .map_err(named)?;
         }
         Ok(())
     }
 
     /// Rolls back an exchange that failed half-way.
-    async fn restore(&self, state: &State, entries: &ProviderEntries, changed: &BTreeMap<TenantId, TenantSetup>) {
+    async fn restore(
+        &self,
+        state: &State,
+        entries: &ProviderEntries,
+        changed: &BTreeMap<TenantId, TenantSetup>,
+    ) {
         if let Err(error) = gateways::add(&self.0.host, &state.entries, entries) {
             tracing::error!(%error, "a gateway could not be restored");
         }
         for id in changed.keys() {
             match state.served.get(id) {
                 Some(served_tenant) => {
-                    if let Err(error) = self.0.host.configure_tenant(id, served_tenant.setup.config.clone()).await {
+                    if let Err(error) = self
+                        .0
+                        .host
+                        .configure_tenant(id, served_tenant.setup.config.clone())
+                        .await
+                    {
                         tracing::error!(%error, tenant = %id, "a tenant could not be restored");
                     }
                 }
@@ -258,18 +367,32 @@ impl TenantOperator {
     fn publish_keys(&self, state: &State) {
         let of = |served_tenant: &ServedTenant| {
             let id = served_tenant.section.id.clone();
-            let hashes: Vec<KeyHash> = served_tenant.section.key_sha256.iter().filter_map(|hash| hash.parse().ok()).collect();
+            let hashes: Vec<KeyHash> = served_tenant
+                .section
+                .key_sha256
+                .iter()
+                .filter_map(|hash| hash.parse().ok())
+                .collect();
             hashes.into_iter().map(move |hash| (id.clone(), hash))
         };
         self.0.keys.replace(state.served.values().flat_map(of));
-        self.0.keys.set_admin(state.config.admin_key_sha256.as_ref().and_then(|hash| hash.parse().ok()));
+        self.0.keys.set_admin(
+            state
+                .config
+                .admin_key_sha256
+                .as_ref()
+                .and_then(|hash| hash.parse().ok()),
+        );
     }
 
     async fn write(&self, stored: &StoredTenants) -> Result<(), AppError> {
         let inner = self.0.clone();
         let stored = stored.clone();
         let write = tokio::task::spawn_blocking(move || inner.folder.write(&stored));
-        write.await.map_err(|error| AppError::Tools(error.to_string()))?.map_err(AppError::StoredTenants)
+        write
+            .await
+            .map_err(|error| AppError::Tools(error.to_string()))?
+            .map_err(AppError::StoredTenants)
     }
 }
 
@@ -279,20 +402,35 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
     for section in &config.tenants {
         let mut section = section.clone();
         if let Some(known) = stored.tenants.get(&section.id) {
-            section.key_sha256.retain(|hash| !known.replaced_sha256.contains(hash));
+            section
+                .key_sha256
+                .retain(|hash| !known.replaced_sha256.contains(hash));
             add(&mut section, known);
         }
-        all.push(ConfiguredTenant { section, from_file: true });
+        all.push(ConfiguredTenant {
+            section,
+            from_file: true,
+        });
     }
     for (id, known) in &stored.tenants {
-        if config.tenants.iter().any(|tenant| tenant.id == *id) || (known.generated && !config.tenants.is_empty()) {
+        if config.tenants.iter().any(|tenant| tenant.id == *id)
+            || (known.generated && !config.tenants.is_empty())
+        {
             continue;
         }
-        let Some(mut section) = section_of(id, known)? else { continue };
-        let named = |error: ConfigError| AppError::Tenant { id: id.clone(), error: Box::new(error.into()) };
+        let Some(mut section) = section_of(id, known)? else {
+            continue;
+        };
+        let named = |error: ConfigError| AppError::Tenant {
+            id: id.clone(),
+            error: Box::new(error.into()),
+        };
         config.check_tenant(&section).map_err(named)?;
         add(&mut section, known);
-        all.push(ConfiguredTenant { section, from_file: false });
+        all.push(ConfiguredTenant {
+            section,
+            from_file: false,
+        });
     }
     Ok(all)
 }
@@ -302,8 +440,13 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
 fn section_of(id: &TenantId, known: &StoredTenant) -> Result<Option<TenantSection>, AppError> {
     match &known.settings {
         Some(settings) => {
-            let named = |error: ConfigError| AppError::Tenant { id: id.clone(), error: Box::new(error.into()) };
-            TenantSection::from_json(id, settings).map(Some).map_err(named)
+            let named = |error: ConfigError| AppError::Tenant {
+                id: id.clone(),
+                error: Box::new(error.into()),
+            };
+            TenantSection::from_json(id, settings)
+                .map(Some)
+                .map_err(named)
         }
         None if known.generated => Ok(Some(TenantSection::new(id.clone()))),
         None => Ok(None),
@@ -311,7 +454,12 @@ fn section_of(id: &TenantId, known: &StoredTenant) -> Result<Option<TenantSectio
 }
 
 fn add(section: &mut TenantSection, known: &StoredTenant) {
-    let fresh = known.key_sha256.iter().filter(|hash| !section.key_sha256.contains(hash)).cloned().collect::<Vec<_>>();
+    let fresh = known
+        .key_sha256
+        .iter()
+        .filter(|hash| !section.key_sha256.contains(hash))
+        .cloned()
+        .collect::<Vec<_>>();
     section.key_sha256.extend(fresh);
     section.paused = known.paused.or(section.paused);
 }
@@ -321,7 +469,11 @@ fn add(section: &mut TenantSection, known: &StoredTenant) {
 pub(super) fn generated(stored: &mut StoredTenants, id: TenantId) -> String {
     let key = new_key();
     let hash = KeyHash::from_key(&key).to_string();
-    let tenant = StoredTenant { key_sha256: BTreeSet::from([hash]), generated: true, ..StoredTenant::default() };
+    let tenant = StoredTenant {
+        key_sha256: BTreeSet::from([hash]),
+        generated: true,
+        ..StoredTenant::default()
+    };
     stored.tenants.insert(id, tenant);
     key
 }
@@ -331,7 +483,9 @@ fn is_temporary(error: &AppError) -> bool {
     matches!(
         error,
         AppError::StoredTenants(
-            StoredTenantsError::Folder { .. } | StoredTenantsError::Unwritable { .. } | StoredTenantsError::Unreadable { .. }
+            StoredTenantsError::Folder { .. }
+                | StoredTenantsError::Unwritable { .. }
+                | StoredTenantsError::Unreadable { .. }
         )
     )
 }

@@ -39,7 +39,10 @@ pub(crate) struct Resumed {
 ///
 /// # Errors
 /// The store's error.
-pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Result<Vec<Scope>, StoreError> {
+pub(super) async fn left_behind(
+    host: &Host,
+    tenants: &BTreeSet<TenantId>,
+) -> Result<Vec<Scope>, StoreError> {
     let mut left = Vec::new();
     for tenant in tenants {
         left.extend(crate::http::left_behind(host, tenant).await?);
@@ -55,20 +58,44 @@ pub(super) async fn left_behind(host: &Host, tenants: &BTreeSet<TenantId>) -> Re
 ///
 /// # Cancel safety
 /// Conversations that were activated stay active; the next call finds the others again.
-pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
+pub(crate) async fn resume_interrupted(
+    host: &Host,
+    tenants: &BTreeSet<TenantId>,
+    left_behind: Vec<Scope>,
+) -> Result<Resumed, StoreError> {
     let single_calls: BTreeSet<Scope> = left_behind.iter().cloned().collect();
-    let erased: Vec<bool> = stream::iter(left_behind).map(|scope| erase(host, scope)).buffer_unordered(AT_ONCE).collect().await;
+    let erased: Vec<bool> = stream::iter(left_behind)
+        .map(|scope| erase(host, scope))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
     let erased = erased.into_iter().filter(|erased| *erased).count();
     let mut after = None;
-    let mut resumed = Resumed { erased, ..Resumed::default() };
+    let mut resumed = Resumed {
+        erased,
+        ..Resumed::default()
+    };
     loop {
-        let page: Vec<Scope> = host.ports().sessions.list_open(Open::Running, None, after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(resumed) };
+        let page: Vec<Scope> = host
+            .ports()
+            .sessions
+            .list_open(Open::Running, None, after, PAGE)
+            .await?;
+        let Some(last) = page.last() else {
+            return Ok(resumed);
+        };
         after = Some(last.clone());
-        let page = page.into_iter().filter(|scope| !single_calls.contains(scope)); // One that could not be erased is tried again by the next start.
-        let (ours, others): (Vec<Scope>, Vec<Scope>) = page.partition(|scope| tenants.contains(&scope.tenant));
+        let page = page
+            .into_iter()
+            .filter(|scope| !single_calls.contains(scope)); // One that could not be erased is tried again by the next start.
+        let (ours, others): (Vec<Scope>, Vec<Scope>) =
+            page.partition(|scope| tenants.contains(&scope.tenant));
         resumed.left += others.len();
-        let woken: Vec<bool> = stream::iter(ours).map(|scope| wake(host, scope)).buffer_unordered(AT_ONCE).collect().await;
+        let woken: Vec<bool> = stream::iter(ours)
+            .map(|scope| wake(host, scope))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
         let well = woken.iter().filter(|well| **well).count();
         resumed.woken += well;
         resumed.failed += woken.len() - well;
@@ -77,7 +104,11 @@ pub(crate) async fn resume_interrupted(host: &Host, tenants: &BTreeSet<TenantId>
 
 async fn wake(host: &Host, scope: Scope) -> bool {
     tokio::time::sleep(JITTER.mul_f64(SystemEntropy.fraction())).await;
-    let woken = host.tenant(&scope.tenant).conversation(&scope.conversation).resume().await;
+    let woken = host
+        .tenant(&scope.tenant)
+        .conversation(&scope.conversation)
+        .resume()
+        .await;
     if let Err(error) = &woken {
         tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "an open round could not be resumed");
     }
@@ -85,7 +116,11 @@ async fn wake(host: &Host, scope: Scope) -> bool {
 }
 
 async fn erase(host: &Host, scope: Scope) -> bool {
-    let erased = host.tenant(&scope.tenant).conversation(&scope.conversation).delete().await;
+    let erased = host
+        .tenant(&scope.tenant)
+        .conversation(&scope.conversation)
+        .delete()
+        .await;
     if let Err(error) = &erased {
         tracing::warn!(%error, tenant = %scope.tenant, conversation = %scope.conversation, "the conversation of a single call could not be erased");
     }
@@ -109,23 +144,52 @@ mod tests {
     #[tokio::test]
     async fn what_single_calls_left_behind_is_erased_and_other_open_rounds_are_taken_up() {
         let store: Arc<dyn SessionBackend> = Arc::new(MemorySessions::new());
-        let first = Host::builder().provider(ScriptedModel::always(Reply::stall())).shared_sessions(store.clone()).build().await.unwrap();
+        let first = Host::builder()
+            .provider(ScriptedModel::always(Reply::stall()))
+            .shared_sessions(store.clone())
+            .build()
+            .await
+            .unwrap();
         let single = format!("openai-{}", "0a".repeat(16));
         let ids = [single.as_str(), "openai-mine", "support"];
         for id in ids {
-            drop(first.tenant("acme").conversation(id).send("Hi").await.unwrap());
+            drop(
+                first
+                    .tenant("acme")
+                    .conversation(id)
+                    .send("Hi")
+                    .await
+                    .unwrap(),
+            );
         }
         let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
-        let of = |id: &str| Scope::new(TenantId::new("acme").unwrap(), ConversationId::new(id).unwrap());
+        let of = |id: &str| {
+            Scope::new(
+                TenantId::new("acme").unwrap(),
+                ConversationId::new(id).unwrap(),
+            )
+        };
         // As after a crash: a second host opens what the first one stored.
         let model = Arc::new(ScriptedModel::always(Reply::text("taken up")));
-        let second = Host::builder().shared_provider(model.clone()).shared_sessions(store.clone()).build().await.unwrap();
+        let second = Host::builder()
+            .shared_provider(model.clone())
+            .shared_sessions(store.clone())
+            .build()
+            .await
+            .unwrap();
 
         let left = left_behind(&second, &tenants).await.unwrap();
         assert_eq!(left, [of(&single)]);
         let resumed = resume_interrupted(&second, &tenants, left).await.unwrap();
 
-        assert_eq!(resumed, Resumed { woken: 2, erased: 1, ..Resumed::default() });
+        assert_eq!(
+            resumed,
+            Resumed {
+                woken: 2,
+                erased: 1,
+                ..Resumed::default()
+            }
+        );
         assert_eq!(store.head(&of(&single)).await.unwrap(), Head::default());
         model.until(|counts| counts.started >= 2).await;
         assert!(store.head(&of("openai-mine")).await.unwrap() != Head::default());

@@ -50,7 +50,11 @@ pub(crate) enum Single {
 ///
 /// # Errors
 /// An invalid configuration, or a resource that is not available.
-pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) -> Result<Serving, AppError> {
+pub(crate) async fn serving(
+    config: Config,
+    reader: Reader,
+    redactor: Redactor,
+) -> Result<Serving, AppError> {
     config.check()?;
     let folder = DataFolder::take(&config.data_dir)?;
     let mut stored = folder.read()?;
@@ -85,24 +89,57 @@ pub(crate) async fn serving(config: Config, reader: Reader, redactor: Redactor) 
         .build()
         .await?;
 
-    let operator = TenantOperator::new(host.clone(), folder, provisioner, Arc::new(config), stored, reader);
+    let operator = TenantOperator::new(
+        host.clone(),
+        folder,
+        provisioner,
+        Arc::new(config),
+        stored,
+        reader,
+    );
     notes.extend(operator.open().await?);
     let store = sessions.path().map(ToOwned::to_owned);
     let left_behind = left_behind(&host, &operator.tenants().await).await;
-    let left_behind = left_behind.map_err(|error| AppError::Store { path: store.clone().unwrap_or_default(), error })?;
-    Ok(Serving { host, operator, provider: chosen, model: entry.model, store, notes, single, left_behind })
+    let left_behind = left_behind.map_err(|error| AppError::Store {
+        path: store.clone().unwrap_or_default(),
+        error,
+    })?;
+    Ok(Serving {
+        host,
+        operator,
+        provider: chosen,
+        model: entry.model,
+        store,
+        notes,
+        single,
+        left_behind,
+    })
 }
 
 /// Adds the tenant of a host without configured tenants, unless an earlier start did.
-fn single(config: &Config, stored: &mut super::stored_tenants::StoredTenants) -> Result<Option<Single>, AppError> {
+fn single(
+    config: &Config,
+    stored: &mut super::stored_tenants::StoredTenants,
+) -> Result<Option<Single>, AppError> {
     if !config.tenants.is_empty() {
         return Ok(None);
     }
     let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
-    if stored.tenants.get(&tenant).is_some_and(|known| known.generated) {
-        return Ok(Some(Single::Known { tenant, file: super::stored_tenants_file(&config.data_dir) }));
+    if stored
+        .tenants
+        .get(&tenant)
+        .is_some_and(|known| known.generated)
+    {
+        return Ok(Some(Single::Known {
+            tenant,
+            file: super::stored_tenants_file(&config.data_dir),
+        }));
     }
-    if stored.tenants.values().any(|known| known.settings.is_some()) {
+    if stored
+        .tenants
+        .values()
+        .any(|known| known.settings.is_some())
+    {
         return Ok(None);
     }
     let key = operator::generated(stored, tenant.clone());
@@ -114,7 +151,11 @@ impl Serving {
     ///
     /// # Errors
     /// The store's error.
-    pub(crate) async fn resume(host: &Host, operator: &TenantOperator, left_behind: Vec<Scope>) -> Result<Resumed, StoreError> {
+    pub(crate) async fn resume(
+        host: &Host,
+        operator: &TenantOperator,
+        left_behind: Vec<Scope>,
+    ) -> Result<Resumed, StoreError> {
         resume_interrupted(host, &operator.tenants().await, left_behind).await
     }
 }

@@ -29,14 +29,25 @@ impl Skills {
     /// # Errors
     /// [`AppError::Skills`]: the path is missing or is not a folder.
     pub(super) fn open(config: &Config, path: &Path) -> Result<Self, AppError> {
-        let folder = SkillFolder::open(path).map_err(|error| AppError::Skills { path: path.to_owned(), reason: error.kind() })?;
-        let of_project = config.project_files().iter().any(|file| file.kind == ProjectKind::Skills && file.path == path);
-        Ok(Self { folder, agreement: of_project.then(|| config.trust().clone()) })
+        let folder = SkillFolder::open(path).map_err(|error| AppError::Skills {
+            path: path.to_owned(),
+            reason: error.kind(),
+        })?;
+        let of_project = config
+            .project_files()
+            .iter()
+            .any(|file| file.kind == ProjectKind::Skills && file.path == path);
+        Ok(Self {
+            folder,
+            agreement: of_project.then(|| config.trust().clone()),
+        })
     }
 
     /// Returns `read` if the folder still matches its agreement.
     async fn agreed<T>(&self, read: T) -> Result<T, SkillError> {
-        let Some(store) = self.agreement.clone() else { return Ok(read) };
+        let Some(store) = self.agreement.clone() else {
+            return Ok(read);
+        };
         let path = self.folder.path();
         let holds = move || {
             let tree = trust::tree(&path).ok()?;
@@ -45,7 +56,9 @@ impl Skills {
         };
         match tokio::task::spawn_blocking(holds).await {
             Ok(Some(())) => Ok(read),
-            Ok(None) | Err(_) => Err(SkillError::Unavailable { message: "the folder changed since it was trusted".into() }),
+            Ok(None) | Err(_) => Err(SkillError::Unavailable {
+                message: "the folder changed since it was trusted".into(),
+            }),
         }
     }
 }
@@ -73,18 +86,41 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("skills");
         std::fs::create_dir_all(path.join("greet")).unwrap();
-        let write = |text: &str| std::fs::write(path.join("greet/SKILL.md"), format!("---\ndescription: Greets.\n---\n{text}\n")).unwrap();
+        let write = |text: &str| {
+            std::fs::write(
+                path.join("greet/SKILL.md"),
+                format!("---\ndescription: Greets.\n---\n{text}\n"),
+            )
+            .unwrap()
+        };
         write("Say hello.");
         let store = TrustStore::new(Some(home.path().join("data")));
-        store.add(&Place::of_folder(&path).unwrap(), &trust::tree(&path).unwrap().sha256).unwrap();
-        let skills = Skills { folder: SkillFolder::open(&path).unwrap(), agreement: Some(store) };
+        store
+            .add(
+                &Place::of_folder(&path).unwrap(),
+                &trust::tree(&path).unwrap().sha256,
+            )
+            .unwrap();
+        let skills = Skills {
+            folder: SkillFolder::open(&path).unwrap(),
+            agreement: Some(store),
+        };
         let name = || SkillName::new("greet").unwrap();
-        assert!(skills.load(name(), LoadLevel::Instructions).await.is_ok() && skills.index().await.is_ok());
+        assert!(
+            skills.load(name(), LoadLevel::Instructions).await.is_ok()
+                && skills.index().await.is_ok()
+        );
 
         write("Say HOSTILE.");
 
-        let refused = skills.load(name(), LoadLevel::Instructions).await.unwrap_err();
-        assert!(refused.to_string().contains("changed since it was trusted"), "{refused}");
+        let refused = skills
+            .load(name(), LoadLevel::Instructions)
+            .await
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("changed since it was trusted"),
+            "{refused}"
+        );
         assert!(skills.index().await.is_err());
     }
 }

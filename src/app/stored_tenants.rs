@@ -27,13 +27,19 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoredTenantsError {
     #[error("the data folder {} cannot be used: {reason}", path.display())]
-    Folder { path: PathBuf, reason: io::ErrorKind },
+    Folder {
+        path: PathBuf,
+        reason: io::ErrorKind,
+    },
     #[error("the data folder {} is in use by another `callboard serve`", .0.display())]
     InUse(PathBuf),
     #[error("{} cannot be read: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
     #[error("{} cannot be written: {reason}", path.display())]
-    Unwritable { path: PathBuf, reason: io::ErrorKind },
+    Unwritable {
+        path: PathBuf,
+        reason: io::ErrorKind,
+    },
 }
 
 /// The content of the file.
@@ -70,7 +76,10 @@ pub(crate) struct StoredTenant {
 
 impl Default for StoredTenants {
     fn default() -> Self {
-        Self { version: VERSION, tenants: BTreeMap::new() }
+        Self {
+            version: VERSION,
+            tenants: BTreeMap::new(),
+        }
     }
 }
 
@@ -85,11 +94,21 @@ pub(crate) struct DataFolder {
 impl DataFolder {
     /// Locks the folder. A missing folder is created with access for this user only.
     pub(crate) fn take(path: &Path) -> Result<Self, StoredTenantsError> {
-        let failed = |error: io::Error| StoredTenantsError::Folder { path: path.to_owned(), reason: error.kind() };
+        let failed = |error: io::Error| StoredTenantsError::Folder {
+            path: path.to_owned(),
+            reason: error.kind(),
+        };
         private::make_folder(path).map_err(failed)?;
-        let lock = private::file().create(true).truncate(false).open(path.join("serve.lock")).map_err(failed)?;
+        let lock = private::file()
+            .create(true)
+            .truncate(false)
+            .open(path.join("serve.lock"))
+            .map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
             Err(fs::TryLockError::WouldBlock) => Err(StoredTenantsError::InUse(path.to_owned())),
             Err(fs::TryLockError::Error(error)) => Err(failed(error)),
         }
@@ -107,7 +126,10 @@ impl DataFolder {
     /// Replaces the file atomically, and returns when it is on disk.
     pub(crate) fn write(&self, stored: &StoredTenants) -> Result<(), StoredTenantsError> {
         let path = self.file();
-        let failed = |error: io::Error| StoredTenantsError::Unwritable { path: path.clone(), reason: error.kind() };
+        let failed = |error: io::Error| StoredTenantsError::Unwritable {
+            path: path.clone(),
+            reason: error.kind(),
+        };
         let text = serde_json::to_vec_pretty(stored).map_err(|error| failed(error.into()))?;
         private::replace(&path, &text).map_err(failed)
     }
@@ -121,14 +143,20 @@ pub(crate) fn stored_tenants_file(data_dir: &Path) -> PathBuf {
 /// Reads the file at `path`; a missing file is empty.
 pub(crate) fn read(path: &Path) -> Result<StoredTenants, StoredTenantsError> {
     use io::Read as _;
-    let failed = |reason: String| StoredTenantsError::Unreadable { path: path.to_owned(), reason };
+    let failed = |reason: String| StoredTenantsError::Unreadable {
+        path: path.to_owned(),
+        reason,
+    };
     let mut text = String::new();
     match File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredTenants::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(StoredTenants::default());
+        }
         Err(error) => return Err(failed(error.kind().to_string())),
     }
-    let stored: StoredTenants = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let stored: StoredTenants =
+        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
     if stored.version > VERSION {
         return Err(failed("it was written by a newer Callboard".into()));
     }
@@ -146,14 +174,23 @@ mod tests {
         let path = home.path().join("data");
         let folder = DataFolder::take(&path).unwrap();
         let mut stored = folder.read().unwrap();
-        let tenant = StoredTenant { paused: Some(true), key_sha256: BTreeSet::from(["ab".repeat(32)]), ..StoredTenant::default() };
-        stored.tenants.insert(TenantId::new("acme").unwrap(), tenant);
+        let tenant = StoredTenant {
+            paused: Some(true),
+            key_sha256: BTreeSet::from(["ab".repeat(32)]),
+            ..StoredTenant::default()
+        };
+        stored
+            .tenants
+            .insert(TenantId::new("acme").unwrap(), tenant);
 
         folder.write(&stored).unwrap();
 
         assert_eq!(folder.read().unwrap(), stored);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&stored_tenants_file(&path))), (0o700, 0o600));
+        assert_eq!(
+            (mode(&path), mode(&stored_tenants_file(&path))),
+            (0o700, 0o600)
+        );
     }
 
     #[test]
@@ -161,7 +198,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let first = DataFolder::take(home.path()).unwrap();
 
-        assert!(matches!(DataFolder::take(home.path()), Err(StoredTenantsError::InUse(_))));
+        assert!(matches!(
+            DataFolder::take(home.path()),
+            Err(StoredTenantsError::InUse(_))
+        ));
         drop(first);
         assert!(DataFolder::take(home.path()).is_ok());
     }
@@ -169,8 +209,15 @@ mod tests {
     #[test]
     fn a_newer_file_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
-        fs::write(stored_tenants_file(home.path()), r#"{"version":2,"tenants":{}}"#).unwrap();
+        fs::write(
+            stored_tenants_file(home.path()),
+            r#"{"version":2,"tenants":{}}"#,
+        )
+        .unwrap();
 
-        assert!(matches!(read(&stored_tenants_file(home.path())), Err(StoredTenantsError::Unreadable { .. })));
+        assert!(matches!(
+            read(&stored_tenants_file(home.path())),
+            Err(StoredTenantsError::Unreadable { .. })
+        ));
     }
 }

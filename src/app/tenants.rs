@@ -59,8 +59,14 @@ pub(super) struct TenantProvisioner {
 impl TenantProvisioner {
     /// Starts the threads of the process spawner.
     pub(super) fn start(config: &Config, redactor: Redactor) -> Result<Self, AppError> {
-        let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no commands can be started: {}", error.kind())))?;
-        Ok(Self { spawner, servers: mcp_pool(masker(config))?, redactor })
+        let spawner = Spawner::start().map_err(|error| {
+            AppError::Tools(format!("no commands can be started: {}", error.kind()))
+        })?;
+        Ok(Self {
+            spawner,
+            servers: mcp_pool(masker(config))?,
+            redactor,
+        })
     }
 
     /// Masks keys in the answers of providers.
@@ -82,19 +88,34 @@ impl TenantProvisioner {
         }
         let mut own = Vec::new();
         let mut of = McpTools::default();
-        for server in config.mcp.iter().filter(|server| wanted.has_of(&server.name)) {
+        for server in config
+            .mcp
+            .iter()
+            .filter(|server| wanted.has_of(&server.name))
+        {
             match of_tenant(server.clone(), &tenant.id, tenant.workspace.as_deref()) {
                 Some(server) => own.push(server),
-                None => of.notes.push(format!("{}: it needs a workspace, and the tenant has none", server.name)),
+                None => of.notes.push(format!(
+                    "{}: it needs a workspace, and the tenant has none",
+                    server.name
+                )),
             }
         }
         let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
         let (tools, notes) = mcp::tools(&own, &self.servers, &tenant.id, &pins).await;
         of.notes.extend(notes);
-        of.tools = tools.into_iter().filter(|tool| wanted.has(tool.spec().name())).collect();
+        of.tools = tools
+            .into_iter()
+            .filter(|tool| wanted.has(tool.spec().name()))
+            .collect();
         let is_there = |name: &str| of.tools.iter().any(|tool| tool.spec().name() == name);
-        let missing = wanted.0.into_iter().flatten().filter(|name| name.contains("__") && !is_there(name));
-        of.notes.extend(missing.map(|name| format!("there is no tool `{name}`")));
+        let missing = wanted
+            .0
+            .into_iter()
+            .flatten()
+            .filter(|name| name.contains("__") && !is_there(name));
+        of.notes
+            .extend(missing.map(|name| format!("there is no tool `{name}`")));
         of
     }
 
@@ -109,8 +130,12 @@ impl TenantProvisioner {
         entries: &ProviderEntries,
         of_servers: McpTools,
     ) -> Result<TenantSetup, AppError> {
-        let named = |error: AppError| AppError::Tenant { id: tenant.id.clone(), error: Box::new(error) };
-        self.make(config, tenant, entries, of_servers).map_err(named)
+        let named = |error: AppError| AppError::Tenant {
+            id: tenant.id.clone(),
+            error: Box::new(error),
+        };
+        self.make(config, tenant, entries, of_servers)
+            .map_err(named)
     }
 
     fn make(
@@ -121,7 +146,10 @@ impl TenantProvisioner {
         of_servers: McpTools,
     ) -> Result<TenantSetup, AppError> {
         let provider = config.choose(tenant.provider.as_deref())?.name.clone();
-        let model = tenant.model.clone().or_else(|| entries.get(&provider).map(|entry| entry.model.clone()));
+        let model = tenant
+            .model
+            .clone()
+            .or_else(|| entries.get(&provider).map(|entry| entry.model.clone()));
         let (mut toolbox, workspace) = self.toolbox(config, tenant)?;
         toolbox.tools.extend(of_servers.tools);
         let mut notes = toolbox.notes.clone();
@@ -145,30 +173,63 @@ impl TenantProvisioner {
             made = made.system(system);
         }
         let all_tools = tenant.tools.is_none() && config.tools.is_none();
-        if let Some(path) = tenant.skills.as_ref().or(config.skills.as_ref().filter(|_| all_tools)) {
+        if let Some(path) = tenant
+            .skills
+            .as_ref()
+            .or(config.skills.as_ref().filter(|_| all_tools))
+        {
             made = made.skills(Arc::new(Skills::open(config, path)?));
         }
-        made = made.skill_models(tenant.skill_models.as_ref().unwrap_or(&config.skill_models).iter().cloned());
-        notes.iter_mut().for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
+        made = made.skill_models(
+            tenant
+                .skill_models
+                .as_ref()
+                .unwrap_or(&config.skill_models)
+                .iter()
+                .cloned(),
+        );
+        notes
+            .iter_mut()
+            .for_each(|note| *note = format!("tenant {}: {note}", tenant.id));
         // Without a workspace and without a list that names them, there are no subagents, as for
         // the tools that need a workspace.
         let wanted = tenant.tools.as_ref().or(config.tools.as_ref());
-        let subagents = wanted.map_or(tenant.workspace.is_some(), |wanted| wanted.iter().any(|tool| tool == CREATE_SUBAGENT));
-        Ok(TenantSetup { config: made.tools(toolbox).subagents(subagents), notes, workspace })
+        let subagents = wanted.map_or(tenant.workspace.is_some(), |wanted| {
+            wanted.iter().any(|tool| tool == CREATE_SUBAGENT)
+        });
+        Ok(TenantSetup {
+            config: made.tools(toolbox).subagents(subagents),
+            notes,
+            workspace,
+        })
     }
 
     /// The tenant's tools: those it names, else those of the configuration, else all. With neither
     /// a workspace nor a list, only tools that access neither files of the user nor the network.
-    fn toolbox(&self, config: &Config, tenant: &TenantSection) -> Result<(Toolbox, Option<Arc<Root>>), AppError> {
+    fn toolbox(
+        &self,
+        config: &Config,
+        tenant: &TenantSection,
+    ) -> Result<(Toolbox, Option<Arc<Root>>), AppError> {
         let wanted = wanted(config, tenant);
         let has = |name: &str| wanted.has(name);
         let masker = masker(config);
         let root = match &tenant.workspace {
             Some(workspace) => {
-                let rules = rules(workspace, tenant.skills.as_deref().or(config.skills.as_deref()));
-                let root = Root::open(workspace, rules)
-                    .map_err(|error| AppError::Tools(format!("workspace {} cannot be opened: {}", workspace.display(), error.kind())))?;
-                Some(Arc::new(root.bounded(workspace_quota(config, &tenant.quotas))))
+                let rules = rules(
+                    workspace,
+                    tenant.skills.as_deref().or(config.skills.as_deref()),
+                );
+                let root = Root::open(workspace, rules).map_err(|error| {
+                    AppError::Tools(format!(
+                        "workspace {} cannot be opened: {}",
+                        workspace.display(),
+                        error.kind()
+                    ))
+                })?;
+                Some(Arc::new(
+                    root.bounded(workspace_quota(config, &tenant.quotas)),
+                ))
             }
             None => None,
         };
@@ -186,7 +247,13 @@ impl TenantProvisioner {
         Ok((toolbox.only(has), root))
     }
 
-    fn over(&self, config: &Config, root: Arc<Root>, wants_commands: bool, masker: Masker) -> Result<Toolbox, AppError> {
+    fn over(
+        &self,
+        config: &Config,
+        root: Arc<Root>,
+        wants_commands: bool,
+        masker: Masker,
+    ) -> Result<Toolbox, AppError> {
         // A sandbox that no tool uses is not tried and produces no notes.
         if !wants_commands {
             return Ok(tools::over(root, None, masker));
@@ -195,21 +262,35 @@ impl TenantProvisioner {
         // not for tenants.
         let toolchains = Toolchains::of(&config.read_only);
         let network = config.network.clone().into();
-        let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
+        let options = Options {
+            limits: config.exec_limits,
+            network,
+            toolchains,
+            main_asks: true,
+            ..Options::default()
+        };
         let found = sandbox::detect_with(&root, mode(config.sandbox), &self.spawner, options);
         let found = found.map_err(|error| AppError::Tools(format!("sandbox: {error}")))?;
         let mut toolbox = tools::over(root, found.sandbox, masker);
-        toolbox.notes.extend(found.note.filter(|_| config.sandbox != SandboxMode::None));
+        toolbox
+            .notes
+            .extend(found.note.filter(|_| config.sandbox != SandboxMode::None));
         Ok(toolbox)
     }
 }
 
 /// What a tenant's workspace may hold: as its quotas say, else as `[limits]` does.
 pub(super) fn workspace_quota(config: &Config, quotas: &Quotas) -> WorkspaceQuota {
-    let Limits { tenant_workspace_files_max: files, tenant_workspace_bytes_max: bytes, .. } = config.limits;
+    let Limits {
+        tenant_workspace_files_max: files,
+        tenant_workspace_bytes_max: bytes,
+        ..
+    } = config.limits;
     WorkspaceQuota {
         files_max: Some(quotas.workspace_files_max.unwrap_or(files)),
-        bytes_max: quotas.workspace_bytes_max.or(Some(bytes).filter(|bytes| *bytes < Limits::WORKSPACE_BYTES_UNBOUNDED)),
+        bytes_max: quotas
+            .workspace_bytes_max
+            .or(Some(bytes).filter(|bytes| *bytes < Limits::WORKSPACE_BYTES_UNBOUNDED)),
     }
 }
 
@@ -220,7 +301,11 @@ fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> ToolSelection<'a
 
 /// Adapts a server to one tenant. A process starts in the tenant's workspace, whatever folder is
 /// configured, and gets the tenant's id; without a workspace the result is `None`.
-fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&Path>) -> Option<McpServerConfig> {
+fn of_tenant(
+    mut server: McpServerConfig,
+    tenant: &TenantId,
+    workspace: Option<&Path>,
+) -> Option<McpServerConfig> {
     match &mut server.transport {
         McpTransport::Stdio { cwd, env, .. } => {
             *cwd = Some(workspace?.to_owned());
@@ -234,14 +319,32 @@ fn of_tenant(mut server: McpServerConfig, tenant: &TenantId, workspace: Option<&
 /// The system prompt: the tenant's own, else the default one if there is a workspace; followed by
 /// the memory instructions, and by the project's instructions if the operator enabled them.
 fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> Option<String> {
-    let usual = tenant.workspace.as_ref().map(|_| include_str!("../cli/prompts/system.md"));
-    let mut parts: Vec<String> = tenant.system.as_deref().or(usual).into_iter().map(|text| text.trim_end().to_owned()).collect();
+    let usual = tenant
+        .workspace
+        .as_ref()
+        .map(|_| include_str!("../cli/prompts/system.md"));
+    let mut parts: Vec<String> = tenant
+        .system
+        .as_deref()
+        .or(usual)
+        .into_iter()
+        .map(|text| text.trim_end().to_owned())
+        .collect();
     if remembers {
-        parts.push(include_str!("../cli/prompts/memory.md").trim_end().to_owned());
+        parts.push(
+            include_str!("../cli/prompts/memory.md")
+                .trim_end()
+                .to_owned(),
+        );
     }
     let text = parts.join("\n");
     let text = match &tenant.workspace {
-        Some(workspace) => instructions::added(text, workspace, Agreed::Operator(tenant.project_instructions == Some(true)), notes),
+        Some(workspace) => instructions::added(
+            text,
+            workspace,
+            Agreed::Operator(tenant.project_instructions == Some(true)),
+            notes,
+        ),
         None => text,
     };
     Some(text).filter(|text| !text.is_empty())
@@ -250,14 +353,29 @@ fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> O
 /// Whether shared settings differ that affect every tenant's setup.
 pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
     let works = |config: &Config| (config.sandbox, config.exec_limits, config.read_only.clone());
-    let parts = |config: &Config| (config.tools.clone(), config.approve, works(config), config.skills.clone(), config.skill_models.clone());
-    let network = |config: &Config| config.network.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let parts = |config: &Config| {
+        (
+            config.tools.clone(),
+            config.approve,
+            works(config),
+            config.skills.clone(),
+            config.skill_models.clone(),
+        )
+    };
+    let network = |config: &Config| {
+        config
+            .network
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
     parts(one) != parts(other)
         || network(one) != network(other)
         || one.web != other.web
         || one.mcp != other.mcp
         || one.masked_texts() != other.masked_texts()
-        || one.choose(None).map(|provider| &provider.name).ok() != other.choose(None).map(|provider| &provider.name).ok()
+        || one.choose(None).map(|provider| &provider.name).ok()
+            != other.choose(None).map(|provider| &provider.name).ok()
 }
 
 #[cfg(test)]
@@ -268,15 +386,27 @@ mod tests {
     fn toolbox(tenant: &TenantSection) -> Toolbox {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("callboard.toml");
-        std::fs::write(&file, "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n").unwrap();
+        std::fs::write(
+            &file,
+            "[host]\ndata_dir = \"data\"\n[sandbox]\nmode = \"none\"\n",
+        )
+        .unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        TenantProvisioner::start(&config, Redactor::default()).unwrap().toolbox(&config, tenant).unwrap().0
+        TenantProvisioner::start(&config, Redactor::default())
+            .unwrap()
+            .toolbox(&config, tenant)
+            .unwrap()
+            .0
     }
 
     fn names(tenant: &TenantSection) -> Vec<String> {
         let toolbox = toolbox(tenant);
-        let mut names: Vec<String> = toolbox.tools.iter().map(|tool| tool.spec().name().to_owned()).collect();
+        let mut names: Vec<String> = toolbox
+            .tools
+            .iter()
+            .map(|tool| tool.spec().name().to_owned())
+            .collect();
         names.sort();
         names
     }
@@ -286,7 +416,13 @@ mod tests {
         let mut tenant = TenantSection::new(callboard_actors::ids::TenantId::new("acme").unwrap());
         let is_shared = |tenant: &TenantSection| {
             let toolbox = toolbox(tenant);
-            !toolbox.get(Memory::NAME).unwrap().spec().definition.description.contains("other conversations do not see them")
+            !toolbox
+                .get(Memory::NAME)
+                .unwrap()
+                .spec()
+                .definition
+                .description
+                .contains("other conversations do not see them")
         };
 
         let usual = is_shared(&tenant);
@@ -312,6 +448,12 @@ mod tests {
             over
         };
         let over = names(&over);
-        assert!(NEED_WORKSPACE.iter().filter(|name| **name != "bash").all(|name| over.iter().any(|known| known == name)), "{over:?}");
+        assert!(
+            NEED_WORKSPACE
+                .iter()
+                .filter(|name| **name != "bash")
+                .all(|name| over.iter().any(|known| known == name)),
+            "{over:?}"
+        );
     }
 }

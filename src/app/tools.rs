@@ -29,12 +29,17 @@ pub(super) struct ToolSelection<'a>(pub(super) Option<&'a Vec<String>>);
 
 impl ToolSelection<'_> {
     pub(super) fn has(&self, name: &str) -> bool {
-        self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
+        self.0
+            .is_none_or(|wanted| wanted.iter().any(|tool| tool == name))
     }
 
     /// Whether a tool of this MCP server may be among them.
     pub(super) fn has_of(&self, server: &str) -> bool {
-        self.0.is_none_or(|wanted| wanted.iter().any(|tool| tool.split_once("__").is_some_and(|(of, _)| of == server)))
+        self.0.is_none_or(|wanted| {
+            wanted
+                .iter()
+                .any(|tool| tool.split_once("__").is_some_and(|(of, _)| of == server))
+        })
     }
 }
 
@@ -49,7 +54,10 @@ pub(super) struct ToolSetup {
 }
 
 /// Builds the tools that flags and configuration select.
-pub(super) async fn tool_setup(config: &Config, overrides: &Overrides) -> Result<ToolSetup, AppError> {
+pub(super) async fn tool_setup(
+    config: &Config,
+    overrides: &Overrides,
+) -> Result<ToolSetup, AppError> {
     let wanted = ToolSelection(overrides.tools.as_ref().or(config.tools.as_ref()));
     let masker = masker(config);
     let mut toolbox = over_workspace(config, overrides, &wanted, &masker)?;
@@ -57,30 +65,62 @@ pub(super) async fn tool_setup(config: &Config, overrides: &Overrides) -> Result
     let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
     let apart = offers_something && is_apart(&config.data_dir, &overrides.workspace);
     if apart {
-        toolbox.tools.push(erased(Memory::per_tenant(&config.data_dir)));
+        toolbox
+            .tools
+            .push(erased(Memory::per_tenant(&config.data_dir)));
     }
     toolbox.tools.extend(web_tools(config, &masker)?);
     toolbox = toolbox.only(|name| wanted.has(name));
-    let servers: Vec<&McpServerConfig> = overrides.mcp.iter().filter(|server| wanted.has_of(&server.name)).collect();
+    let servers: Vec<&McpServerConfig> = overrides
+        .mcp
+        .iter()
+        .filter(|server| wanted.has_of(&server.name))
+        .collect();
     if !servers.is_empty() {
         let servers: Vec<McpServerConfig> = servers.into_iter().cloned().collect();
         let pool = mcp_pool(masker)?;
         let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
         let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
         let (tools, notes) = mcp::tools(&servers, &pool, &tenant, &pins).await;
-        toolbox.tools.extend(tools.into_iter().filter(|tool| wanted.has(tool.spec().name())));
+        toolbox.tools.extend(
+            tools
+                .into_iter()
+                .filter(|tool| wanted.has(tool.spec().name())),
+        );
         toolbox.notes.extend(notes);
         resources.push(Arc::new(pool));
     }
-    let known = || TOOL_NAMES.iter().copied().chain(toolbox.tools.iter().map(|tool| tool.spec().name()));
-    if let Some(unknown) = wanted.0.into_iter().flatten().find(|name| !known().any(|known| known == name.as_str())) {
-        return Err(AppError::NoSuchTool { name: unknown.clone(), nearest: nearest(unknown, known()) });
+    let known = || {
+        TOOL_NAMES
+            .iter()
+            .copied()
+            .chain(toolbox.tools.iter().map(|tool| tool.spec().name()))
+    };
+    if let Some(unknown) = wanted
+        .0
+        .into_iter()
+        .flatten()
+        .find(|name| !known().any(|known| known == name.as_str()))
+    {
+        return Err(AppError::NoSuchTool {
+            name: unknown.clone(),
+            nearest: nearest(unknown, known()),
+        });
     }
     let artifacts = {
         let wall = Arc::new(SystemClock);
-        if apart { artifacts(&config.data_dir, wall, &mut toolbox.notes).await } else { in_memory(wall) }
+        if apart {
+            artifacts(&config.data_dir, wall, &mut toolbox.notes).await
+        } else {
+            in_memory(wall)
+        }
     };
-    Ok(ToolSetup { toolbox, artifacts, subagents: wanted.has(CREATE_SUBAGENT), resources })
+    Ok(ToolSetup {
+        toolbox,
+        artifacts,
+        subagents: wanted.has(CREATE_SUBAGENT),
+        resources,
+    })
 }
 
 /// Converts the configured mode.
@@ -96,23 +136,48 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
 /// The paths in a workspace that no tool may write: the default list, and the skills if they lie in
 /// it, because skills are the user's instructions.
 pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
-    skills.into_iter().fold(PathRules::default(), |rules, skills| rules.and_protected(workspace, skills))
+    skills
+        .into_iter()
+        .fold(PathRules::default(), |rules, skills| {
+            rules.and_protected(workspace, skills)
+        })
 }
 
-fn over_workspace(config: &Config, overrides: &Overrides, wanted: &ToolSelection<'_>, masker: &Masker) -> Result<Toolbox, AppError> {
+fn over_workspace(
+    config: &Config,
+    overrides: &Overrides,
+    wanted: &ToolSelection<'_>,
+    masker: &Masker,
+) -> Result<Toolbox, AppError> {
     let mode = mode(overrides.sandbox.unwrap_or(config.sandbox));
     // A sandbox that no tool uses is not tried and produces no notes.
-    let mode = if wanted.has("bash") || mode != Mode::Auto { mode } else { Mode::None };
+    let mode = if wanted.has("bash") || mode != Mode::Auto {
+        mode
+    } else {
+        Mode::None
+    };
     let mut toolchains = Toolchains::of(&config.read_only);
     if config.toolchains
         && let Some(home) = std::env::var_os("HOME")
     {
-        toolchains = toolchains.and(Toolchains::detect(Path::new(&home), |name| std::env::var_os(name)));
+        toolchains = toolchains.and(Toolchains::detect(Path::new(&home), |name| {
+            std::env::var_os(name)
+        }));
     }
     let network = config.network.clone().into();
-    let options = Options { limits: config.exec_limits, network, toolchains, main_asks: true, ..Options::default() };
-    let rules = rules(&overrides.workspace, overrides.skills.as_deref().or(config.skills.as_deref()));
-    let mut toolbox = tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
+    let options = Options {
+        limits: config.exec_limits,
+        network,
+        toolchains,
+        main_asks: true,
+        ..Options::default()
+    };
+    let rules = rules(
+        &overrides.workspace,
+        overrides.skills.as_deref().or(config.skills.as_deref()),
+    );
+    let mut toolbox =
+        tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {
         return Err(AppError::Tools(error.to_owned()));
     }
@@ -122,40 +187,64 @@ fn over_workspace(config: &Config, overrides: &Overrides, wanted: &ToolSelection
     Ok(toolbox)
 }
 
-pub(super) fn web_tools(config: &Config, masker: &Masker) -> Result<Vec<Arc<dyn callboard_actors::ports::Tool>>, AppError> {
+pub(super) fn web_tools(
+    config: &Config,
+    masker: &Masker,
+) -> Result<Vec<Arc<dyn callboard_actors::ports::Tool>>, AppError> {
     let settings = &config.web;
     let key = settings.key.as_ref().map(|key| key.expose().to_owned());
     let search = match (settings.engine.as_deref(), &settings.base_url, key) {
-        (Some("searxng"), Some(base_url), _) => web::Search::SearxNg { base_url: base_url.clone() },
-        (_, base_url, Some(key)) => web::Search::Tavily { key, base_url: base_url.clone() },
+        (Some("searxng"), Some(base_url), _) => web::Search::SearxNg {
+            base_url: base_url.clone(),
+        },
+        (_, base_url, Some(key)) => web::Search::Tavily {
+            key,
+            base_url: base_url.clone(),
+        },
         _ => web::Search::None,
     };
     let allow_hosts = settings.allow_hosts.clone();
     let fetch_without_asking = settings.fetch_without_asking;
-    let tools = web::tools(web::WebTools { allow_hosts, fetch_without_asking, search, masker: masker.clone() });
+    let tools = web::tools(web::WebTools {
+        allow_hosts,
+        fetch_without_asking,
+        search,
+        masker: masker.clone(),
+    });
     tools.map_err(|error| AppError::Tools(error.to_string()))
 }
 
 /// Pool of MCP servers, reached over pipes, or over HTTP at public addresses and at private ones
 /// that the configuration allows.
 pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
-    let spawner = Spawner::start().map_err(|error| AppError::Tools(format!("no MCP server can be started: {}", error.kind())))?;
+    let spawner = Spawner::start().map_err(|error| {
+        AppError::Tools(format!("no MCP server can be started: {}", error.kind()))
+    })?;
     let vouched = HttpClients::vouched_only();
     let clients = HttpClients::new(move |target| {
         if target.allow_private {
             return vouched.client(target);
         }
         let policy = UrlPolicy::public();
-        policy.check(&target.url).map_err(|denied| denied.to_string())?;
+        policy
+            .check(&target.url)
+            .map_err(|denied| denied.to_string())?;
         unvouched(guarded(Arc::new(policy), Arc::new(SystemResolver)))
     });
-    Ok(McpPool::new(McpResources::new(spawner, clients, Arc::new(masker))))
+    Ok(McpPool::new(McpResources::new(
+        spawner,
+        clients,
+        Arc::new(masker),
+    )))
 }
 
 /// The HTTP client for servers without `allow_private`. It follows no redirects, because reqwest
 /// would forward `headers` to the new address; the protocol needs none.
 fn unvouched(guarded: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
-    guarded.redirect(reqwest::redirect::Policy::none()).build().map_err(|_| "the HTTP client cannot be built".to_owned())
+    guarded
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|_| "the HTTP client cannot be built".to_owned())
 }
 
 /// The folder of artifacts in the data folder.
@@ -172,19 +261,36 @@ pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<
     if !folder.exists() {
         return Ok(());
     }
-    let settings = FileArtifactsSettings { auto_start: false, ..FileArtifactsSettings::default() };
+    let settings = FileArtifactsSettings {
+        auto_start: false,
+        ..FileArtifactsSettings::default()
+    };
     let store = FileArtifacts::open(folder, Arc::new(SystemClock), settings).await?;
-    store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await
+    store
+        .release(scope.tenant.clone(), Some(scope.conversation.clone()))
+        .await
 }
 
 /// Stores artifacts as files in the data folder, or in memory if that fails. Their age is measured
 /// without jumps of `wall`: a clock that is wrong for a moment must not expire all of them.
-pub(super) async fn artifacts(data_dir: &Path, wall: Arc<dyn Clock>, notes: &mut Vec<String>) -> Arc<dyn ArtifactStore> {
+pub(super) async fn artifacts(
+    data_dir: &Path,
+    wall: Arc<dyn Clock>,
+    notes: &mut Vec<String>,
+) -> Arc<dyn ArtifactStore> {
     let clock = Arc::new(SteadyClock::new(wall));
-    match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), FileArtifactsSettings::default()).await {
+    match FileArtifacts::open(
+        artifacts_folder(data_dir),
+        clock.clone(),
+        FileArtifactsSettings::default(),
+    )
+    .await
+    {
         Ok(store) => Arc::new(store),
         Err(error) => {
-            notes.push(format!("large results are kept in memory until this program ends: {error}"));
+            notes.push(format!(
+                "large results are kept in memory until this program ends: {error}"
+            ));
             Arc::new(MemoryArtifacts::new(clock))
         }
     }
@@ -197,7 +303,11 @@ fn in_memory(wall: Arc<dyn Clock>) -> Arc<dyn ArtifactStore> {
 /// Masks the keys of the environment and of the configuration.
 pub(crate) fn masker(config: &Config) -> Masker {
     let configured = config.masked_texts();
-    if configured.is_empty() { Masker::from_env() } else { Masker::from_env().and(configured) }
+    if configured.is_empty() {
+        Masker::from_env()
+    } else {
+        Masker::from_env().and(configured)
+    }
 }
 
 #[cfg(test)]
@@ -218,16 +328,29 @@ mod tests {
                 let mut request = Vec::new();
                 let mut buffer = [0; 4096];
                 // A redirect may turn the request into a GET without a body.
-                let is_whole =
-                    |request: &[u8]| request.ends_with(if request.starts_with(b"GET") { &b"\r\n\r\n"[..] } else { &b"the body"[..] });
+                let is_whole = |request: &[u8]| {
+                    request.ends_with(if request.starts_with(b"GET") {
+                        &b"\r\n\r\n"[..]
+                    } else {
+                        &b"the body"[..]
+                    })
+                };
                 while !is_whole(&request) {
                     match socket.read(&mut buffer).await {
                         Ok(read) if read > 0 => request.extend_from_slice(&buffer[..read]),
                         _ => break,
                     }
                 }
-                keep.lock().push(String::from_utf8_lossy(&request).into_owned());
-                let _ = socket.write_all(format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").as_bytes()).await;
+                keep.lock()
+                    .push(String::from_utf8_lossy(&request).into_owned());
+                let _ = socket
+                    .write_all(
+                        format!(
+                            "HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                        )
+                        .as_bytes(),
+                    )
+                    .await;
             }
         });
         (port, asked)
@@ -240,12 +363,22 @@ mod tests {
         let client = unvouched(guarded(policy, Arc::new(SystemResolver))).unwrap();
 
         for status in [301, 302, 303, 307, 308] {
-            let (first, asked) = answering(format!("{status} Moved\r\nLocation: http://127.0.0.1:{second}/")).await;
-            let request = client.post(format!("http://127.0.0.1:{first}/mcp")).header("x-secret", "not-a-real-key").body("the body");
+            let (first, asked) = answering(format!(
+                "{status} Moved\r\nLocation: http://127.0.0.1:{second}/"
+            ))
+            .await;
+            let request = client
+                .post(format!("http://127.0.0.1:{first}/mcp"))
+                .header("x-secret", "not-a-real-key")
+                .body("the body");
 
             let answer = request.send().await.unwrap();
 
-            assert_eq!(answer.status().as_u16(), status, "the redirect is the answer");
+            assert_eq!(
+                answer.status().as_u16(),
+                status,
+                "the redirect is the answer"
+            );
             assert!(asked.lock()[0].contains("x-secret: not-a-real-key"));
         }
         assert_eq!(came.lock().len(), 0, "{came:?}");
@@ -256,9 +389,18 @@ mod tests {
         const YEAR_MS: u64 = 366 * 24 * 3600 * 1000;
         let home = tempfile::tempdir().unwrap();
         let wall = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
-        let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
-        for store in [artifacts(home.path(), wall.clone(), &mut Vec::new()).await, in_memory(wall.clone())] {
-            let kept = store.store(scope.clone(), "call".into(), "large".into()).await.unwrap();
+        let scope = Scope::new(
+            TenantId::new("acme").unwrap(),
+            ConversationId::new("c").unwrap(),
+        );
+        for store in [
+            artifacts(home.path(), wall.clone(), &mut Vec::new()).await,
+            in_memory(wall.clone()),
+        ] {
+            let kept = store
+                .store(scope.clone(), "call".into(), "large".into())
+                .await
+                .unwrap();
 
             wall.advance_ms(YEAR_MS);
 

@@ -76,7 +76,11 @@ impl Drop for Open {
 
 impl Asker {
     pub(super) fn new(paint: Paint) -> Self {
-        Self { paint, queue: VecDeque::new(), open: None }
+        Self {
+            paint,
+            queue: VecDeque::new(),
+            open: None,
+        }
     }
 
     /// Queues a question; shows it once no other is open.
@@ -101,7 +105,9 @@ impl Asker {
     /// # Cancel safety
     /// Cancel safe: an answer that arrives while no future waits is returned by the next call.
     pub(super) async fn answered(&mut self) -> (Question, Answer) {
-        let Some(open) = &mut self.open else { return std::future::pending().await };
+        let Some(open) = &mut self.open else {
+            return std::future::pending().await;
+        };
         let answer = (&mut open.answer).await.unwrap_or(Answer::No);
         let question = open.question.clone();
         self.open = None;
@@ -113,7 +119,9 @@ impl Asker {
         if self.open.is_some() {
             return;
         }
-        let Some(question) = self.queue.pop_front() else { return };
+        let Some(question) = self.queue.pop_front() else {
+            return;
+        };
         err(&question.shown(self.paint));
         let (sender, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));
@@ -121,9 +129,16 @@ impl Asker {
         // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
         // the runtime's shutdown.
         std::thread::spawn(move || {
-            let _ = sender.send(typed::answer(|| seen.load(Ordering::Relaxed)).map_or(Answer::No, |line| Answer::from_line(&line)));
+            let _ = sender.send(
+                typed::answer(|| seen.load(Ordering::Relaxed))
+                    .map_or(Answer::No, |line| Answer::from_line(&line)),
+            );
         });
-        self.open = Some(Open { question, answer, over });
+        self.open = Some(Open {
+            question,
+            answer,
+            over,
+        });
     }
 }
 
@@ -131,10 +146,18 @@ impl Question {
     /// Formats the question on two lines. Invisible characters and characters that reorder text are
     /// escaped, so that the person sees exactly what would run.
     fn shown(&self, paint: Paint) -> String {
-        let line = |text: &str| visible_strict(text).split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = |text: &str| {
+            visible_strict(text)
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         // JSON has raw line ends only between tokens. They are removed, because blank lines could
         // push the rest off the screen.
-        let input: String = escaped_json(&self.input).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let input: String = escaped_json(&self.input)
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         format!(
             "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
             paint.bold("?"),
@@ -164,9 +187,12 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_a_yes() {
-        assert_eq!(["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::from_line), {
-            use Answer::{Always, No, Yes};
-            [Yes, Yes, Always, Always, No, No, No, No]
-        });
+        assert_eq!(
+            ["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::from_line),
+            {
+                use Answer::{Always, No, Yes};
+                [Yes, Yes, Always, Always, No, No, No, No]
+            }
+        );
     }
 }

@@ -75,7 +75,11 @@ pub(super) struct ChatArgs {
 
 impl ChatArgs {
     pub(super) fn project_use(&self) -> ProjectUse<'_> {
-        ProjectUse { asks: true, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+        ProjectUse {
+            asks: true,
+            notes: Notes::Own,
+            workspace: Some(&self.host.workspace),
+        }
     }
 }
 
@@ -109,7 +113,17 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             last = attach_file(file.trim(), &mut attached);
             continue;
         }
-        match one_line(&session, line, args.timeout, &mut attached, &mut view, &mut signals, &mut last).await {
+        match one_line(
+            &session,
+            line,
+            args.timeout,
+            &mut attached,
+            &mut view,
+            &mut signals,
+            &mut last,
+        )
+        .await
+        {
             Next::GoOn => {}
             Next::Leave(done) => break done,
         }
@@ -167,20 +181,40 @@ async fn one_line(
         "/metrics" => show_metrics(session).await,
         "/skills" => print_failure(skills::in_chat(&session.handle, "").await),
         command if command.starts_with("/skills ") => {
-            print_failure(skills::in_chat(&session.handle, command.trim_start_matches("/skills ").trim()).await);
+            print_failure(
+                skills::in_chat(
+                    &session.handle,
+                    command.trim_start_matches("/skills ").trim(),
+                )
+                .await,
+            );
         }
         "/tokens" => show_tokens(session).await,
         "/compact" => print_failure(compact(session).await),
         command if command.starts_with('/') && !command.contains(' ') => {
-            err_line(&format!("there is no command {}; /help lists the commands", sanitize(command)));
+            err_line(&format!(
+                "there is no command {}; /help lists the commands",
+                sanitize(command)
+            ));
         }
         prompt => {
-            let prompt = attached.drain(..).fold(Prompt::text(prompt), Prompt::attach);
+            let prompt = attached
+                .drain(..)
+                .fold(Prompt::text(prompt), Prompt::attach);
             let send = session.handle.send(prompt);
-            let send = timeout.into_iter().fold(send, |send, within| send.deadline(within));
+            let send = timeout
+                .into_iter()
+                .fold(send, |send, within| send.deadline(within));
             *last = match send.await {
                 Ok(reply) => {
-                    let done = follow(reply, &session.handle, view, signals, OldQuestions::default()).await;
+                    let done = follow(
+                        reply,
+                        &session.handle,
+                        view,
+                        signals,
+                        OldQuestions::default(),
+                    )
+                    .await;
                     if let Err(failure) = &done {
                         err_line(&failure.text(Paint::stderr()));
                     }
@@ -205,7 +239,10 @@ fn print_failure(result: Result<(), Failure>) {
 
 async fn compact(session: &Session) -> Result<(), Failure> {
     match session.handle.compact().await? {
-        Some(note) => out_line(&format!("{} tokens became {} ({})", note.before_tokens, note.after_tokens, note.mode)),
+        Some(note) => out_line(&format!(
+            "{} tokens became {} ({})",
+            note.before_tokens, note.after_tokens, note.mode
+        )),
         None => out_line("there is nothing to compact"),
     }
     Ok(())
@@ -213,7 +250,11 @@ async fn compact(session: &Session) -> Result<(), Failure> {
 
 fn show_tools(session: &Session) {
     for spec in session.app.host.setup().tools.specs() {
-        out_line(&format!("{:<12} {}", spec.name(), callboard_actors::conversation::first_sentence(&spec.definition.description)));
+        out_line(&format!(
+            "{:<12} {}",
+            spec.name(),
+            callboard_actors::conversation::first_sentence(&spec.definition.description)
+        ));
     }
 }
 
@@ -234,7 +275,10 @@ async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
     let (name, at) = match words {
         [] => (None, None),
         [name] => (Some(*name), None),
-        [name, at] => (Some(*name), Some(rounds::pick(&session.handle.rounds().await?, at)?)),
+        [name, at] => (
+            Some(*name),
+            Some(rounds::pick(&session.handle.rounds().await?, at)?),
+        ),
         _ => return Err(Failure::usage("too many arguments").hint("/fork [NAME] [ROUND]")),
     };
     let id = match name {
@@ -242,16 +286,25 @@ async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
         None => fresh_id()?,
     };
     session.handle.fork(id.clone(), at).await?;
-    out_line(&format!("copied as {id}; continue it with `callboard chat --session {id}`"));
+    out_line(&format!(
+        "copied as {id}; continue it with `callboard chat --session {id}`"
+    ));
     Ok(())
 }
 
 /// Undoes a round and all later ones.
 async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
-    let [to] = words else { return Err(Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")) };
+    let [to] = words else {
+        return Err(
+            Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")
+        );
+    };
     let to = rounds::pick(&session.handle.rounds().await?, to)?;
     session.handle.rewind(to).await?;
-    out_line(&format!("{} left", counted(session.handle.messages().await?.len(), "message")));
+    out_line(&format!(
+        "{} left",
+        counted(session.handle.messages().await?.len(), "message")
+    ));
     Ok(())
 }
 
@@ -270,10 +323,18 @@ async fn show_tokens(session: &Session) {
     };
     let spent = state.spent.amount;
     let pricing = &session.app.host.setup().pricing;
-    let tokens = pricing.budget.tokens.map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let tokens = pricing
+        .budget
+        .tokens
+        .map(|limit| format!(" of {limit}"))
+        .unwrap_or_default();
     out_line(&format!("tokens {}{tokens}", spent.tokens));
     if pricing.price.is_some() {
-        let limit = pricing.budget.micro_usd.map(|limit| format!(" of {}", usd(limit))).unwrap_or_default();
+        let limit = pricing
+            .budget
+            .micro_usd
+            .map(|limit| format!(" of {}", usd(limit)))
+            .unwrap_or_default();
         out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
 }
@@ -310,7 +371,14 @@ impl Lines {
     async fn next(self) -> (Option<Line>, Self) {
         let interactive = self.is_interactive();
         let read = tokio::task::spawn_blocking(move || self.read());
-        read.await.unwrap_or((None, if interactive { Self::Editor(Box::new(Reedline::create())) } else { Self::Pipe }))
+        read.await.unwrap_or((
+            None,
+            if interactive {
+                Self::Editor(Box::new(Reedline::create()))
+            } else {
+                Self::Pipe
+            },
+        ))
     }
 
     fn read(mut self) -> (Option<Line>, Self) {
@@ -334,7 +402,9 @@ fn edit(editor: &mut Reedline) -> Option<Line> {
     loop {
         match editor.read_line(&prompt) {
             Ok(Signal::Success(line)) => return Some(Line::Entered(line)),
-            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => return Some(Line::Interrupted),
+            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => {
+                return Some(Line::Interrupted);
+            }
             Ok(Signal::CtrlC) => {
                 interrupted = Some(Instant::now());
                 err_line("once more to leave");

@@ -11,7 +11,9 @@ use super::{
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  callboard completions bash > ~/.local/share/bash-completion/completions/callboard")]
+#[command(
+    after_help = "Example:\n  callboard completions bash > ~/.local/share/bash-completion/completions/callboard"
+)]
 pub(super) struct CompletionsArgs {
     /// Shell that the script is for
     shell: Shell,

@@ -28,9 +28,20 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
         ConfigCommand::Check => {
             trust::mistakes(config)?;
             config.check()?;
-            let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
-            let read = if files.is_empty() { "no file, only defaults and the environment".to_owned() } else { files.join(", ") };
-            config.project_files().iter().for_each(|file| err_line(&sanitize(&file.line())));
+            let files: Vec<String> = config
+                .files()
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let read = if files.is_empty() {
+                "no file, only defaults and the environment".to_owned()
+            } else {
+                files.join(", ")
+            };
+            config
+                .project_files()
+                .iter()
+                .for_each(|file| err_line(&sanitize(&file.line())));
             for warning in config.warnings() {
                 err_line(&format!("warning: {warning}"));
             }

@@ -59,15 +59,30 @@ pub(super) struct Finding {
 
 impl Finding {
     fn ok(name: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { name: name.into(), state: State::Ok, what: what.into(), to_do: None }
+        Self {
+            name: name.into(),
+            state: State::Ok,
+            what: what.into(),
+            to_do: None,
+        }
     }
 
     fn warn(name: impl Into<String>, what: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { name: name.into(), state: State::Warn, what: what.into(), to_do: Some(to_do.into()) }
+        Self {
+            name: name.into(),
+            state: State::Warn,
+            what: what.into(),
+            to_do: Some(to_do.into()),
+        }
     }
 
     fn fail(name: impl Into<String>, what: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { name: name.into(), state: State::Fail, what: what.into(), to_do: Some(to_do.into()) }
+        Self {
+            name: name.into(),
+            state: State::Fail,
+            what: what.into(),
+            to_do: Some(to_do.into()),
+        }
     }
 
     fn line(&self, paint: Paint) -> String {
@@ -76,7 +91,11 @@ impl Finding {
             State::Warn => paint.bold("warn"),
             State::Fail => paint.red("fail"),
         };
-        let to_do = self.to_do.as_ref().map(|to_do| format!("; {to_do}")).unwrap_or_default();
+        let to_do = self
+            .to_do
+            .as_ref()
+            .map(|to_do| format!("; {to_do}"))
+            .unwrap_or_default();
         format!("{state} {}: {}{to_do}", self.name, self.what)
     }
 }
@@ -84,7 +103,11 @@ impl Finding {
 pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done, Failure> {
     let mut findings = Vec::new();
     match Config::load(file.as_deref(), process_environment()) {
-        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "fix it, then run the command again")),
+        Err(error) => findings.push(Finding::fail(
+            "configuration",
+            error.to_string(),
+            "fix it, then run the command again",
+        )),
         Ok(config) => {
             configuration(&config, &mut findings);
             findings.extend(project(&config));
@@ -96,7 +119,11 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             findings.extend(keys_of_commands(&config));
             findings.push(machine::disk(&config));
             findings.push(machine::files(&config));
-            let (mut asked, date) = if args.online { online::providers(&config).await } else { (offline(&config), None) };
+            let (mut asked, date) = if args.online {
+                online::providers(&config).await
+            } else {
+                (offline(&config), None)
+            };
             findings.append(&mut asked);
             findings.push(machine::clock(date));
         }
@@ -108,21 +135,45 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             out_line(&finding.line(Paint::none()));
         }
     }
-    Ok(if findings.iter().any(|finding| finding.state == State::Fail) { Done::Badly } else { Done::Well })
+    Ok(
+        if findings.iter().any(|finding| finding.state == State::Fail) {
+            Done::Badly
+        } else {
+            Done::Well
+        },
+    )
 }
 
 fn configuration(config: &Config, findings: &mut Vec<Finding>) {
     match trust::mistakes(config).and_then(|()| config.check()) {
-        Err(error) => findings.push(Finding::fail("configuration", error.to_string(), "fix it, then run the command again")),
+        Err(error) => findings.push(Finding::fail(
+            "configuration",
+            error.to_string(),
+            "fix it, then run the command again",
+        )),
         Ok(()) => {
-            let files: Vec<String> = config.files().iter().map(|file| file.display().to_string()).collect();
-            let read = if files.is_empty() { "only defaults and the environment".to_owned() } else { files.join(", ") };
+            let files: Vec<String> = config
+                .files()
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let read = if files.is_empty() {
+                "only defaults and the environment".to_owned()
+            } else {
+                files.join(", ")
+            };
             let tenants = counted(config.tenants.len(), "tenant");
-            findings.push(Finding::ok("configuration", format!("it is valid ({read}), {tenants}")));
+            findings.push(Finding::ok(
+                "configuration",
+                format!("it is valid ({read}), {tenants}"),
+            ));
         }
     }
-    findings
-        .extend(config.warnings().into_iter().map(|warning| Finding::warn("configuration", warning, "change it if it is not intended")));
+    findings.extend(
+        config.warnings().into_iter().map(|warning| {
+            Finding::warn("configuration", warning, "change it if it is not intended")
+        }),
+    );
 }
 
 /// Whether each file of the current folder takes effect.
@@ -130,12 +181,19 @@ fn project(config: &Config) -> Vec<Finding> {
     let here = crate::app::instructions_of(".".as_ref(), config.trust());
     let mut findings = Vec::new();
     if let Err(error) = config.trust().entries() {
-        findings.push(Finding::fail("trust", error.to_string(), "remove it, then trust the files again with `callboard trust`"));
+        findings.push(Finding::fail(
+            "trust",
+            error.to_string(),
+            "remove it, then trust the files again with `callboard trust`",
+        ));
     }
     for file in config.project_files().iter().chain(&here) {
         findings.push(match file.is_trusted() {
             true => Finding::ok("trust", file.line()),
-            false => Finding { state: State::Warn, ..Finding::ok("trust", file.line()) },
+            false => Finding {
+                state: State::Warn,
+                ..Finding::ok("trust", file.line())
+            },
         });
     }
     findings
@@ -145,17 +203,37 @@ fn project(config: &Config) -> Vec<Finding> {
 async fn store(config: &Config) -> Finding {
     let path = match &config.store {
         Store::Memory => {
-            return Finding::warn("store", "sessions are kept in memory", "they are lost when the process ends; `sqlite:PATH` stores them");
+            return Finding::warn(
+                "store",
+                "sessions are kept in memory",
+                "they are lost when the process ends; `sqlite:PATH` stores them",
+            );
         }
         Store::Sqlite(path) if !path.exists() => {
-            return Finding::ok("store", "there are no sessions yet; the first start creates the file");
+            return Finding::ok(
+                "store",
+                "there are no sessions yet; the first start creates the file",
+            );
         }
         Store::Sqlite(path) => path,
     };
-    let options = SqliteOptions { check: Check::Always, ..SqliteOptions::default() };
+    let options = SqliteOptions {
+        check: Check::Always,
+        ..SqliteOptions::default()
+    };
     match Sqlite::open_with(path, options).await {
-        Ok(_) => Finding::ok("store", format!("{} opens, has the current schema, and all pages are intact", path.display())),
-        Err(error) => Finding::fail("store", error.to_string(), "restore it from a backup, or set another file in `[store] url`"),
+        Ok(_) => Finding::ok(
+            "store",
+            format!(
+                "{} opens, has the current schema, and all pages are intact",
+                path.display()
+            ),
+        ),
+        Err(error) => Finding::fail(
+            "store",
+            error.to_string(),
+            "restore it from a backup, or set another file in `[store] url`",
+        ),
     }
 }
 
@@ -168,23 +246,49 @@ fn sandbox(config: &Config) -> Finding {
     let root = match Root::open(std::env::temp_dir(), PathRules::default()) {
         Ok(root) => std::sync::Arc::new(root),
         Err(error) => {
-            return Finding::fail(name, format!("it cannot be tried: {}", error.kind()), "make the temporary folder writable");
+            return Finding::fail(
+                name,
+                format!("it cannot be tried: {}", error.kind()),
+                "make the temporary folder writable",
+            );
         }
     };
     match sandbox::detect(&root, mode) {
-        Ok(found) => match (found.sandbox.as_ref().map(|sandbox| sandbox.policy()), found.note) {
-            (Some(SandboxPolicy { kind: "landlock-closed", .. }), Some(note)) => {
-                Finding::warn(name, note, "install bubblewrap, or allow user namespaces")
-            }
-            (Some(SandboxPolicy { kind, boundary: true, .. }), _) => Finding::ok(name, format!("commands run in the sandbox {kind}")),
-            (Some(SandboxPolicy { kind, .. }), _) => {
-                Finding::warn(name, format!("commands run without a sandbox ({kind})"), "install bubblewrap and choose `mode = \"linux\"`")
-            }
-            (None, note) => {
-                Finding::warn(name, note.unwrap_or_else(|| "there is no sandbox".into()), "install bubblewrap, or do without `bash`")
-            }
+        Ok(found) => match (
+            found.sandbox.as_ref().map(|sandbox| sandbox.policy()),
+            found.note,
+        ) {
+            (
+                Some(SandboxPolicy {
+                    kind: "landlock-closed",
+                    ..
+                }),
+                Some(note),
+            ) => Finding::warn(name, note, "install bubblewrap, or allow user namespaces"),
+            (
+                Some(SandboxPolicy {
+                    kind,
+                    boundary: true,
+                    ..
+                }),
+                _,
+            ) => Finding::ok(name, format!("commands run in the sandbox {kind}")),
+            (Some(SandboxPolicy { kind, .. }), _) => Finding::warn(
+                name,
+                format!("commands run without a sandbox ({kind})"),
+                "install bubblewrap and choose `mode = \"linux\"`",
+            ),
+            (None, note) => Finding::warn(
+                name,
+                note.unwrap_or_else(|| "there is no sandbox".into()),
+                "install bubblewrap, or do without `bash`",
+            ),
         },
-        Err(error) => Finding::fail(name, error.to_string(), "install bubblewrap, or change `[sandbox] mode`"),
+        Err(error) => Finding::fail(
+            name,
+            error.to_string(),
+            "install bubblewrap, or change `[sandbox] mode`",
+        ),
     }
 }
 
@@ -194,9 +298,13 @@ fn memory_of_commands(config: &Config) -> Option<Finding> {
         return None;
     }
     let state = match sandbox::control_groups() {
-        Ok(version) => format!("the kernel limits it, with a control group for each command (cgroup v{version})"),
+        Ok(version) => format!(
+            "the kernel limits it, with a control group for each command (cgroup v{version})"
+        ),
         Err(why) => {
-            format!("it is only watched, because there are no control groups with which the kernel could limit it ({why}; docs/serve.md)")
+            format!(
+                "it is only watched, because there are no control groups with which the kernel could limit it ({why}; docs/serve.md)"
+            )
         }
     };
     Some(Finding::ok("memory of commands", state))
@@ -210,7 +318,9 @@ fn keys_of_commands(config: &Config) -> Option<Finding> {
     let state = match sandbox::session_keyrings() {
         Ok(()) => "each command has a new, empty session keyring".to_owned(),
         Err(why) => {
-            format!("commands have the session keyring of this host ({why}); behind a boundary the filter of system calls closes it")
+            format!(
+                "commands have the session keyring of this host ({why}); behind a boundary the filter of system calls closes it"
+            )
         }
     };
     Some(Finding::ok("keys of commands", state))
@@ -218,13 +328,21 @@ fn keys_of_commands(config: &Config) -> Option<Finding> {
 
 /// Whether each provider has its key; sends no request.
 fn offline(config: &Config) -> Vec<Finding> {
-    let chosen = config.choose(None).ok().filter(|_| config.providers.is_empty());
+    let chosen = config
+        .choose(None)
+        .ok()
+        .filter(|_| config.providers.is_empty());
     let each = config.providers.iter().chain(chosen).map(|provider| {
         let name = format!("provider {}", provider.name);
         match provider.key() {
             Err(error) => Finding::fail(name, error.to_string(), "set it, or remove the provider"),
-            Ok(_) if provider.kind == ProviderKind::Offline => Finding::ok(name, "it is built into this program"),
-            Ok(Some(_)) => Finding::ok(name, "its key is set; --online checks whether it is accepted"),
+            Ok(_) if provider.kind == ProviderKind::Offline => {
+                Finding::ok(name, "it is built into this program")
+            }
+            Ok(Some(_)) => Finding::ok(
+                name,
+                "its key is set; --online checks whether it is accepted",
+            ),
             Ok(None) => Finding::ok(name, "it needs no key; --online checks whether it answers"),
         }
     });
@@ -239,7 +357,13 @@ mod tests {
     fn a_finding_is_one_line_with_a_remedy() {
         let finding = Finding::warn("store", "sessions are kept in memory", "name a file");
 
-        assert_eq!(finding.line(Paint::none()), "warn store: sessions are kept in memory; name a file");
-        assert_eq!(Finding::ok("clock", "it is 2026").line(Paint::none()), "ok clock: it is 2026");
+        assert_eq!(
+            finding.line(Paint::none()),
+            "warn store: sessions are kept in memory; name a file"
+        );
+        assert_eq!(
+            Finding::ok("clock", "it is 2026").line(Paint::none()),
+            "ok clock: it is 2026"
+        );
     }
 }

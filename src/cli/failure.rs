@@ -45,12 +45,20 @@ pub(super) struct Failure {
 impl Failure {
     /// The work failed, or a named thing does not exist: exit code 1.
     pub(super) fn work(line: impl Into<String>) -> Self {
-        Self { line: line.into(), hint: None, exit: 1 }
+        Self {
+            line: line.into(),
+            hint: None,
+            exit: 1,
+        }
     }
 
     /// Wrong usage or configuration: exit code 2.
     pub(super) fn usage(line: impl Into<String>) -> Self {
-        Self { line: line.into(), hint: None, exit: 2 }
+        Self {
+            line: line.into(),
+            hint: None,
+            exit: 2,
+        }
     }
 
     /// Adds advice for the user, printed after the error.
@@ -78,7 +86,12 @@ impl Failure {
     pub(super) fn text(&self, paint: Paint) -> String {
         let line = one_line(&self.line);
         match &self.hint {
-            Some(hint) => format!("{} {line} ({}: {})", paint.red("error:"), paint.dim("hint"), one_line(hint)),
+            Some(hint) => format!(
+                "{} {line} ({}: {})",
+                paint.red("error:"),
+                paint.dim("hint"),
+                one_line(hint)
+            ),
             None => format!("{} {line}", paint.red("error:")),
         }
     }
@@ -123,7 +136,11 @@ impl From<InvalidId> for Failure {
 
 impl From<AppError> for Failure {
     fn from(error: AppError) -> Self {
-        let failure = if error.is_usage() { Self::usage(error.to_string()) } else { Self::work(error.to_string()) };
+        let failure = if error.is_usage() {
+            Self::usage(error.to_string())
+        } else {
+            Self::work(error.to_string())
+        };
         match error.hint() {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -180,6 +197,9 @@ mod tests {
     fn a_failure_is_one_line_with_its_hint() {
         let failure = Failure::usage("two\nlines\tand \u{1b}[31mred").hint("do\nthis");
 
-        assert_eq!(failure.text(Paint::plain()), "error: two lines and \\u{1b}[31mred (hint: do this)");
+        assert_eq!(
+            failure.text(Paint::plain()),
+            "error: two lines and \\u{1b}[31mred (hint: do this)"
+        );
     }
 }

@@ -84,30 +84,53 @@ pub(super) struct FanoutArgs {
 
 impl FanoutArgs {
     pub(super) fn project_use(&self) -> ProjectUse<'_> {
-        ProjectUse { asks: !self.json, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+        ProjectUse {
+            asks: !self.json,
+            notes: Notes::Own,
+            workspace: Some(&self.host.workspace),
+        }
     }
 }
 
 pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
     if !args.template.contains(PLACE) {
-        return Err(Failure::usage("the template has no {} for the line").hint("callboard fanout \"Summarise {}\" --over FILE"));
+        return Err(Failure::usage("the template has no {} for the line")
+            .hint("callboard fanout \"Summarise {}\" --over FILE"));
     }
     let lines = lines(&args.over).await?;
     let mut signals = Signals::listen();
     let tasks = lines.iter().map(|line| args.template.replace(PLACE, line));
-    let overrides = Overrides { budget: Budget::default(), ..args.host.overrides(config, Recovery::Resume)? };
+    let overrides = Overrides {
+        budget: Budget::default(),
+        ..args.host.overrides(config, Recovery::Resume)?
+    };
     let (app, _lock) = open(config, &overrides, &args).await?;
 
     let mut fan_out = FanOut::over(tasks).budget(args.host.budget());
-    fan_out = args.parallel.and_then(|parallel| usize::try_from(parallel).ok()).into_iter().fold(fan_out, FanOut::parallel);
+    fan_out = args
+        .parallel
+        .and_then(|parallel| usize::try_from(parallel).ok())
+        .into_iter()
+        .fold(fan_out, FanOut::parallel);
     fan_out = args.timeout.into_iter().fold(fan_out, FanOut::deadline);
     fan_out = args.name.iter().fold(fan_out, FanOut::name);
-    fan_out = if args.ephemeral { fan_out.ephemeral() } else { fan_out };
-    fan_out = if args.warm_first { fan_out.warm_first() } else { fan_out };
+    fan_out = if args.ephemeral {
+        fan_out.ephemeral()
+    } else {
+        fan_out
+    };
+    fan_out = if args.warm_first {
+        fan_out.warm_first()
+    } else {
+        fan_out
+    };
     let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
     let paint = Paint::stderr();
     if !args.ephemeral && args.name.is_none() {
-        err_line(&paint.dim(&format!("fan-out {0}; run the same command with --name {0} to continue it", run.name())));
+        err_line(&paint.dim(&format!(
+            "fan-out {0}; run the same command with --name {0} to continue it",
+            run.name()
+        )));
     }
 
     let (summary, interrupted) = follow(run, &lines, args.json, &mut signals).await;
@@ -124,7 +147,11 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
 }
 
 /// Opens the store, locks the fan-out's name against a second process, and starts the host.
-async fn open(config: &Config, overrides: &Overrides, args: &FanoutArgs) -> Result<(App, Option<SessionLock>), Failure> {
+async fn open(
+    config: &Config,
+    overrides: &Overrides,
+    args: &FanoutArgs,
+) -> Result<(App, Option<SessionLock>), Failure> {
     // Report wrong flags before anything is created.
     app::choose_provider(config, overrides, Purpose::Calls)?;
     app::check_places(config, overrides)?;
@@ -133,7 +160,9 @@ async fn open(config: &Config, overrides: &Overrides, args: &FanoutArgs) -> Resu
         false => Sessions::open(config, overrides.db.as_deref(), Opening::OrCreate).await?,
     };
     let lock = match &args.name {
-        Some(name) => sessions.lock(&scope(&ConversationId::new(format!("{FAN_OUT_PREFIX}{name}"))?)?)?,
+        Some(name) => sessions.lock(&scope(&ConversationId::new(format!(
+            "{FAN_OUT_PREFIX}{name}"
+        ))?)?)?,
         None => None,
     };
     let app = app::start(config, overrides, &sessions).await?;
@@ -143,29 +172,57 @@ async fn open(config: &Config, overrides: &Overrides, args: &FanoutArgs) -> Resu
 
 /// Reads the lines, without blank ones.
 async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
-    let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let shown = if file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    };
     let path = file.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut bytes = Vec::new();
         let read = match path.as_os_str() == "-" {
-            true => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes),
-            false => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)),
+            true => std::io::stdin()
+                .lock()
+                .take(FILE_BYTES_MAX + 1)
+                .read_to_end(&mut bytes),
+            false => std::fs::File::open(path)
+                .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)),
         };
         read.map(|_| bytes)
     });
-    let bytes = read.await.map_err(|error| Failure::work(error.to_string()))?;
-    let bytes = bytes.map_err(|error| Failure::usage(format!("{shown} cannot be read: {}", error.kind())))?;
+    let bytes = read
+        .await
+        .map_err(|error| Failure::work(error.to_string()))?;
+    let bytes = bytes
+        .map_err(|error| Failure::usage(format!("{shown} cannot be read: {}", error.kind())))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
-        return Err(Failure::usage(format!("{shown} is longer than {FILE_BYTES_MAX} bytes")));
+        return Err(Failure::usage(format!(
+            "{shown} is longer than {FILE_BYTES_MAX} bytes"
+        )));
     }
-    let text = String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{shown} is not UTF-8 text")))?;
-    let lines: Vec<String> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
-    if lines.is_empty() { Err(Failure::usage(format!("{shown} has no lines"))) } else { Ok(lines) }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Failure::usage(format!("{shown} is not UTF-8 text")))?;
+    let lines: Vec<String> = text
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| !line.trim().is_empty())
+        .map(str::to_owned)
+        .collect();
+    if lines.is_empty() {
+        Err(Failure::usage(format!("{shown} has no lines")))
+    } else {
+        Ok(lines)
+    }
 }
 
 /// Prints results in the order of the lines, each as soon as all earlier ones are printed. Ctrl-C
 /// cancels the running tasks; a second one ends the program.
-async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut Signals) -> (FanOutSummary, bool) {
+async fn follow(
+    mut run: FanOutRun,
+    lines: &[String],
+    json: bool,
+    signals: &mut Signals,
+) -> (FanOutSummary, bool) {
     let bar = bar(run.tasks());
     let mut ends = vec![None; run.tasks()];
     let mut printed = 0;
@@ -189,14 +246,22 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
         let Some(end) = end else { break };
         failed += usize::from(!end.is_done());
         bar.inc(1);
-        bar.set_message(if failed == 0 { String::new() } else { format!("{failed} failed") });
+        bar.set_message(if failed == 0 {
+            String::new()
+        } else {
+            format!("{failed} failed")
+        });
         if let Some(place) = ends.get_mut(end.index) {
             *place = Some(end);
         }
         while let (Some(Some(end)), Some(line)) = (ends.get(printed), lines.get(printed)) {
             // A task that was interrupted before it started has no result.
             if !interrupted || end.end().is_some() {
-                let text = if json { as_json(end, line) } else { section(end, line) };
+                let text = if json {
+                    as_json(end, line)
+                } else {
+                    section(end, line)
+                };
                 bar.suspend(|| if json { out_json(&text) } else { out(&text) });
             }
             printed += 1;
@@ -208,7 +273,11 @@ async fn follow(mut run: FanOutRun, lines: &[String], json: bool, signals: &mut 
 
 /// A progress bar; hidden if standard error is not a terminal.
 fn bar(tasks: usize) -> ProgressBar {
-    let target = if Terminals::detect().stderr { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if Terminals::detect().stderr {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
     let bar = ProgressBar::with_draw_target(Some(u64::try_from(tasks).unwrap_or(u64::MAX)), target);
     let style = ProgressStyle::with_template("{elapsed:>6} [{bar:30}] {pos}/{len}  {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -226,7 +295,10 @@ fn section(end: &TaskEnd, line: &str) -> String {
         section.push('\n');
     }
     if let Err(why) = &end.outcome {
-        section += &format!("[failed: {}]\n", sanitize(&why.failure.message).replace('\n', " "));
+        section += &format!(
+            "[failed: {}]\n",
+            sanitize(&why.failure.message).replace('\n', " ")
+        );
     }
     section.push('\n');
     section
@@ -256,7 +328,11 @@ fn as_json(end: &TaskEnd, line: &str) -> String {
 /// Formats the totals.
 fn figures(summary: &FanOutSummary) -> String {
     let attached = summary.tasks.iter().filter(|task| task.attached).count();
-    let attached = if attached == 0 { String::new() } else { format!(", {attached} from an earlier run") };
+    let attached = if attached == 0 {
+        String::new()
+    } else {
+        format!(", {attached} from an earlier run")
+    };
     let tasks = summary.tasks.len();
     let usage = &summary.usage;
     format!(
@@ -273,10 +349,19 @@ fn figures(summary: &FanOutSummary) -> String {
 /// Formats the effect of warming the cache.
 fn effect(summary: &FanOutSummary) -> String {
     let share = |share: &CacheShare| {
-        let first = share.first_text.map_or_else(String::new, |time| format!(", first text after {} ms", time.as_millis()));
-        format!("{} of {} input tokens from the cache{first}", share.cache_read_tokens, share.input_tokens)
+        let first = share.first_text.map_or_else(String::new, |time| {
+            format!(", first text after {} ms", time.as_millis())
+        });
+        format!(
+            "{} of {} input tokens from the cache{first}",
+            share.cache_read_tokens, share.input_tokens
+        )
     };
-    format!("cache: the first task {}; the rest {} (median)", share(&summary.cache.first), share(&summary.cache.rest))
+    format!(
+        "cache: the first task {}; the rest {} (median)",
+        share(&summary.cache.first),
+        share(&summary.cache.rest)
+    )
 }
 
 #[cfg(test)]
@@ -297,16 +382,48 @@ mod tests {
             latency_ms: 1,
             error: None,
         });
-        let failure = Failure { code: "budget".into(), message: "no\nmore".into(), retry_after_ms: None };
-        let outcome = if failed { Err(TaskFailure { failure, end: Some(round) }) } else { Ok(round) };
+        let failure = Failure {
+            code: "budget".into(),
+            message: "no\nmore".into(),
+            retry_after_ms: None,
+        };
+        let outcome = if failed {
+            Err(TaskFailure {
+                failure,
+                end: Some(round),
+            })
+        } else {
+            Ok(round)
+        };
         let conversation = ConversationId::new("subagent:x").unwrap();
-        TaskEnd { index: 0, conversation, outcome, first_text: None, took: Duration::ZERO, attached: false }
+        TaskEnd {
+            index: 0,
+            conversation,
+            outcome,
+            first_text: None,
+            took: Duration::ZERO,
+            attached: false,
+        }
     }
 
     #[test]
     fn a_section_has_a_head_the_answer_and_why_it_failed() {
-        assert_eq!(section(&end("hello\n", false), "a.txt"), "== 1 a.txt\nhello\n\n");
-        assert_eq!(section(&end("so far", true), "a\u{1b}[1m"), "== 1 a\\u{1b}[1m\nso far\n[failed: no more]\n\n");
-        assert!(section(&end("", false), &"x".repeat(500)).lines().next().unwrap().chars().count() < 130);
+        assert_eq!(
+            section(&end("hello\n", false), "a.txt"),
+            "== 1 a.txt\nhello\n\n"
+        );
+        assert_eq!(
+            section(&end("so far", true), "a\u{1b}[1m"),
+            "== 1 a\\u{1b}[1m\nso far\n[failed: no more]\n\n"
+        );
+        assert!(
+            section(&end("", false), &"x".repeat(500))
+                .lines()
+                .next()
+                .unwrap()
+                .chars()
+                .count()
+                < 130
+        );
     }
 }

@@ -108,14 +108,20 @@ impl From<SandboxFlag> for SandboxMode {
 }
 
 fn dollars(text: &str) -> Result<f64, String> {
-    let usd = text.parse::<f64>().ok().filter(|usd| (0.0..1e9).contains(usd));
+    let usd = text
+        .parse::<f64>()
+        .ok()
+        .filter(|usd| (0.0..1e9).contains(usd));
     usd.ok_or_else(|| "it must be an amount of US dollars, 0 or more".into())
 }
 
 impl HostFlags {
     /// The session's budget.
     pub(super) fn budget(&self) -> Budget {
-        let budget = Budget { tokens: self.budget_tokens, ..Budget::default() };
+        let budget = Budget {
+            tokens: self.budget_tokens,
+            ..Budget::default()
+        };
         self.budget_usd.into_iter().fold(budget, Budget::with_usd)
     }
 
@@ -123,7 +129,11 @@ impl HostFlags {
     ///
     /// # Errors
     /// The file of MCP servers cannot be read or is invalid.
-    pub(super) fn overrides(&self, config: &Config, recovery: Recovery) -> Result<Overrides, Failure> {
+    pub(super) fn overrides(
+        &self,
+        config: &Config,
+        recovery: Recovery,
+    ) -> Result<Overrides, Failure> {
         Ok(Overrides {
             provider: self.provider.clone(),
             model: self.model.clone(),
@@ -134,7 +144,11 @@ impl HostFlags {
             tool_iterations_max: self.max_tool_iterations,
             approve: self.approve.map(Into::into),
             sandbox: self.sandbox.map(Into::into),
-            tools: if self.no_tools { Some(Vec::new()) } else { self.tools.clone() },
+            tools: if self.no_tools {
+                Some(Vec::new())
+            } else {
+                self.tools.clone()
+            },
             skills: self.skills.clone(),
             mcp: servers(config, self.mcp.as_ref())?,
             recovery,
@@ -153,7 +167,11 @@ pub(super) struct StoreFlag {
 }
 
 impl StoreFlag {
-    pub(super) async fn open(&self, config: &Config, opening: Opening) -> Result<Sessions, Failure> {
+    pub(super) async fn open(
+        &self,
+        config: &Config,
+        opening: Opening,
+    ) -> Result<Sessions, Failure> {
         Ok(Sessions::open(config, self.db.as_deref(), opening).await?)
     }
 }

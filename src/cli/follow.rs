@@ -120,8 +120,12 @@ fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result
         _ => "the round failed",
     });
     Err(match end.stop_reason {
-        StopReason::IterationLimit => why.hint("continue with --session, or allow more with --max-tool-iterations"),
-        StopReason::ContextTooLarge => why.hint("start a new session, or use a model with a larger window"),
+        StopReason::IterationLimit => {
+            why.hint("continue with --session, or allow more with --max-tool-iterations")
+        }
+        StopReason::ContextTooLarge => {
+            why.hint("start a new session, or use a model with a larger window")
+        }
         _ => why,
     })
 }

@@ -16,7 +16,9 @@ use super::{
     terminal::{err_line, out, out_json},
 };
 use crate::{
-    load::{LoadError, Plan, Progress, Remote, Shape, TOOL_PANIC, Target, draw, host, run as offer},
+    load::{
+        LoadError, Plan, Progress, Remote, Shape, TOOL_PANIC, Target, draw, host, run as offer,
+    },
     providers::{Anthropic, OpenAi},
     storage::Sqlite,
 };
@@ -140,13 +142,21 @@ impl From<LoadError> for Failure {
 }
 
 fn part(name: &str, value: f64) -> Result<f64, Failure> {
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(Failure::usage(format!("{name} must be between 0 and 1"))) }
+    if (0.0..=1.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Failure::usage(format!("{name} must be between 0 and 1")))
+    }
 }
 
 fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
     let bad = || Failure::usage(format!("{name} must be a number of seconds, at most a day"));
     let time = Duration::try_from_secs_f64(value).map_err(|_| bad())?;
-    if time <= Duration::from_secs(24 * 3600) { Ok(time) } else { Err(bad()) }
+    if time <= Duration::from_secs(24 * 3600) {
+        Ok(time)
+    } else {
+        Err(bad())
+    }
 }
 
 /// Converts the arguments to a plan.
@@ -168,24 +178,41 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         None => at_least_one("--tenants", args.tenants, if noisy { 20 } else { 1 })?,
     };
     if noisy && tenants < 2 {
-        return Err(Failure::usage("noisy needs two tenants or more").hint("give --tenants 20, or a --key for each"));
+        return Err(Failure::usage("noisy needs two tenants or more")
+            .hint("give --tenants 20, or a --key for each"));
     }
-    let duration = args.duration.map(|duration| seconds("--duration", duration)).transpose()?;
+    let duration = args
+        .duration
+        .map(|duration| seconds("--duration", duration))
+        .transpose()?;
     let duration = duration.or((noisy || args.rate.is_some()).then_some(Duration::from_secs(10)));
-    if args.rate.is_some_and(|rate| !(rate > 0.0 && rate <= 1e6)) || !(args.flood > 0.0 && args.flood <= 1e6) {
-        return Err(Failure::usage("--rate and --flood must be above 0 and at most a million"));
+    if args.rate.is_some_and(|rate| !(rate > 0.0 && rate <= 1e6))
+        || !(args.flood > 0.0 && args.flood <= 1e6)
+    {
+        return Err(Failure::usage(
+            "--rate and --flood must be above 0 and at most a million",
+        ));
     }
     let fan_out = args.shape == Shape::Fanout;
     if fan_out && (args.target.is_some() || args.cancel_rate > 0.0) {
-        return Err(Failure::usage("--target and --cancel-rate cannot be combined with --shape fanout"));
+        return Err(Failure::usage(
+            "--target and --cancel-rate cannot be combined with --shape fanout",
+        ));
     }
     if args.subagents == 0 || (args.ephemeral && !fan_out) {
-        return Err(Failure::usage("--subagents must be at least 1, and --ephemeral needs --shape fanout"));
+        return Err(Failure::usage(
+            "--subagents must be at least 1, and --ephemeral needs --shape fanout",
+        ));
     }
     if args.rate.is_some() && matches!(args.shape, Shape::Long | Shape::Idle | Shape::Fanout) {
-        return Err(Failure::usage(format!("--rate cannot be combined with --shape {}", args.shape.name())));
+        return Err(Failure::usage(format!(
+            "--rate cannot be combined with --shape {}",
+            args.shape.name()
+        )));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Ok(Plan {
         shape: args.shape,
         tenants,
@@ -195,10 +222,18 @@ fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         ephemeral: args.ephemeral,
         tools_per_turn: args.tools_per_turn,
         scripted: args.provider == Provider::Offline,
-        model_latency: Duration::from_millis(args.model_latency_ms.unwrap_or(if noisy { 100 } else { 0 })),
+        model_latency: Duration::from_millis(args.model_latency_ms.unwrap_or(if noisy {
+            100
+        } else {
+            0
+        })),
         chunk_delay: Duration::from_millis(args.chunk_delay_ms),
         chunks: args.chunks.clamp(1, 100_000),
-        model_concurrency: at_least_one("--model-concurrency", args.model_concurrency, if noisy { 64 } else { 4096 })?,
+        model_concurrency: at_least_one(
+            "--model-concurrency",
+            args.model_concurrency,
+            if noisy { 64 } else { 4096 },
+        )?,
         fault_rate: part("--fault-rate", args.fault_rate)?,
         cancel_rate: part("--cancel-rate", args.cancel_rate)?,
         duration,
@@ -218,23 +253,40 @@ const NO_KEY: &str = "no-key";
 /// The provider of the arguments; `None` means the scripted one.
 fn provider(args: &LoadArgs) -> Result<Option<Arc<dyn LlmProvider>>, Failure> {
     let key = |name: &str| std::env::var(name).ok().filter(|key| !key.is_empty());
-    let missing = |name: &str| Failure::usage(format!("{name} is not set")).hint("set it, or name an endpoint with --base-url");
+    let missing = |name: &str| {
+        Failure::usage(format!("{name} is not set"))
+            .hint("set it, or name an endpoint with --base-url")
+    };
     let failed = |error: crate::providers::ProviderConfigError| Failure::usage(error.to_string());
     Ok(match (args.provider, &args.base_url) {
         (Provider::Offline, None) => None,
         (Provider::Offline, Some(_)) => {
-            return Err(Failure::usage("--base-url needs --provider anthropic or openai"));
+            return Err(Failure::usage(
+                "--base-url needs --provider anthropic or openai",
+            ));
         }
         (Provider::Anthropic, url) => {
-            let key = key("ANTHROPIC_API_KEY").or(url.as_ref().map(|_| NO_KEY.to_owned())).ok_or_else(|| missing("ANTHROPIC_API_KEY"))?;
+            let key = key("ANTHROPIC_API_KEY")
+                .or(url.as_ref().map(|_| NO_KEY.to_owned()))
+                .ok_or_else(|| missing("ANTHROPIC_API_KEY"))?;
             let builder = Anthropic::builder(key);
-            let builder = if let Some(url) = url { builder.base_url(url) } else { builder };
+            let builder = if let Some(url) = url {
+                builder.base_url(url)
+            } else {
+                builder
+            };
             Some(Arc::new(builder.build().map_err(failed)?))
         }
         (Provider::Openai, url) => {
-            let key = key("OPENAI_API_KEY").or(url.as_ref().map(|_| NO_KEY.to_owned())).ok_or_else(|| missing("OPENAI_API_KEY"))?;
+            let key = key("OPENAI_API_KEY")
+                .or(url.as_ref().map(|_| NO_KEY.to_owned()))
+                .ok_or_else(|| missing("OPENAI_API_KEY"))?;
             let builder = OpenAi::builder().api_key(key);
-            let builder = if let Some(url) = url { builder.base_url(url) } else { builder };
+            let builder = if let Some(url) = url {
+                builder.base_url(url)
+            } else {
+                builder
+            };
             Some(Arc::new(builder.build().map_err(failed)?))
         }
     })
@@ -272,16 +324,25 @@ pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     let mut report = report?;
     report.measured = measured(&args);
     if let Some(file) = &args.svg {
-        std::fs::write(file, draw(&report)).map_err(|error| Failure::work(format!("{} cannot be written: {error}", file.display())))?;
+        std::fs::write(file, draw(&report)).map_err(|error| {
+            Failure::work(format!("{} cannot be written: {error}", file.display()))
+        })?;
         err_line(&format!("plot: {}", file.display()));
     }
     if args.json {
         let json = serde_json::to_string(&report);
-        out_json(&json.map_err(|error| Failure::work(format!("the report cannot be written: {error}")))?);
+        out_json(
+            &json
+                .map_err(|error| Failure::work(format!("the report cannot be written: {error}")))?,
+        );
     } else {
         out(&report.table());
     }
-    Ok(if report.is_sound() { Done::Well } else { Done::Badly })
+    Ok(if report.is_sound() {
+        Done::Well
+    } else {
+        Done::Badly
+    })
 }
 
 /// Suppresses the panic messages of tools that panic on purpose.

@@ -69,17 +69,32 @@ impl McpCommand {
             Self::List(args) => args,
             Self::Check(args) => &args.servers,
         };
-        ProjectUse { asks: !args.json, notes: Notes::First, workspace: None }
+        ProjectUse {
+            asks: !args.json,
+            notes: Notes::First,
+            workspace: None,
+        }
     }
 }
 
 /// The servers of the configuration and of a file; a server of the file replaces one with the same
 /// name.
-pub(super) fn servers(config: &Config, file: Option<&PathBuf>) -> Result<Vec<McpServerConfig>, Failure> {
-    let more = file.map_or(Ok(Vec::new()), |file| mcp::read_file(file)).map_err(|error| {
-        Failure::usage(error.to_string()).hint("the file's form is {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}; see --mcp")
-    })?;
-    let own = config.mcp.iter().filter(|own| !more.iter().any(|other| other.name == own.name)).cloned();
+pub(super) fn servers(
+    config: &Config,
+    file: Option<&PathBuf>,
+) -> Result<Vec<McpServerConfig>, Failure> {
+    let more = file
+        .map_or(Ok(Vec::new()), |file| mcp::read_file(file))
+        .map_err(|error| {
+            Failure::usage(error.to_string()).hint(
+                "the file's form is {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}; see --mcp",
+            )
+        })?;
+    let own = config
+        .mcp
+        .iter()
+        .filter(|own| !more.iter().any(|other| other.name == own.name))
+        .cloned();
     Ok(own.chain(more.clone()).collect())
 }
 
@@ -98,13 +113,25 @@ struct Surveyor {
 impl Surveyor {
     fn new(config: &Config, tenant: &str) -> Result<Self, Failure> {
         let pool = app::mcp_pool(app::masker(config))?;
-        Ok(Self { pool, tenant: TenantId::new(tenant)?, pins: Arc::new(FilePins::new(&config.data_dir)) })
+        Ok(Self {
+            pool,
+            tenant: TenantId::new(tenant)?,
+            pins: Arc::new(FilePins::new(&config.data_dir)),
+        })
     }
 
     async fn survey(&self, server: &McpServerConfig) -> SurveyOf {
         let survey = mcp::survey(server, &self.pool, &self.tenant, &*self.pins).await;
-        let words = || self.pool.server(&self.tenant, server).map(|server| server.last_stderr_line()).unwrap_or_default();
-        SurveyOf { server: server.name.clone(), survey: survey.map_err(|error| (error, words())) }
+        let words = || {
+            self.pool
+                .server(&self.tenant, server)
+                .map(|server| server.last_stderr_line())
+                .unwrap_or_default()
+        };
+        SurveyOf {
+            server: server.name.clone(),
+            survey: survey.map_err(|error| (error, words())),
+        }
     }
 
     async fn survey_all(&self, servers: &[McpServerConfig]) -> Vec<SurveyOf> {
@@ -123,8 +150,17 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
     let mut signals = Signals::listen();
     let working = async {
         match &command {
-            McpCommand::List(args) => list(&surveyor, &servers(config, args.mcp.as_ref())?, args.json).await,
-            McpCommand::Check(args) => check(&surveyor, &servers(config, args.servers.mcp.as_ref())?, args).await,
+            McpCommand::List(args) => {
+                list(&surveyor, &servers(config, args.mcp.as_ref())?, args.json).await
+            }
+            McpCommand::Check(args) => {
+                check(
+                    &surveyor,
+                    &servers(config, args.servers.mcp.as_ref())?,
+                    args,
+                )
+                .await
+            }
         }
     };
     let done = tokio::select! {
@@ -137,40 +173,93 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
     done
 }
 
-async fn list(surveyor: &Surveyor, servers: &[McpServerConfig], as_json: bool) -> Result<Done, Failure> {
+async fn list(
+    surveyor: &Surveyor,
+    servers: &[McpServerConfig],
+    as_json: bool,
+) -> Result<Done, Failure> {
     let surveyed = surveyor.survey_all(servers).await;
     if as_json {
-        out_json(&serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(
+            &serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>())
+                .unwrap_or_default(),
+        );
     } else {
-        for offer in surveyed.iter().filter_map(|surveyed| surveyed.survey.as_ref().ok()).flat_map(|survey| &survey.offers) {
-            let description = offer.definition.description.lines().next().unwrap_or_default();
-            out_line(&format!("{:<40} {}", offer.name, description.chars().take(100).collect::<String>()));
+        for offer in surveyed
+            .iter()
+            .filter_map(|surveyed| surveyed.survey.as_ref().ok())
+            .flat_map(|survey| &survey.offers)
+        {
+            let description = offer
+                .definition
+                .description
+                .lines()
+                .next()
+                .unwrap_or_default();
+            out_line(&format!(
+                "{:<40} {}",
+                offer.name,
+                description.chars().take(100).collect::<String>()
+            ));
         }
         if servers.is_empty() {
-            err_line("note: no MCP server is configured: see `[[mcp]]` in callboard.toml, or --mcp FILE");
+            err_line(
+                "note: no MCP server is configured: see `[[mcp]]` in callboard.toml, or --mcp FILE",
+            );
         }
-        lines(&surveyed).iter().for_each(|line| err_line(&format!("note: {line}")));
+        lines(&surveyed)
+            .iter()
+            .for_each(|line| err_line(&format!("note: {line}")));
     }
-    Ok(if surveyed.iter().any(|surveyed| surveyed.survey.is_err()) { Done::Badly } else { Done::Well })
+    Ok(
+        if surveyed.iter().any(|surveyed| surveyed.survey.is_err()) {
+            Done::Badly
+        } else {
+            Done::Well
+        },
+    )
 }
 
-async fn check(surveyor: &Surveyor, servers: &[McpServerConfig], args: &CheckArgs) -> Result<Done, Failure> {
+async fn check(
+    surveyor: &Surveyor,
+    servers: &[McpServerConfig],
+    args: &CheckArgs,
+) -> Result<Done, Failure> {
     if let Some(named) = &args.accept {
         return accept(surveyor, servers, named).await;
     }
     let surveyed = surveyor.survey_all(servers).await;
     let wrong = |surveyed: &SurveyOf| match &surveyed.survey {
-        Ok(survey) => survey.offers.iter().any(|offer| offer.status == PinStatus::Changed),
+        Ok(survey) => survey
+            .offers
+            .iter()
+            .any(|offer| offer.status == PinStatus::Changed),
         Err(_) => true,
     };
     if args.servers.json {
-        out_json(&serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>()).unwrap_or_default());
+        out_json(
+            &serde_json::to_string_pretty(&surveyed.iter().map(described).collect::<Vec<_>>())
+                .unwrap_or_default(),
+        );
     } else {
         for surveyed in &surveyed {
             if let Ok(survey) = &surveyed.survey {
-                let new = survey.offers.iter().filter(|offer| offer.status == PinStatus::New).count();
-                let new = if new > 0 { format!(", {new} of them new and pinned") } else { String::new() };
-                out_line(&format!("{}: {}{new} (protocol {})", surveyed.server, counted(survey.offers.len(), "tool"), survey.protocol));
+                let new = survey
+                    .offers
+                    .iter()
+                    .filter(|offer| offer.status == PinStatus::New)
+                    .count();
+                let new = if new > 0 {
+                    format!(", {new} of them new and pinned")
+                } else {
+                    String::new()
+                };
+                out_line(&format!(
+                    "{}: {}{new} (protocol {})",
+                    surveyed.server,
+                    counted(survey.offers.len(), "tool"),
+                    survey.protocol
+                ));
             }
         }
         lines(&surveyed).iter().for_each(|line| out_line(line));
@@ -178,19 +267,40 @@ async fn check(surveyor: &Surveyor, servers: &[McpServerConfig], args: &CheckArg
             out_line("no MCP server is configured");
         }
     }
-    Ok(if surveyed.iter().any(wrong) { Done::Badly } else { Done::Well })
+    Ok(if surveyed.iter().any(wrong) {
+        Done::Badly
+    } else {
+        Done::Well
+    })
 }
 
-async fn accept(surveyor: &Surveyor, servers: &[McpServerConfig], named: &str) -> Result<Done, Failure> {
-    let whose = |server: &&McpServerConfig| server.name == named || named.starts_with(&format!("{}__", server.name));
-    let Some(server) = servers.iter().find(whose) else {
-        let failure = Failure::work(format!("there is no MCP server `{named}`, and no server has a tool of this name"));
-        return Err(match nearest(named, servers.iter().map(|server| server.name.as_str())) {
-            Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`callboard mcp list` shows all tools"),
-        });
+async fn accept(
+    surveyor: &Surveyor,
+    servers: &[McpServerConfig],
+    named: &str,
+) -> Result<Done, Failure> {
+    let whose = |server: &&McpServerConfig| {
+        server.name == named || named.starts_with(&format!("{}__", server.name))
     };
-    let accepted = mcp::accept(server, &surveyor.pool, &surveyor.tenant, &*surveyor.pins, named).await;
+    let Some(server) = servers.iter().find(whose) else {
+        let failure = Failure::work(format!(
+            "there is no MCP server `{named}`, and no server has a tool of this name"
+        ));
+        return Err(
+            match nearest(named, servers.iter().map(|server| server.name.as_str())) {
+                Some(near) => failure.hint(format!("did you mean `{near}`?")),
+                None => failure.hint("`callboard mcp list` shows all tools"),
+            },
+        );
+    };
+    let accepted = mcp::accept(
+        server,
+        &surveyor.pool,
+        &surveyor.tenant,
+        &*surveyor.pins,
+        named,
+    )
+    .await;
     match accepted.map_err(|error| Failure::work(error.to_string()))? {
         0 => out_line(&format!("{named}: nothing changed since it was accepted")),
         1 => out_line(&format!("{named}: accepted 1 tool as it is now")),
@@ -212,7 +322,9 @@ fn lines(surveyed: &[SurveyOf]) -> Vec<String> {
 fn described(surveyed: &SurveyOf) -> serde_json::Value {
     let survey = match &surveyed.survey {
         Ok(survey) => survey,
-        Err((error, words)) => return json!({"server": surveyed.server, "error": error.to_string(), "stderr": words}),
+        Err((error, words)) => {
+            return json!({"server": surveyed.server, "error": error.to_string(), "stderr": words});
+        }
     };
     let status = |status| match status {
         PinStatus::New => "new",

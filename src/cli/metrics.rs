@@ -41,7 +41,10 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         for id in sessions.ids(&tenant).await? {
             match stored(&sessions, &id).await {
                 Ok(state) => figures.push(state.metrics),
-                Err(_) => err_line(&format!("not counted: `{}` cannot be read", sanitize(id.as_str()))),
+                Err(_) => err_line(&format!(
+                    "not counted: `{}` cannot be read",
+                    sanitize(id.as_str())
+                )),
             }
         }
         let stats = GlobalStats::from_conversations(&figures);
@@ -79,7 +82,13 @@ fn pretty(value: &impl serde::Serialize) -> String {
 }
 
 fn describe(stats: &GlobalStats) -> String {
-    let GlobalStats { total_conversations, total_tool_calls, total_tokens, total_duration_seconds, avg_tokens_per_call } = stats;
+    let GlobalStats {
+        total_conversations,
+        total_tool_calls,
+        total_tokens,
+        total_duration_seconds,
+        avg_tokens_per_call,
+    } = stats;
     format!(
         "Conversations: {}\nTool Calls: {}\nTokens: {}\nDuration: {total_duration_seconds:.1}s\nTokens per Call: {avg_tokens_per_call:.0}\n",
         thousands(*total_conversations),

@@ -57,7 +57,12 @@ pub(super) struct MockModelArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     tool_chunks: usize,
     /// The key that clients must send; others get 401
-    #[arg(long, value_name = "KEY", env = "CALLBOARD_MOCK_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "CALLBOARD_MOCK_KEY",
+        hide_env_values = true
+    )]
     key: Option<String>,
     /// Calls at once; further ones get 429
     #[arg(long, value_name = "N")]
@@ -105,8 +110,11 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
         seed: args.seed,
         requests_max: args.max_requests,
     };
-    settings.check().map_err(|error| Failure::usage(error.to_string()))?;
-    let failed = |error: std::io::Error| Failure::work(format!("cannot serve at {}: {error}", args.listen));
+    settings
+        .check()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let failed =
+        |error: std::io::Error| Failure::work(format!("cannot serve at {}: {error}", args.listen));
     let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
     // Listen for signals before the address is printed: a script that reads it may end the server
     // at once.

@@ -118,9 +118,13 @@ impl Command {
             Self::Fanout(args) => args.project_use(),
             Self::Tools(command) => command.project_use(),
             Self::Mcp(command) => command.project_use(),
-            Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => ProjectUse::quiet(Notes::First),
+            Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => {
+                ProjectUse::quiet(Notes::First)
+            }
             // These report project files themselves, or do not use the configuration.
-            Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => ProjectUse::quiet(Notes::Own),
+            Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => {
+                ProjectUse::quiet(Notes::Own)
+            }
             Self::Keys(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
             #[cfg(feature = "load")]
             Self::Load(_) => ProjectUse::quiet(Notes::Own),
@@ -143,13 +147,21 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<Done, Failure> {
-    let config = trust::settle(&cli.command.project_use(), || Config::load(cli.config.as_deref(), process_environment()));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::work(format!("the runtime cannot be started: {}", error.kind())))?;
+    let config = trust::settle(&cli.command.project_use(), || {
+        Config::load(cli.config.as_deref(), process_environment())
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| {
+        Failure::work(format!("the runtime cannot be started: {}", error.kind()))
+    })?;
     let telemetry = {
         let _entered = runtime.enter(); // The exporters need the runtime's context to start.
         let usual = Observability::default();
-        let observability = config.as_ref().map_or(&usual, |config| &config.observability);
+        let observability = config
+            .as_ref()
+            .map_or(&usual, |config| &config.observability);
         let secrets = config.iter().flat_map(Config::masked_texts);
         crate::telemetry::init(cli.log.as_deref(), observability, &Redactor::new(secrets))
             .map_err(|error| Failure::usage(error.to_string()))?

@@ -22,15 +22,24 @@ const WORDS_CHARS: usize = 60;
 
 /// Finds a round by its number in the list (from 1) or by its id.
 pub(super) fn pick(rounds: &[ConversationRound], text: &str) -> Result<RoundId, Failure> {
-    let by_number = text.parse::<usize>().ok().and_then(|number| rounds.get(number.checked_sub(1)?)).map(|round| round.round_id);
-    let by_id = || text.parse::<RoundId>().ok().filter(|id| rounds.iter().any(|round| round.round_id == *id));
+    let by_number = text
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| rounds.get(number.checked_sub(1)?))
+        .map(|round| round.round_id);
+    let by_id = || {
+        text.parse::<RoundId>()
+            .ok()
+            .filter(|id| rounds.iter().any(|round| round.round_id == *id))
+    };
     by_number.or_else(by_id).ok_or_else(|| {
         let there = match rounds.len() {
             0 => "it has no rounds".to_owned(),
             1 => "it has one round, number 1".to_owned(),
             count => format!("its rounds are numbers 1 to {count}"),
         };
-        Failure::work(format!("there is no round `{text}` in this session")).hint(format!("{there}; a round's id works too"))
+        Failure::work(format!("there is no round `{text}` in this session"))
+            .hint(format!("{there}; a round's id works too"))
     })
 }
 
@@ -43,7 +52,11 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
         (_, Some(reason)) if reason.code() != "end_turn" => format!(" {}", reason.code()),
         (RoundStatus::Completed | RoundStatus::Error, _) => String::new(),
     };
-    let mut excerpt = round.user_message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut excerpt = round
+        .user_message
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     if let Some((end, _)) = excerpt.char_indices().nth(WORDS_CHARS) {
         excerpt.truncate(end);
         excerpt.push('…');
@@ -51,7 +64,9 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
     let id = round.round_id;
     let tokens = round.tokens_used;
     let took = seconds(round.latency_ms);
-    sanitize(&format!("{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"))
+    sanitize(&format!(
+        "{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"
+    ))
 }
 
 /// Formats all messages, each round's below its line. Rounds whose messages are no longer in the
@@ -63,11 +78,15 @@ pub(super) fn describe(rounds: &[ConversationRound], messages: &[Message]) -> St
         text.push_str(part);
         text.push('\n');
     };
-    while let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_none() && round.is_over()) {
+    while let Some((number, round)) =
+        numbered.next_if(|(_, round)| round.start.is_none() && round.is_over())
+    {
         put(&line(number, round));
     }
     for (index, message) in messages.iter().enumerate() {
-        if let Some((number, round)) = numbered.next_if(|(_, round)| round.start.is_some_and(|start| start as usize == index)) {
+        if let Some((number, round)) =
+            numbered.next_if(|(_, round)| round.start.is_some_and(|start| start as usize == index))
+        {
             put(&line(number, round));
         }
         put(&describe_message(message));
@@ -91,10 +110,20 @@ fn describe_message(message: &Message) -> String {
             ContentBlock::ToolUse(call) => format!("  > {}\n", summary(&call.name, &call.input)),
             ContentBlock::ToolResult(result) => {
                 let content = result.content.text();
-                let first = content.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+                let first = content
+                    .lines()
+                    .find(|line| !line.trim().is_empty())
+                    .unwrap_or_default();
                 let more = content.lines().count().saturating_sub(1);
-                let more = if more > 0 { format!(" (+{})", counted(more, "line")) } else { String::new() };
-                format!("  {} {first}{more}\n", if result.is_error { "✗" } else { "<" })
+                let more = if more > 0 {
+                    format!(" (+{})", counted(more, "line"))
+                } else {
+                    String::new()
+                };
+                format!(
+                    "  {} {first}{more}\n",
+                    if result.is_error { "✗" } else { "<" }
+                )
             }
             block @ ContentBlock::Other { .. } => match label(&block) {
                 Some(label) if !is_document_text(&block) => format!("{who}: [{label}]\n"),
@@ -119,8 +148,13 @@ mod tests {
                 "x".repeat(80)
             )
         };
-        let ids = ["00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"];
-        ids.iter().map(|id| serde_json::from_str(&text(id)).unwrap()).collect()
+        let ids = [
+            "00000000-0000-4000-8000-000000000001",
+            "00000000-0000-4000-8000-000000000002",
+        ];
+        ids.iter()
+            .map(|id| serde_json::from_str(&text(id)).unwrap())
+            .collect()
     }
 
     #[test]
@@ -128,7 +162,10 @@ mod tests {
         let rounds = rounds();
         let second = rounds[1].round_id;
 
-        assert_eq!((pick(&rounds, "2"), pick(&rounds, &second.to_string())), (Ok(second), Ok(second)));
+        assert_eq!(
+            (pick(&rounds, "2"), pick(&rounds, &second.to_string())),
+            (Ok(second), Ok(second))
+        );
         for wrong in ["0", "3", "x", "00000000-0000-4000-8000-000000000009"] {
             assert!(pick(&rounds, wrong).is_err(), "{wrong}");
         }
@@ -138,7 +175,12 @@ mod tests {
     fn a_line_shows_cost_and_end_of_a_round() {
         let line = line(2, &rounds()[1]);
 
-        assert!(line.starts_with("  2  00000000-0000-4000-8000-000000000002  12 tokens, 1.5 s interrupted  find xxx"), "{line}");
+        assert!(
+            line.starts_with(
+                "  2  00000000-0000-4000-8000-000000000002  12 tokens, 1.5 s interrupted  find xxx"
+            ),
+            "{line}"
+        );
         assert!(line.ends_with('…') && !line.contains('\n'));
     }
 }

@@ -59,12 +59,18 @@ pub(super) struct RunArgs {
 
 impl RunArgs {
     pub(super) fn project_use(&self) -> ProjectUse<'_> {
-        ProjectUse { asks: !self.json, notes: Notes::Own, workspace: Some(&self.host.workspace) }
+        ProjectUse {
+            asks: !self.json,
+            notes: Notes::Own,
+            workspace: Some(&self.host.workspace),
+        }
     }
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|_| "it must be a number of seconds".to_owned())?;
+    let seconds = text
+        .parse::<f64>()
+        .map_err(|_| "it must be a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| !time.is_zero() && *time < Duration::from_secs(31_536_000))
@@ -78,20 +84,44 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         (None, true) if attachments.is_empty() => None,
         _ => Some(prompt(args.prompt.as_deref(), terminals).await?),
     };
-    let prompt = prompt.map(|text| attachments.into_iter().fold(Prompt::text(text), Prompt::attach));
+    let prompt = prompt.map(|text| {
+        attachments
+            .into_iter()
+            .fold(Prompt::text(text), Prompt::attach)
+    });
     let mut signals = Signals::listen();
     let session = Session::open(config, &args.host, args.session.clone(), args.resume).await?;
     let mut view = View::new(args.json, terminals);
 
     let mut done = Ok(Done::Well);
     if args.resume {
-        done = take_up(config, &args, &session, &mut view, &mut signals, prompt.is_none()).await;
+        done = take_up(
+            config,
+            &args,
+            &session,
+            &mut view,
+            &mut signals,
+            prompt.is_none(),
+        )
+        .await;
     }
     if let (Some(prompt), Ok(Done::Well)) = (prompt, &done) {
         let send = session.handle.send(prompt);
-        let send = args.timeout.into_iter().fold(send, |send, within| send.deadline(within));
+        let send = args
+            .timeout
+            .into_iter()
+            .fold(send, |send, within| send.deadline(within));
         done = match send.await {
-            Ok(reply) => follow(reply, &session.handle, &mut view, &mut signals, OldQuestions::default()).await,
+            Ok(reply) => {
+                follow(
+                    reply,
+                    &session.handle,
+                    &mut view,
+                    &mut signals,
+                    OldQuestions::default(),
+                )
+                .await
+            }
             Err(error) => Err(error.into()),
         };
     }
@@ -109,7 +139,11 @@ async fn take_up(
     alone: bool,
 ) -> Result<Done, Failure> {
     let open = session.state.round.is_some() || !session.state.inbox.is_empty();
-    let reply = if open { session.handle.resume().await? } else { None };
+    let reply = if open {
+        session.handle.resume().await?
+    } else {
+        None
+    };
     let Some(reply) = reply else {
         err_line("nothing to resume: the last round of this session has ended");
         if let (true, false, Some(answer)) = (alone, args.json, session.last_answer()) {
@@ -139,45 +173,75 @@ async fn take_up(
 /// need a person are returned as open.
 async fn answer_old_questions(config: &Config, args: &RunArgs, session: &Session) -> OldQuestions {
     let questions = session.questions();
-    let seen = questions.iter().map(|question| question.tool_call_id.clone()).collect();
+    let seen = questions
+        .iter()
+        .map(|question| question.tool_call_id.clone())
+        .collect();
     let terminals = Terminals::detect();
     let flag = args.host.approve.map(Approve::from).or(config.approve);
     let allow = match flag {
         Some(Approve::Auto) => true,
-        Some(Approve::Ask) | None if terminals.has_person() => return OldQuestions { open: questions, seen },
+        Some(Approve::Ask) | None if terminals.has_person() => {
+            return OldQuestions {
+                open: questions,
+                seen,
+            };
+        }
         Some(Approve::Deny | Approve::Ask) | None => false,
     };
     for question in questions {
         let _ = session.handle.approve(question.tool_call_id, allow).await;
     }
-    OldQuestions { open: Vec::new(), seen }
+    OldQuestions {
+        open: Vec::new(),
+        seen,
+    }
 }
 
 async fn attachments(files: &[PathBuf]) -> Result<Vec<Attachment>, Failure> {
     let files = files.to_vec();
     let read = tokio::task::spawn_blocking(move || attach::read(&files));
-    read.await.map_err(|error| Failure::work(error.to_string()))?
+    read.await
+        .map_err(|error| Failure::work(error.to_string()))?
 }
 
 /// The prompt, from the argument or from standard input.
 async fn prompt(argument: Option<&str>, terminals: Terminals) -> Result<String, Failure> {
-    let missing = || Failure::usage("there is no prompt").hint("callboard run \"…\", or pipe it in");
+    let missing =
+        || Failure::usage("there is no prompt").hint("callboard run \"…\", or pipe it in");
     let text = match argument {
         Some(text) if text != "-" => {
-            return if text.trim().is_empty() { Err(missing()) } else { Ok(text.to_owned()) };
+            return if text.trim().is_empty() {
+                Err(missing())
+            } else {
+                Ok(text.to_owned())
+            };
         }
         None if terminals.stdin => return Err(missing()),
         _ => read_stdin().await?,
     };
-    if text.trim().is_empty() { Err(missing()) } else { Ok(text) }
+    if text.trim().is_empty() {
+        Err(missing())
+    } else {
+        Ok(text)
+    }
 }
 
 async fn read_stdin() -> Result<String, Failure> {
     let read = tokio::task::spawn_blocking(|| {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes)
+        std::io::stdin()
+            .lock()
+            .take(STDIN_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .map(|_| bytes)
     });
-    let bytes = read.await.map_err(|error| Failure::work(error.to_string()))?;
-    let bytes = bytes.map_err(|error| Failure::work(format!("standard input cannot be read: {}", error.kind())))?;
-    String::from_utf8(bytes).map_err(|_| Failure::usage("the prompt on standard input is not UTF-8 text"))
+    let bytes = read
+        .await
+        .map_err(|error| Failure::work(error.to_string()))?;
+    let bytes = bytes.map_err(|error| {
+        Failure::work(format!("standard input cannot be read: {}", error.kind()))
+    })?;
+    String::from_utf8(bytes)
+        .map_err(|_| Failure::usage("the prompt on standard input is not UTF-8 text"))
 }

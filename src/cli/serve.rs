@@ -46,7 +46,11 @@ pub(super) struct ServeArgs {
     grace: Duration,
 }
 
-pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Telemetry) -> Result<Done, Failure> {
+pub(super) async fn run(
+    file: Option<PathBuf>,
+    args: ServeArgs,
+    telemetry: &Telemetry,
+) -> Result<Done, Failure> {
     // From here on, signals no longer end the process by default.
     let mut signals = Signals::listen();
     let mut hangups = Hangups::listen();
@@ -72,16 +76,26 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
     super::trust::note(&config);
     let serving = serving(config, Box::new(read), telemetry.redactor().clone()).await?;
     telemetry.observe(&serving.host);
-    let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| cannot_listen(address, &error))?;
     let bound = listener.local_addr().unwrap_or(address);
     report(&serving, bound).await;
 
-    let Serving { host, operator, left_behind, .. } = serving;
+    let Serving {
+        host,
+        operator,
+        left_behind,
+        ..
+    } = serving;
     // When the grace period ends, this function exits without closing open rounds: they stay open
     // in the journal, and the next start resumes them. The host's own drain would close them as
     // interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
-    let bounds = HttpBounds { connections_per_address_max: per_address, ..HttpBounds::default() };
+    let bounds = HttpBounds {
+        connections_per_address_max: per_address,
+        ..HttpBounds::default()
+    };
     let http = HttpConfig::new(operator.keys().clone())
         .bounds(bounds)
         .operator(Arc::new(operator.clone()))
@@ -89,7 +103,9 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
         .metrics(figures)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
-    let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async { drop(ended.await) }));
+    let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async {
+        drop(ended.await)
+    }));
     let resume = tokio::spawn(resume(host.clone(), operator.clone(), left_behind));
 
     // `end` is `Some` until the shutdown starts. The first request to stop (a signal or the operator's
@@ -119,7 +135,10 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
         };
         match (stop, end.take()) {
             (true, Some(end)) => {
-                err_line(&format!("stopping: open rounds have {} s to finish; another signal stops at once", args.grace.as_secs_f64()));
+                err_line(&format!(
+                    "stopping: open rounds have {} s to finish; another signal stops at once",
+                    args.grace.as_secs_f64()
+                ));
                 resume.abort();
                 let _ = end.send(()); // Fails if the operator's route has already started the shutdown.
                 cut = Box::pin(tokio::time::sleep(args.grace));
@@ -140,7 +159,11 @@ pub(super) async fn run(file: Option<PathBuf>, args: ServeArgs, telemetry: &Tele
 
 /// Exits with open rounds: closes connections and writes everything acknowledged to disk. Tool
 /// processes end with this process.
-async fn leave(host: &crate::Host, server: &JoinHandle<Served>, done: Done) -> Result<Done, Failure> {
+async fn leave(
+    host: &crate::Host,
+    server: &JoinHandle<Served>,
+    done: Done,
+) -> Result<Done, Failure> {
     server.abort();
     host.ports().sessions.close(STORE_CLOSE_MAX).await?;
     Ok(done)
@@ -149,7 +172,9 @@ async fn leave(host: &crate::Host, server: &JoinHandle<Served>, done: Done) -> R
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let failure = Failure::work(format!("cannot listen at {address}: {}", error.kind()));
     match error.kind() {
-        std::io::ErrorKind::AddrInUse => failure.hint("another program has this port; choose one with --listen"),
+        std::io::ErrorKind::AddrInUse => {
+            failure.hint("another program has this port; choose one with --listen")
+        }
         _ => failure.hint("choose another address with --listen"),
     }
 }
@@ -158,17 +183,28 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 async fn report(serving: &Serving, bound: SocketAddr) {
     let paint = Paint::stderr();
     let tenants = counted(serving.operator.tenants().await.len(), "tenant");
-    let store = serving.store.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
+    let store = serving
+        .store
+        .as_ref()
+        .map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
     let provider = sanitize(&serving.provider);
     let model = sanitize(&serving.model);
-    err_line(&format!("{} serves at http://{bound}", paint.bold("callboard")));
-    err_line(&paint.dim(&format!("{tenants}, provider {provider}, model {model}, store {}", sanitize(&store))));
+    err_line(&format!(
+        "{} serves at http://{bound}",
+        paint.bold("callboard")
+    ));
+    err_line(&paint.dim(&format!(
+        "{tenants}, provider {provider}, model {model}, store {}",
+        sanitize(&store)
+    )));
     for note in &serving.notes {
         err_line(&paint.dim(&format!("note: {}", sanitize(note))));
     }
     match &serving.single {
         Some(Single::Made { tenant, key }) => {
-            err_line(&format!("no tenants are configured: the key of tenant {tenant} follows on standard output, only this once"));
+            err_line(&format!(
+                "no tenants are configured: the key of tenant {tenant} follows on standard output, only this once"
+            ));
             out_line(key);
         }
         Some(Single::Known { tenant, file }) => {
@@ -181,28 +217,70 @@ async fn report(serving: &Serving, bound: SocketAddr) {
     }
 }
 
-async fn resume(host: crate::Host, operator: TenantOperator, left_behind: Vec<callboard_actors::ids::Scope>) {
+async fn resume(
+    host: crate::Host,
+    operator: TenantOperator,
+    left_behind: Vec<callboard_actors::ids::Scope>,
+) {
     match Serving::resume(&host, &operator, left_behind).await {
         Ok(resumed) if resumed.woken + resumed.left + resumed.failed + resumed.erased > 0 => {
-            let erased = if resumed.erased == 0 { String::new() } else { format!(", {} of single calls erased", resumed.erased) };
-            let left = if resumed.left == 0 { String::new() } else { format!(", {} of tenants that are not served skipped", resumed.left) };
-            let failed = if resumed.failed == 0 { String::new() } else { format!(", {} failed", resumed.failed) };
-            err_line(&format!("interrupted rounds resumed: {}{left}{failed}{erased}", resumed.woken));
+            let erased = if resumed.erased == 0 {
+                String::new()
+            } else {
+                format!(", {} of single calls erased", resumed.erased)
+            };
+            let left = if resumed.left == 0 {
+                String::new()
+            } else {
+                format!(", {} of tenants that are not served skipped", resumed.left)
+            };
+            let failed = if resumed.failed == 0 {
+                String::new()
+            } else {
+                format!(", {} failed", resumed.failed)
+            };
+            err_line(&format!(
+                "interrupted rounds resumed: {}{left}{failed}{erased}",
+                resumed.woken
+            ));
         }
         Ok(_) => {}
-        Err(error) => err_line(&format!("interrupted rounds are not resumed: {}", sanitize(&error.to_string()))),
+        Err(error) => err_line(&format!(
+            "interrupted rounds are not resumed: {}",
+            sanitize(&error.to_string())
+        )),
     }
 }
 
 /// Reloads the configuration and reports the result.
 async fn reload(operator: &TenantOperator) {
     match operator.read_again().await {
-        Ok(Reloaded { added, changed, removed, needs_restart }) => {
-            let list = |what: &str, ids: &[String]| if ids.is_empty() { String::new() } else { format!(", {what} {}", ids.join(" ")) };
-            let lists = [list("added", &added), list("changed", &changed), list("removed", &removed)].concat();
+        Ok(Reloaded {
+            added,
+            changed,
+            removed,
+            needs_restart,
+        }) => {
+            let list = |what: &str, ids: &[String]| {
+                if ids.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {what} {}", ids.join(" "))
+                }
+            };
+            let lists = [
+                list("added", &added),
+                list("changed", &changed),
+                list("removed", &removed),
+            ]
+            .concat();
             err_line(&sanitize(&format!("reloaded{lists}")));
-            needs_restart.iter().for_each(|line| err_line(&sanitize(&format!("note: {line}"))));
+            needs_restart
+                .iter()
+                .for_each(|line| err_line(&sanitize(&format!("note: {line}"))));
         }
-        Err(error) => err_line(&sanitize(&format!("not reloaded, nothing changed: {error}"))),
+        Err(error) => err_line(&sanitize(&format!(
+            "not reloaded, nothing changed: {error}"
+        ))),
     }
 }

@@ -47,7 +47,8 @@ pub(super) fn fresh_id() -> Result<ConversationId, Failure> {
     let digits: String = now.chars().take(19).filter(char::is_ascii_digit).collect();
     let (date, time) = digits.split_at_checked(8).unwrap_or((digits.as_str(), ""));
     let [a, b, ..] = SystemEntropy.bytes();
-    ConversationId::new(format!("{date}-{time}-{a:02x}{b:02x}")).map_err(|error| Failure::work(error.to_string()))
+    ConversationId::new(format!("{date}-{time}-{a:02x}{b:02x}"))
+        .map_err(|error| Failure::work(error.to_string()))
 }
 
 /// Prints provider, model and workspace, and which configuration of the current folder takes
@@ -57,13 +58,24 @@ pub(super) fn announce(config: &Config, app: &App) {
     let provider = sanitize(&app.provider);
     let model = sanitize(&app.model);
     let workspace = sanitize(&app.workspace.display().to_string());
-    let counts = |file: &&ProjectFile| file.kind == ProjectKind::Configuration && (file.is_trusted() || !file.counts.is_empty());
+    let counts = |file: &&ProjectFile| {
+        file.kind == ProjectKind::Configuration && (file.is_trusted() || !file.counts.is_empty())
+    };
     let with = match config.project_files().iter().find(counts) {
-        Some(file) if file.is_trusted() => format!(", configuration {} (trusted)", sanitize(&file.path.display().to_string())),
-        Some(file) => format!(", configuration {} (only what narrows)", sanitize(&file.path.display().to_string())),
+        Some(file) if file.is_trusted() => format!(
+            ", configuration {} (trusted)",
+            sanitize(&file.path.display().to_string())
+        ),
+        Some(file) => format!(
+            ", configuration {} (only what narrows)",
+            sanitize(&file.path.display().to_string())
+        ),
         None => String::new(),
     };
-    err_line(&format!("{} provider {provider}, model {model}, workspace {workspace}{with}", paint.bold("callboard")));
+    err_line(&format!(
+        "{} provider {provider}, model {model}, workspace {workspace}{with}",
+        paint.bold("callboard")
+    ));
     trust::note(config);
     for note in &app.notes {
         err_line(&paint.dim(&format!("note: {}", sanitize(note))));
@@ -72,9 +84,21 @@ pub(super) fn announce(config: &Config, app: &App) {
 
 impl Session {
     /// Opens a conversation. Prints provider, model and workspace, then notes, then the session.
-    pub(super) async fn open(config: &Config, flags: &HostFlags, id: Option<ConversationId>, resume: bool) -> Result<Self, Failure> {
+    pub(super) async fn open(
+        config: &Config,
+        flags: &HostFlags,
+        id: Option<ConversationId>,
+        resume: bool,
+    ) -> Result<Self, Failure> {
         use callboard_actors::conversation::round::rules::Recovery;
-        let overrides: Overrides = flags.overrides(config, if resume { Recovery::Resume } else { Recovery::Close })?;
+        let overrides: Overrides = flags.overrides(
+            config,
+            if resume {
+                Recovery::Resume
+            } else {
+                Recovery::Close
+            },
+        )?;
         // Report wrong flags before anything is created.
         app::choose_provider(config, &overrides, Purpose::Calls)?;
         app::check_places(config, &overrides)?;
@@ -92,7 +116,10 @@ impl Session {
         }
         let app = app::start(config, &overrides, &sessions).await?;
         let handle = app.host.tenant(TENANT).conversation(id.clone());
-        let state = handle.state().await.map_err(|error| unreadable(&id, error))?;
+        let state = handle
+            .state()
+            .await
+            .map_err(|error| unreadable(&id, error))?;
 
         let paint = Paint::stderr();
         announce(config, &app);
@@ -105,12 +132,22 @@ impl Session {
         if !resume && state.round.is_some() {
             err_line(&closing_line(&state));
         }
-        Ok(Self { app, id, handle, state, _lock: lock })
+        Ok(Self {
+            app,
+            id,
+            handle,
+            state,
+            _lock: lock,
+        })
     }
 
     /// Calls of the open round that wait for approval.
     pub(super) fn questions(&self) -> Vec<Question> {
-        let calls = self.state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
+        let calls = self
+            .state
+            .batch()
+            .map(|batch| batch.calls.as_slice())
+            .unwrap_or_default();
         let asked = calls.iter().filter_map(|call| match &call.state {
             CallState::Asked { input, .. } => Some(Question {
                 tool_call_id: call.tool_use.id.clone(),
@@ -125,15 +162,35 @@ impl Session {
 
     /// The text of the last answer; `None` if there is none.
     pub(super) fn last_answer(&self) -> Option<String> {
-        let last = self.state.history.messages().iter().rev().find(|message| message.role() == Role::Assistant)?;
+        let last = self
+            .state
+            .history
+            .messages()
+            .iter()
+            .rev()
+            .find(|message| message.role() == Role::Assistant)?;
         Some(last.text()).filter(|text| !text.is_empty())
     }
 }
 
 /// The message about an open round that is closed because it was not resumed.
 fn closing_line(state: &Durable) -> String {
-    let calls = state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default();
-    let doubtful = calls.iter().filter(|call| matches!(call.state, CallState::Started { effect: EffectClass::Once, .. })).count();
+    let calls = state
+        .batch()
+        .map(|batch| batch.calls.as_slice())
+        .unwrap_or_default();
+    let doubtful = calls
+        .iter()
+        .filter(|call| {
+            matches!(
+                call.state,
+                CallState::Started {
+                    effect: EffectClass::Once,
+                    ..
+                }
+            )
+        })
+        .count();
     let doubt = match doubtful {
         0 => String::new(),
         1 => "; the outcome of one tool call is unknown".into(),
@@ -148,7 +205,10 @@ pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failu
         Ok(scope) => sessions.ids(&scope.tenant).await.unwrap_or_default(),
         Err(failure) => return failure,
     };
-    Failure::no_session(id.as_str(), nearest(id.as_str(), ids.iter().map(ConversationId::as_str)))
+    Failure::no_session(
+        id.as_str(),
+        nearest(id.as_str(), ids.iter().map(ConversationId::as_str)),
+    )
 }
 
 /// The error for a conversation whose journal cannot be read.

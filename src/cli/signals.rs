@@ -13,7 +13,10 @@ impl Signals {
     #[cfg(unix)]
     pub(super) fn listen() -> Self {
         use tokio::signal::unix::{SignalKind, signal};
-        Self { interrupt: signal(SignalKind::interrupt()).ok(), terminate: signal(SignalKind::terminate()).ok() }
+        Self {
+            interrupt: signal(SignalKind::interrupt()).ok(),
+            terminate: signal(SignalKind::terminate()).ok(),
+        }
     }
 
     /// Starts listening. From then on, these signals no longer end the process by default.
@@ -59,7 +62,9 @@ impl Hangups {
     #[cfg(unix)]
     pub(super) fn listen() -> Self {
         use tokio::signal::unix::{SignalKind, signal};
-        Self { hangup: signal(SignalKind::hangup()).ok() }
+        Self {
+            hangup: signal(SignalKind::hangup()).ok(),
+        }
     }
 
     /// Does nothing: this platform has no SIGHUP.

@@ -10,7 +10,13 @@ use std::{
 use crate::visible::{escaped_json, visible};
 
 /// The escape sequences that [`Paint`] writes. All others are made visible.
-const PAINTED: [&str; 5] = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[32m", "\u{1b}[1;31m"];
+const PAINTED: [&str; 5] = [
+    "\u{1b}[0m",
+    "\u{1b}[1m",
+    "\u{1b}[2m",
+    "\u{1b}[32m",
+    "\u{1b}[1;31m",
+];
 
 /// Colors; off if standard error is not a terminal, `NO_COLOR` is set, or the terminal is dumb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +63,11 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+        if self.0 {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }
 
@@ -71,7 +81,11 @@ pub(super) struct Terminals {
 
 impl Terminals {
     pub(super) fn detect() -> Self {
-        Self { stdin: io::stdin().is_terminal(), stdout: io::stdout().is_terminal(), stderr: io::stderr().is_terminal() }
+        Self {
+            stdin: io::stdin().is_terminal(),
+            stdout: io::stdout().is_terminal(),
+            stderr: io::stderr().is_terminal(),
+        }
     }
 
     /// Whether a person can answer questions.
@@ -100,13 +114,19 @@ pub(super) fn out_json(json: &str) {
 /// Writes output for another program to standard output: unchanged into a pipe or a file, with
 /// invisible characters escaped at a terminal.
 pub(super) fn out_data(text: &str) {
-    if io::stdout().is_terminal() { out(text) } else { out_shown(text) }
+    if io::stdout().is_terminal() {
+        out(text)
+    } else {
+        out_shown(text)
+    }
 }
 
 /// Writes text to standard output that has already passed through [`visible`].
 pub(super) fn out_shown(text: &str) {
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
     if written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         std::process::exit(141); // The status that a shell reports for a process ended by SIGPIPE.
     }
@@ -126,7 +146,9 @@ pub(super) fn err_line(text: &str) {
 /// Writes text to standard error that has already passed through [`visible`].
 pub(super) fn err_shown(text: &str) {
     let mut stderr = io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
 }
 
 /// Escapes invisible characters in foreign text. Call this before painting foreign text; all other
@@ -153,7 +175,11 @@ fn shown(text: &str) -> Cow<'_, str> {
         let length = color.map_or(1, |color| color.len());
         let (sequence, after) = escape.split_at(length);
         shown.push_str(&visible(plain));
-        shown.push_str(&if color.is_some() { sequence.to_owned() } else { visible(sequence) });
+        shown.push_str(&if color.is_some() {
+            sequence.to_owned()
+        } else {
+            visible(sequence)
+        });
         rest = after;
     }
     shown.push_str(&visible(rest));
@@ -167,7 +193,13 @@ mod tests {
     #[test]
     fn what_is_written_holds_our_colors_and_no_other_sequence() {
         let paint = Paint(true);
-        let painted = [paint.red("a"), paint.green("b"), paint.bold("c"), paint.dim("d")].concat();
+        let painted = [
+            paint.red("a"),
+            paint.green("b"),
+            paint.bold("c"),
+            paint.dim("d"),
+        ]
+        .concat();
 
         assert_eq!(shown(&painted), painted);
         assert_eq!(

@@ -43,7 +43,10 @@ pub(super) struct TokensArgs {
 }
 
 pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
-    let name = args.file.as_ref().map_or_else(|| "standard input".to_owned(), |file| file.display().to_string());
+    let name = args.file.as_ref().map_or_else(
+        || "standard input".to_owned(),
+        |file| file.display().to_string(),
+    );
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::work(format!("{name} is not UTF-8 text")),
         _ => Failure::work(format!("{name} cannot be read: {error}")),
@@ -69,7 +72,8 @@ pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
             Ok(text) => written += &counted(&counter, args, &text),
             Err(_) => {
                 out(&written);
-                let failure = Failure::work(format!("line {} of {name} is not a JSON string", index + 1));
+                let failure =
+                    Failure::work(format!("line {} of {name} is not a JSON string", index + 1));
                 return Err(failure.hint("each line must be a text in double quotes; without --lines the whole file is one text"));
             }
         }

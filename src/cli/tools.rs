@@ -12,7 +12,9 @@ use callboard_actors::{
     journal::ToolExecutionResult,
     ports::{Approval, Progress, Reach, SandboxPolicy, ToolSpec},
     tool::{EffectClass, ToolError, ToolErrorType},
-    tool_executor::{LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start},
+    tool_executor::{
+        LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start,
+    },
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -37,7 +39,8 @@ use crate::{
     storage::MemorySessions,
 };
 
-pub(super) const EXAMPLE: &str = "Example:\n  callboard tools call grep_search '{\"pattern\": \"fn main\"}'";
+pub(super) const EXAMPLE: &str =
+    "Example:\n  callboard tools call grep_search '{\"pattern\": \"fn main\"}'";
 
 /// Subcommands of `tools`.
 #[derive(Debug, Subcommand)]
@@ -122,7 +125,11 @@ impl ToolsCommand {
             Self::Show(args) => !args.json,
             Self::Call(args) => !args.json,
         };
-        ProjectUse { asks, notes: Notes::First, workspace: None }
+        ProjectUse {
+            asks,
+            notes: Notes::First,
+            workspace: None,
+        }
     }
 }
 
@@ -164,32 +171,63 @@ impl Called {
 pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, Failure> {
     match command {
         ToolsCommand::List(args) => {
-            let App { host, notes, sandbox, .. } = open(config, &args.place, None).await?;
+            let App {
+                host,
+                notes,
+                sandbox,
+                ..
+            } = open(config, &args.place, None).await?;
             let specs: Vec<_> = host.setup().tools.specs().cloned().collect();
             if args.json {
-                let all: Vec<_> = specs.iter().map(|spec| described(spec, &host, sandbox.as_ref())).collect();
+                let all: Vec<_> = specs
+                    .iter()
+                    .map(|spec| described(spec, &host, sandbox.as_ref()))
+                    .collect();
                 out_json(&serde_json::to_string_pretty(&all).unwrap_or_default());
             } else {
                 for spec in &specs {
-                    let asks = match (spec.approval == Approval::Never, spec.effect == EffectClass::Pure) {
+                    let asks = match (
+                        spec.approval == Approval::Never,
+                        spec.effect == EffectClass::Pure,
+                    ) {
                         (true, true) => "reads",
                         (true, false) => "works",
                         (false, _) => "asks",
                     };
-                    out_line(&format!("{:<15} {asks:<6} {}", spec.name(), first_sentence(&spec.definition.description)));
+                    out_line(&format!(
+                        "{:<15} {asks:<6} {}",
+                        spec.name(),
+                        first_sentence(&spec.definition.description)
+                    ));
                 }
             }
-            notes.iter().for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
+            notes
+                .iter()
+                .for_each(|note| err_line(&Paint::stderr().dim(&format!("note: {note}"))));
             host.shutdown(SHUTDOWN).await;
             Ok(Done::Well)
         }
         ToolsCommand::Show(args) => {
-            let App { host, notes, sandbox, .. } = open(config, &args.place, None).await?;
-            let Some(spec) = host.setup().tools.specs().find(|spec| spec.name() == args.name).cloned() else {
+            let App {
+                host,
+                notes,
+                sandbox,
+                ..
+            } = open(config, &args.place, None).await?;
+            let Some(spec) = host
+                .setup()
+                .tools
+                .specs()
+                .find(|spec| spec.name() == args.name)
+                .cloned()
+            else {
                 return Err(no_tool(&host, &args.name, &notes));
             };
             if args.json {
-                out_json(&serde_json::to_string_pretty(&described(&spec, &host, sandbox.as_ref())).unwrap_or_default());
+                out_json(
+                    &serde_json::to_string_pretty(&described(&spec, &host, sandbox.as_ref()))
+                        .unwrap_or_default(),
+                );
             } else {
                 show(&spec);
             }
@@ -201,7 +239,11 @@ pub(super) async fn run(config: &Config, command: ToolsCommand) -> Result<Done, 
 }
 
 /// A host that is only used for its tools: it calls no model and stores no sessions.
-async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> Result<App, Failure> {
+async fn open(
+    config: &Config,
+    place: &Place,
+    approve: Option<ApproveFlag>,
+) -> Result<App, Failure> {
     let overrides = Overrides {
         workspace: place.workspace.clone(),
         sandbox: place.sandbox.map(Into::into),
@@ -212,7 +254,12 @@ async fn open(config: &Config, place: &Place, approve: Option<ApproveFlag>) -> R
         ..Overrides::default()
     };
     let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));
-    let chosen = Chosen { provider: std::sync::Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
+    let chosen = Chosen {
+        provider: std::sync::Arc::new(Offline),
+        name: "offline".into(),
+        model: "rules".into(),
+        calls_max: None,
+    };
     Ok(app::start_with(config, &overrides, &sessions, chosen).await?)
 }
 
@@ -256,37 +303,72 @@ fn sandbox_of(spec: &ToolSpec, sandbox: Option<&SandboxPolicy>) -> serde_json::V
             "writes": spec.effect != EffectClass::Pure,
             "network": "off",
         }),
-        Reach::Web => serde_json::json!({ "kind": "web", "network": "public addresses, checked before each is dialed" }),
-        Reach::Server => serde_json::json!({ "kind": "mcp", "boundary": "a process or host of its own; definitions pinned" }),
-        Reach::Store => serde_json::json!({ "kind": "store", "boundary": "what is kept for this tenant", "network": "off" }),
+        Reach::Web => {
+            serde_json::json!({ "kind": "web", "network": "public addresses, checked before each is dialed" })
+        }
+        Reach::Server => {
+            serde_json::json!({ "kind": "mcp", "boundary": "a process or host of its own; definitions pinned" })
+        }
+        Reach::Store => {
+            serde_json::json!({ "kind": "store", "boundary": "what is kept for this tenant", "network": "off" })
+        }
         Reach::Nothing => serde_json::json!({ "kind": "none", "network": "off" }),
         Reach::Host => serde_json::Value::Null,
     }
 }
 
 fn show(spec: &ToolSpec) {
-    let word = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let word = |value: serde_json::Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
     let of = |value: Result<serde_json::Value, _>| value.map(word).unwrap_or_default();
-    out_line(&format!("{}\n\n{}\n", spec.name(), spec.definition.description));
-    out_line(&format!("effect       {}", of(serde_json::to_value(spec.effect))));
+    out_line(&format!(
+        "{}\n\n{}\n",
+        spec.name(),
+        spec.definition.description
+    ));
+    out_line(&format!(
+        "effect       {}",
+        of(serde_json::to_value(spec.effect))
+    ));
     out_line(&format!(
         "approval     {}",
-        match (spec.approval == Approval::Never, spec.effect == EffectClass::Pure) {
+        match (
+            spec.approval == Approval::Never,
+            spec.effect == EffectClass::Pure
+        ) {
             (true, true) => "never: it only reads",
             (true, false) => "never",
             (false, _) => "as --approve says",
         }
     ));
-    out_line(&format!("concurrency  {}", of(serde_json::to_value(&spec.concurrency))));
+    out_line(&format!(
+        "concurrency  {}",
+        of(serde_json::to_value(&spec.concurrency))
+    ));
     out_line(&format!("timeout      {} s\n", spec.timeout.as_secs()));
     let schema: Result<serde_json::Value, _> = spec.definition.input_schema.parse();
-    out_json(&schema.ok().and_then(|schema| serde_json::to_string_pretty(&schema).ok()).unwrap_or_default());
+    out_json(
+        &schema
+            .ok()
+            .and_then(|schema| serde_json::to_string_pretty(&schema).ok())
+            .unwrap_or_default(),
+    );
 }
 
 fn no_tool(host: &Host, name: &str, notes: &[String]) -> Failure {
     let failure = Failure::work(format!("there is no tool `{name}`"));
-    let names: Vec<String> = host.setup().tools.specs().map(|spec| spec.name().to_owned()).collect();
-    let absent = notes.iter().find(|note| name == "bash" && note.contains("bash"));
+    let names: Vec<String> = host
+        .setup()
+        .tools
+        .specs()
+        .map(|spec| spec.name().to_owned())
+        .collect();
+    let absent = notes
+        .iter()
+        .find(|note| name == "bash" && note.contains("bash"));
     match (absent, nearest(name, names.iter().map(String::as_str))) {
         (Some(note), _) => failure.hint(note),
         (None, Some(near)) => failure.hint(format!("did you mean `{near}`?")),
@@ -299,7 +381,12 @@ async fn call(config: &Config, args: CallArgs) -> Result<Done, Failure> {
     if host.setup().tools.get(&args.name).is_none() {
         err_line(&no_tool(&host, &args.name, &notes).text(Paint::stderr())); // The call still prints a result, the same that a model would get.
     }
-    let mut caller = Caller { host, name: args.name, scope: scope(&ConversationId::new("tools-call")?)?, signals: Signals::listen() };
+    let mut caller = Caller {
+        host,
+        name: args.name,
+        scope: scope(&ConversationId::new("tools-call")?)?,
+        signals: Signals::listen(),
+    };
     let mut all_well = true;
     let mut index = 0;
     let mut lines = args.arguments.map_or(Input::Stdin, Input::One);
@@ -335,7 +422,9 @@ impl Input {
                 let read = tokio::task::spawn_blocking(|| {
                     let mut line = Vec::new();
                     let read = std::io::stdin().lock().read_until(b'\n', &mut line);
-                    read.ok().filter(|n| *n > 0).map(|_| String::from_utf8_lossy(&line).into_owned())
+                    read.ok()
+                        .filter(|n| *n > 0)
+                        .map(|_| String::from_utf8_lossy(&line).into_owned())
                 });
                 let line = read.await.ok().flatten()?;
                 *self = Self::Stdin;
@@ -356,21 +445,38 @@ impl Caller {
     /// Makes one call with all checks; `None` if a person interrupted it.
     async fn call(&mut self, index: usize, arguments: &str) -> Option<Called> {
         let tool_call_id = format!("call_{index}");
-        let refused = |error: &ToolError| Some(Called::from_result(index, ToolExecutionResult::error(error, &tool_call_id)));
+        let refused = |error: &ToolError| {
+            Some(Called::from_result(
+                index,
+                ToolExecutionResult::error(error, &tool_call_id),
+            ))
+        };
         let input = match RawJson::arguments(arguments.trim()) {
             Ok(input) => input,
-            Err(error) => return refused(&ToolError::invalid(format!("the arguments are {error}"))),
+            Err(error) => {
+                return refused(&ToolError::invalid(format!("the arguments are {error}")));
+            }
         };
         let setup = self.host.setup().clone();
-        let (spec, input, pattern, level) = match setup.check_call(&self.scope, &self.name, &input) {
-            CallCheck::Ready { spec, input: replaced, pattern, level } => (spec, replaced.unwrap_or(input), pattern, level),
+        let (spec, input, pattern, level) = match setup.check_call(&self.scope, &self.name, &input)
+        {
+            CallCheck::Ready {
+                spec,
+                input: replaced,
+                pattern,
+                level,
+            } => (spec, replaced.unwrap_or(input), pattern, level),
             CallCheck::Refused(error) => return refused(&error),
         };
         let why = match setup.approval {
             _ if pattern.is_none() => None, // The call only reads.
             ApprovalMode::Auto => None,
-            ApprovalMode::Deny => Some("tools that change something are not allowed here; --approve auto allows them"),
-            ApprovalMode::Ask if !setup.has_approver => Some("approval is needed and no person is present to give it; see --approve"),
+            ApprovalMode::Deny => {
+                Some("tools that change something are not allowed here; --approve auto allows them")
+            }
+            ApprovalMode::Ask if !setup.has_approver => {
+                Some("approval is needed and no person is present to give it; see --approve")
+            }
             ApprovalMode::Ask => match self.ask(&tool_call_id, &input).await {
                 Some(true) => None,
                 Some(false) => Some("the user did not approve this call"),
@@ -378,15 +484,28 @@ impl Caller {
             },
         };
         if let Some(why) = why {
-            return Some(Called::from_result(index, approval_denied(&tool_call_id, why)));
+            return Some(Called::from_result(
+                index,
+                approval_denied(&tool_call_id, why),
+            ));
         }
         let Some(tool) = setup.tools.get(&self.name).cloned() else {
             return Some(Called::from_result(index, cancelled_before_start()));
         };
-        let key = CallKey { scope: self.scope.clone(), seq: Seq(0), index: u32::try_from(index).unwrap_or(u32::MAX) };
+        let key = CallKey {
+            scope: self.scope.clone(),
+            seq: Seq(0),
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+        };
         let cancel = CancellationToken::new();
-        let request = ToolInvocationRequest::from_spec(&spec, tool_call_id, input).output_level(level);
-        let running = call_once(LoneCall { key, tool, request }, self.host.environment(&self.scope), cancel.clone(), Progress::silent());
+        let request =
+            ToolInvocationRequest::from_spec(&spec, tool_call_id, input).output_level(level);
+        let running = call_once(
+            LoneCall { key, tool, request },
+            self.host.environment(&self.scope),
+            cancel.clone(),
+            Progress::silent(),
+        );
         tokio::pin!(running);
         tokio::select! {
             biased;

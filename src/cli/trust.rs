@@ -70,7 +70,11 @@ pub(super) enum Notes {
 impl ProjectUse<'_> {
     /// The use of a command that never asks.
     pub(super) fn quiet(notes: Notes) -> Self {
-        Self { asks: false, notes, workspace: None }
+        Self {
+            asks: false,
+            notes,
+            workspace: None,
+        }
     }
 }
 
@@ -82,7 +86,10 @@ impl From<TrustError> for Failure {
 
 /// Loads the configuration. At a terminal, asks once for each untrusted project file, and loads
 /// again after each agreement.
-pub(super) fn settle(wanted: &ProjectUse<'_>, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Config, ConfigError> {
+pub(super) fn settle(
+    wanted: &ProjectUse<'_>,
+    load: impl Fn() -> Result<Config, ConfigError>,
+) -> Result<Config, ConfigError> {
     let mut config = load()?;
     if wanted.asks && Terminals::detect().has_person() {
         let mut asked = Vec::new();
@@ -102,10 +109,13 @@ pub(super) fn settle(wanted: &ProjectUse<'_>, load: impl Fn() -> Result<Config, 
 
 /// The next file to ask about.
 fn next(config: &Config, wanted: &ProjectUse<'_>, asked: &[PathBuf]) -> Option<PathBuf> {
-    let instructions = wanted.workspace.and_then(|workspace| instructions_of(workspace, config.trust()));
+    let instructions = wanted
+        .workspace
+        .and_then(|workspace| instructions_of(workspace, config.trust()));
     let files = config.project_files().iter().cloned().chain(instructions);
     let mut open = files.filter(|file| {
-        let can_be = matches!(file.standing, Standing::New | Standing::Changed) && file.problem.is_none();
+        let can_be =
+            matches!(file.standing, Standing::New | Standing::Changed) && file.problem.is_none();
         can_be && file.kind != ProjectKind::Encoders && !asked.contains(&file.path)
     });
     open.next().map(|file| file.path)
@@ -114,7 +124,8 @@ fn next(config: &Config, wanted: &ProjectUse<'_>, asked: &[PathBuf]) -> Option<P
 /// Asks about one file. Returns whether the person agreed; an error is printed, and the file stays
 /// untrusted.
 fn offer(config: &Config, path: &Path) -> bool {
-    let agreed = Candidate::read(path, config.trust()).and_then(|candidate| Ok(question(&candidate)? && agree(config, &candidate)?));
+    let agreed = Candidate::read(path, config.trust())
+        .and_then(|candidate| Ok(question(&candidate)? && agree(config, &candidate)?));
     agreed.unwrap_or_else(|failure| {
         err_line(&failure.text(Paint::stderr()));
         false
@@ -128,17 +139,28 @@ fn agree(config: &Config, candidate: &Candidate) -> Result<bool, Failure> {
 
 /// Reports the files of the current folder that have no effect.
 pub(super) fn note(config: &Config) {
-    let open: Vec<_> = config.project_files().iter().filter(|file| !file.is_trusted()).collect();
+    let open: Vec<_> = config
+        .project_files()
+        .iter()
+        .filter(|file| !file.is_trusted())
+        .collect();
     if let (false, Err(error)) = (open.is_empty(), config.trust().entries()) {
         err_line(&sanitize(&format!("note: {error}")));
     }
-    open.iter().for_each(|file| err_line(&Paint::stderr().dim(&sanitize(&format!("note: {}", file.line())))));
+    open.iter().for_each(|file| {
+        err_line(&Paint::stderr().dim(&sanitize(&format!("note: {}", file.line()))))
+    });
 }
 
 /// The first mistake in an untrusted configuration, for commands that check the configuration.
 pub(super) fn mistakes(config: &Config) -> Result<(), ConfigError> {
-    let open = config.project_files().iter().filter(|file| file.kind == ProjectKind::Configuration && !file.is_trusted());
-    open.map(|file| candidate::mistake(&file.path)).find(Result::is_err).unwrap_or(Ok(()))
+    let open = config
+        .project_files()
+        .iter()
+        .filter(|file| file.kind == ProjectKind::Configuration && !file.is_trusted());
+    open.map(|file| candidate::mistake(&file.path))
+        .find(Result::is_err)
+        .unwrap_or(Ok(()))
 }
 
 pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
@@ -151,7 +173,11 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
     let store = config.trust();
     store.entries()?;
     let here = [PathBuf::from(".")];
-    let paths = if args.paths.is_empty() { &here[..] } else { &args.paths };
+    let paths = if args.paths.is_empty() {
+        &here[..]
+    } else {
+        &args.paths
+    };
     let mut files = Vec::new();
     for path in paths {
         files.extend(candidate::files_of(path)?);
@@ -167,15 +193,24 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
     while let Some(path) = files.get(at).cloned() {
         at += 1;
         let candidate = Candidate::read(&path, store)?;
-        let more: Vec<PathBuf> = candidate.names.iter().filter(|path| !files.contains(path)).cloned().collect();
+        let more: Vec<PathBuf> = candidate
+            .names
+            .iter()
+            .filter(|path| !files.contains(path))
+            .cloned()
+            .collect();
         if candidate.standing == Standing::Trusted {
-            out_line(&shown(&format!("already trusted: {}", candidate.place.path().display())));
+            out_line(&shown(&format!(
+                "already trusted: {}",
+                candidate.place.path().display()
+            )));
             files.extend(more);
             continue;
         }
         if !args.yes && !can_ask {
             show(&candidate);
-            return Err(Failure::usage("there is no terminal to ask on").hint("--yes trusts without a question"));
+            return Err(Failure::usage("there is no terminal to ask on")
+                .hint("--yes trusts without a question"));
         }
         let agreed = if args.yes {
             show(&candidate);
@@ -185,7 +220,10 @@ pub(super) fn run(config: &Config, args: &TrustArgs) -> Result<Done, Failure> {
         };
         if agreed {
             store.add(&candidate.place, &candidate.sha256)?;
-            out_line(&shown(&format!("trusted: {}", candidate.place.path().display())));
+            out_line(&shown(&format!(
+                "trusted: {}",
+                candidate.place.path().display()
+            )));
             files.extend(more);
         }
         all &= agreed;
@@ -200,21 +238,33 @@ fn list(config: &Config) -> Result<Done, Failure> {
             Some(_) => "changed",
             None => "gone",
         };
-        out_line(&shown(&format!("{state:<8} {}  {}", entry.since, entry.path)));
+        out_line(&shown(&format!(
+            "{state:<8} {}  {}",
+            entry.since, entry.path
+        )));
     }
     Ok(Done::Well)
 }
 
 fn revoke(config: &Config, path: &Path) -> Result<Done, Failure> {
-    let place = if path.is_dir() { Place::of_folder(path) } else { Place::of_file(path) };
-    let whole = place.map_or_else(|_| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), |place| place.path().to_owned());
+    let place = if path.is_dir() {
+        Place::of_folder(path)
+    } else {
+        Place::of_file(path)
+    };
+    let whole = place.map_or_else(
+        |_| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        |place| place.path().to_owned(),
+    );
     let gone = config.trust().revoke(&whole)?;
     if gone.is_empty() {
         return Err(
-            Failure::work(shown(&format!("{} was not trusted", whole.display()))).hint("`callboard trust --list` shows what is trusted")
+            Failure::work(shown(&format!("{} was not trusted", whole.display())))
+                .hint("`callboard trust --list` shows what is trusted"),
         );
     }
-    gone.iter().for_each(|path| out_line(&shown(&format!("no longer trusted: {path}"))));
+    gone.iter()
+        .for_each(|path| out_line(&shown(&format!("no longer trusted: {path}"))));
     Ok(Done::Well)
 }
 
@@ -226,15 +276,29 @@ fn shown(text: &str) -> String {
 /// Prints which file it is, and what it would do.
 fn show(candidate: &Candidate) {
     let paint = Paint::stderr();
-    let state = if candidate.standing == Standing::Changed { "changed since it was trusted" } else { "is not trusted" };
+    let state = if candidate.standing == Standing::Changed {
+        "changed since it was trusted"
+    } else {
+        "is not trusted"
+    };
     let path = shown(&candidate.place.path().display().to_string());
-    err_line(&format!("{} {} {state}. If you trust it, it", paint.bold("?"), paint.bold(&path)));
-    candidate.allows.iter().for_each(|line| err_line(&format!("  - {}", shown(line))));
+    err_line(&format!(
+        "{} {} {state}. If you trust it, it",
+        paint.bold("?"),
+        paint.bold(&path)
+    ));
+    candidate
+        .allows
+        .iter()
+        .for_each(|line| err_line(&format!("  - {}", shown(line))));
 }
 
 /// Asks a person. Anything that is not a clear yes is a no.
 fn question(candidate: &Candidate) -> Result<bool, Failure> {
-    let no_terminal = || Failure::usage("there is no terminal to ask on").hint("`callboard trust --yes` trusts without a question");
+    let no_terminal = || {
+        Failure::usage("there is no terminal to ask on")
+            .hint("`callboard trust --yes` trusts without a question")
+    };
     show(candidate);
     loop {
         if !typed::can_ask() {
@@ -244,7 +308,10 @@ fn question(candidate: &Candidate) -> Result<bool, Failure> {
         let line = typed::answer(|| false).unwrap_or_default();
         match line.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => return Ok(true),
-            "s" | "show" => candidate.text.lines().for_each(|line| err_line(&format!("  | {}", shown(line)))),
+            "s" | "show" => candidate
+                .text
+                .lines()
+                .for_each(|line| err_line(&format!("  | {}", shown(line)))),
             _ => return Ok(false),
         }
     }

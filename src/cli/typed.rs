@@ -41,13 +41,18 @@ pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
         }
     }
     let mut line = String::new();
-    BufReader::new(terminal.take(ANSWER_BYTES_MAX)).read_line(&mut line).ok()?;
+    BufReader::new(terminal.take(ANSWER_BYTES_MAX))
+        .read_line(&mut line)
+        .ok()?;
     Some(line)
 }
 
 /// Waits up to 100 ms for input.
 fn is_readable(terminal: &File) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
-    let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let wait = Timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000_000,
+    };
     poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
 }

@@ -31,15 +31,23 @@ fn failure(error: &clap::Error) -> Failure {
     let first = paragraphs.next().unwrap_or_default().trim();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let failure = Failure::usage(first);
-    let suggested = error.context().find_map(|(kind, value)| match (kind, value) {
-        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue, ContextValue::String(word)) => {
-            Some(word.clone())
-        }
-        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand | ContextKind::SuggestedValue, ContextValue::Strings(words)) => {
-            words.first().cloned()
-        }
-        _ => None,
-    });
+    let suggested = error
+        .context()
+        .find_map(|(kind, value)| match (kind, value) {
+            (
+                ContextKind::SuggestedArg
+                | ContextKind::SuggestedSubcommand
+                | ContextKind::SuggestedValue,
+                ContextValue::String(word),
+            ) => Some(word.clone()),
+            (
+                ContextKind::SuggestedArg
+                | ContextKind::SuggestedSubcommand
+                | ContextKind::SuggestedValue,
+                ContextValue::Strings(words),
+            ) => words.first().cloned(),
+            _ => None,
+        });
     match suggested {
         Some(word) => failure.hint(format!("did you mean `{word}`?")),
         None => failure.hint(format!("see `{} --help`", command_of(&text))),
@@ -48,7 +56,15 @@ fn failure(error: &clap::Error) -> Failure {
 
 /// The command in clap's usage line, up to its first argument.
 fn command_of(text: &str) -> String {
-    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: ")).unwrap_or("callboard");
-    let words = usage.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
-    words.filter(|word| !word.starts_with('-')).collect::<Vec<_>>().join(" ")
+    let usage = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Usage: "))
+        .unwrap_or("callboard");
+    let words = usage
+        .split_whitespace()
+        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    words
+        .filter(|word| !word.starts_with('-'))
+        .collect::<Vec<_>>()
+        .join(" ")
 }

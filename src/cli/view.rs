@@ -9,7 +9,9 @@ use callboard_actors::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::terminal::{Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, sanitize};
+use super::terminal::{
+    Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, sanitize,
+};
 use crate::visible::VisibleStream;
 
 /// How a round is displayed.
@@ -68,22 +70,43 @@ impl View {
             EventKind::TextDelta { text } => self.text(text),
             EventKind::ThinkingDelta { text } => self.thought(text),
             EventKind::Message { message, .. } => self.whole(&message.text()),
-            EventKind::ToolCall { tool_call_id, summary, .. } => {
+            EventKind::ToolCall {
+                tool_call_id,
+                summary,
+                ..
+            } => {
                 self.running.insert(tool_call_id.clone(), sanitize(summary));
                 self.fresh_line();
                 self.spin();
             }
             EventKind::ToolProgress { tool_call_id, text } => self.progress(tool_call_id, text),
-            EventKind::ToolResult { tool_call_id, name, is_error, summary, duration_ms, retry_count, .. } => {
+            EventKind::ToolResult {
+                tool_call_id,
+                name,
+                is_error,
+                summary,
+                duration_ms,
+                retry_count,
+                ..
+            } => {
                 self.calls += 1;
-                let what = self.running.remove(tool_call_id).unwrap_or_else(|| sanitize(name));
+                let what = self
+                    .running
+                    .remove(tool_call_id)
+                    .unwrap_or_else(|| sanitize(name));
                 let why = is_error.then_some(summary.as_str());
                 self.tool_line(&what, why, *duration_ms, *retry_count);
             }
-            EventKind::Subagent { id, state, steps, tokens } => {
+            EventKind::Subagent {
+                id,
+                state,
+                steps,
+                tokens,
+            } => {
                 match state {
                     SubagentState::Started | SubagentState::Running => {
-                        self.subagents.insert(id.clone(), (steps.unwrap_or(0), tokens.unwrap_or(0)));
+                        self.subagents
+                            .insert(id.clone(), (steps.unwrap_or(0), tokens.unwrap_or(0)));
                     }
                     _ => {
                         self.subagents.remove(id);
@@ -91,8 +114,16 @@ impl View {
                 }
                 self.spin();
             }
-            EventKind::Retry { layer, delay_ms, reason, .. } => {
-                self.note(&format!("{layer}: {reason}; next try in {}", seconds(*delay_ms)));
+            EventKind::Retry {
+                layer,
+                delay_ms,
+                reason,
+                ..
+            } => {
+                self.note(&format!(
+                    "{layer}: {reason}; next try in {}",
+                    seconds(*delay_ms)
+                ));
             }
             EventKind::Queued { position } => self.note(&format!("queued at place {position}")),
             EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
@@ -135,7 +166,11 @@ impl View {
                     n => format!(" · {n} tool calls"),
                 };
                 let usage = format!("{} tokens in, {} out", end.usage.input(), end.usage.output);
-                let figures = format!("{}{tools} · {usage} · {}", end.stop_reason.code(), seconds(end.latency_ms));
+                let figures = format!(
+                    "{}{tools} · {usage} · {}",
+                    end.stop_reason.code(),
+                    seconds(end.latency_ms)
+                );
                 err_line(&self.paint.dim(&figures));
             }
         }
@@ -191,7 +226,11 @@ impl View {
     fn progress(&mut self, id: &str, text: &str) {
         if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
             // A progress bar rewrites its line again and again; the last version counts.
-            let line = sanitize(text.split(['\n', '\r']).rfind(|line| !line.is_empty()).unwrap_or_default());
+            let line = sanitize(
+                text.split(['\n', '\r'])
+                    .rfind(|line| !line.is_empty())
+                    .unwrap_or_default(),
+            );
             spinner.set_message(format!("{what}  {line}"));
         }
     }
@@ -202,14 +241,22 @@ impl View {
         }
         self.stop_spinner();
         self.fresh_line();
-        let mark = if why.is_some() { self.paint.red("✗") } else { self.paint.green("✓") };
+        let mark = if why.is_some() {
+            self.paint.red("✗")
+        } else {
+            self.paint.green("✓")
+        };
         let retries = match retry_count {
             0 => String::new(),
             1 => ", 1 retry".to_owned(),
             count => format!(", {count} retries"),
         };
-        let time = self.paint.dim(&format!("({}{retries})", seconds(duration_ms)));
-        let why = why.map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
+        let time = self
+            .paint
+            .dim(&format!("({}{retries})", seconds(duration_ms)));
+        let why = why
+            .map(|why| format!(": {}", sanitize(why)))
+            .unwrap_or_default();
         err_line(&format!("  {mark} {what} {time}{why}"));
         self.spin();
     }
@@ -229,7 +276,8 @@ impl View {
         };
         let spinner = self.spinner.get_or_insert_with(|| {
             let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("  {spinner} {wide_msg} {elapsed:.dim}") {
+            if let Ok(style) = ProgressStyle::with_template("  {spinner} {wide_msg} {elapsed:.dim}")
+            {
                 spinner.set_style(style);
             }
             spinner.enable_steady_tick(Duration::from_millis(100));
@@ -259,12 +307,22 @@ impl View {
 
 /// The number of running subagents, and their model calls and tokens together.
 fn at_work(subagents: &BTreeMap<ConversationId, (u32, u64)>) -> Option<String> {
-    let (steps, tokens) = subagents.values().fold((0, 0), |(steps, tokens), (more, used)| (steps + more, tokens + used));
-    let many = if subagents.len() == 1 { "subagent" } else { "subagents" };
+    let (steps, tokens) = subagents
+        .values()
+        .fold((0, 0), |(steps, tokens), (more, used)| {
+            (steps + more, tokens + used)
+        });
+    let many = if subagents.len() == 1 {
+        "subagent"
+    } else {
+        "subagents"
+    };
     match (subagents.len(), steps) {
         (0, _) => None,
         (count, 0) => Some(format!("[{count} {many} at work]")),
-        (count, _) => Some(format!("[{count} {many} at work, {steps} model calls, {tokens} tokens]")),
+        (count, _) => Some(format!(
+            "[{count} {many} at work, {steps} model calls, {tokens} tokens]"
+        )),
     }
 }
 
@@ -284,17 +342,28 @@ mod tests {
     #[test]
     fn subagents_are_counted_with_what_they_did() {
         let id = |n: u8| ConversationId::new(format!("subagent:{n}")).unwrap();
-        let describe = |all: &[(u8, (u32, u64))]| at_work(&all.iter().map(|(n, far)| (id(*n), *far)).collect());
+        let describe = |all: &[(u8, (u32, u64))]| {
+            at_work(&all.iter().map(|(n, far)| (id(*n), *far)).collect())
+        };
 
         assert_eq!(describe(&[]), None);
         assert_eq!(describe(&[(1, (0, 0))]).unwrap(), "[1 subagent at work]");
-        assert_eq!(describe(&[(1, (2, 300)), (2, (1, 50))]).unwrap(), "[2 subagents at work, 3 model calls, 350 tokens]");
+        assert_eq!(
+            describe(&[(1, (2, 300)), (2, (1, 50))]).unwrap(),
+            "[2 subagents at work, 3 model calls, 350 tokens]"
+        );
     }
 
     #[test]
     fn durations_are_read_by_people() {
-        let shown: Vec<_> = [0, 999, 1000, 1950, 59_999, 61_000].into_iter().map(seconds).collect();
+        let shown: Vec<_> = [0, 999, 1000, 1950, 59_999, 61_000]
+            .into_iter()
+            .map(seconds)
+            .collect();
 
-        assert_eq!(shown, ["0 ms", "999 ms", "1.0 s", "1.9 s", "59.9 s", "1 min 1 s"]);
+        assert_eq!(
+            shown,
+            ["0 ms", "999 ms", "1.0 s", "1.9 s", "59.9 s", "1 min 1 s"]
+        );
     }
 }

@@ -19,14 +19,24 @@ use crate::real_path::real_or_nearest;
 pub(super) fn references(config: &Config) -> Result<(), ConfigError> {
     for provider in &config.providers {
         if let Some(fallback) = &provider.fallback {
-            let at = provider.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
+            let at = provider
+                .settings
+                .get(&(FALLBACK_SECTION, "provider"))
+                .map_or(Origin::Default, |setting| setting.from.clone());
             if fallback.provider == provider.name {
-                let problem = format!("provider `{}` cannot be the fallback for itself", quoted(&provider.name));
+                let problem = format!(
+                    "provider `{}` cannot be the fallback for itself",
+                    quoted(&provider.name)
+                );
                 return Err(ConfigError::Inconsistent { at, problem });
             }
             known_provider(config, &fallback.provider, &at)?;
             if let Some(back) = fallback_cycle(config, &provider.name) {
-                let problem = format!("the fallback of provider `{}` leads back to it, by `{}`", quoted(&provider.name), quoted(&back));
+                let problem = format!(
+                    "the fallback of provider `{}` leads back to it, by `{}`",
+                    quoted(&provider.name),
+                    quoted(&back)
+                );
                 return Err(ConfigError::Inconsistent { at, problem });
             }
         }
@@ -41,8 +51,14 @@ pub(super) fn references(config: &Config) -> Result<(), ConfigError> {
         }
         for hash in &tenant.key_sha256 {
             if let Some(owner) = owners.insert(hash, format!("tenant `{}`", tenant.id)) {
-                let problem = format!("a key of tenant `{}` is a key of {owner} already; each needs its own", tenant.id);
-                return Err(ConfigError::Inconsistent { at: place_of(tenant, "key_sha256"), problem });
+                let problem = format!(
+                    "a key of tenant `{}` is a key of {owner} already; each needs its own",
+                    tenant.id
+                );
+                return Err(ConfigError::Inconsistent {
+                    at: place_of(tenant, "key_sha256"),
+                    problem,
+                });
             }
         }
     }
@@ -50,11 +66,18 @@ pub(super) fn references(config: &Config) -> Result<(), ConfigError> {
 }
 
 /// Folders that usually hold keys, wherever they lie.
-const KEY_FOLDERS: &[&str] = &[".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config"];
+const KEY_FOLDERS: &[&str] = &[
+    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config",
+];
 
 /// Refuses `sandbox.read_only` folders that would expose keys or stored data to commands.
 pub(super) fn read_only_folders(config: &Config, home: Option<&Path>) -> Result<(), ConfigError> {
-    let at = || config.settings.get(&("sandbox", "read_only")).map_or(Origin::Default, |setting| setting.from.clone());
+    let at = || {
+        config
+            .settings
+            .get(&("sandbox", "read_only"))
+            .map_or(Origin::Default, |setting| setting.from.clone())
+    };
     let home = home.map(real_or_nearest);
     let data = real_or_nearest(&config.data_dir);
     for folder in &config.read_only {
@@ -64,12 +87,18 @@ pub(super) fn read_only_folders(config: &Config, home: Option<&Path>) -> Result<
             "is or holds your home folder"
         } else if within(&data) || real.starts_with(&data) {
             "is or holds the data folder, or lies in it"
-        } else if real.iter().any(|name| KEY_FOLDERS.iter().any(|known| name == *known)) {
+        } else if real
+            .iter()
+            .any(|name| KEY_FOLDERS.iter().any(|known| name == *known))
+        {
             "may hold keys"
         } else {
             continue;
         };
-        let problem = format!("`sandbox.read_only` must list toolchains: {} {why}", quoted(&folder.to_string_lossy()));
+        let problem = format!(
+            "`sandbox.read_only` must list toolchains: {} {why}",
+            quoted(&folder.to_string_lossy())
+        );
         return Err(ConfigError::Inconsistent { at: at(), problem });
     }
     Ok(())
@@ -78,7 +107,15 @@ pub(super) fn read_only_folders(config: &Config, home: Option<&Path>) -> Result<
 /// Follows the fallbacks from `start`; returns the provider that leads back to it, if there is a
 /// cycle.
 fn fallback_cycle(config: &Config, start: &str) -> Option<String> {
-    let next = |name: &str| config.providers.iter().find(|provider| provider.name == name)?.fallback.as_ref().map(|to| &to.provider);
+    let next = |name: &str| {
+        config
+            .providers
+            .iter()
+            .find(|provider| provider.name == name)?
+            .fallback
+            .as_ref()
+            .map(|to| &to.provider)
+    };
     let mut here = start;
     for _ in &config.providers {
         let there = next(here)?;
@@ -91,31 +128,53 @@ fn fallback_cycle(config: &Config, start: &str) -> Option<String> {
 }
 
 fn place_of(tenant: &TenantSection, name: &'static str) -> Origin {
-    tenant.settings.get(&(TENANT_SECTION, name)).map_or_else(|| tenant.at.clone(), |setting| setting.from.clone())
+    tenant
+        .settings
+        .get(&(TENANT_SECTION, name))
+        .map_or_else(|| tenant.at.clone(), |setting| setting.from.clone())
 }
 
 fn known_provider(config: &Config, name: &str, at: &Origin) -> Result<(), ConfigError> {
-    let known = || config.providers.iter().chain(&config.default_providers).map(|provider| provider.name.as_str());
+    let known = || {
+        config
+            .providers
+            .iter()
+            .chain(&config.default_providers)
+            .map(|provider| provider.name.as_str())
+    };
     if known().any(|known| known == name) {
         return Ok(());
     }
     let mut names: Vec<&str> = known().collect();
     names.sort_unstable();
     names.dedup();
-    Err(ConfigError::Unknown { at: at.clone(), what: "provider".into(), given: quoted(name), hint: hint(name, names.into_iter()) })
+    Err(ConfigError::Unknown {
+        at: at.clone(),
+        what: "provider".into(),
+        given: quoted(name),
+        hint: hint(name, names.into_iter()),
+    })
 }
 
 /// Checks what would fail when the host starts: the listen address without tenants, tenants'
 /// folders, prices.
 pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
-    let at = |name: &'static str| config.settings.get(&("host", name)).map_or(Origin::Default, |setting| setting.from.clone());
+    let at = |name: &'static str| {
+        config
+            .settings
+            .get(&("host", name))
+            .map_or(Origin::Default, |setting| setting.from.clone())
+    };
     if !config.listen().ip().is_loopback() && config.tenants.is_empty() {
         let problem = format!(
             "{} can be reached from other machines, and there is no [[tenant]]; add one (`callboard keys new --tenant ID` prints it), or \
              listen at 127.0.0.1",
             config.listen()
         );
-        return Err(ConfigError::Inconsistent { at: at("listen"), problem });
+        return Err(ConfigError::Inconsistent {
+            at: at("listen"),
+            problem,
+        });
     }
     config.tenants.iter().try_for_each(|it| tenant(config, it))
 }
@@ -127,30 +186,52 @@ pub(super) fn tenant(config: &Config, tenant: &TenantSection) -> Result<(), Conf
     }
     if let Some(workspace) = &tenant.workspace {
         folders(config, tenant, workspace)?;
-    } else if let Some(tool) = tenant.tools.iter().flatten().find(|tool| NEED_WORKSPACE.contains(&tool.as_str())) {
-        let problem = format!("the tool `{tool}` of tenant `{}` needs a `workspace`", tenant.id);
-        return Err(ConfigError::Inconsistent { at: place_of(tenant, "tools"), problem });
+    } else if let Some(tool) = tenant
+        .tools
+        .iter()
+        .flatten()
+        .find(|tool| NEED_WORKSPACE.contains(&tool.as_str()))
+    {
+        let problem = format!(
+            "the tool `{tool}` of tenant `{}` needs a `workspace`",
+            tenant.id
+        );
+        return Err(ConfigError::Inconsistent {
+            at: place_of(tenant, "tools"),
+            problem,
+        });
     }
     price(config, tenant)
 }
 
 /// Tools that need a workspace.
-pub(crate) const NEED_WORKSPACE: &[&str] = &["bash", "file_edit", "file_list", "file_read", "grep_search"];
+pub(crate) const NEED_WORKSPACE: &[&str] =
+    &["bash", "file_edit", "file_list", "file_read", "grep_search"];
 
 /// Refuses a workspace whose tools could read stored data, and one that lies inside stored data.
 fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<(), ConfigError> {
     let at = || place_of(tenant, "workspace");
     let wrong = |problem: String| Err(ConfigError::Inconsistent { at: at(), problem });
     if !workspace.is_dir() {
-        return wrong(format!("the workspace of tenant `{}` is not a folder: {}", tenant.id, quoted(&workspace.to_string_lossy())));
+        return wrong(format!(
+            "the workspace of tenant `{}` is not a folder: {}",
+            tenant.id,
+            quoted(&workspace.to_string_lossy())
+        ));
     }
     for (what, path) in stored(config) {
         match overlap(path, workspace) {
             Some(Overlap::InWorkspace) => {
-                return wrong(format!("the {what} lies inside the workspace of tenant `{}`, where its tools could read it", tenant.id));
+                return wrong(format!(
+                    "the {what} lies inside the workspace of tenant `{}`, where its tools could read it",
+                    tenant.id
+                ));
             }
             Some(Overlap::AroundWorkspace) => {
-                return wrong(format!("the workspace of tenant `{}` lies inside the {what}", tenant.id));
+                return wrong(format!(
+                    "the workspace of tenant `{}` lies inside the {what}",
+                    tenant.id
+                ));
             }
             None => {}
         }
@@ -204,30 +285,58 @@ fn price(config: &Config, tenant: &TenantSection) -> Result<(), ConfigError> {
     }
     let provider = config.choose(tenant.provider.as_deref())?;
     if let Some((at, model)) = unpriced_fallback(config, provider) {
-        let problem =
-            format!("the budget of tenant `{}` needs a price for the model `{}` of a fallback in [prices]", tenant.id, quoted(model));
+        let problem = format!(
+            "the budget of tenant `{}` needs a price for the model `{}` of a fallback in [prices]",
+            tenant.id,
+            quoted(model)
+        );
         return Err(ConfigError::Inconsistent { at, problem });
     }
     let model = tenant.model.as_deref().or(provider.model.as_deref());
     match model {
-        Some(model) if config.prices.get(model).is_none() && provider.kind != ProviderKind::Offline => {
-            let near = config.prices.nearest(model).map(|name| format!("; the nearest price is for `{name}`")).unwrap_or_default();
-            let problem = format!("the budget of tenant `{}` needs a price for the model `{}` in [prices]{near}", tenant.id, quoted(model));
-            Err(ConfigError::Inconsistent { at: tenant.at.clone(), problem })
+        Some(model)
+            if config.prices.get(model).is_none() && provider.kind != ProviderKind::Offline =>
+        {
+            let near = config
+                .prices
+                .nearest(model)
+                .map(|name| format!("; the nearest price is for `{name}`"))
+                .unwrap_or_default();
+            let problem = format!(
+                "the budget of tenant `{}` needs a price for the model `{}` in [prices]{near}",
+                tenant.id,
+                quoted(model)
+            );
+            Err(ConfigError::Inconsistent {
+                at: tenant.at.clone(),
+                problem,
+            })
         }
         Some(_) | None => Ok(()),
     }
 }
 
 /// The first fallback of a provider whose configured model has no price.
-fn unpriced_fallback<'a>(config: &'a Config, provider: &'a ProviderConfig) -> Option<(Origin, &'a str)> {
+fn unpriced_fallback<'a>(
+    config: &'a Config,
+    provider: &'a ProviderConfig,
+) -> Option<(Origin, &'a str)> {
     let mut here = provider;
     for _ in &config.providers {
         let fallback = here.fallback.as_ref()?;
-        let there = config.providers.iter().chain(&config.default_providers).find(|known| known.name == fallback.provider)?;
+        let there = config
+            .providers
+            .iter()
+            .chain(&config.default_providers)
+            .find(|known| known.name == fallback.provider)?;
         let model = fallback.model.as_deref().or(there.model.as_deref());
-        if let Some(model) = model.filter(|model| config.prices.get(model).is_none() && there.kind != ProviderKind::Offline) {
-            let at = here.settings.get(&(FALLBACK_SECTION, "provider")).map_or(Origin::Default, |setting| setting.from.clone());
+        if let Some(model) = model.filter(|model| {
+            config.prices.get(model).is_none() && there.kind != ProviderKind::Offline
+        }) {
+            let at = here
+                .settings
+                .get(&(FALLBACK_SECTION, "provider"))
+                .map_or(Origin::Default, |setting| setting.from.clone());
             return Some((at, model));
         }
         here = there;
@@ -240,13 +349,26 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut users: BTreeMap<PathBuf, Vec<&TenantId>> = BTreeMap::new();
     for tenant in &config.tenants {
         if let Some(workspace) = &tenant.workspace {
-            users.entry(real_or_nearest(workspace)).or_default().push(&tenant.id);
+            users
+                .entry(real_or_nearest(workspace))
+                .or_default()
+                .push(&tenant.id);
         }
     }
-    let shared = users.into_iter().filter(|(_, users)| users.len() > 1).map(|(folder, users)| {
-        let names = users.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
-        format!("the tenants {names} share the workspace {}: each sees the files of the others", quoted(&folder.to_string_lossy()))
-    });
+    let shared = users
+        .into_iter()
+        .filter(|(_, users)| users.len() > 1)
+        .map(|(folder, users)| {
+            let names = users
+                .iter()
+                .map(|id| format!("`{id}`"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            format!(
+                "the tenants {names} share the workspace {}: each sees the files of the others",
+                quoted(&folder.to_string_lossy())
+            )
+        });
     let keyless = config
         .tenants
         .iter()
@@ -271,14 +393,33 @@ mod tests {
         std::os::unix::fs::symlink(outside.join("s.db"), workspace.join("out.db")).unwrap();
         std::os::unix::fs::symlink(workspace.join("in.db"), outside.join("in.db")).unwrap();
         std::fs::write(workspace.join("in.db"), "").unwrap();
-        let inside = ["ws/s.db", "ws/sub/new/s.db", "link/s.db", "ws/out.db", "outside/in.db", "outside/../ws/s.db", "none/../ws/s.db"];
+        let inside = [
+            "ws/s.db",
+            "ws/sub/new/s.db",
+            "link/s.db",
+            "ws/out.db",
+            "outside/in.db",
+            "outside/../ws/s.db",
+            "none/../ws/s.db",
+        ];
 
         for path in inside {
-            assert_eq!(overlap(&folder.path().join(path), &workspace), Some(Overlap::InWorkspace), "{path}");
+            assert_eq!(
+                overlap(&folder.path().join(path), &workspace),
+                Some(Overlap::InWorkspace),
+                "{path}"
+            );
         }
         for path in ["s.db", "outside/s.db", "ws.db", "wsx/s.db"] {
-            assert_eq!(overlap(&folder.path().join(path), &workspace), None, "{path}");
+            assert_eq!(
+                overlap(&folder.path().join(path), &workspace),
+                None,
+                "{path}"
+            );
         }
-        assert_eq!(overlap(&folder.path().join("ws"), &workspace.join("sub")), Some(Overlap::AroundWorkspace));
+        assert_eq!(
+            overlap(&folder.path().join("ws"), &workspace.join("sub")),
+            Some(Overlap::AroundWorkspace)
+        );
     }
 }

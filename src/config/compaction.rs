@@ -25,7 +25,8 @@ const KEYS: [&str; 13] = [
 
 /// Reads the section.
 pub(super) fn settings(section: &Section<'_, '_>) -> Result<CompactionSettings, ConfigError> {
-    let check = |settings: &CompactionSettings| settings.validate().map_err(|error| error.to_string());
+    let check =
+        |settings: &CompactionSettings| settings.validate().map_err(|error| error.to_string());
     let settings: CompactionSettings = section.read(&KEYS, |settings, _| check(settings))?;
     check(&settings).map_err(|problem| section.inconsistent(problem))?;
     Ok(settings)
@@ -57,10 +58,20 @@ mod tests {
 
     #[test]
     fn a_wrong_key_or_value_is_named() {
-        let unknown = read("[compaction]\nstrategie = \"extract\"\n").unwrap_err().to_string();
-        let wrong = read("[compaction]\nmax_cost_per_hour = -1.0\n").unwrap_err().to_string();
+        let unknown = read("[compaction]\nstrategie = \"extract\"\n")
+            .unwrap_err()
+            .to_string();
+        let wrong = read("[compaction]\nmax_cost_per_hour = -1.0\n")
+            .unwrap_err()
+            .to_string();
 
-        assert!(unknown.contains("strategie") && unknown.contains("strategy"), "{unknown}");
-        assert!(wrong.contains("max_cost_per_hour must be non-negative"), "{wrong}");
+        assert!(
+            unknown.contains("strategie") && unknown.contains("strategy"),
+            "{unknown}"
+        );
+        assert!(
+            wrong.contains("max_cost_per_hour must be non-negative"),
+            "{wrong}"
+        );
     }
 }

@@ -119,14 +119,22 @@ impl ConfigError {
 impl ConfigError {
     /// The JSON pointer of the invalid value, if the tenant was given as JSON.
     pub fn pointer(&self) -> Option<String> {
-        let within = |path: &str| format!("/{}", path.split('.').skip(1).collect::<Vec<_>>().join("/"));
+        let within =
+            |path: &str| format!("/{}", path.split('.').skip(1).collect::<Vec<_>>().join("/"));
         match self {
             Self::BadValue { key, .. } => Some(within(key)),
             Self::Unknown { what, given, .. } => {
                 let section = what.trim_start_matches("key in ").trim_matches(['[', ']']);
-                Some(within(&format!("{section}.{}", given.replace('~', "~0").replace('/', "~1"))))
+                Some(within(&format!(
+                    "{section}.{}",
+                    given.replace('~', "~0").replace('/', "~1")
+                )))
             }
-            Self::Unreadable { .. } | Self::Syntax { .. } | Self::Inconsistent { .. } | Self::NoKey { .. } | Self::Untrusted { .. } => None,
+            Self::Unreadable { .. }
+            | Self::Syntax { .. }
+            | Self::Inconsistent { .. }
+            | Self::NoKey { .. }
+            | Self::Untrusted { .. } => None,
         }
     }
 
@@ -147,7 +155,11 @@ impl ConfigError {
 
 /// The place as the start of an error; empty for defaults.
 fn place(at: &Origin) -> String {
-    if *at == Origin::Default { String::new() } else { format!("{at}: ") }
+    if *at == Origin::Default {
+        String::new()
+    } else {
+        format!("{at}: ")
+    }
 }
 
 /// Makes a text safe for one line of an error: escapes control characters and cuts it at 60
@@ -162,7 +174,15 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Escapes control characters, so that a text stays on one line.
 pub(super) fn escaped(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    text.chars()
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
 }
 
 /// `did you mean …?` with the nearest name of `known`, or a list of all names if none is near.
@@ -171,11 +191,21 @@ pub(super) fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Str
     let given = given.to_ascii_lowercase();
     let nearest = known
         .iter()
-        .map(|name| (strsim::damerau_levenshtein(&given.chars().take(80).collect::<String>(), &name.to_ascii_lowercase()), *name))
+        .map(|name| {
+            (
+                strsim::damerau_levenshtein(
+                    &given.chars().take(80).collect::<String>(),
+                    &name.to_ascii_lowercase(),
+                ),
+                *name,
+            )
+        })
         .min_by_key(|(distance, _)| *distance);
     match nearest {
         // Up to a third of the letters wrong counts as a typing mistake.
-        Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => format!("did you mean `{name}`?"),
+        Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => {
+            format!("did you mean `{name}`?")
+        }
         _ => format!("known: {}", known.join(", ")),
     }
 }
@@ -188,9 +218,18 @@ mod tests {
     fn a_hint_is_the_nearest_name_or_all_names() {
         let known = ["data_dir", "durability"];
 
-        assert_eq!(hint("datadir", known.into_iter()), "did you mean `data_dir`?");
-        assert_eq!(hint("DURABILTIY", known.into_iter()), "did you mean `durability`?");
-        assert_eq!(hint("colour", known.into_iter()), "known: data_dir, durability");
+        assert_eq!(
+            hint("datadir", known.into_iter()),
+            "did you mean `data_dir`?"
+        );
+        assert_eq!(
+            hint("DURABILTIY", known.into_iter()),
+            "did you mean `durability`?"
+        );
+        assert_eq!(
+            hint("colour", known.into_iter()),
+            "known: data_dir, durability"
+        );
     }
 
     #[test]

@@ -39,34 +39,65 @@ impl Key {
 
     /// The environment variable that sets the key.
     pub(super) fn variable(&self) -> String {
-        format!("CALLBOARD_{}__{}", self.section.to_ascii_uppercase().replace('.', "__"), self.name.to_ascii_uppercase())
+        format!(
+            "CALLBOARD_{}__{}",
+            self.section.to_ascii_uppercase().replace('.', "__"),
+            self.name.to_ascii_uppercase()
+        )
     }
 
     /// The environment variable that sets the key for one provider.
     pub(super) fn variable_of_provider(&self, provider: &str) -> String {
-        format!("CALLBOARD_PROVIDER__{}__{}", variable_part(provider), self.name.to_ascii_uppercase())
+        format!(
+            "CALLBOARD_PROVIDER__{}__{}",
+            variable_part(provider),
+            self.name.to_ascii_uppercase()
+        )
     }
 }
 
 /// A provider's name as it appears in a variable: upper case, with `_` for other characters.
 pub(super) fn variable_part(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+    name.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 const fn key(section: &'static str, name: &'static str, kind: Kind, what: &'static str) -> Key {
-    Key { section, name, kind, what }
+    Key {
+        section,
+        name,
+        kind,
+        what,
+    }
 }
 
 /// Keys of the sections that appear at most once, except `[limits]`.
 const PLAIN: &[Key] = &[
-    key("host", "data_dir", Kind::Path, "folder for all stored data; `$XDG_DATA_HOME/callboard` or `~/.local/share/callboard` by default"),
+    key(
+        "host",
+        "data_dir",
+        Kind::Path,
+        "folder for all stored data; `$XDG_DATA_HOME/callboard` or `~/.local/share/callboard` by default",
+    ),
     key(
         "host",
         "durability",
         Kind::Choice(DURABILITIES),
         "`sync`: acknowledged writes survive a power cut; `batched`: they survive a crash of the process",
     ),
-    key("host", "listen", Kind::Address, "address and port of `serve`; `127.0.0.1:8787` by default"),
+    key(
+        "host",
+        "listen",
+        Kind::Address,
+        "address and port of `serve`; `127.0.0.1:8787` by default",
+    ),
     key(
         "host",
         "admin_key_sha256",
@@ -79,8 +110,18 @@ const PLAIN: &[Key] = &[
         Kind::Count { max: COUNT_MAX },
         "connections to `serve` at once from one client address or IPv6 network; 1000 by default, unlimited from this machine",
     ),
-    key("store", "url", Kind::StoreUrl, "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default"),
-    key("tools", "enabled", Kind::Names(TOOL_NAMES), "tools that models are offered; all by default, `[]` for none"),
+    key(
+        "store",
+        "url",
+        Kind::StoreUrl,
+        "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default",
+    ),
+    key(
+        "tools",
+        "enabled",
+        Kind::Names(TOOL_NAMES),
+        "tools that models are offered; all by default, `[]` for none",
+    ),
     key(
         "tools",
         "approve",
@@ -93,9 +134,24 @@ const PLAIN: &[Key] = &[
         Kind::Hosts,
         "hosts, `*.domains`, addresses and ranges that may be reached besides the public internet; none by default",
     ),
-    key(web::FETCH, "approve", Kind::Choice(web::FETCH_APPROVALS), "`mode`: as `[tools] approve` says; `never`: runs without approval"),
-    key(web::SEARCH, "engine", Kind::Choice(web::ENGINES), "`tavily`, with a key, or `searxng`, with `base_url`; `tavily` by default"),
-    key(web::SEARCH, "base_url", Kind::BaseUrl, "URL of the search engine; Tavily's own address by default"),
+    key(
+        web::FETCH,
+        "approve",
+        Kind::Choice(web::FETCH_APPROVALS),
+        "`mode`: as `[tools] approve` says; `never`: runs without approval",
+    ),
+    key(
+        web::SEARCH,
+        "engine",
+        Kind::Choice(web::ENGINES),
+        "`tavily`, with a key, or `searxng`, with `base_url`; `tavily` by default",
+    ),
+    key(
+        web::SEARCH,
+        "base_url",
+        Kind::BaseUrl,
+        "URL of the search engine; Tavily's own address by default",
+    ),
     key(
         web::SEARCH,
         "api_key_env",
@@ -132,9 +188,24 @@ const PLAIN: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "bytes of memory of one command, all its processes and its files in memory together",
     ),
-    key("sandbox", "processes", Kind::Count { max: 1 << 22 }, "processes and threads of one command"),
-    key("sandbox", "cpu_seconds", Kind::Count { max: COUNT_MAX }, "seconds of processor time of one process of a command"),
-    key("sandbox", "file_bytes", Kind::Count { max: BYTES_MAX }, "bytes of one file that a command writes"),
+    key(
+        "sandbox",
+        "processes",
+        Kind::Count { max: 1 << 22 },
+        "processes and threads of one command",
+    ),
+    key(
+        "sandbox",
+        "cpu_seconds",
+        Kind::Count { max: COUNT_MAX },
+        "seconds of processor time of one process of a command",
+    ),
+    key(
+        "sandbox",
+        "file_bytes",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of one file that a command writes",
+    ),
     key(
         "sandbox",
         "files",
@@ -147,7 +218,12 @@ const PLAIN: &[Key] = &[
         Kind::Path,
         "YAML file of encoders; by default the first of `config/token_encoders.yaml`, `config/token_encoders.yml` and `~/.config/callboard/token_encoders.yaml` that exists",
     ),
-    key("skills", "dir", Kind::Path, "folder of skills, each a folder with a `SKILL.md`; none by default"),
+    key(
+        "skills",
+        "dir",
+        Kind::Path,
+        "folder of skills, each a folder with a `SKILL.md`; none by default",
+    ),
     key(
         "skills",
         "models",
@@ -164,7 +240,12 @@ const SHOWS: &[&str] = &["images", "documents"];
 
 /// Keys of each `[[provider]]`.
 pub(super) const PROVIDER: &[Key] = &[
-    key("provider", "name", Kind::Text, "name for `--provider`; its kind by default"),
+    key(
+        "provider",
+        "name",
+        Kind::Text,
+        "name for `--provider`; its kind by default",
+    ),
     key(
         "provider",
         "kind",
@@ -178,71 +259,181 @@ pub(super) const PROVIDER: &[Key] = &[
         "base URL as in the official SDKs: Anthropic without, OpenAI with `/v1`; the vendor's by default",
     ),
     key("provider", "model", Kind::Text, "model to use"),
-    key("provider", "api_key_env", Kind::EnvName, "environment variable that holds the key"),
-    key("provider", "api_key_file", Kind::Path, "file that holds the key and nothing else"),
+    key(
+        "provider",
+        "api_key_env",
+        Kind::EnvName,
+        "environment variable that holds the key",
+    ),
+    key(
+        "provider",
+        "api_key_file",
+        Kind::Path,
+        "file that holds the key and nothing else",
+    ),
     key(
         "provider",
         "shows",
         Kind::Names(SHOWS),
         "attachments sent to a Chat Completions server; derived from the model's name by default, `[]` for none",
     ),
-    key("provider", "concurrency", Kind::Count { max: COUNT_MAX }, "model calls at once; `limits.model_calls_max` by default"),
-    key("provider", "rpm", Kind::Count { max: COUNT_MAX }, "requests per minute; by default what the provider's headers say"),
-    key("provider", "tpm", Kind::Count { max: BYTES_MAX }, "tokens per minute, in and out; by default what the provider's headers say"),
+    key(
+        "provider",
+        "concurrency",
+        Kind::Count { max: COUNT_MAX },
+        "model calls at once; `limits.model_calls_max` by default",
+    ),
+    key(
+        "provider",
+        "rpm",
+        Kind::Count { max: COUNT_MAX },
+        "requests per minute; by default what the provider's headers say",
+    ),
+    key(
+        "provider",
+        "tpm",
+        Kind::Count { max: BYTES_MAX },
+        "tokens per minute, in and out; by default what the provider's headers say",
+    ),
 ];
 
 /// Keys of `[provider.fallback]`.
 pub(super) const FALLBACK: &[Key] = &[
-    key(FALLBACK_SECTION, "provider", Kind::Text, "name of the provider to use while this one does not answer"),
-    key(FALLBACK_SECTION, "model", Kind::Text, "model to use there; that provider's own by default"),
+    key(
+        FALLBACK_SECTION,
+        "provider",
+        Kind::Text,
+        "name of the provider to use while this one does not answer",
+    ),
+    key(
+        FALLBACK_SECTION,
+        "model",
+        Kind::Text,
+        "model to use there; that provider's own by default",
+    ),
 ];
 
 /// Keys of each `[[tenant]]`.
 pub(super) const TENANT: &[Key] = &[
-    key("tenant", "id", Kind::TenantId, "id: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`"),
-    key("tenant", "key_sha256", Kind::Hashes, "SHA-256 of its key, or a list of several (`callboard keys new`)"),
+    key(
+        "tenant",
+        "id",
+        Kind::TenantId,
+        "id: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`",
+    ),
+    key(
+        "tenant",
+        "key_sha256",
+        Kind::Hashes,
+        "SHA-256 of its key, or a list of several (`callboard keys new`)",
+    ),
     key(
         "tenant",
         "weight",
         Kind::Count { max: 1_000_000 },
         "its relative share when several tenants wait for the same model; 1 by default",
     ),
-    key("tenant", "provider", Kind::Text, "the provider, and so the key, that its calls use; the first by default"),
-    key("tenant", "model", Kind::Text, "model to use; the provider's by default"),
+    key(
+        "tenant",
+        "provider",
+        Kind::Text,
+        "the provider, and so the key, that its calls use; the first by default",
+    ),
+    key(
+        "tenant",
+        "model",
+        Kind::Text,
+        "model to use; the provider's by default",
+    ),
     key("tenant", "system", Kind::Prose, "its system prompt"),
-    key("tenant", "workspace", Kind::Path, "folder that its tools work in; without one it has no file tools and no commands"),
-    key("tenant", "tools", Kind::Names(TOOL_NAMES), "tools that its models are offered; `[tools] enabled` by default"),
-    key("tenant", "approve", Kind::Choice(APPROVALS), "`ask`, `deny` or `auto`; `[tools] approve` by default, else `deny`"),
-    key("tenant", "skills", Kind::Path, "folder of its skills; `[skills] dir` by default"),
+    key(
+        "tenant",
+        "workspace",
+        Kind::Path,
+        "folder that its tools work in; without one it has no file tools and no commands",
+    ),
+    key(
+        "tenant",
+        "tools",
+        Kind::Names(TOOL_NAMES),
+        "tools that its models are offered; `[tools] enabled` by default",
+    ),
+    key(
+        "tenant",
+        "approve",
+        Kind::Choice(APPROVALS),
+        "`ask`, `deny` or `auto`; `[tools] approve` by default, else `deny`",
+    ),
+    key(
+        "tenant",
+        "skills",
+        Kind::Path,
+        "folder of its skills; `[skills] dir` by default",
+    ),
     key(
         "tenant",
         "project_instructions",
         Kind::Flag,
         "whether the `AGENTS.md` of its workspace is added to the system prompt, whoever wrote it; `false` by default",
     ),
-    key("tenant", "skill_models", Kind::Models, "models that its skills may choose; `[skills] models` by default"),
+    key(
+        "tenant",
+        "skill_models",
+        Kind::Models,
+        "models that its skills may choose; `[skills] models` by default",
+    ),
     key(
         "tenant",
         "memory",
         Kind::Choice(MEMORIES),
         "scope of the tool `memory`: `conversation` (each has its own, the default) or `tenant` (all share one)",
     ),
-    key("tenant", "paused", Kind::Flag, "whether its requests are refused for now"),
+    key(
+        "tenant",
+        "paused",
+        Kind::Flag,
+        "whether its requests are refused for now",
+    ),
 ];
 
 /// Keys of `[tenant.quotas]`: what a tenant may use at once and per minute.
 pub(super) const QUOTAS: &[Key] = &[
-    key(QUOTAS_SECTION, "conversations_max", Kind::Count { max: BYTES_MAX }, "stored conversations"),
-    key(QUOTAS_SECTION, "turns_max", Kind::Count { max: COUNT_MAX }, "rounds at once; more wait"),
-    key(QUOTAS_SECTION, "prompts_max", Kind::Count { max: COUNT_MAX }, "prompts admitted and not yet answered; more are refused"),
+    key(
+        QUOTAS_SECTION,
+        "conversations_max",
+        Kind::Count { max: BYTES_MAX },
+        "stored conversations",
+    ),
+    key(
+        QUOTAS_SECTION,
+        "turns_max",
+        Kind::Count { max: COUNT_MAX },
+        "rounds at once; more wait",
+    ),
+    key(
+        QUOTAS_SECTION,
+        "prompts_max",
+        Kind::Count { max: COUNT_MAX },
+        "prompts admitted and not yet answered; more are refused",
+    ),
     key(
         QUOTAS_SECTION,
         "requests_per_minute",
         Kind::Count { max: COUNT_MAX },
         "prompts, history updates, injected messages, forks and compactions per minute; more are refused",
     ),
-    key(QUOTAS_SECTION, "tokens_per_minute", Kind::Count { max: BYTES_MAX }, "tokens per minute, in and out"),
-    key(QUOTAS_SECTION, "artifact_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of its artifacts"),
+    key(
+        QUOTAS_SECTION,
+        "tokens_per_minute",
+        Kind::Count { max: BYTES_MAX },
+        "tokens per minute, in and out",
+    ),
+    key(
+        QUOTAS_SECTION,
+        "artifact_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of its artifacts",
+    ),
     key(
         QUOTAS_SECTION,
         "stored_bytes_max",
@@ -261,7 +452,12 @@ pub(super) const QUOTAS: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "bytes on the disk of the files in its workspace; `[limits] tenant_workspace_bytes_max` by default",
     ),
-    key(QUOTAS_SECTION, "memory_bytes_max", Kind::Count { max: BYTES_MAX }, "bytes of memory that its running work may use"),
+    key(
+        QUOTAS_SECTION,
+        "memory_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of memory that its running work may use",
+    ),
 ];
 
 /// Keys of `[tenant.budget]` and `[tenant.conversation_budget]`.
@@ -272,11 +468,36 @@ pub(super) const BUDGETS: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "tokens that all its conversations may use together since the host started",
     ),
-    key(BUDGET_SECTION, "usd", Kind::Usd, "US dollars that they may cost together; needs a price for the model"),
-    key(BUDGET_SECTION, "wall_s", Kind::Seconds, "seconds that all their rounds may take together"),
-    key(EACH_SECTION, "tokens", Kind::Count { max: BYTES_MAX }, "tokens that each of its conversations may use"),
-    key(EACH_SECTION, "usd", Kind::Usd, "US dollars that each may cost; needs a price for the model"),
-    key(EACH_SECTION, "wall_s", Kind::Seconds, "seconds that its rounds may take together"),
+    key(
+        BUDGET_SECTION,
+        "usd",
+        Kind::Usd,
+        "US dollars that they may cost together; needs a price for the model",
+    ),
+    key(
+        BUDGET_SECTION,
+        "wall_s",
+        Kind::Seconds,
+        "seconds that all their rounds may take together",
+    ),
+    key(
+        EACH_SECTION,
+        "tokens",
+        Kind::Count { max: BYTES_MAX },
+        "tokens that each of its conversations may use",
+    ),
+    key(
+        EACH_SECTION,
+        "usd",
+        Kind::Usd,
+        "US dollars that each may cost; needs a price for the model",
+    ),
+    key(
+        EACH_SECTION,
+        "wall_s",
+        Kind::Seconds,
+        "seconds that its rounds may take together",
+    ),
 ];
 
 /// Returns the `[sandbox]` limit with this key.
@@ -361,7 +582,17 @@ limits! {
 }
 
 /// Sections that appear at most once, in the order in which `show` prints them.
-pub(super) const SECTIONS: &[&str] = &["host", "store", "tools", web::FETCH, web::SEARCH, "sandbox", tokens::SECTION, "skills", "limits"];
+pub(super) const SECTIONS: &[&str] = &[
+    "host",
+    "store",
+    "tools",
+    web::FETCH,
+    web::SEARCH,
+    "sandbox",
+    tokens::SECTION,
+    "skills",
+    "limits",
+];
 
 /// Name of the section that is repeated for each provider.
 pub(super) const PROVIDER_SECTION: &str = "provider";
@@ -375,7 +606,12 @@ pub(super) const BUDGET_SECTION: &str = "tenant.budget";
 pub(super) const EACH_SECTION: &str = "tenant.conversation_budget";
 
 /// Sections within a provider or a tenant, in the order in which `show` prints them.
-pub(super) const NESTED: &[&str] = &[FALLBACK_SECTION, QUOTAS_SECTION, BUDGET_SECTION, EACH_SECTION];
+pub(super) const NESTED: &[&str] = &[
+    FALLBACK_SECTION,
+    QUOTAS_SECTION,
+    BUDGET_SECTION,
+    EACH_SECTION,
+];
 
 /// The keys of `[[tenant]]` and of its nested sections.
 pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
@@ -389,23 +625,42 @@ pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
 
 /// The keys of one section, including those of providers and tenants.
 pub(super) fn of_section(section: &str) -> impl Iterator<Item = &'static Key> {
-    plain().chain(PROVIDER).chain(FALLBACK).chain(of_tenants()).filter(move |key| key.section == section)
+    plain()
+        .chain(PROVIDER)
+        .chain(FALLBACK)
+        .chain(of_tenants())
+        .filter(move |key| key.section == section)
 }
 
 /// The table of all keys for `docs/configuration.md`. A test compares the page with it.
 pub fn reference() -> String {
     let mut text = String::from("| Key | Environment | Value |\n|---|---|---|\n");
     for key in plain() {
-        text += &format!("| `[{}] {}` | `{}` | {} |\n", key.section, key.name, key.variable(), key.what);
+        text += &format!(
+            "| `[{}] {}` | `{}` | {} |\n",
+            key.section,
+            key.name,
+            key.variable(),
+            key.what
+        );
     }
     // A variable contains the provider's name, so no variable can set the name.
-    text += "| `[[provider]] name` | | name for `--provider` and variables; its kind by default |\n";
+    text +=
+        "| `[[provider]] name` | | name for `--provider` and variables; its kind by default |\n";
     for key in PROVIDER.iter().filter(|key| key.name != "name") {
-        text += &format!("| `[[provider]] {}` | `{}` | {} |\n", key.name, key.variable_of_provider("NAME"), key.what);
+        text += &format!(
+            "| `[[provider]] {}` | `{}` | {} |\n",
+            key.name,
+            key.variable_of_provider("NAME"),
+            key.what
+        );
     }
     for key in FALLBACK.iter().chain(of_tenants()) {
         text += &match key.section.split_once('.') {
-            Some((section, nested)) => format!("| `[[{section}]] {nested}.{}` | | {} |\n", key.name, key.what),
+            Some((section, nested)) => format!(
+                "| `[[{section}]] {nested}.{}` | | {} |\n",
+                key.name, key.what
+            ),
             None => format!("| `[[{}]] {}` | | {} |\n", key.section, key.name, key.what),
         };
     }
@@ -431,7 +686,10 @@ mod tests {
 
         assert_eq!(limit_values(&limits).len(), LIMITS.len());
         for (name, value) in limit_values(&limits) {
-            assert!(matches!(value, Value::Count(7)) || value == Value::Seconds(Duration::from_secs(7)), "{name} {value:?}");
+            assert!(
+                matches!(value, Value::Count(7)) || value == Value::Seconds(Duration::from_secs(7)),
+                "{name} {value:?}"
+            );
         }
     }
 }

@@ -76,7 +76,8 @@ pub use web::WebConfig;
 use crate::{limits::Limits, trust::TrustStore};
 
 /// Default listen address of `serve`: this machine only.
-const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8787);
+const LISTEN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8787);
 
 /// The configuration of a host. Every field has a value; unset keys have their default.
 #[derive(Debug, Clone)]
@@ -233,17 +234,23 @@ impl Config {
     /// # Errors
     /// The first mistake, see [`ConfigError`]. A missing file is an error only if it was named. A
     /// mistake in an untrusted file is not an error, because the file has no effect.
-    pub fn load(path: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+    pub fn load(
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
         let environment: BTreeMap<String, String> = environment.collect();
         let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
         let home = set("HOME").map(PathBuf::from);
-        let data_home = absolute(set("XDG_DATA_HOME")).or_else(|| home.as_ref().map(|home| home.join(".local/share")));
+        let data_home = absolute(set("XDG_DATA_HOME"))
+            .or_else(|| home.as_ref().map(|home| home.join(".local/share")));
         let data_home = data_home.map(|folder| folder.join("callboard"));
         // Not the configured data folder: an untrusted file could set it, and so choose who is
         // trusted.
         let trust = TrustStore::new(data_home.clone());
 
-        let named = path.map(Path::to_owned).or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
+        let named = path
+            .map(Path::to_owned)
+            .or_else(|| set("CALLBOARD_CONFIG").map(PathBuf::from));
         let own = user_file(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
         let mut files = Vec::new();
         let mut layers = Vec::new();
@@ -255,7 +262,10 @@ impl Config {
                     files.push(path.clone());
                 }
                 None if named.is_some() => {
-                    return Err(ConfigError::Unreadable { file: path.clone(), reason: "there is no such file".into() });
+                    return Err(ConfigError::Unreadable {
+                        file: path.clone(),
+                        reason: "there is no such file".into(),
+                    });
                 }
                 None => {}
             }
@@ -267,7 +277,10 @@ impl Config {
         let mut project: Vec<ProjectFile> = found.iter().map(|found| found.file.clone()).collect();
         let mut narrowing = None;
         match found {
-            Some(project::Found { file, layer: Some(layer) }) if file.is_trusted() => {
+            Some(project::Found {
+                file,
+                layer: Some(layer),
+            }) if file.is_trusted() => {
                 layers.push(layer);
                 files.push(here.to_owned());
             }
@@ -289,9 +302,17 @@ impl Config {
             compaction = layer.compaction.or(compaction);
             observability = layer.observability.or(observability);
             encoders.extend(layer.encoders);
-            prices = layer.prices.into_iter().fold(prices, |prices, (model, price)| prices.with(model, price));
+            prices = layer
+                .prices
+                .into_iter()
+                .fold(prices, |prices, (model, price)| prices.with(model, price));
             #[cfg(feature = "mcp")]
-            servers.extend(layer.mcp.into_iter().map(|server| (server.name.clone(), server)));
+            servers.extend(
+                layer
+                    .mcp
+                    .into_iter()
+                    .map(|server| (server.name.clone(), server)),
+            );
             settings.extend(layer.settings.into_iter().map(by_name));
             providers = provider::merged(providers, layer.providers)?;
             tenants = tenant::merged(tenants, layer.tenants)?;
@@ -309,7 +330,10 @@ impl Config {
             listen: None,
             tenants,
             store: Store::Memory,
-            providers: providers.into_iter().map(|layer| ProviderConfig::of(layer, &environment)).collect::<Result<_, _>>()?,
+            providers: providers
+                .into_iter()
+                .map(|layer| ProviderConfig::of(layer, &environment))
+                .collect::<Result<_, _>>()?,
             default_providers: ProviderKind::ALL
                 .into_iter()
                 .map(|kind| ProviderConfig::default_of(kind, &environment))
@@ -326,12 +350,19 @@ impl Config {
             read_only: Vec::new(),
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
-            tokens: TokensConfig { file: None, encoders, places },
+            tokens: TokensConfig {
+                file: None,
+                encoders,
+                places,
+            },
             skills: None,
             #[cfg(not(feature = "mcp"))]
             servers_keys: Vec::new(),
             #[cfg(feature = "mcp")]
-            servers_keys: servers.values().flat_map(|server| server.keys(|name| environment.get(name).cloned())).collect(),
+            servers_keys: servers
+                .values()
+                .flat_map(|server| server.keys(|name| environment.get(name).cloned()))
+                .collect(),
             skill_models: Vec::new(),
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
@@ -349,7 +380,10 @@ impl Config {
         config.web.find_key(&config.settings, &environment)?;
         if config.data_dir.as_os_str().is_empty() {
             let problem = "there is no data folder: neither HOME nor XDG_DATA_HOME is set; set CALLBOARD_HOST__DATA_DIR".into();
-            return Err(ConfigError::Inconsistent { at: Origin::Environment("environment".into()), problem });
+            return Err(ConfigError::Inconsistent {
+                at: Origin::Environment("environment".into()),
+                problem,
+            });
         }
         checks::references(&config)?;
         checks::read_only_folders(&config, home.as_deref())?;
@@ -366,15 +400,28 @@ impl Config {
         let Some(found) = keys::plain().find(|known| known.path() == key) else {
             let paths: Vec<String> = keys::plain().map(Key::path).collect();
             let hint = hint(key, paths.iter().map(String::as_str));
-            return Err(ConfigError::Unknown { at: from, what: "key".into(), given: quoted(key), hint });
+            return Err(ConfigError::Unknown {
+                at: from,
+                what: "key".into(),
+                given: quoted(key),
+                hint,
+            });
         };
         match found.kind.read_text(value, &Base::default()) {
             Ok(value) => {
-                self.settings.extend([by_name(Setting { key: found, value, from })]);
+                self.settings.extend([by_name(Setting {
+                    key: found,
+                    value,
+                    from,
+                })]);
                 self.apply_settings();
                 Ok(())
             }
-            Err(problem) => Err(ConfigError::BadValue { at: from, key: key.to_owned(), problem }),
+            Err(problem) => Err(ConfigError::BadValue {
+                at: from,
+                key: key.to_owned(),
+                problem,
+            }),
         }
     }
 
@@ -387,19 +434,32 @@ impl Config {
     pub fn choose(&self, named: Option<&str>) -> Result<&ProviderConfig, ConfigError> {
         let all = || self.providers.iter().chain(&self.default_providers);
         let Some(name) = named else {
-            let with_key = || self.default_providers.iter().find(|provider| provider.key().is_ok());
-            return self
-                .providers
-                .first()
-                .or_else(with_key)
-                .ok_or_else(|| ConfigError::Inconsistent { at: Origin::Default, problem: "there is no provider".into() });
+            let with_key = || {
+                self.default_providers
+                    .iter()
+                    .find(|provider| provider.key().is_ok())
+            };
+            return self.providers.first().or_else(with_key).ok_or_else(|| {
+                ConfigError::Inconsistent {
+                    at: Origin::Default,
+                    problem: "there is no provider".into(),
+                }
+            });
         };
-        all().find(|provider| provider.name == name).ok_or_else(|| ConfigError::Unknown {
-            at: Origin::Flag("--provider".into()),
-            what: "provider".into(),
-            given: quoted(name),
-            hint: hint(name, all().map(|provider| provider.name.as_str()).collect::<BTreeSet<_>>().into_iter()),
-        })
+        all()
+            .find(|provider| provider.name == name)
+            .ok_or_else(|| ConfigError::Unknown {
+                at: Origin::Flag("--provider".into()),
+                what: "provider".into(),
+                given: quoted(name),
+                hint: hint(
+                    name,
+                    all()
+                        .map(|provider| provider.name.as_str())
+                        .collect::<BTreeSet<_>>()
+                        .into_iter(),
+                ),
+            })
     }
 
     /// The files that were read, in order.
@@ -423,28 +483,46 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Untrusted`] with the first such file.
     pub fn require_trust(&self) -> Result<(), ConfigError> {
-        match self.project.iter().find(|file| !file.is_trusted() && file.kind != ProjectKind::Encoders) {
-            Some(file) => Err(ConfigError::Untrusted { file: file.path.clone(), standing: file.describe() }),
+        match self
+            .project
+            .iter()
+            .find(|file| !file.is_trusted() && file.kind != ProjectKind::Encoders)
+        {
+            Some(file) => Err(ConfigError::Untrusted {
+                file: file.path.clone(),
+                standing: file.describe(),
+            }),
             None => Ok(()),
         }
     }
 
     /// Every key of a provider or search engine that was found, without duplicates.
     pub fn secrets(&self) -> Vec<&Secret> {
-        let found = self.providers.iter().chain(&self.default_providers).filter_map(|provider| provider.key().ok().flatten());
-        found.chain(&self.web.key).fold(Vec::new(), |mut all, secret| {
-            if !all.contains(&secret) {
-                all.push(secret);
-            }
-            all
-        })
+        let found = self
+            .providers
+            .iter()
+            .chain(&self.default_providers)
+            .filter_map(|provider| provider.key().ok().flatten());
+        found
+            .chain(&self.web.key)
+            .fold(Vec::new(), |mut all, secret| {
+                if !all.contains(&secret) {
+                    all.push(secret);
+                }
+                all
+            })
     }
 
     /// Every text that must be masked in all output of the host: [`Config::secrets`], the values of
     /// OTLP headers, and values of MCP headers and variables whose names suggest a key.
     pub fn masked_texts(&self) -> Vec<String> {
-        let keys = self.secrets().into_iter().map(|secret| secret.expose().to_owned());
-        keys.chain(self.observability.secrets().map(str::to_owned)).chain(self.servers_keys.iter().cloned()).collect()
+        let keys = self
+            .secrets()
+            .into_iter()
+            .map(|secret| secret.expose().to_owned());
+        keys.chain(self.observability.secrets().map(str::to_owned))
+            .chain(self.servers_keys.iter().cloned())
+            .collect()
     }
 
     /// The address and port at which `serve` listens.
@@ -459,7 +537,9 @@ impl Config {
     /// # Errors
     /// The first [`ConfigError::NoKey`] or [`ConfigError::Inconsistent`].
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.providers.iter().try_for_each(|provider| provider.key().map(drop))?;
+        self.providers
+            .iter()
+            .try_for_each(|provider| provider.key().map(drop))?;
         checks::host(self)
     }
 
@@ -488,12 +568,20 @@ impl Config {
         for ((section, name), setting) in &self.settings {
             match (*section, *name, &setting.value) {
                 ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
-                ("host", "admin_key_sha256", Value::Text(hash)) => self.admin_key_sha256 = Some(hash.clone()),
+                ("host", "admin_key_sha256", Value::Text(hash)) => {
+                    self.admin_key_sha256 = Some(hash.clone())
+                }
                 ("host", "connections_per_address_max", Value::Count(count)) => {
                     self.connections_per_address_max = usize::try_from(*count).ok();
                 }
                 ("host", _, Value::Address(address)) => self.listen = Some(*address),
-                ("host", _, Value::Text(word)) => self.commit = if word == "batched" { CommitMode::Batched } else { CommitMode::Sync },
+                ("host", _, Value::Text(word)) => {
+                    self.commit = if word == "batched" {
+                        CommitMode::Batched
+                    } else {
+                        CommitMode::Sync
+                    }
+                }
                 ("tools", _, Value::Names(names)) => self.tools = Some(names.clone()),
                 ("tools", _, Value::Text(word)) => self.approve = Approve::of(word),
                 ("skills", _, Value::Path(path)) => self.skills = Some(path.clone()),
@@ -501,15 +589,23 @@ impl Config {
                 ("sandbox", _, Value::Patterns(hosts)) => self.network = hosts.clone(),
                 ("sandbox", _, Value::Flag(yes)) => self.toolchains = *yes,
                 ("sandbox", _, Value::Paths(folders)) => self.read_only = folders.clone(),
-                ("sandbox", name, Value::Count(count)) => keys::set_exec_limit(&mut self.exec_limits, name, *count),
+                ("sandbox", name, Value::Count(count)) => {
+                    keys::set_exec_limit(&mut self.exec_limits, name, *count)
+                }
                 ("sandbox", _, Value::Text(word)) => self.sandbox = SandboxMode::of(word),
-                (section @ (web::FETCH | web::SEARCH), name, value) => self.web.apply(section, name, value),
+                (section @ (web::FETCH | web::SEARCH), name, value) => {
+                    self.web.apply(section, name, value)
+                }
                 (tokens::SECTION, _, Value::Path(path)) => self.tokens.file = Some(path.clone()),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
                 _ => {}
             }
         }
-        self.store = match self.settings.get(&("store", "url")).map(|setting| &setting.value) {
+        self.store = match self
+            .settings
+            .get(&("store", "url"))
+            .map(|setting| &setting.value)
+        {
             Some(Value::Store(store)) => store.clone(),
             _ => Store::Sqlite(self.data_dir.join("callboard.db")),
         };
@@ -528,7 +624,9 @@ impl CommitMode {
 
 impl Approve {
     fn of(word: &str) -> Option<Self> {
-        [Self::Ask, Self::Deny, Self::Auto].into_iter().find(|mode| mode.as_str() == word)
+        [Self::Ask, Self::Deny, Self::Auto]
+            .into_iter()
+            .find(|mode| mode.as_str() == word)
     }
 
     /// The word in the configuration.
@@ -543,7 +641,10 @@ impl Approve {
 
 impl SandboxMode {
     fn of(word: &str) -> Self {
-        [Self::Linux, Self::Local, Self::None].into_iter().find(|mode| mode.as_str() == word).unwrap_or_default()
+        [Self::Linux, Self::Local, Self::None]
+            .into_iter()
+            .find(|mode| mode.as_str() == word)
+            .unwrap_or_default()
     }
 
     /// The word in the configuration.
@@ -559,7 +660,8 @@ impl SandboxMode {
 
 /// The variables of this process, without those that are not Unicode; no variable of Callboard is.
 pub fn process_environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// The user's configuration file.

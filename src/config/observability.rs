@@ -38,9 +38,16 @@ pub struct Observability {
 /// from the library's defaults, because commands are used by people.
 impl Default for Observability {
     fn default() -> Self {
-        let settings =
-            ObservabilityConfig { log_level: "WARNING".into(), log_output: vec!["stderr".into()], ..ObservabilityConfig::default() };
-        Self { settings, log_file: None, given: Vec::new() }
+        let settings = ObservabilityConfig {
+            log_level: "WARNING".into(),
+            log_output: vec!["stderr".into()],
+            ..ObservabilityConfig::default()
+        };
+        Self {
+            settings,
+            log_file: None,
+            given: Vec::new(),
+        }
     }
 }
 
@@ -63,12 +70,18 @@ impl Observability {
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         let headers = self.settings.otlp_headers.iter().flatten();
         // In `Bearer abc`, the last word alone is a secret too.
-        headers.flat_map(|(_, value)| [Some(value.as_str()), value.split_whitespace().last()]).flatten()
+        headers
+            .flat_map(|(_, value)| [Some(value.as_str()), value.split_whitespace().last()])
+            .flatten()
     }
 
     /// Derives the path of the log file from the data folder.
     pub(super) fn set_log_file(&mut self, data_dir: &Path) {
-        let wanted = self.settings.log_output.iter().any(|output| output == "file");
+        let wanted = self
+            .settings
+            .log_output
+            .iter()
+            .any(|output| output == "file");
         self.log_file = wanted.then(|| data_dir.join("callboard.log"));
     }
 }
@@ -77,36 +90,70 @@ impl Observability {
 pub(super) fn settings(section: &Section<'_, '_>) -> Result<Observability, ConfigError> {
     let mut dict = Observability::default().settings.to_dict();
     let known: Vec<String> = dict.keys().cloned().collect();
-    section.read(&known.iter().map(String::as_str).collect::<Vec<_>>(), check_key)?;
+    section.read(
+        &known.iter().map(String::as_str).collect::<Vec<_>>(),
+        check_key,
+    )?;
     let set = section.json();
     let given = set.keys().cloned().collect();
     dict.extend(set); // Over the defaults of the configuration, which are not those of the type.
-    let settings = ObservabilityConfig::from_dict(&dict).map_err(|error| section.inconsistent(error.to_string()))?;
-    Ok(Observability { settings, log_file: None, given })
+    let settings = ObservabilityConfig::from_dict(&dict)
+        .map_err(|error| section.inconsistent(error.to_string()))?;
+    Ok(Observability {
+        settings,
+        log_file: None,
+        given,
+    })
 }
 
 /// Checks one key. The texts of `ObservabilityConfig` are used where it has one, because callers of
 /// the library get the same.
 fn check_key(settings: &ObservabilityConfig, key: &str) -> Result<(), String> {
-    settings.validate().map_err(|error| format!("is wrong: {error}"))?;
-    let listed = |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    settings
+        .validate()
+        .map_err(|error| format!("is wrong: {error}"))?;
+    let listed = |words: &[&str]| {
+        words
+            .iter()
+            .map(|word| format!("`{word}`"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match key {
-        "log_output" => match settings.log_output.iter().find(|output| !OUTPUTS.contains(&output.as_str())) {
-            Some(other) => Err(format!("must hold {}, not `{}`", listed(&OUTPUTS), quoted(other))),
+        "log_output" => match settings
+            .log_output
+            .iter()
+            .find(|output| !OUTPUTS.contains(&output.as_str()))
+        {
+            Some(other) => Err(format!(
+                "must hold {}, not `{}`",
+                listed(&OUTPUTS),
+                quoted(other)
+            )),
             None => Ok(()),
         },
         "otlp_compression" if !["gzip", "none"].contains(&settings.otlp_compression.as_str()) => {
-            Err(format!("must be one of `gzip`, `none`, not `{}`", quoted(&settings.otlp_compression)))
+            Err(format!(
+                "must be one of `gzip`, `none`, not `{}`",
+                quoted(&settings.otlp_compression)
+            ))
         }
         "otlp_endpoint" => match &settings.otlp_endpoint {
             Some(url) if !(url.starts_with("http://") || url.starts_with("https://")) => {
-                Err(format!("must begin with `http://` or `https://`, not `{}`", quoted(url)))
+                Err(format!(
+                    "must begin with `http://` or `https://`, not `{}`",
+                    quoted(url)
+                ))
             }
             Some(_) | None => Ok(()),
         },
         "trace_batch_size" if settings.trace_batch_size == 0 => Err("must be positive".into()),
-        "trace_export_timeout_ms" if settings.trace_export_timeout_ms == 0 => Err("must be positive".into()),
-        "metrics_export_timeout_ms" if settings.metrics_export_timeout_ms == 0 => Err("must be positive".into()),
+        "trace_export_timeout_ms" if settings.trace_export_timeout_ms == 0 => {
+            Err("must be positive".into())
+        }
+        "metrics_export_timeout_ms" if settings.metrics_export_timeout_ms == 0 => {
+            Err("must be positive".into())
+        }
         _ => Ok(()),
     }
 }
@@ -135,13 +182,21 @@ mod tests {
     }
 
     fn fault(line: &str) -> String {
-        read(&format!("[observability]\n{line}\n")).unwrap_err().to_string()
+        read(&format!("[observability]\n{line}\n"))
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
     fn a_wrong_value_has_the_text_of_the_requirements_and_its_line() {
-        assert_eq!(fault("log_level = \"Loud\""), "c.toml:2: `observability.log_level` is wrong: Invalid log_level: Loud");
-        assert_eq!(fault("log_format = \"xml\""), "c.toml:2: `observability.log_format` is wrong: Invalid log_format: xml");
+        assert_eq!(
+            fault("log_level = \"Loud\""),
+            "c.toml:2: `observability.log_level` is wrong: Invalid log_level: Loud"
+        );
+        assert_eq!(
+            fault("log_format = \"xml\""),
+            "c.toml:2: `observability.log_format` is wrong: Invalid log_format: xml"
+        );
         let interval = "c.toml:2: `observability.metrics_export_interval_s` is wrong: metrics_export_interval_s must be positive";
         assert_eq!(fault("metrics_export_interval_s = 0"), interval);
         assert!(fault("log_outputs = []").contains("did you mean `log_output`?"));
@@ -159,9 +214,19 @@ mod tests {
         show(&mut shown, &given);
 
         let again = read(&shown).unwrap().settings;
-        assert_eq!(again, ObservabilityConfig { otlp_headers: again.otlp_headers.clone(), ..given.settings.clone() }, "{shown}");
+        assert_eq!(
+            again,
+            ObservabilityConfig {
+                otlp_headers: again.otlp_headers.clone(),
+                ..given.settings.clone()
+            },
+            "{shown}"
+        );
         assert!(!shown.contains("not-a-real-key"), "{shown}");
-        assert_eq!(given.secrets().collect::<Vec<_>>(), ["Bearer not-a-real-key", "not-a-real-key"]);
+        assert_eq!(
+            given.secrets().collect::<Vec<_>>(),
+            ["Bearer not-a-real-key", "not-a-real-key"]
+        );
         assert!(given.is_given("log_level") && !given.is_given("log_format"));
     }
 
@@ -173,6 +238,9 @@ mod tests {
         silent.set_log_file(Path::new("/data"));
         filed.set_log_file(Path::new("/data"));
 
-        assert_eq!((silent.log_file, filed.log_file), (None, Some("/data/callboard.log".into())));
+        assert_eq!(
+            (silent.log_file, filed.log_file),
+            (None, Some("/data/callboard.log".into()))
+        );
     }
 }

@@ -29,9 +29,17 @@ const USD_MAX: f64 = 1e9;
 /// Parses a number of seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
-        Ok(number) if (0.001..=SECONDS_MAX).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        Ok(_) => Err(format!("must be 0.001 to {SECONDS_MAX} seconds, not {}", quoted(text))),
-        Err(_) => Err(format!("must be a number of seconds, not `{}`", quoted(text))),
+        Ok(number) if (0.001..=SECONDS_MAX).contains(&number) => {
+            Ok(Duration::from_secs_f64(number))
+        }
+        Ok(_) => Err(format!(
+            "must be 0.001 to {SECONDS_MAX} seconds, not {}",
+            quoted(text)
+        )),
+        Err(_) => Err(format!(
+            "must be a number of seconds, not `{}`",
+            quoted(text)
+        )),
     }
 }
 
@@ -39,7 +47,9 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 pub(super) fn one_line(text: &str) -> Result<String, String> {
     match text {
         "" => Err("must not be empty".into()),
-        _ if text.chars().any(char::is_control) => Err("must be one line without control characters".into()),
+        _ if text.chars().any(char::is_control) => {
+            Err("must be one line without control characters".into())
+        }
         _ => Ok(text.to_owned()),
     }
 }
@@ -49,7 +59,11 @@ pub(super) fn name(name: &str, known: &[&str]) -> Result<String, String> {
     if known.contains(&name) || (known == TOOL_NAMES && is_of_server(name)) {
         return Ok(name.to_owned());
     }
-    Err(format!("lists the unknown name `{}`; {}", quoted(name), hint(name, known.iter().copied())))
+    Err(format!(
+        "lists the unknown name `{}`; {}",
+        quoted(name),
+        hint(name, known.iter().copied())
+    ))
 }
 
 /// Parses a host name, a pattern of domains, an address or a range.
@@ -58,7 +72,10 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.len() <= 255 && text.bytes().all(known) && !text.contains("//") {
         return Ok(text.to_owned());
     }
-    Err(format!("must list host names, `*.domains`, IP addresses or ranges such as 10.0.0.0/8, not `{}`", quoted(text)))
+    Err(format!(
+        "must list host names, `*.domains`, IP addresses or ranges such as 10.0.0.0/8, not `{}`",
+        quoted(text)
+    ))
 }
 
 /// Parses a host pattern of an allow-list.
@@ -70,7 +87,9 @@ pub(super) fn pattern(text: &str) -> Result<HostPattern, String> {
 
 /// Parses a base URL; returns it without a trailing slash.
 pub(super) fn base_url(text: &str) -> Result<String, String> {
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let rest = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
     let Some(rest) = rest else {
         return Err("must start with `http://` or `https://`".into());
     };
@@ -94,16 +113,29 @@ pub(super) fn env_name(text: &str) -> Result<String, String> {
     let fits = !text.is_empty()
         && text.len() <= 128
         && !text.starts_with(|c: char| c.is_ascii_digit())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     // The error does not quote the text, because people put the key itself here.
-    if fits { Ok(text.to_owned()) } else { Err("must be the name of an environment variable that holds the key, not the key".into()) }
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("must be the name of an environment variable that holds the key, not the key".into())
+    }
 }
 
 /// Parses `127.0.0.1:8787`, `[::1]:8787` or `localhost:8787`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let local = text
+        .strip_prefix("localhost:")
+        .and_then(|port| port.parse().ok());
     let local = local.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    text.parse().ok().or(local).ok_or_else(|| format!("must be an IP address with a port, such as 127.0.0.1:8787, not `{}`", quoted(text)))
+    text.parse().ok().or(local).ok_or_else(|| {
+        format!(
+            "must be an IP address with a port, such as 127.0.0.1:8787, not `{}`",
+            quoted(text)
+        )
+    })
 }
 
 /// Parses the SHA-256 of a key; returns it in lower case.
@@ -117,7 +149,9 @@ pub(super) fn hash(text: &str) -> Result<String, String> {
 
 /// Parses the id of a tenant.
 pub(super) fn tenant_id(text: &str) -> Result<String, String> {
-    TenantId::new(text).map(|id| id.as_str().to_owned()).map_err(|error| format!("is not a valid id: {error}"))
+    TenantId::new(text)
+        .map(|id| id.as_str().to_owned())
+        .map_err(|error| format!("is not a valid id: {error}"))
 }
 
 /// Parses a text of one or more lines.
@@ -125,8 +159,14 @@ pub(super) fn prose(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         Err("must not be empty".into())
     } else if text.len() > PROSE_BYTES_MAX {
-        Err(format!("must have at most {PROSE_BYTES_MAX} bytes, not {}", text.len()))
-    } else if text.chars().any(|c| c.is_control() && !['\n', '\t', '\r'].contains(&c)) {
+        Err(format!(
+            "must have at most {PROSE_BYTES_MAX} bytes, not {}",
+            text.len()
+        ))
+    } else if text
+        .chars()
+        .any(|c| c.is_control() && !['\n', '\t', '\r'].contains(&c))
+    {
         Err("must not hold control characters".into())
     } else {
         Ok(text.to_owned())
@@ -137,7 +177,10 @@ pub(super) fn prose(text: &str) -> Result<String, String> {
 pub(super) fn micro_usd(text: &str) -> Result<u64, String> {
     match text.replace('_', "").parse::<f64>() {
         Ok(usd) if (0.000_001..=USD_MAX).contains(&usd) => Ok((usd * 1e6).round() as u64),
-        Ok(_) | Err(_) => Err(format!("must be US dollars, more than 0, not `{}`", quoted(text))),
+        Ok(_) | Err(_) => Err(format!(
+            "must be US dollars, more than 0, not `{}`",
+            quoted(text)
+        )),
     }
 }
 
@@ -155,16 +198,32 @@ mod tests {
 
     #[test]
     fn an_address_is_an_ip_with_a_port() {
-        assert_eq!(address("localhost:8787"), Ok(SocketAddr::from(([127, 0, 0, 1], 8787))));
-        assert_eq!(address("[::1]:0").map(|address| address.ip().is_loopback()), Ok(true));
-        for text in ["8787", "127.0.0.1", "example.org:80", ":8787", "localhost:70000", ""] {
+        assert_eq!(
+            address("localhost:8787"),
+            Ok(SocketAddr::from(([127, 0, 0, 1], 8787)))
+        );
+        assert_eq!(
+            address("[::1]:0").map(|address| address.ip().is_loopback()),
+            Ok(true)
+        );
+        for text in [
+            "8787",
+            "127.0.0.1",
+            "example.org:80",
+            ":8787",
+            "localhost:70000",
+            "",
+        ] {
             assert!(address(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn money_is_counted_in_millionths() {
-        assert_eq!((micro_usd("0.000001"), micro_usd("12.5"), micro_usd("1_000")), (Ok(1), Ok(12_500_000), Ok(1_000_000_000)));
+        assert_eq!(
+            (micro_usd("0.000001"), micro_usd("12.5"), micro_usd("1_000")),
+            (Ok(1), Ok(12_500_000), Ok(1_000_000_000))
+        );
         for text in ["0", "-1", "nan", "inf", "1e12", "much"] {
             assert!(micro_usd(text).is_err(), "{text}");
         }
@@ -172,12 +231,21 @@ mod tests {
 
     #[test]
     fn a_base_url_keeps_no_password_and_no_query() {
-        assert_eq!(base_url("http://127.0.0.1:11434/v1/"), Ok("http://127.0.0.1:11434/v1".to_owned()));
+        assert_eq!(
+            base_url("http://127.0.0.1:11434/v1/"),
+            Ok("http://127.0.0.1:11434/v1".to_owned())
+        );
         for (given, expected) in [
             ("localhost:11434", "must start with `http://` or `https://`"),
             ("http://:80/v1", "names no host"),
-            ("https://me:secret@example.com", "must not hold a user name or a password; use `api_key_env` or `api_key_file`"),
-            ("https://example.com/v1?key=secret", "must end with the path: the request's path is added to it, so no `?` or `#`"),
+            (
+                "https://me:secret@example.com",
+                "must not hold a user name or a password; use `api_key_env` or `api_key_file`",
+            ),
+            (
+                "https://example.com/v1?key=secret",
+                "must end with the path: the request's path is added to it, so no `?` or `#`",
+            ),
             ("https://example.com/a b", "must not hold white space"),
         ] {
             assert_eq!(base_url(given), Err(expected.to_owned()), "{given}");

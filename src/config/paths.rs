@@ -37,14 +37,23 @@ pub(super) fn store(text: &str, base: &Base) -> Result<Store, String> {
         return Ok(Store::Memory);
     }
     match text.strip_prefix("sqlite:") {
-        Some(":memory:") => Err("must be `memory:` for a store without a file, not `sqlite::memory:`".into()),
-        Some(path) => {
-            base.path(path.strip_prefix("//").unwrap_or(path)).map(Store::Sqlite).map_err(|problem| format!("names a file that {problem}"))
+        Some(":memory:") => {
+            Err("must be `memory:` for a store without a file, not `sqlite::memory:`".into())
         }
+        Some(path) => base
+            .path(path.strip_prefix("//").unwrap_or(path))
+            .map(Store::Sqlite)
+            .map_err(|problem| format!("names a file that {problem}")),
         // The error does not quote the text, because the URL of another store may contain a
         // password.
-        None if ["postgres:", "postgresql:"].iter().any(|scheme| text.starts_with(scheme)) => {
-            Err("names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`".into())
+        None if ["postgres:", "postgresql:"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme)) =>
+        {
+            Err(
+                "names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`"
+                    .into(),
+            )
         }
         None => Err("must be `sqlite:` with a path, or `memory:`".into()),
     }
@@ -64,14 +73,26 @@ mod tests {
 
     #[test]
     fn paths_are_relative_to_the_place_that_names_them() {
-        let base = Base { folder: "conf".into(), home: Some("/home/ann".into()) };
+        let base = Base {
+            folder: "conf".into(),
+            home: Some("/home/ann".into()),
+        };
 
         assert_eq!(base.path("data"), Ok("conf/data".into()));
         assert_eq!(base.path("/data"), Ok("/data".into()));
         assert_eq!(base.path("~/data"), Ok("/home/ann/data".into()));
-        assert_eq!(store("sqlite:x.db", &base), Ok(Store::Sqlite("conf/x.db".into())));
-        assert_eq!(store("sqlite:///x.db", &base), Ok(Store::Sqlite("/x.db".into())));
+        assert_eq!(
+            store("sqlite:x.db", &base),
+            Ok(Store::Sqlite("conf/x.db".into()))
+        );
+        assert_eq!(
+            store("sqlite:///x.db", &base),
+            Ok(Store::Sqlite("/x.db".into()))
+        );
         assert_eq!(store("memory:", &base), Ok(Store::Memory));
-        assert!(store("postgres://ann:secret@db/x", &base).is_err_and(|problem| !problem.contains("secret")));
+        assert!(
+            store("postgres://ann:secret@db/x", &base)
+                .is_err_and(|problem| !problem.contains("secret"))
+        );
     }
 }

@@ -35,8 +35,11 @@ struct Usd(f64);
 
 impl<'de> Deserialize<'de> for Usd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let usd = f64::deserialize(deserializer).ok().filter(|usd| (0.0..1_000_000.0).contains(usd));
-        usd.map(Self).ok_or_else(|| D::Error::custom("must be US dollars, 0 or more"))
+        let usd = f64::deserialize(deserializer)
+            .ok()
+            .filter(|usd| (0.0..1_000_000.0).contains(usd));
+        usd.map(Self)
+            .ok_or_else(|| D::Error::custom("must be US dollars, 0 or more"))
     }
 }
 
@@ -45,7 +48,10 @@ pub(super) fn prices(section: &Section<'_, '_>) -> Result<Vec<(String, Price)>, 
     let price = |model: &Entry<'_, '_>| {
         let row = Section::of(section.file, SECTION, model, SHAPE)?;
         let price = row.read(&KEYS, |_: &Row, _| Ok(()))?.price();
-        Ok((model.name.to_owned(), price.ok_or_else(|| row.inconsistent("a price needs `input` and `output`".into()))?))
+        Ok((
+            model.name.to_owned(),
+            price.ok_or_else(|| row.inconsistent("a price needs `input` and `output`".into()))?,
+        ))
     };
     section.entries().iter().map(price).collect()
 }
@@ -55,7 +61,8 @@ impl Row {
         let input = self.input?.0;
         let output = self.output?.0;
         let or_input = |usd: Option<Usd>| usd.map_or(input, |usd| usd.0);
-        Price::per_million(input, output)?.with_cache(or_input(self.cache_read), or_input(self.cache_write))
+        Price::per_million(input, output)?
+            .with_cache(or_input(self.cache_read), or_input(self.cache_write))
     }
 }
 
@@ -66,9 +73,17 @@ pub(super) fn show(text: &mut String, prices: &Prices) {
         let _ = writeln!(text, "\n[{SECTION}]");
     }
     for (name, price) in names {
-        let [input, output, read, write] =
-            [price.input, price.output, price.cache_read, price.cache_write].map(|micro| micro as f64 / 1_000_000.0);
+        let [input, output, read, write] = [
+            price.input,
+            price.output,
+            price.cache_read,
+            price.cache_write,
+        ]
+        .map(|micro| micro as f64 / 1_000_000.0);
         let name = in_quotes(name);
-        let _ = writeln!(text, "{name} = {{ input = {input:?}, output = {output:?}, cache_read = {read:?}, cache_write = {write:?} }}");
+        let _ = writeln!(
+            text,
+            "{name} = {{ input = {input:?}, output = {output:?}, cache_read = {read:?}, cache_write = {write:?} }}"
+        );
     }
 }

@@ -49,12 +49,21 @@ pub struct ProjectFile {
 impl ProjectFile {
     /// A file that was read.
     pub fn new(path: &Path, kind: ProjectKind, standing: Standing) -> Self {
-        Self { path: path.to_owned(), kind, standing, counts: Vec::new(), problem: None }
+        Self {
+            path: path.to_owned(),
+            kind,
+            standing,
+            counts: Vec::new(),
+            problem: None,
+        }
     }
 
     /// A file that cannot be read, with the reason.
     pub fn unreadable(path: &Path, kind: ProjectKind, problem: impl Into<String>) -> Self {
-        Self { problem: Some(problem.into()), ..Self::new(path, kind, Standing::New) }
+        Self {
+            problem: Some(problem.into()),
+            ..Self::new(path, kind, Standing::New)
+        }
     }
 
     /// Whether the file takes effect as a whole.
@@ -69,7 +78,10 @@ impl ProjectFile {
             (None, Standing::Trusted) => "it is trusted".into(),
             (None, Standing::New) => "it is not trusted".into(),
             (None, Standing::Changed) => "it changed since it was trusted".into(),
-            (None, Standing::Barred) => "it cannot be trusted, because the list of trusted files lies inside its folder".into(),
+            (None, Standing::Barred) => {
+                "it cannot be trusted, because the list of trusted files lies inside its folder"
+                    .into()
+            }
         }
     }
 
@@ -77,8 +89,14 @@ impl ProjectFile {
     /// users paste it into a command.
     fn name(&self) -> String {
         let path = self.path.to_string_lossy();
-        let plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+@~".contains(c));
-        if plain { path.into_owned() } else { format!("{path:?}") }
+        let plain = path
+            .chars()
+            .all(|c| c.is_alphanumeric() || "/._-+@~".contains(c));
+        if plain {
+            path.into_owned()
+        } else {
+            format!("{path:?}")
+        }
     }
 
     /// One line for the user: the file, its standing, the consequence and what to do.
@@ -90,14 +108,18 @@ impl ProjectFile {
         }
         let effect = match (self.kind, self.counts.as_slice()) {
             (ProjectKind::Configuration, []) => "nothing in it takes effect".to_owned(),
-            (ProjectKind::Configuration, counts) => format!("only what narrows takes effect ({})", counts.join(", ")),
+            (ProjectKind::Configuration, counts) => {
+                format!("only what narrows takes effect ({})", counts.join(", "))
+            }
             (ProjectKind::Skills, _) => "its skills are not used".to_owned(),
             (ProjectKind::Instructions | ProjectKind::Encoders, _) => "it is not read".to_owned(),
         };
         let to_do = match (self.standing, self.kind) {
             (Standing::Barred, ProjectKind::Configuration) => "name it with --config".to_owned(),
             (Standing::Barred, _) => "work in a folder without it".to_owned(),
-            _ => format!("`callboard trust {path}` shows what it would do and asks for confirmation"),
+            _ => {
+                format!("`callboard trust {path}` shows what it would do and asks for confirmation")
+            }
         };
         format!("{path}: {standing}, so {effect}; {to_do}")
     }
@@ -115,7 +137,11 @@ pub(super) struct Found {
 /// # Errors
 /// A mistake in a trusted file. A mistake in an untrusted file is recorded in [`ProjectFile`]
 /// instead.
-pub(super) fn configuration(path: &Path, trust: &TrustStore, home: Option<&Path>) -> Result<Option<Found>, ConfigError> {
+pub(super) fn configuration(
+    path: &Path,
+    trust: &TrustStore,
+    home: Option<&Path>,
+) -> Result<Option<Found>, ConfigError> {
     let unreadable = |problem: String| {
         let file = ProjectFile::unreadable(path, ProjectKind::Configuration, problem);
         Ok(Some(Found { file, layer: None }))
@@ -127,7 +153,10 @@ pub(super) fn configuration(path: &Path, trust: &TrustStore, home: Option<&Path>
     };
     let standing = standing(trust, Place::of_file(path), &content.sha256);
     match file::parse_bytes(path, content.bytes, home) {
-        Ok(layer) => Ok(Some(Found { file: ProjectFile::new(path, ProjectKind::Configuration, standing), layer: Some(layer) })),
+        Ok(layer) => Ok(Some(Found {
+            file: ProjectFile::new(path, ProjectKind::Configuration, standing),
+            layer: Some(layer),
+        })),
         Err(error) if standing == Standing::Trusted => Err(error),
         // The parser's message is not repeated, because it quotes the untrusted file.
         Err(_) => unreadable("it has a mistake, which `callboard config check` shows".into()),
@@ -139,13 +168,21 @@ fn standing(trust: &TrustStore, place: std::io::Result<Place>, sha256: &str) -> 
 }
 
 /// Drops encoder files of the current folder that are not trusted, and records them in `project`.
-pub(super) fn encoders(places: Vec<PathBuf>, trust: &TrustStore, project: &mut Vec<ProjectFile>) -> Vec<PathBuf> {
+pub(super) fn encoders(
+    places: Vec<PathBuf>,
+    trust: &TrustStore,
+    project: &mut Vec<ProjectFile>,
+) -> Vec<PathBuf> {
     let counts = |path: &PathBuf| {
         if path.is_absolute() {
             return true; // Absolute paths are the user's own files.
         }
         let file = match trust::file(path, ENCODERS_BYTES_MAX) {
-            Ok(content) => ProjectFile::new(path, ProjectKind::Encoders, standing(trust, Place::of_file(path), &content.sha256)),
+            Ok(content) => ProjectFile::new(
+                path,
+                ProjectKind::Encoders,
+                standing(trust, Place::of_file(path), &content.sha256),
+            ),
             Err(Unread::Missing | Unread::NoFile) => return false,
             Err(error) => ProjectFile::unreadable(path, ProjectKind::Encoders, error.to_string()),
         };
@@ -160,7 +197,11 @@ pub(super) fn encoders(places: Vec<PathBuf>, trust: &TrustStore, project: &mut V
 ///
 /// # Errors
 /// The first mistake in the file.
-pub fn examine(path: &Path, bytes: Vec<u8>, home: Option<&Path>) -> Result<Vec<String>, ConfigError> {
+pub fn examine(
+    path: &Path,
+    bytes: Vec<u8>,
+    home: Option<&Path>,
+) -> Result<Vec<String>, ConfigError> {
     file::parse_bytes(path, bytes, home).map(|layer| allows::allows(&layer))
 }
 
@@ -170,12 +211,19 @@ impl Config {
     pub(super) fn narrow(&mut self, layer: Layer) {
         let mut kept = Vec::new();
         for Setting { key, value, from } in layer.settings {
-            let by_environment =
-                self.settings.get(&(key.section, key.name)).is_some_and(|known| matches!(known.from, Origin::Environment(_)));
-            let value = narrowed(key, &value, show::effective(self, key).as_ref()).filter(|_| !by_environment);
+            let by_environment = self
+                .settings
+                .get(&(key.section, key.name))
+                .is_some_and(|known| matches!(known.from, Origin::Environment(_)));
+            let value = narrowed(key, &value, show::effective(self, key).as_ref())
+                .filter(|_| !by_environment);
             kept.extend(value.map(|value| Setting { key, value, from }));
         }
-        if let Some(file) = self.project.iter_mut().find(|file| file.kind == ProjectKind::Configuration) {
+        if let Some(file) = self
+            .project
+            .iter_mut()
+            .find(|file| file.kind == ProjectKind::Configuration)
+        {
             file.counts = kept.iter().map(|setting| setting.key.path()).collect();
         }
         self.settings.extend(kept.into_iter().map(by_name));
@@ -186,13 +234,21 @@ impl Config {
     /// agreement to the file covers only the file's content, not the content of the folders.
     pub(super) fn drop_untrusted_skills(&mut self) {
         let of_project = |from: Option<&Origin>| matches!(from, Some(Origin::File { path, .. }) if path.as_path() == Path::new(FILE));
-        if !self.project.iter().any(|file| file.kind == ProjectKind::Configuration && file.is_trusted()) {
+        if !self
+            .project
+            .iter()
+            .any(|file| file.kind == ProjectKind::Configuration && file.is_trusted())
+        {
             return;
         }
         let mut found = Vec::new();
         let mut is_trusted = |path: &Path| {
             let file = match trust::tree(path) {
-                Ok(tree) => ProjectFile::new(path, ProjectKind::Skills, standing(&self.trust, Place::of_folder(path), &tree.sha256)),
+                Ok(tree) => ProjectFile::new(
+                    path,
+                    ProjectKind::Skills,
+                    standing(&self.trust, Place::of_folder(path), &tree.sha256),
+                ),
                 // A missing folder is reported by the code that opens it.
                 Err(Unread::Missing) => return true,
                 Err(error) => ProjectFile::unreadable(path, ProjectKind::Skills, error.to_string()),
@@ -210,7 +266,10 @@ impl Config {
             self.skills = None;
         }
         for tenant in &mut self.tenants {
-            let named = tenant.settings.get(&("tenant", "skills")).map(|setting| &setting.from);
+            let named = tenant
+                .settings
+                .get(&("tenant", "skills"))
+                .map(|setting| &setting.from);
             if let (true, Some(path)) = (of_project(named), &tenant.skills)
                 && !is_trusted(path)
             {

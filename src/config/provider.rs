@@ -100,9 +100,11 @@ impl ProviderConfig {
         match &self.key {
             Key::NotNeeded => Ok(None),
             Key::Found(secret) => Ok(Some(secret)),
-            Key::Missing { at, problem } => {
-                Err(ConfigError::NoKey { at: at.clone(), provider: quoted(&self.name), problem: problem.clone() })
-            }
+            Key::Missing { at, problem } => Err(ConfigError::NoKey {
+                at: at.clone(),
+                provider: quoted(&self.name),
+                problem: problem.clone(),
+            }),
         }
     }
 
@@ -110,8 +112,19 @@ impl ProviderConfig {
     /// fallback and attachments.
     pub fn is_same_gateway(&self, other: &Self) -> bool {
         let secret = |provider: &Self| provider.key().ok().flatten().cloned();
-        let parts = |provider: &Self| (provider.kind, provider.base_url.clone(), provider.concurrency, provider.rpm, provider.tpm);
-        parts(self) == parts(other) && self.fallback == other.fallback && self.shows == other.shows && secret(self) == secret(other)
+        let parts = |provider: &Self| {
+            (
+                provider.kind,
+                provider.base_url.clone(),
+                provider.concurrency,
+                provider.rpm,
+                provider.tpm,
+            )
+        };
+        parts(self) == parts(other)
+            && self.fallback == other.fallback
+            && self.shows == other.shows
+            && secret(self) == secret(other)
     }
 
     /// What `show` prints about the key.
@@ -124,25 +137,50 @@ impl ProviderConfig {
     }
 
     /// The default provider of a kind, without configuration.
-    pub(super) fn default_of(kind: ProviderKind, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
-        Self::of(ProviderLayer::named(kind.as_str().to_owned(), Origin::Default, None), environment)
+    pub(super) fn default_of(
+        kind: ProviderKind,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
+        Self::of(
+            ProviderLayer::named(kind.as_str().to_owned(), Origin::Default, None),
+            environment,
+        )
     }
 
-    pub(super) fn of(layer: ProviderLayer, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+    pub(super) fn of(
+        layer: ProviderLayer,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
         let at = layer.at.clone();
         let Some(name) = layer.name().map(str::to_owned) else {
-            let problem = format!("this provider has neither `name` nor `kind`; kinds: {}", listed(PROVIDER_KINDS));
+            let problem = format!(
+                "this provider has neither `name` nor `kind`; kinds: {}",
+                listed(PROVIDER_KINDS)
+            );
             return Err(ConfigError::Inconsistent { at, problem });
         };
         let mut settings: Settings = layer.settings.into_iter().map(by_name).collect();
-        let text = |name: &'static str| settings.get(&(PROVIDER_SECTION, name))?.value.text().map(str::to_owned);
+        let text = |name: &'static str| {
+            settings
+                .get(&(PROVIDER_SECTION, name))?
+                .value
+                .text()
+                .map(str::to_owned)
+        };
         let Some(kind) = ProviderKind::of(text("kind").as_deref().unwrap_or(&name)) else {
-            let problem = format!("provider `{}` has no `kind`; kinds: {}", quoted(&name), listed(PROVIDER_KINDS));
+            let problem = format!(
+                "provider `{}` has no `kind`; kinds: {}",
+                quoted(&name),
+                listed(PROVIDER_KINDS)
+            );
             return Err(ConfigError::Inconsistent { at, problem });
         };
         let base_url = text("base_url");
         let model = text("model");
-        let count = |name: &'static str| match settings.get(&(PROVIDER_SECTION, name)).map(|setting| &setting.value) {
+        let count = |name: &'static str| match settings
+            .get(&(PROVIDER_SECTION, name))
+            .map(|setting| &setting.value)
+        {
             Some(Value::Count(count)) => Some(*count),
             _ => None,
         };
@@ -150,26 +188,49 @@ impl ProviderConfig {
         let rpm = count("rpm").and_then(|count| u32::try_from(count).ok());
         let tpm = count("tpm");
         let fallback = fallback(&settings)?;
-        let shows = match settings.get(&(PROVIDER_SECTION, "shows")).map(|setting| &setting.value) {
+        let shows = match settings
+            .get(&(PROVIDER_SECTION, "shows"))
+            .map(|setting| &setting.value)
+        {
             Some(Value::Names(names)) => Some(names.clone()),
             _ => None,
         };
         add_default_key(&mut settings, kind, base_url.is_some());
         let key = Key::find(&settings, environment)?;
-        Ok(Self { name, kind, base_url, model, concurrency, rpm, tpm, fallback, shows, key, settings })
+        Ok(Self {
+            name,
+            kind,
+            base_url,
+            model,
+            concurrency,
+            rpm,
+            tpm,
+            fallback,
+            shows,
+            key,
+            settings,
+        })
     }
 }
 
 fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> {
     let text = |name: &'static str| match settings.get(&(FALLBACK_SECTION, name)) {
-        Some(Setting { value: Value::Text(text), from, .. }) => Some((text.clone(), from.clone())),
+        Some(Setting {
+            value: Value::Text(text),
+            from,
+            ..
+        }) => Some((text.clone(), from.clone())),
         _ => None,
     };
     match (text("provider"), text("model")) {
-        (Some((provider, _)), model) => Ok(Some(FallbackConfig { provider, model: model.map(|(model, _)| model) })),
+        (Some((provider, _)), model) => Ok(Some(FallbackConfig {
+            provider,
+            model: model.map(|(model, _)| model),
+        })),
         (None, Some((_, at))) => Err(ConfigError::Inconsistent {
             at,
-            problem: "a fallback needs `provider` beside `model`: the name of another provider".into(),
+            problem: "a fallback needs `provider` beside `model`: the name of another provider"
+                .into(),
         }),
         (None, None) => Ok(None),
     }
@@ -178,40 +239,67 @@ fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> 
 /// Adds the vendor's key variable if the address is the vendor's own. Another address never gets
 /// that key by default, because its owner may be anyone.
 fn add_default_key(settings: &mut Settings, kind: ProviderKind, elsewhere: bool) {
-    let named = ["api_key_env", "api_key_file"].iter().any(|name| settings.contains_key(&(PROVIDER_SECTION, *name)));
+    let named = ["api_key_env", "api_key_file"]
+        .iter()
+        .any(|name| settings.contains_key(&(PROVIDER_SECTION, *name)));
     let key = keys::PROVIDER.iter().find(|key| key.name == "api_key_env");
-    if let (false, false, Some(variable), Some(key)) = (named, elsewhere, kind.key_variable(), key) {
-        settings.extend([by_name(Setting { key, value: Value::Text(variable.to_owned()), from: Origin::Default })]);
+    if let (false, false, Some(variable), Some(key)) = (named, elsewhere, kind.key_variable(), key)
+    {
+        settings.extend([by_name(Setting {
+            key,
+            value: Value::Text(variable.to_owned()),
+            from: Origin::Default,
+        })]);
     }
 }
 
 impl Key {
-    fn find(settings: &Settings, environment: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+    fn find(
+        settings: &Settings,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
         let variable = settings.get(&(PROVIDER_SECTION, "api_key_env"));
         let file = settings.get(&(PROVIDER_SECTION, "api_key_file"));
         let (at, found) = match (variable, file) {
             (None, None) => return Ok(Self::NotNeeded),
             (Some(_), Some(Setting { from, .. })) => {
                 let problem = "`api_key_env` and `api_key_file` are both set; keep one".into();
-                return Err(ConfigError::Inconsistent { at: from.clone(), problem });
+                return Err(ConfigError::Inconsistent {
+                    at: from.clone(),
+                    problem,
+                });
             }
-            (Some(Setting { value, from, .. }), None) => (from, Self::in_variable(value, environment)),
+            (Some(Setting { value, from, .. }), None) => {
+                (from, Self::in_variable(value, environment))
+            }
             (None, Some(Setting { value, from, .. })) => (from, Self::in_file(value)),
         };
         Ok(match found {
             Ok(secret) => Self::Found(secret),
-            Err(problem) => Self::Missing { at: at.clone(), problem },
+            Err(problem) => Self::Missing {
+                at: at.clone(),
+                problem,
+            },
         })
     }
 
-    fn in_variable(value: &Value, environment: &BTreeMap<String, String>) -> Result<Secret, String> {
-        let Value::Text(name) = value else { return Err("`api_key_env` names nothing".into()) };
-        let text = environment.get(name).ok_or_else(|| format!("the environment variable {name} is not set"))?;
+    fn in_variable(
+        value: &Value,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Secret, String> {
+        let Value::Text(name) = value else {
+            return Err("`api_key_env` names nothing".into());
+        };
+        let text = environment
+            .get(name)
+            .ok_or_else(|| format!("the environment variable {name} is not set"))?;
         Secret::new(text).map_err(|problem| format!("the environment variable {name} {problem}"))
     }
 
     fn in_file(value: &Value) -> Result<Secret, String> {
-        let Value::Path(path) = value else { return Err("`api_key_file` names nothing".into()) };
+        let Value::Path(path) = value else {
+            return Err("`api_key_file` names nothing".into());
+        };
         Secret::from_file(path)
     }
 }
@@ -219,34 +307,63 @@ impl Key {
 impl ProviderLayer {
     pub(super) fn named(name: String, from: Origin, setting: Option<Setting>) -> Self {
         let of_name = keys::PROVIDER.iter().find(|key| key.name == "name");
-        let name = of_name.map(|key| Setting { key, value: Value::Text(name), from: from.clone() });
-        Self { at: from, settings: name.into_iter().chain(setting).collect() }
+        let name = of_name.map(|key| Setting {
+            key,
+            value: Value::Text(name),
+            from: from.clone(),
+        });
+        Self {
+            at: from,
+            settings: name.into_iter().chain(setting).collect(),
+        }
     }
 
     /// The provider's name, or its kind if it has no name.
     fn name(&self) -> Option<&str> {
-        let text =
-            |name: &str| self.settings.iter().rev().find(|setting| setting.key.name == name).and_then(|setting| setting.value.text());
+        let text = |name: &str| {
+            self.settings
+                .iter()
+                .rev()
+                .find(|setting| setting.key.name == name)
+                .and_then(|setting| setting.value.text())
+        };
         text("name").or_else(|| text("kind"))
     }
 
     /// Whether `part`, the name part of a variable, refers to this provider.
     pub(super) fn has_variable_part(&self, part: &str) -> bool {
-        self.name().is_some_and(|name| keys::variable_part(name) == keys::variable_part(part))
+        self.name()
+            .is_some_and(|name| keys::variable_part(name) == keys::variable_part(part))
     }
 }
 
 /// Adds the providers of a later file. They come first, and override the keys of an earlier
 /// provider with the same name one by one.
-pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> Result<Vec<ProviderLayer>, ConfigError> {
+pub(super) fn merged(
+    earlier: Vec<ProviderLayer>,
+    later: Vec<ProviderLayer>,
+) -> Result<Vec<ProviderLayer>, ConfigError> {
     let mut all: Vec<ProviderLayer> = Vec::new();
     let mut earlier = earlier;
     for mut layer in later {
-        if let Some(twin) = all.iter().find(|known| layer.name().is_some() && known.name() == layer.name()) {
-            let problem = format!("provider `{}` is already at {}", quoted(layer.name().unwrap_or_default()), twin.at);
-            return Err(ConfigError::Inconsistent { at: layer.at, problem });
+        if let Some(twin) = all
+            .iter()
+            .find(|known| layer.name().is_some() && known.name() == layer.name())
+        {
+            let problem = format!(
+                "provider `{}` is already at {}",
+                quoted(layer.name().unwrap_or_default()),
+                twin.at
+            );
+            return Err(ConfigError::Inconsistent {
+                at: layer.at,
+                problem,
+            });
         }
-        if let Some(place) = earlier.iter().position(|known| layer.name().is_some() && known.name() == layer.name()) {
+        if let Some(place) = earlier
+            .iter()
+            .position(|known| layer.name().is_some() && known.name() == layer.name())
+        {
             let mut settings = earlier.remove(place).settings;
             settings.append(&mut layer.settings);
             layer.settings = settings;
@@ -258,11 +375,22 @@ pub(super) fn merged(earlier: Vec<ProviderLayer>, later: Vec<ProviderLayer>) -> 
 }
 
 /// Applies variables to the providers that they name; an unknown name adds a provider at the end.
-pub(super) fn override_from_environment(providers: &mut Vec<ProviderLayer>, variables: Vec<ProviderLayer>) {
+pub(super) fn override_from_environment(
+    providers: &mut Vec<ProviderLayer>,
+    variables: Vec<ProviderLayer>,
+) {
     for layer in variables {
         let called = layer.name().map(keys::variable_part).unwrap_or_default();
-        match providers.iter_mut().find(|known| known.has_variable_part(&called)) {
-            Some(known) => known.settings.extend(layer.settings.into_iter().filter(|setting| setting.key.name != "name")),
+        match providers
+            .iter_mut()
+            .find(|known| known.has_variable_part(&called))
+        {
+            Some(known) => known.settings.extend(
+                layer
+                    .settings
+                    .into_iter()
+                    .filter(|setting| setting.key.name != "name"),
+            ),
             None => providers.push(layer),
         }
     }

@@ -10,18 +10,26 @@ impl Config {
         let mut lines = Vec::new();
         let mut differs = |what: &str, differs: bool| {
             if differs {
-                lines.push(format!("{what} changed; the change takes effect at the next start"));
+                lines.push(format!(
+                    "{what} changed; the change takes effect at the next start"
+                ));
             }
         };
         differs("[host] listen", self.listen() != running.listen());
-        differs("[host] connections_per_address_max", self.connections_per_address_max != running.connections_per_address_max);
+        differs(
+            "[host] connections_per_address_max",
+            self.connections_per_address_max != running.connections_per_address_max,
+        );
         differs("[host] data_dir", self.data_dir != running.data_dir);
         differs("[host] durability", self.commit != running.commit);
         differs("[store] url", self.store != running.store);
         differs("[limits]", self.limits != running.limits);
         differs("[prices]", self.prices != running.prices);
         differs("[compaction]", self.compaction != running.compaction);
-        differs("[observability]", self.observability != running.observability);
+        differs(
+            "[observability]",
+            self.observability != running.observability,
+        );
         differs("[tokens]", self.tokens != running.tokens);
         self.listen = running.listen;
         self.connections_per_address_max = running.connections_per_address_max;

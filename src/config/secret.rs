@@ -66,6 +66,9 @@ mod tests {
     #[test]
     fn what_cannot_stand_in_a_header_is_no_key() {
         assert_eq!(Secret::new(" \n"), Err("is empty"));
-        assert_eq!(Secret::new("a\r\nx-other: b"), Err("holds white space or characters outside ASCII"));
+        assert_eq!(
+            Secret::new("a\r\nx-other: b"),
+            Err("holds white space or characters outside ASCII")
+        );
     }
 }

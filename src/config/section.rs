@@ -26,11 +26,19 @@ impl File<'_> {
 
     /// The place of a line.
     pub(super) fn at_line(&self, line: usize) -> Origin {
-        Origin::File { path: self.path.clone(), line }
+        Origin::File {
+            path: self.path.clone(),
+            line,
+        }
     }
 
     fn line(&self, byte: usize) -> usize {
-        1 + self.text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
+        1 + self
+            .text
+            .bytes()
+            .take(byte)
+            .filter(|byte| *byte == b'\n')
+            .count()
     }
 
     /// The entries of a table in file order, so that the first mistake is the one reported.
@@ -39,7 +47,13 @@ impl File<'_> {
             .iter()
             .map(|(key, value)| {
                 let line = self.line(key.span().start);
-                Entry { name: key.get_ref().as_ref(), line, at: self.at_line(line), key, value }
+                Entry {
+                    name: key.get_ref().as_ref(),
+                    line,
+                    at: self.at_line(line),
+                    key,
+                    value,
+                }
             })
             .collect();
         entries.sort_by_key(|entry| entry.key.span().start);
@@ -81,10 +95,23 @@ impl<'f, 'i> Section<'f, 'i> {
     ///
     /// # Errors
     /// `problem`, if the value is no table.
-    pub(super) fn of(file: &'f File<'f>, name: &'static str, entry: &Entry<'f, 'i>, problem: &str) -> Result<Self, ConfigError> {
+    pub(super) fn of(
+        file: &'f File<'f>,
+        name: &'static str,
+        entry: &Entry<'f, 'i>,
+        problem: &str,
+    ) -> Result<Self, ConfigError> {
         match entry.value() {
-            DeValue::Table(table) => Ok(Self { file, name, at: entry.at.clone(), table }),
-            _ => Err(ConfigError::Inconsistent { at: entry.at.clone(), problem: problem.to_owned() }),
+            DeValue::Table(table) => Ok(Self {
+                file,
+                name,
+                at: entry.at.clone(),
+                table,
+            }),
+            _ => Err(ConfigError::Inconsistent {
+                at: entry.at.clone(),
+                problem: problem.to_owned(),
+            }),
         }
     }
 
@@ -98,12 +125,22 @@ impl<'f, 'i> Section<'f, 'i> {
         entry: &Entry<'f, 'i>,
         [no_list, no_table]: [&str; 2],
     ) -> Result<Vec<Self>, ConfigError> {
-        let wrong = |at: Origin, problem: &str| ConfigError::Inconsistent { at, problem: problem.to_owned() };
-        let DeValue::Array(items) = entry.value() else { return Err(wrong(entry.at.clone(), no_list)) };
+        let wrong = |at: Origin, problem: &str| ConfigError::Inconsistent {
+            at,
+            problem: problem.to_owned(),
+        };
+        let DeValue::Array(items) = entry.value() else {
+            return Err(wrong(entry.at.clone(), no_list));
+        };
         let section = |item: &'f Spanned<DeValue<'i>>| {
             let at = file.at(item.span().start);
             match item.get_ref() {
-                DeValue::Table(table) => Ok(Self { file, name, at, table }),
+                DeValue::Table(table) => Ok(Self {
+                    file,
+                    name,
+                    at,
+                    table,
+                }),
                 _ => Err(wrong(at, no_table)),
             }
         };
@@ -117,11 +154,18 @@ impl<'f, 'i> Section<'f, 'i> {
 
     /// All keys with their values, as JSON.
     pub(super) fn json(&self) -> Map<String, Json> {
-        self.entries().iter().map(|entry| (entry.name.to_owned(), entry.json())).collect()
+        self.entries()
+            .iter()
+            .map(|entry| (entry.name.to_owned(), entry.json()))
+            .collect()
     }
 
     /// Refuses a key that is not one of `keys`.
-    pub(super) fn refuse_unknown(&self, entry: &Entry<'_, '_>, keys: &[&str]) -> Result<(), ConfigError> {
+    pub(super) fn refuse_unknown(
+        &self,
+        entry: &Entry<'_, '_>,
+        keys: &[&str],
+    ) -> Result<(), ConfigError> {
         if keys.contains(&entry.name) {
             return Ok(());
         }
@@ -146,18 +190,23 @@ impl<'f, 'i> Section<'f, 'i> {
         for entry in self.entries() {
             self.refuse_unknown(&entry, keys)?;
             let alone = DeTable::from_iter([(entry.key.clone(), entry.value.clone())]);
-            typed(alone).and_then(|read| check(&read, entry.name)).map_err(|problem| ConfigError::BadValue {
-                at: entry.at.clone(),
-                key: format!("{}.{}", self.name, entry.name),
-                problem,
-            })?;
+            typed(alone)
+                .and_then(|read| check(&read, entry.name))
+                .map_err(|problem| ConfigError::BadValue {
+                    at: entry.at.clone(),
+                    key: format!("{}.{}", self.name, entry.name),
+                    problem,
+                })?;
         }
         typed(self.table.clone()).map_err(|problem| self.inconsistent(problem))
     }
 
     /// An error of the section as a whole.
     pub(super) fn inconsistent(&self, problem: String) -> ConfigError {
-        ConfigError::Inconsistent { at: self.at.clone(), problem }
+        ConfigError::Inconsistent {
+            at: self.at.clone(),
+            problem,
+        }
     }
 }
 

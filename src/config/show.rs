@@ -15,7 +15,9 @@ use super::{
 };
 
 pub(super) fn show(config: &Config) -> String {
-    let mut text = String::from("# The effective configuration. Each value is followed by its origin. Provider keys are not shown.\n");
+    let mut text = String::from(
+        "# The effective configuration. Each value is followed by its origin. Provider keys are not shown.\n",
+    );
     for file in config.files() {
         let _ = writeln!(text, "# read: {}", quoted(&file.to_string_lossy()));
     }
@@ -25,7 +27,10 @@ pub(super) fn show(config: &Config) -> String {
     for section in SECTIONS {
         let _ = writeln!(text, "\n[{section}]");
         for key in keys::of_section(section) {
-            let from = config.settings.get(&(key.section, key.name)).map_or(Origin::Default, |setting| setting.from.clone());
+            let from = config
+                .settings
+                .get(&(key.section, key.name))
+                .map_or(Origin::Default, |setting| setting.from.clone());
             match effective(config, key) {
                 Some(value) => line(&mut text, key, &value, &from.to_string()),
                 None => not_set(&mut text, key),
@@ -42,8 +47,10 @@ pub(super) fn show(config: &Config) -> String {
                 _ => None,
             };
             let from = setting.map_or(Origin::Default, |setting| setting.from.clone());
-            let note =
-                provider.key_state().filter(|_| key.name.starts_with("api_key_")).map_or(String::new(), |state| format!("; {state}"));
+            let note = provider
+                .key_state()
+                .filter(|_| key.name.starts_with("api_key_"))
+                .map_or(String::new(), |state| format!("; {state}"));
             match setting.map(|setting| setting.value.clone()).or(derived) {
                 Some(value) => line(&mut text, key, &value, &format!("{from}{note}")),
                 None => not_set(&mut text, key),
@@ -59,7 +66,9 @@ pub(super) fn show(config: &Config) -> String {
                 None => not_set(&mut text, key),
             }
         }
-        NESTED.iter().for_each(|section| nested(&mut text, section, &tenant.settings));
+        NESTED
+            .iter()
+            .for_each(|section| nested(&mut text, section, &tenant.settings));
     }
     tokens::show(&mut text, &config.tokens.encoders);
     super::compaction::show(&mut text, &config.compaction);
@@ -78,7 +87,9 @@ pub(super) fn show(config: &Config) -> String {
 
 /// Prints a section within a provider or a tenant, if any of its keys is set.
 fn nested(text: &mut String, section: &'static str, settings: &Settings) {
-    let set: Vec<_> = keys::of_section(section).filter_map(|key| settings.get(&(section, key.name))).collect();
+    let set: Vec<_> = keys::of_section(section)
+        .filter_map(|key| settings.get(&(section, key.name)))
+        .collect();
     if !set.is_empty() {
         let _ = writeln!(text, "[{section}]");
     }
@@ -94,25 +105,41 @@ pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
         ("host", "listen") => Some(Value::Address(config.listen())),
         ("host", "admin_key_sha256") => config.admin_key_sha256.clone().map(Value::Text),
-        ("host", "connections_per_address_max") => config.connections_per_address_max.map(|count| Value::Count(count as u64)),
+        ("host", "connections_per_address_max") => config
+            .connections_per_address_max
+            .map(|count| Value::Count(count as u64)),
         ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
         ("store", _) => Some(Value::Store(config.store.clone())),
         ("tools", "enabled") => config.tools.clone().map(Value::Names),
-        ("tools", _) => config.approve.map(|mode| Value::Text(mode.as_str().to_owned())),
+        ("tools", _) => config
+            .approve
+            .map(|mode| Value::Text(mode.as_str().to_owned())),
         ("sandbox", "network") => Some(Value::Patterns(config.network.clone())),
         ("sandbox", "toolchains") => Some(Value::Flag(config.toolchains)),
         ("sandbox", "read_only") => Some(Value::Paths(config.read_only.clone())),
-        ("sandbox", name) if name != "mode" => keys::exec_limit(&config.exec_limits, name).map(Value::Count),
+        ("sandbox", name) if name != "mode" => {
+            keys::exec_limit(&config.exec_limits, name).map(Value::Count)
+        }
         ("sandbox", _) => Some(Value::Text(config.sandbox.as_str().to_owned())),
         ("skills", "models") => Some(Value::Names(config.skill_models.clone())),
         ("skills", _) => config.skills.clone().map(Value::Path),
         (web::FETCH, "allow_hosts") => Some(Value::Names(config.web.allow_hosts.clone())),
-        (web::FETCH, _) => Some(Value::Text(if config.web.fetch_without_asking { "never" } else { "mode" }.to_owned())),
+        (web::FETCH, _) => Some(Value::Text(
+            if config.web.fetch_without_asking {
+                "never"
+            } else {
+                "mode"
+            }
+            .to_owned(),
+        )),
         (web::SEARCH, "engine") => config.web.engine.clone().map(Value::Text),
         (web::SEARCH, "base_url") => config.web.base_url.clone().map(Value::Text),
         (web::SEARCH, _) => config.web.api_key_env.clone().map(Value::Text),
         (tokens::SECTION, _) => config.tokens.file.clone().map(Value::Path),
-        ("limits", name) => keys::limit_values(&config.limits).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value),
+        ("limits", name) => keys::limit_values(&config.limits)
+            .into_iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value),
         _ => None,
     }
 }

@@ -96,19 +96,35 @@ impl TenantSection {
     /// # Errors
     /// [`ConfigError`] without a place; [`ConfigError::pointer`] locates the value.
     pub fn from_json(id: &TenantId, json: &Json) -> Result<Self, ConfigError> {
-        let wrong = |problem: &str| ConfigError::Inconsistent { at: Origin::Default, problem: problem.to_owned() };
-        let Json::Object(given) = json else { return Err(wrong("a tenant is an object")) };
-        if given.get("id").is_some_and(|given| given.as_str() != Some(id.as_str())) {
+        let wrong = |problem: &str| ConfigError::Inconsistent {
+            at: Origin::Default,
+            problem: problem.to_owned(),
+        };
+        let Json::Object(given) = json else {
+            return Err(wrong("a tenant is an object"));
+        };
+        if given
+            .get("id")
+            .is_some_and(|given| given.as_str() != Some(id.as_str()))
+        {
             return Err(wrong("`id` differs from the tenant that is named"));
         }
         let mut table = without_nulls(given);
         table.insert("id".to_owned(), Json::from(id.as_str()));
         let document = BTreeMap::from([(TENANT_SECTION, [table])]);
-        let text = toml::to_string(&document).map_err(|_| wrong("a tenant holds texts, numbers, lists of texts and objects of numbers"))?;
-        let layer = file::parse("tenant".as_ref(), &text, None).map_err(ConfigError::without_place)?;
-        let tenant = layer.tenants.into_iter().next().ok_or_else(|| wrong("a tenant is an object"))?;
+        let text = toml::to_string(&document).map_err(|_| {
+            wrong("a tenant holds texts, numbers, lists of texts and objects of numbers")
+        })?;
+        let layer =
+            file::parse("tenant".as_ref(), &text, None).map_err(ConfigError::without_place)?;
+        let tenant = layer
+            .tenants
+            .into_iter()
+            .next()
+            .ok_or_else(|| wrong("a tenant is an object"))?;
         let tenant = Self::of(tenant).map_err(ConfigError::without_place)?;
-        let relative = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.is_relative());
+        let relative =
+            |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.is_relative());
         if relative(&tenant.workspace) || relative(&tenant.skills) {
             return Err(wrong("`workspace` and `skills` must be absolute paths"));
         }
@@ -124,10 +140,40 @@ impl TenantSection {
     /// compared.
     pub fn is_same_setup(&self, other: &Self) -> bool {
         let parts = |of: &Self| {
-            let Self { id, key_sha256: _, quotas, budget, conversation_budget, workspace, provider, model, system, .. } = of.clone();
-            let Self { tools, approve, skills, skill_models, project_instructions, memory, .. } = of.clone();
-            let works = (tools, approve, skills, skill_models, project_instructions, memory);
-            ((id, quotas, budget, conversation_budget), (workspace, provider, model, system), works)
+            let Self {
+                id,
+                key_sha256: _,
+                quotas,
+                budget,
+                conversation_budget,
+                workspace,
+                provider,
+                model,
+                system,
+                ..
+            } = of.clone();
+            let Self {
+                tools,
+                approve,
+                skills,
+                skill_models,
+                project_instructions,
+                memory,
+                ..
+            } = of.clone();
+            let works = (
+                tools,
+                approve,
+                skills,
+                skill_models,
+                project_instructions,
+                memory,
+            );
+            (
+                (id, quotas, budget, conversation_budget),
+                (workspace, provider, model, system),
+                works,
+            )
         };
         parts(self) == parts(other)
     }
@@ -135,15 +181,25 @@ impl TenantSection {
     pub(super) fn of(layer: TenantLayer) -> Result<Self, ConfigError> {
         let TenantLayer { at, settings } = layer;
         let settings: Settings = settings.into_iter().map(by_name).collect();
-        let id = match settings.get(&(TENANT_SECTION, "id")).map(|setting| &setting.value) {
+        let id = match settings
+            .get(&(TENANT_SECTION, "id"))
+            .map(|setting| &setting.value)
+        {
             Some(Value::Text(id)) => TenantId::new(id).ok(),
             _ => None,
         };
         let Some(id) = id else {
-            return Err(ConfigError::Inconsistent { at, problem: "this tenant has no `id`".into() });
+            return Err(ConfigError::Inconsistent {
+                at,
+                problem: "this tenant has no `id`".into(),
+            });
         };
         let quotas = quotas(&settings, &at)?;
-        let mut tenant = Self { at, quotas, ..Self::new(id) };
+        let mut tenant = Self {
+            at,
+            quotas,
+            ..Self::new(id)
+        };
         for ((section, name), setting) in &settings {
             tenant.apply(section, name, &setting.value);
         }
@@ -154,19 +210,29 @@ impl TenantSection {
     /// Applies one setting of `[[tenant]]` or of its nested sections.
     fn apply(&mut self, section: &str, name: &str, value: &Value) {
         match (section, name, value) {
-            (TENANT_SECTION, "key_sha256", Value::Names(hashes)) => self.key_sha256 = hashes.clone(),
+            (TENANT_SECTION, "key_sha256", Value::Names(hashes)) => {
+                self.key_sha256 = hashes.clone()
+            }
             (TENANT_SECTION, "provider", Value::Text(name)) => self.provider = Some(name.clone()),
             (TENANT_SECTION, "model", Value::Text(model)) => self.model = Some(model.clone()),
             (TENANT_SECTION, "system", Value::Text(system)) => self.system = Some(system.clone()),
             (TENANT_SECTION, "approve", Value::Text(word)) => self.approve = Approve::of(word),
             (TENANT_SECTION, "workspace", Value::Path(path)) => self.workspace = Some(path.clone()),
             (TENANT_SECTION, "skills", Value::Path(path)) => self.skills = Some(path.clone()),
-            (TENANT_SECTION, "skill_models", Value::Names(models)) => self.skill_models = Some(models.clone()),
+            (TENANT_SECTION, "skill_models", Value::Names(models)) => {
+                self.skill_models = Some(models.clone())
+            }
             (TENANT_SECTION, "memory", Value::Text(word)) => {
-                self.memory = if word == "tenant" { MemoryScope::Tenant } else { MemoryScope::Conversation };
+                self.memory = if word == "tenant" {
+                    MemoryScope::Tenant
+                } else {
+                    MemoryScope::Conversation
+                };
             }
             (TENANT_SECTION, "tools", Value::Names(names)) => self.tools = Some(names.clone()),
-            (TENANT_SECTION, "project_instructions", Value::Flag(wanted)) => self.project_instructions = Some(*wanted),
+            (TENANT_SECTION, "project_instructions", Value::Flag(wanted)) => {
+                self.project_instructions = Some(*wanted)
+            }
             (TENANT_SECTION, "paused", Value::Flag(paused)) => self.paused = Some(*paused),
             (BUDGET_SECTION, name, value) => set_budget(&mut self.budget, name, value),
             (EACH_SECTION, name, value) => set_budget(&mut self.conversation_budget, name, value),
@@ -178,13 +244,17 @@ impl TenantSection {
 /// Reads the weight and the quotas. A key of the table that is no field of [`Quotas`] is an error.
 fn quotas(settings: &Settings, at: &Origin) -> Result<Quotas, ConfigError> {
     let count = |setting: &Setting| match (setting.key.section, setting.key.name, &setting.value) {
-        (QUOTAS_SECTION, name, Value::Count(count)) | (TENANT_SECTION, name @ "weight", Value::Count(count)) => {
+        (QUOTAS_SECTION, name, Value::Count(count))
+        | (TENANT_SECTION, name @ "weight", Value::Count(count)) => {
             Some((name.to_owned(), Json::from(*count)))
         }
         _ => None,
     };
     let fields: Json = settings.values().filter_map(count).collect();
-    Quotas::deserialize(fields).map_err(|error| ConfigError::Inconsistent { at: at.clone(), problem: error.to_string() })
+    Quotas::deserialize(fields).map_err(|error| ConfigError::Inconsistent {
+        at: at.clone(),
+        problem: error.to_string(),
+    })
 }
 
 fn set_budget(budget: &mut Budget, name: &str, value: &Value) {
@@ -203,23 +273,39 @@ fn millis(time: Duration) -> u64 {
 /// Removes `null` values from an object and from the objects in it; no tenant key nests deeper.
 fn without_nulls(given: &Map<String, Json>) -> Map<String, Json> {
     let kept = |map: &Map<String, Json>| -> Map<String, Json> {
-        map.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
+        map.iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     };
     let inner = |value: Json| match value {
         Json::Object(map) => Json::Object(kept(&map)),
         other => other,
     };
-    kept(given).into_iter().map(|(name, value)| (name, inner(value))).collect()
+    kept(given)
+        .into_iter()
+        .map(|(name, value)| (name, inner(value)))
+        .collect()
 }
 
 /// Adds the tenants of a later file; a tenant replaces an earlier one with the same id.
-pub(super) fn merged(mut earlier: Vec<TenantSection>, later: Vec<TenantLayer>) -> Result<Vec<TenantSection>, ConfigError> {
+pub(super) fn merged(
+    mut earlier: Vec<TenantSection>,
+    later: Vec<TenantLayer>,
+) -> Result<Vec<TenantSection>, ConfigError> {
     let mut all: Vec<TenantSection> = Vec::new();
     for layer in later {
         let tenant = TenantSection::of(layer)?;
         if let Some(twin) = all.iter().find(|known| known.id == tenant.id) {
-            let problem = format!("tenant `{}` is already at {}", quoted(tenant.id.as_str()), twin.at);
-            return Err(ConfigError::Inconsistent { at: tenant.at, problem });
+            let problem = format!(
+                "tenant `{}` is already at {}",
+                quoted(tenant.id.as_str()),
+                twin.at
+            );
+            return Err(ConfigError::Inconsistent {
+                at: tenant.at,
+                problem,
+            });
         }
         earlier.retain(|known| known.id != tenant.id);
         all.push(tenant);

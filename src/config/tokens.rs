@@ -38,7 +38,14 @@ const YAML_DEPTH_MAX: usize = 32;
 const YAML_EVENTS_MAX: usize = 100_000;
 
 /// The keys of an encoder, in the order in which `show` prints them.
-const KEYS: &[&str] = &["model_family", "encoding_name", "safety_margin", "use_exact_counting", "exact_counting_api", "encoder_params"];
+const KEYS: &[&str] = &[
+    "model_family",
+    "encoding_name",
+    "safety_margin",
+    "use_exact_counting",
+    "exact_counting_api",
+    "encoder_params",
+];
 
 /// How tokens are counted.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -61,7 +68,9 @@ impl TokensConfig {
             Some(path) => read(&path),
             None => Default::default(),
         };
-        problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+        problems
+            .iter()
+            .for_each(|problem| tracing::warn!("{problem}"));
         for (pattern, config) in entries.into_iter().chain(self.encoders.clone()) {
             registry.register_encoder_config(&pattern, config);
         }
@@ -69,7 +78,9 @@ impl TokensConfig {
     }
 
     fn find(&self) -> Option<PathBuf> {
-        self.file.clone().or_else(|| self.places.iter().find(|place| place.is_file()).cloned())
+        self.file
+            .clone()
+            .or_else(|| self.places.iter().find(|place| place.is_file()).cloned())
     }
 }
 
@@ -77,7 +88,11 @@ impl TokensConfig {
 pub(super) fn default_places(config_home: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
     let folder = config_home.or_else(|| home.map(|home| home.join(".config")));
     let own = folder.map(|folder| folder.join("callboard/token_encoders.yaml"));
-    ["config/token_encoders.yaml", "config/token_encoders.yml"].iter().map(PathBuf::from).chain(own).collect()
+    ["config/token_encoders.yaml", "config/token_encoders.yml"]
+        .iter()
+        .map(PathBuf::from)
+        .chain(own)
+        .collect()
 }
 
 #[derive(Default, Deserialize)]
@@ -88,10 +103,20 @@ struct File {
 
 /// Reads a YAML file. Returns the valid entries, and one line for each problem.
 fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
-    let problem = |what: String| format!("Failed to load encoder config from {}: {}", path.display(), quoted_line(&what));
+    let problem = |what: String| {
+        format!(
+            "Failed to load encoder config from {}: {}",
+            path.display(),
+            quoted_line(&what)
+        )
+    };
     let mut text = String::new();
-    match std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)) {
-        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => return (Vec::new(), vec![problem("it is longer than 1 MiB".into())]),
+    match std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+    {
+        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => {
+            return (Vec::new(), vec![problem("it is longer than 1 MiB".into())]);
+        }
         Ok(_) => {}
         Err(error) => return (Vec::new(), vec![problem(error.to_string())]),
     }
@@ -122,7 +147,8 @@ fn parse(text: &str) -> Result<File, String> {
     };
     let options = serde_saphyr::options! { budget: budget, with_snippet: false };
     let file: Result<Option<File>, _> = serde_saphyr::from_str_with_options(text, options);
-    file.map(Option::unwrap_or_default).map_err(|error| error.to_string())
+    file.map(Option::unwrap_or_default)
+        .map_err(|error| error.to_string())
 }
 
 /// Parses one encoder. Without `model_family`, the family is derived from the name.
@@ -132,8 +158,11 @@ fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
         Json::Object(fields) => fields,
         _ => return Err("must be a map of keys and values".into()),
     };
-    fields.entry("model_family").or_insert_with(|| ModelFamily::from_model(pattern).as_str().into());
-    let config = EncoderConfig::from_dict(&Json::Object(fields)).map_err(|error| error.to_string())?;
+    fields
+        .entry("model_family")
+        .or_insert_with(|| ModelFamily::from_model(pattern).as_str().into());
+    let config =
+        EncoderConfig::from_dict(&Json::Object(fields)).map_err(|error| error.to_string())?;
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
 }
@@ -144,22 +173,45 @@ fn quoted_line(text: &str) -> String {
 }
 
 /// Reads `[tokens.encoders]` of the section `[tokens]`.
-pub(super) fn encoders(section: &Section<'_, '_>) -> Result<BTreeMap<String, EncoderConfig>, ConfigError> {
+pub(super) fn encoders(
+    section: &Section<'_, '_>,
+) -> Result<BTreeMap<String, EncoderConfig>, ConfigError> {
     let mut encoders = BTreeMap::new();
-    let Some(tables) = section.entries().into_iter().find(|entry| entry.name == ENCODERS) else { return Ok(encoders) };
+    let Some(tables) = section
+        .entries()
+        .into_iter()
+        .find(|entry| entry.name == ENCODERS)
+    else {
+        return Ok(encoders);
+    };
     let DeValue::Table(table) = tables.value() else {
         let wanted = "`tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`";
         return Err(section.inconsistent(format!("{wanted}, not {}", describe(tables.value()))));
     };
     for given in section.file.entries(table) {
-        let wrong =
-            |problem| ConfigError::BadValue { at: given.at.clone(), key: format!("tokens.encoders.{}", quoted(given.name)), problem };
-        let DeValue::Table(table) = given.value() else {
-            return Err(wrong(format!("must be a section, not {}", describe(given.value()))));
+        let wrong = |problem| ConfigError::BadValue {
+            at: given.at.clone(),
+            key: format!("tokens.encoders.{}", quoted(given.name)),
+            problem,
         };
-        let fields = Section { file: section.file, name: "tokens.encoders", at: given.at.clone(), table };
-        fields.entries().iter().try_for_each(|field| fields.refuse_unknown(field, KEYS))?;
-        let config = entry(given.name, Json::Object(fields.json())).map_err(|what| wrong(format!("is wrong: {}", quoted_line(&what))))?;
+        let DeValue::Table(table) = given.value() else {
+            return Err(wrong(format!(
+                "must be a section, not {}",
+                describe(given.value())
+            )));
+        };
+        let fields = Section {
+            file: section.file,
+            name: "tokens.encoders",
+            at: given.at.clone(),
+            table,
+        };
+        fields
+            .entries()
+            .iter()
+            .try_for_each(|field| fields.refuse_unknown(field, KEYS))?;
+        let config = entry(given.name, Json::Object(fields.json()))
+            .map_err(|what| wrong(format!("is wrong: {}", quoted_line(&what))))?;
         encoders.insert(given.name.to_owned(), config);
     }
     Ok(encoders)
@@ -182,7 +234,11 @@ mod tests {
     use super::{super::Config, *};
 
     fn load(file: &Path) -> Result<Config, String> {
-        Config::load(Some(file), [("HOME".to_owned(), "/h".to_owned())].into_iter()).map_err(|error| error.to_string())
+        Config::load(
+            Some(file),
+            [("HOME".to_owned(), "/h".to_owned())].into_iter(),
+        )
+        .map_err(|error| error.to_string())
     }
 
     fn yaml(text: &str) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
@@ -190,7 +246,13 @@ mod tests {
         let file = folder.path().join("token_encoders.yaml");
         std::fs::write(&file, text).unwrap();
         let (entries, problems) = read(&file);
-        (entries, problems.iter().map(|problem| problem.replace(&file.display().to_string(), "FILE")).collect())
+        (
+            entries,
+            problems
+                .iter()
+                .map(|problem| problem.replace(&file.display().to_string(), "FILE"))
+                .collect(),
+        )
     }
 
     #[test]
@@ -200,7 +262,10 @@ mod tests {
              small: {safety_margin: 0.5}\n  typo: {margin: 1.0}\n  list: [1]\n  gpt-9:\n",
         );
 
-        let good: Vec<_> = entries.iter().map(|(name, it)| (name.as_str(), it.model_family.as_str(), it.safety_margin)).collect();
+        let good: Vec<_> = entries
+            .iter()
+            .map(|(name, it)| (name.as_str(), it.model_family.as_str(), it.safety_margin))
+            .collect();
         assert_eq!(good, [("gpt-9", "gpt", 1.0), ("house-*", "custom", 1.1)]);
         assert_eq!(
             problems,
@@ -215,7 +280,9 @@ mod tests {
 
     #[test]
     fn a_file_in_json_is_read_and_an_empty_one_says_nothing() {
-        let (entries, problems) = yaml(r#"{"encoders": {"a": {"safety_margin": 2, "encoder_params": {"x": [1, null]}}}}"#);
+        let (entries, problems) = yaml(
+            r#"{"encoders": {"a": {"safety_margin": 2, "encoder_params": {"x": [1, null]}}}}"#,
+        );
 
         assert_eq!((entries.len(), problems), (1, Vec::new()));
         assert_eq!(entries[0].1.safety_margin, 2.0);
@@ -227,37 +294,80 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_one_warning_of_one_line() {
         let bomb = (0..12).fold("x: &x0 [a,a,a,a,a,a,a,a]\n".to_owned(), |text, n| {
-            format!("{text}y{n}: &x{} [{}]\n", n + 1, vec![format!("*x{n}"); 8].join(","))
+            format!(
+                "{text}y{n}: &x{} [{}]\n",
+                n + 1,
+                vec![format!("*x{n}"); 8].join(",")
+            )
         });
-        for text in ["encoders: [", "encoders: 7\n", "- a\n", &bomb, &"[".repeat(10_000), &"a".repeat(2_000_000)] {
+        for text in [
+            "encoders: [",
+            "encoders: 7\n",
+            "- a\n",
+            &bomb,
+            &"[".repeat(10_000),
+            &"a".repeat(2_000_000),
+        ] {
             let (entries, problems) = yaml(text);
 
             assert_eq!((entries.len(), problems.len()), (0, 1), "{:.40}", text);
-            assert!(problems[0].starts_with("Failed to load encoder config from FILE: ") && !problems[0].contains('\n'), "{problems:?}");
+            assert!(
+                problems[0].starts_with("Failed to load encoder config from FILE: ")
+                    && !problems[0].contains('\n'),
+                "{problems:?}"
+            );
         }
-        let gone = TokensConfig { file: Some("/nowhere/token_encoders.yaml".into()), ..TokensConfig::default() };
-        assert_eq!(gone.registry().encoder_config("claude-x").safety_margin, 1.15);
+        let gone = TokensConfig {
+            file: Some("/nowhere/token_encoders.yaml".into()),
+            ..TokensConfig::default()
+        };
+        assert_eq!(
+            gone.registry().encoder_config("claude-x").safety_margin,
+            1.15
+        );
     }
 
     #[test]
     fn the_first_file_that_is_there_is_read_and_the_toml_wins() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
-        std::fs::write(place("b.yml"), "encoders: {one: {safety_margin: 2.0}, two: {safety_margin: 2.0}}").unwrap();
+        std::fs::write(
+            place("b.yml"),
+            "encoders: {one: {safety_margin: 2.0}, two: {safety_margin: 2.0}}",
+        )
+        .unwrap();
         std::fs::write(place("c.yaml"), "encoders: {one: {safety_margin: 3.0}}").unwrap();
         let two = EncoderConfig::new(ModelFamily::Custom, "cl100k_base", 4.0);
         let places = vec![place("a.yaml"), place("b.yml"), place("c.yaml")];
-        let config = TokensConfig { file: None, encoders: BTreeMap::from([("two".to_owned(), two)]), places };
+        let config = TokensConfig {
+            file: None,
+            encoders: BTreeMap::from([("two".to_owned(), two)]),
+            places,
+        };
 
         let registry = config.registry();
 
-        assert_eq!((registry.encoder_config("one").safety_margin, registry.encoder_config("two").safety_margin), (2.0, 4.0));
-        let named = TokensConfig { file: Some(place("c.yaml")), ..config };
+        assert_eq!(
+            (
+                registry.encoder_config("one").safety_margin,
+                registry.encoder_config("two").safety_margin
+            ),
+            (2.0, 4.0)
+        );
+        let named = TokensConfig {
+            file: Some(place("c.yaml")),
+            ..config
+        };
         assert_eq!(named.registry().encoder_config("one").safety_margin, 3.0);
         let usual = default_places(None, Some(Path::new("/h")));
         assert_eq!(
             usual,
-            ["config/token_encoders.yaml", "config/token_encoders.yml", "/h/.config/callboard/token_encoders.yaml"].map(PathBuf::from)
+            [
+                "config/token_encoders.yaml",
+                "config/token_encoders.yml",
+                "/h/.config/callboard/token_encoders.yaml"
+            ]
+            .map(PathBuf::from)
         );
     }
 
@@ -277,8 +387,14 @@ mod tests {
         let again = load(&file).unwrap();
 
         assert_eq!(first.tokens.file, Some(folder.path().join("my.yaml")));
-        assert_eq!(first.tokens.encoders["gpt-9"].model_family, ModelFamily::Gpt);
-        assert_eq!((first.tokens.encoders.len(), &again.tokens), (2, &first.tokens));
+        assert_eq!(
+            first.tokens.encoders["gpt-9"].model_family,
+            ModelFamily::Gpt
+        );
+        assert_eq!(
+            (first.tokens.encoders.len(), &again.tokens),
+            (2, &first.tokens)
+        );
     }
 
     #[test]
@@ -286,7 +402,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callboard.toml");
         for (text, expected) in [
-            ("[tokens]\nfiel = \"x\"\n", "2: unknown key in [tokens] `fiel`; did you mean `file`?"),
+            (
+                "[tokens]\nfiel = \"x\"\n",
+                "2: unknown key in [tokens] `fiel`; did you mean `file`?",
+            ),
             (
                 "[tokens]\nencoders = 7\n",
                 "1: `tokens.encoders` must be sections such as `[tokens.encoders.\"house-*\"]`, not a whole number",
@@ -295,12 +414,22 @@ mod tests {
                 "[tokens.encoders.x]\n\nsafety_magin = 1.5\n",
                 "3: unknown key in [tokens.encoders] `safety_magin`; did you mean `safety_margin`?",
             ),
-            ("[tokens.encoders.x]\nsafety_margin = 0.5\n", "1: `tokens.encoders.x` is wrong: safety_margin must be >= 1.0"),
-            ("[tokens.encoders]\nx = 1\n", "2: `tokens.encoders.x` must be a section, not a whole number"),
+            (
+                "[tokens.encoders.x]\nsafety_margin = 0.5\n",
+                "1: `tokens.encoders.x` is wrong: safety_margin must be >= 1.0",
+            ),
+            (
+                "[tokens.encoders]\nx = 1\n",
+                "2: `tokens.encoders.x` must be a section, not a whole number",
+            ),
         ] {
             std::fs::write(&file, text).unwrap();
 
-            assert_eq!(load(&file).unwrap_err(), format!("{}:{expected}", file.display()), "{text}");
+            assert_eq!(
+                load(&file).unwrap_err(),
+                format!("{}:{expected}", file.display()),
+                "{text}"
+            );
         }
     }
 }

@@ -20,10 +20,20 @@ pub(super) fn value(json: &Json) -> String {
     match json {
         Json::Object(fields) => {
             let fields = fields.iter().filter(|(_, field)| !field.is_null());
-            let fields: Vec<String> = fields.map(|(name, field)| format!("{} = {}", in_quotes(name), value(field))).collect();
+            let fields: Vec<String> = fields
+                .map(|(name, field)| format!("{} = {}", in_quotes(name), value(field)))
+                .collect();
             format!("{{ {} }}", fields.join(", "))
         }
-        Json::Array(items) => format!("[{}]", items.iter().filter(|item| !item.is_null()).map(value).collect::<Vec<_>>().join(", ")),
+        Json::Array(items) => format!(
+            "[{}]",
+            items
+                .iter()
+                .filter(|item| !item.is_null())
+                .map(value)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
         Json::String(text) => in_quotes(text),
         Json::Null | Json::Bool(_) | Json::Number(_) => json.to_string(),
     }
@@ -47,5 +57,9 @@ pub(super) fn in_quotes(text: &str) -> String {
 
 /// Makes a path absolute, so that the output means the same in another folder.
 pub(super) fn whole(path: &Path) -> String {
-    std::path::absolute(path).as_deref().unwrap_or(path).to_string_lossy().into_owned()
+    std::path::absolute(path)
+        .as_deref()
+        .unwrap_or(path)
+        .to_string_lossy()
+        .into_owned()
 }

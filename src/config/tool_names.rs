@@ -18,6 +18,12 @@ pub const TOOL_NAMES: &[&str] = &[
 /// Whether a name has the form `server__tool`. The tools of an MCP server are known only once it
 /// was asked.
 pub(super) fn is_of_server(name: &str) -> bool {
-    let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    name.split_once("__").is_some_and(|(server, tool)| word(server) && word(tool))
+    let word = |text: &str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    name.split_once("__")
+        .is_some_and(|(server, tool)| word(server) && word(tool))
 }

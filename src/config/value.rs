@@ -80,19 +80,44 @@ impl Kind {
     /// Parses a TOML value.
     pub(super) fn read_toml(self, value: &DeValue<'_>, base: &Base) -> Result<Value, String> {
         if let (Some(items), DeValue::Array(list)) = (self.items(), value) {
-            let not_text = |other| format!("must be a list of {items} in quotes, not of {}", describe(other));
-            return self.read_list(list.iter().map(|item| item.get_ref().as_str().ok_or_else(|| not_text(item.get_ref()))), base);
+            let not_text = |other| {
+                format!(
+                    "must be a list of {items} in quotes, not of {}",
+                    describe(other)
+                )
+            };
+            return self.read_list(
+                list.iter().map(|item| {
+                    item.get_ref()
+                        .as_str()
+                        .ok_or_else(|| not_text(item.get_ref()))
+                }),
+                base,
+            );
         }
         match (self, value) {
-            (Self::Count { max }, DeValue::Integer(number)) => match u64::from_str_radix(number.as_str(), number.radix()) {
-                Ok(count) => in_range(count, max),
-                Err(_) => Err(format!("must be 1 to {max}, not {}", quoted(&number.to_string()))),
-            },
-            (Self::Seconds | Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => self.read_text(number.as_str(), base),
-            (Self::Seconds | Self::Usd, DeValue::Float(number)) => self.read_text(number.as_str(), base),
+            (Self::Count { max }, DeValue::Integer(number)) => {
+                match u64::from_str_radix(number.as_str(), number.radix()) {
+                    Ok(count) => in_range(count, max),
+                    Err(_) => Err(format!(
+                        "must be 1 to {max}, not {}",
+                        quoted(&number.to_string())
+                    )),
+                }
+            }
+            (Self::Seconds | Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => {
+                self.read_text(number.as_str(), base)
+            }
+            (Self::Seconds | Self::Usd, DeValue::Float(number)) => {
+                self.read_text(number.as_str(), base)
+            }
             (Self::Flag, DeValue::Boolean(yes)) => Ok(Value::Flag(*yes)),
             (_, DeValue::String(text)) if self.is_text() => self.read_text(text, base),
-            (_, other) => Err(format!("must be {}, not {}", self.wanted(), describe(other))),
+            (_, other) => Err(format!(
+                "must be {}, not {}",
+                self.wanted(),
+                describe(other)
+            )),
         }
     }
 
@@ -102,7 +127,11 @@ impl Kind {
             Self::Text => parsers::one_line(text).map(Value::Text),
             Self::Path => base.path(text).map(Value::Path),
             Self::Choice(known) if known.contains(&text) => Ok(Value::Text(text.to_owned())),
-            Self::Choice(known) => Err(format!("must be one of {}, not `{}`", listed(known), quoted(text))),
+            Self::Choice(known) => Err(format!(
+                "must be one of {}, not `{}`",
+                listed(known),
+                quoted(text)
+            )),
             Self::StoreUrl => paths::store(text, base).map(Value::Store),
             Self::BaseUrl => parsers::base_url(text).map(Value::Text),
             Self::EnvName => parsers::env_name(text).map(Value::Text),
@@ -119,19 +148,41 @@ impl Kind {
             Self::Flag => match text.trim() {
                 "true" => Ok(Value::Flag(true)),
                 "false" => Ok(Value::Flag(false)),
-                other => Err(format!("must be `true` or `false`, not `{}`", quoted(other))),
+                other => Err(format!(
+                    "must be `true` or `false`, not `{}`",
+                    quoted(other)
+                )),
             },
-            Self::Names(_) | Self::Hosts | Self::Models | Self::Patterns | Self::Paths | Self::Hashes => {
-                self.read_list(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(Ok), base)
-            }
+            Self::Names(_)
+            | Self::Hosts
+            | Self::Models
+            | Self::Patterns
+            | Self::Paths
+            | Self::Hashes => self.read_list(
+                text.split(',')
+                    .map(str::trim)
+                    .filter(|item| !item.is_empty())
+                    .map(Ok),
+                base,
+            ),
         }
     }
 
     /// Parses the items of a list; the first wrong item is the error.
-    fn read_list<'t>(self, items: impl Iterator<Item = Result<&'t str, String>>, base: &Base) -> Result<Value, String> {
+    fn read_list<'t>(
+        self,
+        items: impl Iterator<Item = Result<&'t str, String>>,
+        base: &Base,
+    ) -> Result<Value, String> {
         match self {
-            Self::Patterns => items.map(|item| parsers::pattern(item?)).collect::<Result<_, _>>().map(Value::Patterns),
-            Self::Paths => items.map(|item| base.path(item?)).collect::<Result<_, _>>().map(Value::Paths),
+            Self::Patterns => items
+                .map(|item| parsers::pattern(item?))
+                .collect::<Result<_, _>>()
+                .map(Value::Patterns),
+            Self::Paths => items
+                .map(|item| base.path(item?))
+                .collect::<Result<_, _>>()
+                .map(Value::Paths),
             Self::Names(known) => names(items, |name| parsers::name(name, known)),
             Self::Hosts => names(items, parsers::host),
             Self::Hashes => names(items, parsers::hash),
@@ -152,7 +203,12 @@ impl Kind {
 
     /// Whether a TOML string can be its value.
     fn is_text(self) -> bool {
-        self == Self::Hashes || !(self.items().is_some() || matches!(self, Self::Count { .. } | Self::Seconds | Self::Usd | Self::Flag))
+        self == Self::Hashes
+            || !(self.items().is_some()
+                || matches!(
+                    self,
+                    Self::Count { .. } | Self::Seconds | Self::Usd | Self::Flag
+                ))
     }
 
     fn wanted(self) -> &'static str {
@@ -183,7 +239,10 @@ fn names<'t>(
     items: impl Iterator<Item = Result<&'t str, String>>,
     parse: impl Fn(&str) -> Result<String, String>,
 ) -> Result<Value, String> {
-    items.map(|item| parse(item?)).collect::<Result<_, _>>().map(Value::Names)
+    items
+        .map(|item| parse(item?))
+        .collect::<Result<_, _>>()
+        .map(Value::Names)
 }
 
 /// Describes the type of a TOML value in an error.
@@ -200,10 +259,18 @@ pub(super) fn describe(value: &DeValue<'_>) -> &'static str {
 }
 
 pub(super) fn listed(known: &[&str]) -> String {
-    known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    known
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn in_range(count: u64, max: u64) -> Result<Value, String> {
     // A limit of zero would wait forever.
-    if (1..=max).contains(&count) { Ok(Value::Count(count)) } else { Err(format!("must be 1 to {max}, not {count}")) }
+    if (1..=max).contains(&count) {
+        Ok(Value::Count(count))
+    } else {
+        Err(format!("must be 1 to {max}, not {count}"))
+    }
 }

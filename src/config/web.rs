@@ -41,26 +41,39 @@ impl WebConfig {
             (FETCH, _, Value::Text(word)) => self.fetch_without_asking = word == "never",
             (SEARCH, "engine", Value::Text(word)) => self.engine = Some(word.clone()),
             (SEARCH, "base_url", Value::Text(url)) => self.base_url = Some(url.clone()),
-            (SEARCH, "api_key_env", Value::Text(variable)) => self.api_key_env = Some(variable.clone()),
+            (SEARCH, "api_key_env", Value::Text(variable)) => {
+                self.api_key_env = Some(variable.clone())
+            }
             _ => {}
         }
     }
 
     /// Looks up the key and checks that the settings fit together. Another address never gets the
     /// default key, because its owner may be anyone.
-    pub(super) fn find_key(&mut self, settings: &Settings, environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
-        let from = |name: &'static str| settings.get(&(SEARCH, name)).map_or(Origin::Default, |setting| setting.from.clone());
+    pub(super) fn find_key(
+        &mut self,
+        settings: &Settings,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<(), ConfigError> {
+        let from = |name: &'static str| {
+            settings
+                .get(&(SEARCH, name))
+                .map_or(Origin::Default, |setting| setting.from.clone())
+        };
         if self.engine.as_deref() == Some("searxng") {
             return match self.base_url {
                 Some(_) => Ok(()),
-                None => {
-                    Err(ConfigError::Inconsistent { at: from("engine"), problem: "engine `searxng` needs `base_url` beside it".into() })
-                }
+                None => Err(ConfigError::Inconsistent {
+                    at: from("engine"),
+                    problem: "engine `searxng` needs `base_url` beside it".into(),
+                }),
             };
         }
         let usual = self.base_url.is_none().then_some(TAVILY_KEY);
         let variable = self.api_key_env.as_deref().or(usual);
-        let text = variable.and_then(|name| environment.get(name)).filter(|text| !text.is_empty());
+        let text = variable
+            .and_then(|name| environment.get(name))
+            .filter(|text| !text.is_empty());
         self.key = text.and_then(|text| Secret::new(text).ok());
         Ok(())
     }

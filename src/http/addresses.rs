@@ -36,7 +36,11 @@ impl Addresses {
     /// its limit. `max` overrides the default; loopback has no default limit.
     pub(super) fn take(&self, client: IpAddr, max: Option<usize>) -> Option<AddressPlace> {
         let address = counted_as(client);
-        let max = max.unwrap_or(if address.is_loopback() { usize::MAX } else { DEFAULT_MAX });
+        let max = max.unwrap_or(if address.is_loopback() {
+            usize::MAX
+        } else {
+            DEFAULT_MAX
+        });
         let mut open = self.lock();
         let count = open.get(&address).copied().unwrap_or_default();
         if count >= max {
@@ -44,7 +48,10 @@ impl Addresses {
         }
         open.insert(address, count + 1);
         drop(open);
-        Some(AddressPlace { addresses: self.clone(), address })
+        Some(AddressPlace {
+            addresses: self.clone(),
+            address,
+        })
     }
 }
 
@@ -62,7 +69,9 @@ impl Drop for AddressPlace {
 /// The key under which a client's connections are counted: an IPv4 address, or an IPv6 /64 network.
 fn counted_as(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & NETWORK)),
+        IpAddr::V6(address) if !address.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & NETWORK))
+        }
         address => address,
     }
 }
@@ -81,21 +90,36 @@ mod tests {
 
         let held: Vec<_> = std::iter::from_fn(|| addresses.take(ip("192.0.2.7"), None)).collect();
         assert_eq!(held.len(), DEFAULT_MAX);
-        assert!(addresses.take(ip("::ffff:192.0.2.7"), None).is_none() && addresses.take(ip("192.0.2.8"), None).is_some());
+        assert!(
+            addresses.take(ip("::ffff:192.0.2.7"), None).is_none()
+                && addresses.take(ip("192.0.2.8"), None).is_some()
+        );
         drop(held);
         assert!(addresses.take(ip("192.0.2.7"), None).is_some());
-        assert!(addresses.lock().is_empty(), "an address without connections is forgotten");
+        assert!(
+            addresses.lock().is_empty(),
+            "an address without connections is forgotten"
+        );
 
         let _first = addresses.take(ip("2001:db8:0:1::1"), Some(1));
-        assert!(addresses.take(ip("2001:db8:0:1:ffff::2"), Some(1)).is_none() && addresses.take(ip("2001:db8:0:2::1"), Some(1)).is_some());
+        assert!(
+            addresses
+                .take(ip("2001:db8:0:1:ffff::2"), Some(1))
+                .is_none()
+                && addresses.take(ip("2001:db8:0:2::1"), Some(1)).is_some()
+        );
     }
 
     #[test]
     fn loopback_is_limited_only_where_the_operator_sets_a_limit() {
         let addresses = Addresses::default();
 
-        let held: Vec<_> = (0..2 * DEFAULT_MAX).map(|_| addresses.take(ip("127.0.0.1"), None)).collect();
+        let held: Vec<_> = (0..2 * DEFAULT_MAX)
+            .map(|_| addresses.take(ip("127.0.0.1"), None))
+            .collect();
 
-        assert!(held.iter().all(Option::is_some) && addresses.take(ip("127.0.0.1"), Some(10)).is_none());
+        assert!(
+            held.iter().all(Option::is_some) && addresses.take(ip("127.0.0.1"), Some(10)).is_none()
+        );
     }
 }

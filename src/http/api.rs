@@ -150,8 +150,26 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn new(conversation_id: ConversationId, round_id: RoundId, end: RoundEnd) -> Self {
-        let RoundEnd { status, stop_reason, text, full_text, usage, latency_ms, error } = end;
-        Self { conversation_id, round_id, status, stop_reason, text, full_text, usage, latency_ms, error }
+        let RoundEnd {
+            status,
+            stop_reason,
+            text,
+            full_text,
+            usage,
+            latency_ms,
+            error,
+        } = end;
+        Self {
+            conversation_id,
+            round_id,
+            status,
+            stop_reason,
+            text,
+            full_text,
+            usage,
+            latency_ms,
+            error,
+        }
     }
 }
 
@@ -208,8 +226,21 @@ pub(super) struct Listed {
 
 impl From<SessionSummary> for Listed {
     fn from(row: SessionSummary) -> Self {
-        let SessionSummary { conversation, open, created_at, updated_at, failed, .. } = row;
-        Self { conversation_id: conversation, open, created_at, updated_at, failed }
+        let SessionSummary {
+            conversation,
+            open,
+            created_at,
+            updated_at,
+            failed,
+            ..
+        } = row;
+        Self {
+            conversation_id: conversation,
+            open,
+            created_at,
+            updated_at,
+            failed,
+        }
     }
 }
 
@@ -340,7 +371,12 @@ impl From<Option<CompactionNote>> for Compacted {
         let compacted = note.is_some();
         let before_tokens = note.as_ref().map(|note| note.before_tokens);
         let after_tokens = note.as_ref().map(|note| note.after_tokens);
-        Self { compacted, before_tokens, after_tokens, mode: note.map(|note| note.mode) }
+        Self {
+            compacted,
+            before_tokens,
+            after_tokens,
+            mode: note.map(|note| note.mode),
+        }
     }
 }
 
@@ -389,14 +425,26 @@ mod tests {
     fn content_is_a_text_or_blocks_and_a_wrong_block_is_named_by_its_place() {
         let parse = |json: &str| {
             let mut json = serde_json::Deserializer::from_str(json);
-            serde_path_to_error::deserialize::<_, MessageRequest>(&mut json).map_err(|error| error.path().to_string())
+            serde_path_to_error::deserialize::<_, MessageRequest>(&mut json)
+                .map_err(|error| error.path().to_string())
         };
 
-        assert_eq!(parse(r#"{"content":"hi"}"#).unwrap().content, Content::Text("hi".into()));
-        let blocks = parse(r#"{"content":[{"type":"text","text":"a"},{"type":"image","source":{"x":1}}]}"#).unwrap();
+        assert_eq!(
+            parse(r#"{"content":"hi"}"#).unwrap().content,
+            Content::Text("hi".into())
+        );
+        let blocks =
+            parse(r#"{"content":[{"type":"text","text":"a"},{"type":"image","source":{"x":1}}]}"#)
+                .unwrap();
         assert_eq!(blocks.content.into_blocks()[1].kind(), "image");
-        assert_eq!(parse(r#"{"content":[{"type":"text","text":"a"},{"type":"text"}]}"#), Err("content[1]".into()));
+        assert_eq!(
+            parse(r#"{"content":[{"type":"text","text":"a"},{"type":"text"}]}"#),
+            Err("content[1]".into())
+        );
         assert_eq!(parse(r#"{"content":7}"#), Err("content".into()));
-        assert_eq!(parse(r#"{"content":"a","on_busy":"sometimes"}"#), Err("on_busy".into()));
+        assert_eq!(
+            parse(r#"{"content":"a","on_busy":"sometimes"}"#),
+            Err("on_busy".into())
+        );
     }
 }

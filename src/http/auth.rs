@@ -42,7 +42,11 @@ impl FromRequestParts<App> for Admin {
         }
         // Tenants get the 404 of an unknown route: a 403 would reveal which names exist under
         // /v1/admin/.
-        Err(app.config.keys.tenant_of(key).map_or_else(|| unauthorized("unknown key"), |_| no_route()))
+        Err(app
+            .config
+            .keys
+            .tenant_of(key)
+            .map_or_else(|| unauthorized("unknown key"), |_| no_route()))
     }
 }
 
@@ -72,9 +76,15 @@ pub(super) fn no_route() -> Problem {
 fn bearer(parts: &Parts) -> Result<&str, Problem> {
     let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else {
-        return Err(unauthorized("send exactly one `Authorization: Bearer` header with a key"));
+        return Err(unauthorized(
+            "send exactly one `Authorization: Bearer` header with a key",
+        ));
     };
-    let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
+    let (scheme, key) = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .unwrap_or_default();
     match key.trim() {
         key if scheme.eq_ignore_ascii_case("bearer") && !key.is_empty() => Ok(key),
         _ => Err(unauthorized("send `Authorization: Bearer` with a key")),

@@ -34,7 +34,9 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read(request, app, app.config.bounds.body_bytes_max).await.map(Self)
+        read(request, app, app.config.bounds.body_bytes_max)
+            .await
+            .map(Self)
     }
 }
 
@@ -42,7 +44,9 @@ impl<T: DeserializeOwned> FromRequest<App> for Messages<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read(request, app, PROMPT_BYTES_MAX + MESSAGE_SLACK_BYTES).await.map(Self)
+        read(request, app, PROMPT_BYTES_MAX + MESSAGE_SLACK_BYTES)
+            .await
+            .map(Self)
     }
 }
 
@@ -52,21 +56,46 @@ impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         Admin::from_request_parts(&mut parts, app).await?;
-        let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
+        let bytes = collect(
+            &parts.headers,
+            body,
+            app,
+            app.config.bounds.body_bytes_max,
+            None,
+        )
+        .await?;
         parse(&parts.headers, &bytes).map(Self)
     }
 }
 
 /// Reads the JSON body of an operator's request; an empty body gives the default value.
-pub(super) async fn optional<T: DeserializeOwned + Default>(request: Request, app: &App) -> Result<T, Problem> {
+pub(super) async fn optional<T: DeserializeOwned + Default>(
+    request: Request,
+    app: &App,
+) -> Result<T, Problem> {
     let (parts, body) = request.into_parts();
-    let bytes = collect(&parts.headers, body, app, app.config.bounds.body_bytes_max, None).await?;
-    if bytes.is_empty() { Ok(T::default()) } else { parse(&parts.headers, &bytes) }
+    let bytes = collect(
+        &parts.headers,
+        body,
+        app,
+        app.config.bounds.body_bytes_max,
+        None,
+    )
+    .await?;
+    if bytes.is_empty() {
+        Ok(T::default())
+    } else {
+        parse(&parts.headers, &bytes)
+    }
 }
 
 /// Reads and parses the body of a tenant's request. The caller is authenticated here as well, so no
 /// handler can buffer a body without charging it to a tenant.
-async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize) -> Result<T, Problem> {
+async fn read<T: DeserializeOwned>(
+    request: Request,
+    app: &App,
+    bytes_max: usize,
+) -> Result<T, Problem> {
     let (mut parts, body) = request.into_parts();
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
@@ -74,15 +103,34 @@ async fn read<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize
     parse(&parts.headers, &bytes)
 }
 
-async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, mut room: Option<&mut BodyRoom>) -> Result<Bytes, Problem> {
+async fn collect(
+    headers: &HeaderMap,
+    body: Body,
+    app: &App,
+    bytes_max: usize,
+    mut room: Option<&mut BodyRoom>,
+) -> Result<Bytes, Problem> {
     let bounds = &app.config.bounds;
-    let too_large =
-        || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body of this request is limited to {bytes_max} bytes"));
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let too_large = || {
+        Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the body of this request is limited to {bytes_max} bytes"),
+        )
+    };
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|bytes| bytes > bytes_max) {
         return Err(too_large());
     }
-    let too_slow = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", "the body arrived too slowly; send it without pauses");
+    let too_slow = |_| {
+        Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "body_too_slow",
+            "the body arrived too slowly; send it without pauses",
+        )
+    };
     let whole = Instant::now() + bounds.body_within;
     let mut chunks = body.into_data_stream();
     let mut bytes = Vec::new();
@@ -90,7 +138,9 @@ async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, m
         let until = whole.min(Instant::now() + bounds.body_pause_max);
         match timeout_at(until, chunks.next()).await.map_err(too_slow)? {
             None => return Ok(bytes.into()),
-            Some(Ok(chunk)) if chunk.len() > bytes_max.saturating_sub(bytes.len()) => return Err(too_large()),
+            Some(Ok(chunk)) if chunk.len() > bytes_max.saturating_sub(bytes.len()) => {
+                return Err(too_large());
+            }
             Some(Ok(chunk)) => {
                 if let Some(room) = &mut room {
                     room.take(chunk.len())?;
@@ -98,28 +148,51 @@ async fn collect(headers: &HeaderMap, body: Body, app: &App, bytes_max: usize, m
                 bytes.extend_from_slice(&chunk);
             }
             Some(Err(_)) => {
-                return Err(Problem::new(StatusCode::BAD_REQUEST, "broken_body", "the connection broke before the body was complete"));
+                return Err(Problem::new(
+                    StatusCode::BAD_REQUEST,
+                    "broken_body",
+                    "the connection broke before the body was complete",
+                ));
             }
         }
     }
 }
 
 fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if !(essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json")) {
+    let media = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let essence = media
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    if !(essence == "application/json"
+        || essence.starts_with("application/") && essence.ends_with("+json"))
+    {
         let detail = "send a JSON body with `Content-Type: application/json`";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", detail));
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "not_json",
+            detail,
+        ));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());
         match error.inner().classify() {
             serde_json::error::Category::Data => Problem::invalid(pointer, plain(error.inner())),
-            _ => Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(error.inner())),
+            _ => Problem::new(
+                StatusCode::BAD_REQUEST,
+                "malformed_json",
+                plain(error.inner()),
+            ),
         }
     })?;
-    json.end().map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
+    json.end()
+        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
     Ok(parsed)
 }
 
@@ -130,11 +203,14 @@ fn plain(error: &serde_json::Error) -> String {
 
 /// A serde path as a JSON pointer (RFC 6901).
 fn pointer(path: &Path) -> String {
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
+    path.iter()
+        .fold(String::new(), |pointer, segment| match segment {
+            Segment::Seq { index } => format!("{pointer}/{index}"),
+            Segment::Map { key } => {
+                format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
+            }
+            Segment::Enum { .. } | Segment::Unknown => pointer,
+        })
 }
 
 #[cfg(test)]
@@ -159,7 +235,8 @@ mod tests {
     }
 
     fn problem(media: &'static str, body: &str) -> (u16, String, Option<String>) {
-        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(media))]);
+        let headers =
+            HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(media))]);
         let problem = parse::<Outer>(&headers, body.as_bytes()).unwrap_err();
         (problem.status, problem.code, problem.pointer)
     }
@@ -168,15 +245,33 @@ mod tests {
     fn a_wrong_field_is_named_by_its_pointer() {
         let wrong = |pointer: &str| (422, "invalid_field".to_owned(), Some(pointer.to_owned()));
 
-        assert_eq!(problem("application/json", r#"{"list":[{"a/b":1},{"a/b":"x"}]}"#), wrong("/list/1/a~1b"));
-        assert_eq!(problem("application/json; charset=utf-8", r#"{"list":[],"other":1}"#), wrong("/other"));
+        assert_eq!(
+            problem("application/json", r#"{"list":[{"a/b":1},{"a/b":"x"}]}"#),
+            wrong("/list/1/a~1b")
+        );
+        assert_eq!(
+            problem(
+                "application/json; charset=utf-8",
+                r#"{"list":[],"other":1}"#
+            ),
+            wrong("/other")
+        );
         assert_eq!(problem("application/json", r#"{}"#), wrong(""));
     }
 
     #[test]
     fn malformed_json_is_distinguished_from_a_wrong_field() {
-        assert_eq!(problem("application/json", "{"), (400, "malformed_json".to_owned(), None));
-        assert_eq!(problem("application/json", r#"{"list":[]} x"#), (400, "malformed_json".to_owned(), None));
-        assert_eq!(problem("text/plain", "{}"), (415, "not_json".to_owned(), None));
+        assert_eq!(
+            problem("application/json", "{"),
+            (400, "malformed_json".to_owned(), None)
+        );
+        assert_eq!(
+            problem("application/json", r#"{"list":[]} x"#),
+            (400, "malformed_json".to_owned(), None)
+        );
+        assert_eq!(
+            problem("text/plain", "{}"),
+            (415, "not_json".to_owned(), None)
+        );
     }
 }

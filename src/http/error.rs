@@ -44,27 +44,53 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, code: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(super) fn new(
+        status: StatusCode,
+        code: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
-        Self { status: status.as_u16(), title, code: code.into(), detail: detail.into(), pointer: None, retry_after_ms: None }
+        Self {
+            status: status.as_u16(),
+            title,
+            code: code.into(),
+            detail: detail.into(),
+            pointer: None,
+            retry_after_ms: None,
+        }
     }
 
     pub(super) fn at(self, pointer: impl Into<String>) -> Self {
-        Self { pointer: Some(pointer.into()), ..self }
+        Self {
+            pointer: Some(pointer.into()),
+            ..self
+        }
     }
 
     pub(super) fn after(self, retry_after_ms: Option<u64>) -> Self {
-        Self { retry_after_ms, ..self }
+        Self {
+            retry_after_ms,
+            ..self
+        }
     }
 
     /// Applies `mask` to every text of the problem.
     pub(super) fn masked(self, mask: impl Fn(&str) -> String) -> Self {
-        Self { code: mask(&self.code), detail: mask(&self.detail), pointer: self.pointer.as_deref().map(mask), ..self }
+        Self {
+            code: mask(&self.code),
+            detail: mask(&self.detail),
+            pointer: self.pointer.as_deref().map(mask),
+            ..self
+        }
     }
 
     /// A 404. Another tenant's id gets exactly the same text as an unknown id.
     pub(super) fn not_found(what: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("there is no such {what}"),
+        )
     }
 
     /// A 422 for a field of the body.
@@ -74,15 +100,28 @@ impl Problem {
 
     /// A 422 for a parameter of the path, the query or a header.
     pub(super) fn bad_parameter(name: &str, detail: impl std::fmt::Display) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: {detail}"))
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_parameter",
+            format!("{name}: {detail}"),
+        )
     }
 
     pub(super) fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error; the host's log names this request's X-Request-Id")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "internal error; the host's log names this request's X-Request-Id",
+        )
     }
 
     pub(super) fn draining() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the host is shutting down").after(Some(RETRY_AFTER_MS))
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            "the host is shutting down",
+        )
+        .after(Some(RETRY_AFTER_MS))
     }
 
     pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
@@ -101,13 +140,19 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(ms) = self.retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(ms)));
         }
         if status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"callboard\""));
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"callboard\""),
+            );
         }
         // The OpenAI-compatible routes read the problem from here and write it in OpenAI's form.
         response.extensions_mut().insert(self);
@@ -119,10 +164,17 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound => Self::not_found("conversation"),
-            error if error.is_retryable() => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error.to_string()).after(Some(RETRY_AFTER_MS))
-            }
-            error => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.code(), error.to_string()),
+            error if error.is_retryable() => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                error.code(),
+                error.to_string(),
+            )
+            .after(Some(RETRY_AFTER_MS)),
+            error => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                error.code(),
+                error.to_string(),
+            ),
         }
     }
 }
@@ -132,11 +184,15 @@ impl From<Refusal> for Problem {
         let code = refusal.code();
         let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy | Refusal::RoundOpen | Refusal::NotEmpty => Self::new(StatusCode::CONFLICT, code, detail),
+            Refusal::Busy | Refusal::RoundOpen | Refusal::NotEmpty => {
+                Self::new(StatusCode::CONFLICT, code, detail)
+            }
             Refusal::InboxFull => Self::too_many(code, detail),
             Refusal::Draining => Self::draining(),
             Refusal::NoSuch(_) => Self::new(StatusCode::NOT_FOUND, code, detail),
-            Refusal::InvalidMessage => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
+            Refusal::InvalidMessage => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content")
+            }
             // A reused idempotency key, too many pinned texts, a context that cannot shrink, an
             // unknown skill.
             _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
@@ -149,25 +205,36 @@ impl From<SendError> for Problem {
         let code = error.code();
         let detail = error.to_string();
         match error {
-            SendError::BadPrompt(bytes) if bytes > PROMPT_BYTES_MAX => Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail),
-            SendError::BadPrompt(_) | SendError::Attachment(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content"),
+            SendError::BadPrompt(bytes) if bytes > PROMPT_BYTES_MAX => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail)
+            }
+            SendError::BadPrompt(_) | SendError::Attachment(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content")
+            }
             SendError::Conversation(ConversationError::Refused(refusal)) => refusal.into(),
             SendError::Conversation(ConversationError::Overloaded { retry_after_ms, .. }) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(retry_after_ms))
             }
             SendError::Conversation(ConversationError::Store(error)) => error.into(),
-            SendError::Conversation(ConversationError::InUse | ConversationError::Failed { .. }) => {
+            SendError::Conversation(
+                ConversationError::InUse | ConversationError::Failed { .. },
+            ) => Self::new(StatusCode::CONFLICT, code, detail),
+            SendError::Conversation(ConversationError::TenantPaused) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
+                    .after(Some(PAUSED_RETRY_MS))
+            }
+            SendError::Conversation(ConversationError::TenantRemoved) => {
+                Self::new(StatusCode::FORBIDDEN, code, detail)
+            }
+            SendError::Conversation(ConversationError::Deleted) => {
                 Self::new(StatusCode::CONFLICT, code, detail)
             }
-            SendError::Conversation(ConversationError::TenantPaused) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(PAUSED_RETRY_MS))
-            }
-            SendError::Conversation(ConversationError::TenantRemoved) => Self::new(StatusCode::FORBIDDEN, code, detail),
-            SendError::Conversation(ConversationError::Deleted) => Self::new(StatusCode::CONFLICT, code, detail),
             SendError::Conversation(ConversationError::Gone) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS))
             }
-            error if error.is_retryable() => Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS)),
+            error if error.is_retryable() => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail).after(Some(RETRY_AFTER_MS))
+            }
             _ => Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
         }
     }
@@ -199,10 +266,17 @@ impl From<ArtifactError> for Problem {
     fn from(error: ArtifactError) -> Self {
         match error {
             ArtifactError::NotFound(_) => Self::not_found("artifact"),
-            error if error.is_retryable() => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error.to_string()).after(Some(RETRY_AFTER_MS))
-            }
-            error => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.code(), error.to_string()),
+            error if error.is_retryable() => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                error.code(),
+                error.to_string(),
+            )
+            .after(Some(RETRY_AFTER_MS)),
+            error => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                error.code(),
+                error.to_string(),
+            ),
         }
     }
 }
@@ -216,8 +290,13 @@ impl From<OperatorError> for Problem {
                 let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", detail);
                 Self { pointer, ..problem }
             }
-            OperatorError::Unsupported(_) => Self::new(StatusCode::NOT_IMPLEMENTED, "unsupported", detail),
-            OperatorError::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).after(Some(RETRY_AFTER_MS)),
+            OperatorError::Unsupported(_) => {
+                Self::new(StatusCode::NOT_IMPLEMENTED, "unsupported", detail)
+            }
+            OperatorError::Unavailable(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+                    .after(Some(RETRY_AFTER_MS))
+            }
         }
     }
 }
@@ -242,18 +321,30 @@ mod tests {
         assert_eq!(status(Refusal::Draining), 503);
         assert_eq!(status(Refusal::KeyReused), 422);
         assert_eq!(status(Refusal::NoSuch("call")), 404);
-        assert_eq!(Problem::from(SendError::BadPrompt(PROMPT_BYTES_MAX + 1)).status, 413);
-        assert_eq!(Problem::from(SendError::BadPrompt(0)).pointer.as_deref(), Some("/content"));
+        assert_eq!(
+            Problem::from(SendError::BadPrompt(PROMPT_BYTES_MAX + 1)).status,
+            413
+        );
+        assert_eq!(
+            Problem::from(SendError::BadPrompt(0)).pointer.as_deref(),
+            Some("/content")
+        );
     }
 
     #[test]
     fn a_refusal_under_overload_names_the_time_to_retry() {
-        let error = SendError::from(ConversationError::Overloaded { what: "prompts of this tenant", retry_after_ms: 1500 });
+        let error = SendError::from(ConversationError::Overloaded {
+            what: "prompts of this tenant",
+            retry_after_ms: 1500,
+        });
 
         let response = Problem::from(error).into_response();
 
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[header::RETRY_AFTER], "2");
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+        assert_eq!(
+            response.headers()[header::CONTENT_TYPE],
+            "application/problem+json"
+        );
     }
 }

@@ -50,7 +50,10 @@ impl fmt::Display for KeyHash {
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHash(")?;
-        self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        self.0
+            .iter()
+            .take(4)
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("…)")
     }
 }
@@ -126,7 +129,10 @@ impl Keys {
 
     /// Replaces the keys of all tenants atomically: no request sees a half-finished reload.
     pub fn replace(&self, keys: impl IntoIterator<Item = (TenantId, KeyHash)>) {
-        let tenants = keys.into_iter().map(|(tenant, hash)| (hash, tenant)).collect();
+        let tenants = keys
+            .into_iter()
+            .map(|(tenant, hash)| (hash, tenant))
+            .collect();
         self.write(|known| known.tenants = tenants);
     }
 
@@ -138,12 +144,19 @@ impl Keys {
     /// The tenant that a key belongs to; `None` for an unknown key.
     pub fn tenant_of(&self, key: &str) -> Option<TenantId> {
         let hash = hash_of(key)?;
-        self.read(|known| known.tenants.get_key_value(&hash).filter(|(found, _)| found.is(&hash)).map(|(_, tenant)| tenant.clone()))
+        self.read(|known| {
+            known
+                .tenants
+                .get_key_value(&hash)
+                .filter(|(found, _)| found.is(&hash))
+                .map(|(_, tenant)| tenant.clone())
+        })
     }
 
     /// Whether this is the operator's key.
     pub fn is_admin(&self, key: &str) -> bool {
-        hash_of(key).is_some_and(|hash| self.read(|known| known.admin.is_some_and(|admin| admin.is(&hash))))
+        hash_of(key)
+            .is_some_and(|hash| self.read(|known| known.admin.is_some_and(|admin| admin.is(&hash))))
     }
 
     fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
@@ -172,8 +185,17 @@ mod tests {
         let hash = KeyHash::from_key("cb_not_a_real_key");
 
         assert_eq!(hash.to_string().parse(), Ok(hash));
-        assert_eq!(KeyHash::from_key("abc").to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        for bad in ["", "ba78", &"g".repeat(64), &"é".repeat(32), &"a".repeat(65)] {
+        assert_eq!(
+            KeyHash::from_key("abc").to_string(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        for bad in [
+            "",
+            "ba78",
+            &"g".repeat(64),
+            &"é".repeat(32),
+            &"a".repeat(65),
+        ] {
             assert_eq!(bad.parse::<KeyHash>(), Err(NotAKeyHash), "{bad}");
         }
     }
@@ -186,11 +208,28 @@ mod tests {
         keys.put(tenant("acme"), KeyHash::from_key(&a));
         keys.put(tenant("zeta"), KeyHash::from_key(&b));
 
-        assert_eq!((keys.tenant_of(&a), keys.tenant_of(&b)), (Some(tenant("acme")), Some(tenant("zeta"))));
-        assert_eq!((keys.tenant_of(""), keys.tenant_of("cb_other"), keys.is_admin(&a)), (None, None, false));
+        assert_eq!(
+            (keys.tenant_of(&a), keys.tenant_of(&b)),
+            (Some(tenant("acme")), Some(tenant("zeta")))
+        );
+        assert_eq!(
+            (
+                keys.tenant_of(""),
+                keys.tenant_of("cb_other"),
+                keys.is_admin(&a)
+            ),
+            (None, None, false)
+        );
 
         assert!(keys.remove(&KeyHash::from_key(&a)));
-        assert_eq!((keys.tenant_of(&a), keys.remove_tenant(&tenant("zeta")), keys.tenant_of(&b)), (None, 1, None));
+        assert_eq!(
+            (
+                keys.tenant_of(&a),
+                keys.remove_tenant(&tenant("zeta")),
+                keys.tenant_of(&b)
+            ),
+            (None, 1, None)
+        );
     }
 
     #[test]
@@ -200,7 +239,13 @@ mod tests {
         keys.set_admin(Some(KeyHash::from_key("cb_admin_not_real")));
 
         assert!(keys.is_admin("cb_admin_not_real"));
-        assert_eq!((keys.tenant_of("cb_admin_not_real"), keys.is_admin("cb_admin_not_rea")), (None, false));
+        assert_eq!(
+            (
+                keys.tenant_of("cb_admin_not_real"),
+                keys.is_admin("cb_admin_not_rea")
+            ),
+            (None, false)
+        );
     }
 
     #[test]
@@ -210,6 +255,9 @@ mod tests {
 
         assert_ne!(a, b);
         assert_eq!(a.len(), 67);
-        assert_eq!(format!("{:?}", KeyHash::from_key("abc")), "KeyHash(ba7816bf…)");
+        assert_eq!(
+            format!("{:?}", KeyHash::from_key("abc")),
+            "KeyHash(ba7816bf…)"
+        );
     }
 }

@@ -41,15 +41,25 @@ pub(super) fn base() -> utoipa::openapi::OpenApi {
 /// Adds what holds for all routes, and serializes the document.
 pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
     let components = document.components.get_or_insert_with(Components::new);
-    for (name, what) in [(TENANT, "API key of a tenant"), (OPERATOR, "API key of the operator")] {
+    for (name, what) in [
+        (TENANT, "API key of a tenant"),
+        (OPERATOR, "API key of the operator"),
+    ] {
         let mut scheme = Http::new(HttpAuthScheme::Bearer);
         scheme.description = Some(what.to_owned());
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
     for (path, item) in &mut document.paths.paths {
-        let operations = [("get", &mut item.get), ("put", &mut item.put), ("post", &mut item.post), ("delete", &mut item.delete)];
+        let operations = [
+            ("get", &mut item.get),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+        ];
         for (method, operation) in operations {
-            let Some(operation) = operation.as_mut() else { continue };
+            let Some(operation) = operation.as_mut() else {
+                continue;
+            };
             operation.operation_id = Some(operation_id(method, path));
             complete(operation);
         }
@@ -60,21 +70,35 @@ pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
 /// An operation id derived from method and path, so that it is unique and survives a rename of the
 /// handler: `post_v1_conversations_id_messages`.
 fn operation_id(method: &str, path: &str) -> String {
-    let words = path.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
+    let words = path
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty());
+    std::iter::once(method)
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join("_")
 }
 
 fn complete(operation: &mut Operation) {
     let has_tag = |tag: &str| operation.tags.iter().flatten().any(|found| found == tag);
     let is_health = has_tag("health");
-    let scheme = if has_tag("operator") { OPERATOR } else { TENANT };
+    let scheme = if has_tag("operator") {
+        OPERATOR
+    } else {
+        TENANT
+    };
     if !is_health {
         operation.security = Some(vec![SecurityRequirement::new(scheme, Vec::<String>::new())]);
     }
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let content = ContentBuilder::new()
+        .schema(Some(Ref::from_schema_name("Problem")))
+        .build();
     let response = ResponseBuilder::new()
         .description("A problem (RFC 9457), identified by `code`; docs/http.md lists the codes")
         .content("application/problem+json", content)
         .build();
-    operation.responses.responses.insert("default".to_owned(), response.into());
+    operation
+        .responses
+        .responses
+        .insert("default".to_owned(), response.into());
 }

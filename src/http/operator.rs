@@ -95,7 +95,11 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Invalid` with the pointer of the invalid field.
-    fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>>;
+    fn put_tenant(
+        &self,
+        id: TenantId,
+        config: Value,
+    ) -> BoxFuture<'_, Result<TenantPut, OperatorError>>;
 
     /// Replaces a tenant's quotas: the keys of `quotas`; an absent key means no tenant-specific
     /// limit.
@@ -108,7 +112,8 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// # Errors
     /// `UnknownTenant` if no tenant has this id.
-    fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>>;
+    fn new_key(&self, id: TenantId, replace: bool)
+    -> BoxFuture<'_, Result<MadeKey, OperatorError>>;
 
     /// Pauses or resumes a tenant, durably: the state survives a restart.
     ///
@@ -117,7 +122,11 @@ pub trait Operator: Send + Sync + 'static {
     /// host, until its restart.
     fn pause(&self, id: TenantId, paused: bool) -> BoxFuture<'_, Result<(), OperatorError>> {
         let _ = (id, paused);
-        Box::pin(async { Err(OperatorError::Unsupported("this program does not store pauses".into())) })
+        Box::pin(async {
+            Err(OperatorError::Unsupported(
+                "this program does not store pauses".into(),
+            ))
+        })
     }
 
     /// Erases all data of a tenant, including data that the program stores outside of the host. The
@@ -128,7 +137,11 @@ pub trait Operator: Send + Sync + 'static {
     /// default), on which the route erases what the host stores.
     fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
         let _ = id;
-        Box::pin(async { Err(OperatorError::Unsupported("this program stores no data outside of the host".into())) })
+        Box::pin(async {
+            Err(OperatorError::Unsupported(
+                "this program stores no data outside of the host".into(),
+            ))
+        })
     }
 
     /// Reports what the tenants' workspaces held at their last count: a workspace with a quota is

@@ -41,7 +41,11 @@ const MASKED: &str = "[masked]";
 pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
-        .routes(routes!(conversations::put, conversations::get, conversations::delete))
+        .routes(routes!(
+            conversations::put,
+            conversations::get,
+            conversations::delete
+        ))
         .routes(routes!(conversations::reset))
         .routes(routes!(messages::send, messages::history))
         .routes(routes!(events::watch))
@@ -69,13 +73,14 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
     let (router, document) = routes.split_for_parts();
-    let router =
-        router.fallback(async || no_route()).method_not_allowed_fallback(no_method).layer(CatchPanicLayer::custom(panicked)).layer(
-            middleware::from_fn({
-                let redactor = redactor.clone();
-                move |request, next| named(redactor.clone(), request, next)
-            }),
-        );
+    let router = router
+        .fallback(async || no_route())
+        .method_not_allowed_fallback(no_method)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn({
+            let redactor = redactor.clone();
+            move |request, next| named(redactor.clone(), request, next)
+        }));
     (router, openapi::render(document))
 }
 
@@ -88,7 +93,9 @@ pub(super) fn without_allow(router: Router) -> Router {
         }
         response
     };
-    Router::new().fallback_service(router).layer(middleware::map_response(strip))
+    Router::new()
+        .fallback_service(router)
+        .layer(middleware::map_response(strip))
 }
 
 /// The answer for a method that a route does not have. A caller without access to the route gets
@@ -101,8 +108,13 @@ async fn no_method(State(app): State<App>, request: Request) -> Problem {
         OpenedBy::Tenant => Caller::from_request_parts(&mut parts, &app).await.err(),
         OpenedBy::Operator => Admin::from_request_parts(&mut parts, &app).await.err(),
     };
-    refused
-        .unwrap_or_else(|| Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods; see `Allow`"))
+    refused.unwrap_or_else(|| {
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "this route has other methods; see `Allow`",
+        )
+    })
 }
 
 /// Turns a panic of a handler into a 500 of that request; other requests are unaffected.
@@ -116,16 +128,34 @@ fn panicked(_: Box<dyn Any + Send>) -> Response {
 async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response {
     let is_sane = |id: &&HeaderValue| {
         let bytes = id.as_bytes();
-        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len())
+            && bytes
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
     };
-    let id = request.headers().get(REQUEST_ID).filter(is_sane).cloned().or_else(|| {
-        let id = SystemEntropy.bytes().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
-        HeaderValue::from_str(&id).ok()
-    });
-    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let id = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(is_sane)
+        .cloned()
+        .or_else(|| {
+            let id = SystemEntropy
+                .bytes()
+                .iter()
+                .fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
+            HeaderValue::from_str(&id).ok()
+        });
+    let text = id
+        .as_ref()
+        .and_then(|id| id.to_str().ok())
+        .unwrap_or_default();
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
     // `HeaderMap`'s `Debug` does not print a sensitive value.
-    request.headers_mut().get_mut(header::AUTHORIZATION).into_iter().for_each(|key| key.set_sensitive(true));
+    request
+        .headers_mut()
+        .get_mut(header::AUTHORIZATION)
+        .into_iter()
+        .for_each(|key| key.set_sensitive(true));
     let path = request.uri().path().to_owned();
     let key = key_of(&request);
     let response = tracing::Instrument::instrument(next.run(request), span).await;
@@ -138,7 +168,11 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
 
 /// The key that a request carries, to keep it out of the error response. Dropped with the request.
 fn key_of(request: &Request) -> Option<String> {
-    let text = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let text = request
+        .headers()
+        .get(header::AUTHORIZATION)?
+        .to_str()
+        .ok()?;
     let key = text.split_once(' ').map_or(text, |(_, key)| key).trim();
     (key.len() >= KEY_BYTES_MIN).then(|| key.to_owned())
 }
@@ -146,7 +180,9 @@ fn key_of(request: &Request) -> Option<String> {
 /// Masks secrets in an error response: those the redactor knows, those of a known shape, and the
 /// caller's own key.
 fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Response {
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else {
+        return response;
+    };
     let mask = |text: &str| {
         let text = redactor.mask(text);
         key.map_or(text.clone(), |key| text.replace(key, MASKED))
@@ -158,6 +194,11 @@ fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Res
     }
     let mut rewritten = masked.into_response();
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    rewritten.headers_mut().extend(response.headers_mut().drain().filter_map(|(name, value)| Some((name?, value))));
+    rewritten.headers_mut().extend(
+        response
+            .headers_mut()
+            .drain()
+            .filter_map(|(name, value)| Some((name?, value))),
+    );
     rewritten
 }

@@ -66,7 +66,12 @@ pub struct Served {
 /// # Cancel safety
 /// Dropping the future closes the listener and every connection at once; rounds continue in the
 /// host.
-pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdown: impl Future<Output = ()> + Send) -> Served {
+pub async fn serve(
+    listener: TcpListener,
+    host: Host,
+    config: HttpConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Served {
     // Compile the masking patterns up front: on first use they would block a worker thread.
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
     let (router, openapi) = router(&config.redactor);
@@ -112,7 +117,11 @@ pub async fn serve(listener: TcpListener, host: Host, config: HttpConfig, shutdo
     let _ = timeout(app.config.bounds.close_within, all_closed).await;
     let connections_cut = connections.len();
     connections.shutdown().await;
-    Served { conversations, connections_cut, took: asked_at.elapsed() }
+    Served {
+        conversations,
+        connections_cut,
+        took: asked_at.elapsed(),
+    }
 }
 
 /// Writes the 503 without waiting; a client that does not read it is closed all the same.
@@ -153,9 +162,18 @@ struct Server {
 
 impl Server {
     /// Serves one connection until it ends. After `closing` it only finishes responses in progress.
-    fn connection(&self, stream: TcpStream, place: AddressPlace, bounds: &HttpBounds) -> impl Future<Output = ()> + Send + use<> {
+    fn connection(
+        &self,
+        stream: TcpStream,
+        place: AddressPlace,
+        bounds: &HttpBounds,
+    ) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
-        let io = TokioIo::new(Socket::new(stream, bounds.header_within, bounds.write_pause_max));
+        let io = TokioIo::new(Socket::new(
+            stream,
+            bounds.header_within,
+            bounds.write_pause_max,
+        ));
         let builder = self.builder.clone();
         let service = TowerToHyperService::new(self.router.clone());
         let closing = self.closing.clone();
@@ -183,13 +201,18 @@ mod tests {
     #[tokio::test]
     async fn a_socket_buffers_a_bounded_part_of_a_response_and_sends_it_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         let (stream, _) = listener.accept().await.unwrap();
 
         prepare(&stream);
 
         let held = rustix::net::sockopt::socket_send_buffer_size(&stream).unwrap();
-        assert!((SOCKET_BYTES_MAX..=2 * SOCKET_BYTES_MAX).contains(&held) && stream.nodelay().unwrap(), "{held}");
+        assert!(
+            (SOCKET_BYTES_MAX..=2 * SOCKET_BYTES_MAX).contains(&held) && stream.nodelay().unwrap(),
+            "{held}"
+        );
     }
 
     #[test]
@@ -197,7 +220,11 @@ mod tests {
         let text = std::str::from_utf8(FULL).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
 
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+        assert!(
+            head.contains(&format!("content-length: {}", body.len())),
+            "{}",
+            body.len()
+        );
         assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
     }
 }

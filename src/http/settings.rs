@@ -29,7 +29,14 @@ impl HttpConfig {
     pub fn new(keys: Keys) -> Self {
         let bounds = HttpBounds::default();
         let drain_within = Duration::from_secs(10);
-        Self { keys, operator: None, bounds, drain_within, metrics: true, redactor: Redactor::default() }
+        Self {
+            keys,
+            operator: None,
+            bounds,
+            drain_within,
+            metrics: true,
+            redactor: Redactor::default(),
+        }
     }
 
     /// Sets whether metrics are served.

@@ -54,7 +54,11 @@ struct TenantUsage {
 impl Counted {
     /// Removes the entry of a tenant that uses nothing.
     fn tidy(&mut self, tenant: &TenantId) {
-        if self.tenants.get(tenant).is_some_and(|held| held.streams == 0 && held.body_bytes == 0) {
+        if self
+            .tenants
+            .get(tenant)
+            .is_some_and(|held| held.streams == 0 && held.body_bytes == 0)
+        {
             self.tenants.remove(tenant);
         }
     }
@@ -65,7 +69,15 @@ impl Shared {
         let drain = CancellationToken::new();
         let draining = CancellationToken::new();
         let closing = CancellationToken::new();
-        Self { host, config, drain, draining, closing, counted: Arc::default(), openapi }
+        Self {
+            host,
+            config,
+            drain,
+            draining,
+            closing,
+            counted: Arc::default(),
+            openapi,
+        }
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -74,14 +86,20 @@ impl Shared {
 
     /// A handle to a conversation; does not activate it.
     pub(super) fn conversation(&self, scope: &Scope) -> ConversationHandle {
-        self.host.tenant(&scope.tenant).conversation(&scope.conversation)
+        self.host
+            .tenant(&scope.tenant)
+            .conversation(&scope.conversation)
     }
 
     /// A handle to a conversation that has stored entries. Neither activates nor creates it.
     ///
     /// # Errors
     /// 404, with the same text for an unknown id and for another tenant's.
-    pub(super) async fn known(&self, tenant: &TenantId, id: &str) -> Result<(Scope, ConversationHandle), Problem> {
+    pub(super) async fn known(
+        &self,
+        tenant: &TenantId,
+        id: &str,
+    ) -> Result<(Scope, ConversationHandle), Problem> {
         let scope = scope(tenant, id)?;
         if self.host.ports().sessions.head(&scope).await? == Head::default() {
             return Err(Problem::not_found("conversation"));
@@ -98,16 +116,26 @@ impl Shared {
         let mut counted = lock(&self.counted);
         let held = counted.tenants.entry(tenant.clone()).or_default();
         if held.streams >= self.config.bounds.streams_per_tenant_max {
-            return Err(Problem::too_many("too_many_streams", "this tenant has reached its limit of open event streams; close one first"));
+            return Err(Problem::too_many(
+                "too_many_streams",
+                "this tenant has reached its limit of open event streams; close one first",
+            ));
         }
         held.streams += 1;
         drop(counted);
-        Ok(Watching { counted: self.counted.clone(), tenant: tenant.clone() })
+        Ok(Watching {
+            counted: self.counted.clone(),
+            tenant: tenant.clone(),
+        })
     }
 
     /// A reservation for the bytes of one request body; empty until [`BodyRoom::take`].
     pub(super) fn body_room(&self, tenant: &TenantId) -> BodyRoom {
-        BodyRoom { counted: self.counted.clone(), tenant: tenant.clone(), bytes: 0 }
+        BodyRoom {
+            counted: self.counted.clone(),
+            tenant: tenant.clone(),
+            bytes: 0,
+        }
     }
 }
 
@@ -154,7 +182,10 @@ impl BodyRoom {
         let all = counted.body_bytes + bytes;
         let held = counted.tenants.entry(self.tenant.clone()).or_default();
         if all > BODIES_BYTES_MAX || held.body_bytes + bytes > TENANT_BODIES_BYTES_MAX {
-            return Err(Problem::too_many("too_many_bytes", "too many large requests at once; retry in a moment"));
+            return Err(Problem::too_many(
+                "too_many_bytes",
+                "too many large requests at once; retry in a moment",
+            ));
         }
         held.body_bytes += bytes;
         counted.body_bytes = all;

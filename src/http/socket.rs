@@ -29,32 +29,61 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, opening_within: Duration, write_pause_max: Duration) -> Self {
-        Self { stream, opening: Some((Box::pin(sleep(opening_within)), 0)), write_pause_max, stalled: None }
+    pub(super) fn new(
+        stream: TcpStream,
+        opening_within: Duration,
+        write_pause_max: Duration,
+    ) -> Self {
+        Self {
+            stream,
+            opening: Some((Box::pin(sleep(opening_within)), 0)),
+            write_pause_max,
+            stalled: None,
+        }
     }
 
     /// Returns the result of a write, or an error when the client has read nothing for
     /// `write_pause_max`.
-    fn written<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wrote: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.stalled = None;
             return wrote;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + self.write_pause_max)));
+        let stalled = self.stalled.get_or_insert_with(|| {
+            Box::pin(tokio::time::sleep_until(
+                Instant::now() + self.write_pause_max,
+            ))
+        });
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read the response")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read the response",
+        )))
     }
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let Some((until, seen)) = &mut self.opening else { return read };
+        let Some((until, seen)) = &mut self.opening else {
+            return read;
+        };
         match read {
             Poll::Pending => {
                 ready!(until.as_mut().poll(cx));
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client sent no request in time")))
+                Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client sent no request in time",
+                )))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) => {
@@ -71,12 +100,20 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.written(cx, wrote)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.written(cx, wrote)
     }

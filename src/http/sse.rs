@@ -73,15 +73,25 @@ pub(super) fn respond(app: &Shared, source: Source, watching: Watching) -> Respo
         comment_every: app.config.bounds.comment_every,
         _watching: watching,
     };
-    (headers(), Body::from_stream(stream::unfold(watcher, Watcher::next))).into_response()
+    (
+        headers(),
+        Body::from_stream(stream::unfold(watcher, Watcher::next)),
+    )
+        .into_response()
 }
 
 /// Headers of every event stream: no caching, and no buffering by nginx-like proxies.
 pub(super) fn headers() -> HeaderMap {
     HeaderMap::from_iter([
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream"),
+        ),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+        (
+            header::HeaderName::from_static("x-accel-buffering"),
+            HeaderValue::from_static("no"),
+        ),
     ])
 }
 
@@ -89,7 +99,10 @@ pub(super) fn headers() -> HeaderMap {
 fn frame(event: &StreamEvent) -> Bytes {
     let data = event.to_json();
     // The ids before the type contain no quotes, so the first `"type"` is the event's.
-    let kind = data.split_once("\"type\":\"").and_then(|(_, rest)| rest.split('"').next()).unwrap_or("message");
+    let kind = data
+        .split_once("\"type\":\"")
+        .and_then(|(_, rest)| rest.split('"').next())
+        .unwrap_or("message");
     Bytes::from(format!("id: {}\nevent: {kind}\ndata: {data}\n\n", event.id))
 }
 
@@ -104,12 +117,22 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_of_data_after_its_id_and_type() {
-        let kind = EventKind::TextDelta { text: "a\nb\r\"type\":\"x\"".into() };
-        let event = StreamEvent { id: EventId::default(), conversation_id: ConversationId::new("type").unwrap(), round_id: None, kind };
+        let kind = EventKind::TextDelta {
+            text: "a\nb\r\"type\":\"x\"".into(),
+        };
+        let event = StreamEvent {
+            id: EventId::default(),
+            conversation_id: ConversationId::new("type").unwrap(),
+            round_id: None,
+            kind,
+        };
 
         let text = String::from_utf8(frame(&event).to_vec()).unwrap();
 
         let expected = r#"{"id":"0.0.0","conversation_id":"type","type":"text_delta","text":"a\nb\r\"type\":\"x\""}"#;
-        assert_eq!(text, format!("id: 0.0.0\nevent: text_delta\ndata: {expected}\n\n"));
+        assert_eq!(
+            text,
+            format!("id: 0.0.0\nevent: text_delta\ndata: {expected}\n\n")
+        );
     }
 }

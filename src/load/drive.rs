@@ -39,7 +39,10 @@ pub(crate) struct Progress {
 impl Progress {
     /// Returns how many turns succeeded, and how many did not.
     pub(crate) fn turns(&self) -> (u64, u64) {
-        (self.served.load(Ordering::Relaxed), self.others.load(Ordering::Relaxed))
+        (
+            self.served.load(Ordering::Relaxed),
+            self.others.load(Ordering::Relaxed),
+        )
     }
 
     /// Returns the progress of the phase, 0 to 1000, and its name.
@@ -64,7 +67,8 @@ impl Progress {
 
     pub(super) fn at(&self, done: f64, of: f64) {
         let part = if of > 0.0 { done / of * 1000.0 } else { 1000.0 };
-        self.permille.store(part.clamp(0.0, 1000.0) as u64, Ordering::Relaxed);
+        self.permille
+            .store(part.clamp(0.0, 1000.0) as u64, Ordering::Relaxed);
     }
 }
 
@@ -133,7 +137,12 @@ impl Stage {
 
     fn turn_of(&self, tenant: usize, conversation: String) -> Turn {
         let id = self.progress.id();
-        Turn { tenant, conversation, id, cancel: chance(self.plan.seed, id) < self.plan.cancel_rate }
+        Turn {
+            tenant,
+            conversation,
+            id,
+            cancel: chance(self.plan.seed, id) < self.plan.cancel_rate,
+        }
     }
 
     /// Runs one turn and records it unless it belongs to the warm-up. Returns whether it succeeded.
@@ -144,10 +153,23 @@ impl Stage {
             Some(last) => tokio::time::timeout_at(last.into(), work).await.ok(),
             None => Some(work.await),
         };
-        let span = Span { due, over: Instant::now() };
+        let span = Span {
+            due,
+            over: Instant::now(),
+        };
         self.ended.fetch_add(1, Ordering::Relaxed);
-        let well = seen.as_ref().is_some_and(|seen| matches!(seen.end, super::turn::End::Well | super::turn::End::Interrupted));
-        if well { &self.progress.served } else { &self.progress.others }.fetch_add(1, Ordering::Relaxed);
+        let well = seen.as_ref().is_some_and(|seen| {
+            matches!(
+                seen.end,
+                super::turn::End::Well | super::turn::End::Interrupted
+            )
+        });
+        if well {
+            &self.progress.served
+        } else {
+            &self.progress.others
+        }
+        .fetch_add(1, Ordering::Relaxed);
         if due >= self.from
             && let Some(mut tally) = self.tally(crowd)
         {
@@ -183,7 +205,10 @@ pub(super) async fn phase(
         plan: plan.clone(),
         target: target.clone(),
         progress: progress.clone(),
-        tallies: crowds.iter().map(|_| Ok(Mutex::new(Tally::new(plan.tenants)?))).collect::<Result<_, LoadError>>()?,
+        tallies: crowds
+            .iter()
+            .map(|_| Ok(Mutex::new(Tally::new(plan.tenants)?)))
+            .collect::<Result<_, LoadError>>()?,
         began,
         from,
         until: plan.duration.map(|duration| from + duration),
@@ -194,11 +219,25 @@ pub(super) async fn phase(
     let lanes = Arc::new(AtomicUsize::new(0));
     for (index, crowd) in crowds.iter().enumerate() {
         match crowd.rate {
-            Some(rate) => drop(tracker.spawn(at_rate(stage.clone(), tracker.clone(), index, crowd.clone(), rate, name))),
+            Some(rate) => drop(tracker.spawn(at_rate(
+                stage.clone(),
+                tracker.clone(),
+                index,
+                crowd.clone(),
+                rate,
+                name,
+            ))),
             None => {
                 for lane in 0..crowd.conversations {
                     lanes.fetch_add(1, Ordering::Relaxed);
-                    drop(tracker.spawn(one_lane(stage.clone(), index, crowd.clone(), lane, name, lanes.clone())));
+                    drop(tracker.spawn(one_lane(
+                        stage.clone(),
+                        index,
+                        crowd.clone(),
+                        lane,
+                        name,
+                        lanes.clone(),
+                    )));
                 }
             }
         }
@@ -210,8 +249,14 @@ pub(super) async fn phase(
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
             match plan.duration {
-                Some(duration) => progress.at(began.elapsed().as_secs_f64(), (plan.warm_up + duration).as_secs_f64()),
-                None => progress.at(stage.ended.load(Ordering::Relaxed) as f64, (all_lanes * plan.turns) as f64),
+                Some(duration) => progress.at(
+                    began.elapsed().as_secs_f64(),
+                    (plan.warm_up + duration).as_secs_f64(),
+                ),
+                None => progress.at(
+                    stage.ended.load(Ordering::Relaxed) as f64,
+                    (all_lanes * plan.turns) as f64,
+                ),
             }
         }
     };
@@ -219,7 +264,11 @@ pub(super) async fn phase(
     // `measuring`, after every turn has ended or timed out.
     let measuring = async {
         tokio::time::sleep_until(from.into()).await;
-        let before = (Process::this().cpu(), server.and_then(Process::cpu), stage.ended.load(Ordering::Relaxed));
+        let before = (
+            Process::this().cpu(),
+            server.and_then(Process::cpu),
+            stage.ended.load(Ordering::Relaxed),
+        );
         tracker.wait().await;
         before
     };
@@ -227,10 +276,15 @@ pub(super) async fn phase(
         before = measuring => before,
         () = watching => (None, None, 0),
     };
-    let used = |process: Option<Process>, before: Option<Duration>| process?.cpu()?.checked_sub(before?);
+    let used =
+        |process: Option<Process>, before: Option<Duration>| process?.cpu()?.checked_sub(before?);
     let last = stage.until.unwrap_or_else(Instant::now);
     Ok(Ran {
-        crowds: crowds.iter().zip(&stage.tallies).map(|(crowd, tally)| (crowd.tenants.clone(), tally.lock().clone())).collect(),
+        crowds: crowds
+            .iter()
+            .zip(&stage.tallies)
+            .map(|(crowd, tally)| (crowd.tenants.clone(), tally.lock().clone()))
+            .collect(),
         offered_for: last.saturating_duration_since(from),
         turns: stage.ended.load(Ordering::Relaxed) - ended_before,
         cpu: used(Some(Process::this()), own),
@@ -239,7 +293,14 @@ pub(super) async fn phase(
 }
 
 /// Offers a turn every `1 / rate` seconds, regardless of earlier turns.
-async fn at_rate(stage: Arc<Stage>, tracker: TaskTracker, index: usize, crowd: Crowd, rate: f64, name: &'static str) {
+async fn at_rate(
+    stage: Arc<Stage>,
+    tracker: TaskTracker,
+    index: usize,
+    crowd: Crowd,
+    rate: f64,
+    name: &'static str,
+) {
     let until = stage.until.unwrap_or(stage.from);
     let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
     for nth in 0u64.. {
@@ -273,7 +334,14 @@ async fn at_rate(stage: Arc<Stage>, tracker: TaskTracker, index: usize, crowd: C
 }
 
 /// Runs conversations one after the other. Each turn is sent when the last one is answered.
-async fn one_lane(stage: Arc<Stage>, index: usize, crowd: Crowd, lane: usize, name: &'static str, lanes: Arc<AtomicUsize>) {
+async fn one_lane(
+    stage: Arc<Stage>,
+    index: usize,
+    crowd: Crowd,
+    lane: usize,
+    name: &'static str,
+    lanes: Arc<AtomicUsize>,
+) {
     for age in 0usize.. {
         let conversation = format!("{}-{name}-{}-{lane}-{age}", stage.plan.run, crowd.name);
         for _ in 0..stage.plan.turns.max(1) {

@@ -49,10 +49,12 @@ pub(super) fn model(plan: &Plan) -> ScriptedModel {
         images: false,
         documents: false,
     };
-    ScriptedModel::answering(move |request, nth| script.reply(request, nth as u64).after(script.latency))
-        .named("in-process")
-        .capabilities(capabilities)
-        .without_record()
+    ScriptedModel::answering(move |request, nth| {
+        script.reply(request, nth as u64).after(script.latency)
+    })
+    .named("in-process")
+    .capabilities(capabilities)
+    .without_record()
 }
 
 /// The parts of a plan that replies depend on.
@@ -80,30 +82,48 @@ impl Script {
                 Role::User | Role::System => {}
             }
         }
-        let mark = prompt.split(' ').next().filter(|word| word.starts_with(MARK)).unwrap_or_default();
+        let mark = prompt
+            .split(' ')
+            .next()
+            .filter(|word| word.starts_with(MARK))
+            .unwrap_or_default();
         let fault = Fault::of_call(nth, self.seed, self.fault_rate, &FAULTS);
         let asks = calls_before < self.tools && !request.tools.is_empty();
         let reply = if asks {
-            let argument = if fault == Some(Fault::MalformedJson) { json!(7) } else { json!(format!("{mark}-{calls_before}")) };
+            let argument = if fault == Some(Fault::MalformedJson) {
+                json!(7)
+            } else {
+                json!(format!("{mark}-{calls_before}"))
+            };
             Reply::tool(LoadTool::NAME, &json!({ "argument": argument }))
         } else {
-            Reply::text(format!("{mark} {}", self.words)).chunks(self.chunks).chunk_delay(self.chunk_delay)
+            Reply::text(format!("{mark} {}", self.words))
+                .chunks(self.chunks)
+                .chunk_delay(self.chunk_delay)
         };
         let message = || "fault injected by the load model".to_owned();
-        let server = |status| ProviderError::Server { status, retry_after: None, message: message() };
+        let server = |status| ProviderError::Server {
+            status,
+            retry_after: None,
+            message: message(),
+        };
         let half = self.chunks / 2;
         match fault {
-            Some(Fault::RateLimited) => {
-                Reply::error(ProviderError::RateLimited { retry_after: Some(Duration::from_secs(1)), message: message() })
-            }
+            Some(Fault::RateLimited) => Reply::error(ProviderError::RateLimited {
+                retry_after: Some(Duration::from_secs(1)),
+                message: message(),
+            }),
             Some(Fault::Overloaded) => Reply::error(server(529)),
             Some(Fault::ServerError) => Reply::error(server(500)),
             Some(Fault::Reset) => Reply::error(ProviderError::Connection { message: message() }),
-            Some(Fault::Half) if !asks => reply.fail_after(half, ProviderError::Connection { message: message() }),
-            Some(Fault::ErrorEvent) => reply.fail_after(half, server(0)),
-            Some(Fault::Stall) => {
-                Reply::text(format!("{mark} ")).chunks(2).chunk_delay(STALL).then_fail(ProviderError::Timeout { message: message() })
+            Some(Fault::Half) if !asks => {
+                reply.fail_after(half, ProviderError::Connection { message: message() })
             }
+            Some(Fault::ErrorEvent) => reply.fail_after(half, server(0)),
+            Some(Fault::Stall) => Reply::text(format!("{mark} "))
+                .chunks(2)
+                .chunk_delay(STALL)
+                .then_fail(ProviderError::Timeout { message: message() }),
             Some(_) | None => reply,
         }
     }

@@ -83,7 +83,8 @@ impl Plan {
 
     /// The time that the scripted model takes for one turn.
     pub(crate) fn model_time(&self) -> Duration {
-        let call = self.model_latency + self.chunk_delay * u32::try_from(self.chunks.saturating_sub(1)).unwrap_or(u32::MAX);
+        let call = self.model_latency
+            + self.chunk_delay * u32::try_from(self.chunks.saturating_sub(1)).unwrap_or(u32::MAX);
         call * self.calls_per_turn()
     }
 

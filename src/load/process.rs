@@ -25,7 +25,11 @@ impl Process {
         let stat = read(self.0, "stat")?;
         // The second field is a name in parentheses that may hold any character.
         let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-        let ticks: u32 = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+        let ticks: u32 = fields
+            .next()?
+            .parse::<u32>()
+            .ok()?
+            .checked_add(fields.next()?.parse().ok()?)?;
         Some(TICK * ticks)
     }
 

@@ -69,7 +69,11 @@ impl Remote {
             .tcp_nodelay(true)
             .pool_max_idle_per_host(usize::MAX)
             .build()?;
-        Ok(Self { client, url: url.trim_end_matches('/').to_owned(), keys })
+        Ok(Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            keys,
+        })
     }
 
     fn request(&self, turn: &Turn, verb: &str) -> reqwest::RequestBuilder {
@@ -80,8 +84,15 @@ impl Remote {
 
     pub(super) async fn turn(&self, turn: &Turn) -> Seen {
         let body = json!({ "content": turn.prompt(), "on_busy": "queue" }).to_string();
-        let request = self.request(turn, "messages").header(header::ACCEPT, "text/event-stream");
-        let response = match request.header(header::CONTENT_TYPE, "application/json").body(body).send().await {
+        let request = self
+            .request(turn, "messages")
+            .header(header::ACCEPT, "text/event-stream");
+        let response = match request
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .send()
+            .await
+        {
             Ok(response) if response.status().is_success() => response,
             Ok(response) => return Seen::only(End::Refused(code_of(response).await)),
             Err(_) => return Seen::only(End::Refused("connection".to_owned())),
@@ -103,7 +114,8 @@ impl Remote {
             };
             let mut interrupt = false;
             let read = decoder.feed(&chunk, &mut |event| {
-                let body: EventBody<'_> = serde_json::from_slice(event.data).map_err(|_| Broken::NoJson)?;
+                let body: EventBody<'_> =
+                    serde_json::from_slice(event.data).map_err(|_| Broken::NoJson)?;
                 interrupt |= record(&mut watch, &body);
                 Ok(())
             });
@@ -145,7 +157,8 @@ fn record(watch: &mut Watch, body: &EventBody<'_>) -> bool {
 async fn code_of(response: Response) -> String {
     let status = response.status().as_u16();
     let body = response.bytes().await.unwrap_or_default();
-    serde_json::from_slice::<Problem>(&body).map_or_else(|_| format!("http_{status}"), |problem| problem.code)
+    serde_json::from_slice::<Problem>(&body)
+        .map_or_else(|_| format!("http_{status}"), |problem| problem.code)
 }
 
 #[cfg(test)]
@@ -156,15 +169,27 @@ mod tests {
 
     /// A host that answers correctly, late, or not at all, depending on the conversation's name.
     async fn fake() -> String {
-        async fn messages(Path(id): Path<String>, headers: HeaderMap, body: String) -> axum::response::Response {
+        async fn messages(
+            Path(id): Path<String>,
+            headers: HeaderMap,
+            body: String,
+        ) -> axum::response::Response {
             let kind = [(header::CONTENT_TYPE, "text/event-stream")];
-            if headers.get(header::AUTHORIZATION).is_none_or(|key| key != "Bearer good") {
+            if headers
+                .get(header::AUTHORIZATION)
+                .is_none_or(|key| key != "Bearer good")
+            {
                 let problem = r#"{"type":"about:blank","title":"Unauthorized","status":401,"code":"unauthorized"}"#;
                 return (axum::http::StatusCode::UNAUTHORIZED, problem).into_response();
             }
-            let mark = body.split('"').find(|text| text.starts_with("load-")).and_then(|text| text.split(' ').next()).unwrap();
+            let mark = body
+                .split('"')
+                .find(|text| text.starts_with("load-"))
+                .and_then(|text| text.split(' ').next())
+                .unwrap();
             let started = r#"data: {"id":"1.1.0","conversation_id":"c","type":"round_started"}"#;
-            let delta = format!(r#"data: {{"id":"1.1.1","type":"text_delta","text":"{mark} w\u00f6rd"}}"#);
+            let delta =
+                format!(r#"data: {{"id":"1.1.1","type":"text_delta","text":"{mark} w\u00f6rd"}}"#);
             let usage = r#""usage":{"input_uncached":5,"cache_read":1,"cache_write":0,"output":2}"#;
             let end = |reason: &str| {
                 format!(
@@ -173,13 +198,21 @@ mod tests {
             };
             let text = match id.as_str() {
                 "cut" => format!("{started}\n\n{delta}\n\n"),
-                "twice" => format!("{started}\n\n{started}\n\n{delta}\n\n{}\n\n", end("end_turn")),
+                "twice" => format!(
+                    "{started}\n\n{started}\n\n{delta}\n\n{}\n\n",
+                    end("end_turn")
+                ),
                 "failed" => {
-                    format!("{started}\n\ndata: {{\"id\":\"1.2.0\",\"type\":\"error\",\"code\":\"overloaded\",\"message\":\"m\"}}\n\n")
+                    format!(
+                        "{started}\n\ndata: {{\"id\":\"1.2.0\",\"type\":\"error\",\"code\":\"overloaded\",\"message\":\"m\"}}\n\n"
+                    )
                 }
                 "html" => "data: <html>\n\n".to_owned(),
                 "interrupted" => format!("{started}\n\n{delta}\n\n{}\n\n", end("interrupted")),
-                _ => format!(": hello\n\n{started}\n\nid: 1.1.1\n{delta}\n\n{}\n\n", end("end_turn")),
+                _ => format!(
+                    ": hello\n\n{started}\n\nid: 1.1.1\n{delta}\n\n{}\n\n",
+                    end("end_turn")
+                ),
             };
             (kind, text).into_response()
         }
@@ -193,7 +226,12 @@ mod tests {
     }
 
     fn turn(conversation: &str, tenant: usize) -> Turn {
-        Turn { tenant, conversation: conversation.into(), id: 9, cancel: conversation == "interrupted" }
+        Turn {
+            tenant,
+            conversation: conversation.into(),
+            id: 9,
+            cancel: conversation == "interrupted",
+        }
     }
 
     #[tokio::test]
@@ -201,7 +239,16 @@ mod tests {
         let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()]).unwrap();
 
         let well = remote.turn(&turn("well", 0)).await;
-        assert_eq!((&well.end, well.tokens, well.repeated, well.mismatched, well.unmarked), (&End::Well, 8, 0, false, false));
+        assert_eq!(
+            (
+                &well.end,
+                well.tokens,
+                well.repeated,
+                well.mismatched,
+                well.unmarked
+            ),
+            (&End::Well, 8, 0, false, false)
+        );
         assert!(well.first_text.is_some());
         assert_eq!(remote.turn(&turn("twice", 0)).await.repeated, 1);
         for (conversation, end) in [
@@ -210,10 +257,20 @@ mod tests {
             ("html", End::Failed("event_not_json".into())),
             ("interrupted", End::Interrupted),
         ] {
-            assert_eq!(remote.turn(&turn(conversation, 0)).await.end, end, "{conversation}");
+            assert_eq!(
+                remote.turn(&turn(conversation, 0)).await.end,
+                end,
+                "{conversation}"
+            );
         }
-        assert_eq!(remote.turn(&turn("well", 1)).await.end, End::Refused("unauthorized".into()));
+        assert_eq!(
+            remote.turn(&turn("well", 1)).await.end,
+            End::Refused("unauthorized".into())
+        );
         let gone = Remote::new("http://127.0.0.1:1", vec!["good".into()]).unwrap();
-        assert_eq!(gone.turn(&turn("well", 0)).await.end, End::Refused("connection".into()));
+        assert_eq!(
+            gone.turn(&turn("well", 0)).await.end,
+            End::Refused("connection".into())
+        );
     }
 }

@@ -135,7 +135,9 @@ impl Noisy {
         let p99 = |figures: &Figures| figures.latency_ms.map(|latency| latency.p99);
         Self {
             flood,
-            p99_ratio: p99(beside).zip(p99(&alone)).and_then(|(beside, alone)| ratio(beside, alone)),
+            p99_ratio: p99(beside)
+                .zip(p99(&alone))
+                .and_then(|(beside, alone)| ratio(beside, alone)),
             served_ratio: ratio(beside.served_of_offered, alone.served_of_offered),
             alone,
             flooder,
@@ -146,7 +148,9 @@ impl Noisy {
 impl Figures {
     /// Summarizes one crowd of a phase.
     pub(super) fn of(ran: &Ran, crowd: usize) -> Self {
-        let Some((tenants, tally)) = ran.crowds.get(crowd) else { return Self::default() };
+        let Some((tenants, tally)) = ran.crowds.get(crowd) else {
+            return Self::default();
+        };
         let seconds = ran.offered_for.as_secs_f64();
         let served = tally.served;
         // Answers after the last turn was offered count as latency, not throughput: only whole
@@ -158,7 +162,10 @@ impl Figures {
             0 => 0.0,
             whole => in_time as f64 / whole as f64,
         };
-        let per_turn = |cpu: Option<Duration>| cpu.filter(|_| ran.turns > 0).map(|cpu| round(cpu.as_secs_f64() * 1e6 / ran.turns as f64));
+        let per_turn = |cpu: Option<Duration>| {
+            cpu.filter(|_| ran.turns > 0)
+                .map(|cpu| round(cpu.as_secs_f64() * 1e6 / ran.turns as f64))
+        };
         let tokens = tally.tokens.get(tenants.clone()).unwrap_or_default();
         let last = tally.seconds.len().max(tally.bad_seconds.len());
         let at = |seconds: &[u64], second: usize| seconds.get(second).copied().unwrap_or(0);
@@ -181,9 +188,16 @@ impl Figures {
             tokens: tokens.iter().sum(),
             fairness: jain(tokens),
             errors: tally.errors.clone(),
-            checks: Checks { lost: tally.lost, mismatched: tally.mismatched, repeated: tally.repeated, unmarked: tally.unmarked },
+            checks: Checks {
+                lost: tally.lost,
+                mismatched: tally.mismatched,
+                repeated: tally.repeated,
+                unmarked: tally.unmarked,
+            },
             percentiles: tally.latency.curve(),
-            timeline: (0..last).map(|second| (at(&tally.seconds, second), at(&tally.bad_seconds, second))).collect(),
+            timeline: (0..last)
+                .map(|second| (at(&tally.seconds, second), at(&tally.bad_seconds, second)))
+                .collect(),
         }
     }
 }
@@ -196,7 +210,11 @@ impl Report {
     pub(super) fn new(plan: &Plan, figures: Figures) -> Self {
         Self {
             shape: plan.shape,
-            offering: if plan.rate.is_some() || plan.shape == Shape::Noisy { "open" } else { "closed" },
+            offering: if plan.rate.is_some() || plan.shape == Shape::Noisy {
+                "open"
+            } else {
+                "closed"
+            },
             measured: String::new(),
             tenants: plan.tenants,
             conversations: plan.conversations,
@@ -218,15 +236,27 @@ impl Report {
     /// Whether no turn was lost, repeated or answered with another turn's answer.
     pub(crate) fn is_sound(&self) -> bool {
         let sound = |figures: &Figures| {
-            let Checks { lost, mismatched, repeated, unmarked: _ } = figures.checks;
+            let Checks {
+                lost,
+                mismatched,
+                repeated,
+                unmarked: _,
+            } = figures.checks;
             lost + mismatched + repeated == 0
         };
-        sound(&self.figures) && self.noisy.as_ref().is_none_or(|noisy| sound(&noisy.alone) && sound(&noisy.flooder))
+        sound(&self.figures)
+            && self
+                .noisy
+                .as_ref()
+                .is_none_or(|noisy| sound(&noisy.alone) && sound(&noisy.flooder))
     }
 
     /// The heading of a table or a plot.
     pub(crate) fn title(&self) -> String {
-        let rate = self.rate.map_or_else(|| format!("{} loop", self.offering), |rate| format!("open loop at {rate} turns/s"));
+        let rate = self.rate.map_or_else(
+            || format!("{} loop", self.offering),
+            |rate| format!("open loop at {rate} turns/s"),
+        );
         format!(
             "{} · {} · {rate} · {} tenants · {} conversations · {} tools a turn",
             self.shape.name(),
@@ -243,38 +273,81 @@ impl Report {
         table += &self.figures.rows();
         let mut row = |name: &str, value: String| row(&mut table, name, &value);
         if let Some(idle) = &self.idle {
-            let bytes = |bytes: Option<f64>| bytes.map_or_else(|| "unavailable".to_owned(), |bytes| format!("{bytes:.0} bytes"));
+            let bytes = |bytes: Option<f64>| {
+                bytes.map_or_else(
+                    || "unavailable".to_owned(),
+                    |bytes| format!("{bytes:.0} bytes"),
+                )
+            };
             row("idle, each", bytes(idle.idle_bytes));
             row("asleep, each", bytes(idle.asleep_bytes));
         } else if let (Some(before), Some(after)) = (self.resident_before, self.resident_after) {
             let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
-            row("resident", format!("{:.1} MiB before, {:.1} MiB after", mib(before), mib(after)));
+            row(
+                "resident",
+                format!("{:.1} MiB before, {:.1} MiB after", mib(before), mib(after)),
+            );
         }
         if let Some(fan_out) = &self.fan_out {
-            if let Some(Quantiles { count, p50, max, .. }) = fan_out.wall_ms {
-                let model = fan_out.model_ms.map_or_else(String::new, |model| format!("; the model alone {model:.1} ms"));
-                row("fan-out", format!("{count} of {}: p50 {p50:.1}  max {max:.1} ms{model}", fan_out.subagents));
+            if let Some(Quantiles {
+                count, p50, max, ..
+            }) = fan_out.wall_ms
+            {
+                let model = fan_out.model_ms.map_or_else(String::new, |model| {
+                    format!("; the model alone {model:.1} ms")
+                });
+                row(
+                    "fan-out",
+                    format!(
+                        "{count} of {}: p50 {p50:.1}  max {max:.1} ms{model}",
+                        fan_out.subagents
+                    ),
+                );
             }
             if let Some(cpu) = fan_out.cpu_ms {
                 row("CPU per fan-out", format!("{cpu:.1} ms"));
             }
         }
         if let Some(long) = &self.long {
-            let figure = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.3}"));
+            let figure = |value: Option<f64>| {
+                value.map_or_else(|| "?".to_owned(), |value| format!("{value:.3}"))
+            };
             row(
                 &format!("first {} turns", long.turns_a_part),
-                format!("p50 {} ms, {} µs CPU", figure(long.first_p50_ms), figure(long.first_cpu_us)),
+                format!(
+                    "p50 {} ms, {} µs CPU",
+                    figure(long.first_p50_ms),
+                    figure(long.first_cpu_us)
+                ),
             );
             row(
                 &format!("last {} turns", long.turns_a_part),
-                format!("p50 {} ms, {} µs CPU", figure(long.last_p50_ms), figure(long.last_cpu_us)),
+                format!(
+                    "p50 {} ms, {} µs CPU",
+                    figure(long.last_p50_ms),
+                    figure(long.last_cpu_us)
+                ),
             );
         }
         if let Some(noisy) = &self.noisy {
-            let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "?".to_owned(), |ratio| format!("{ratio:.2}x"));
-            row("beside / alone", format!("p99 {}, served of offered {}", ratio(noisy.p99_ratio), ratio(noisy.served_ratio)));
+            let ratio = |ratio: Option<f64>| {
+                ratio.map_or_else(|| "?".to_owned(), |ratio| format!("{ratio:.2}x"))
+            };
+            row(
+                "beside / alone",
+                format!(
+                    "p99 {}, served of offered {}",
+                    ratio(noisy.p99_ratio),
+                    ratio(noisy.served_ratio)
+                ),
+            );
             let _ = write!(table, "\nthe others alone\n\n{}", noisy.alone.rows());
-            let _ = write!(table, "\nthe flood, {}x of another tenant\n\n{}", noisy.flood, noisy.flooder.rows());
+            let _ = write!(
+                table,
+                "\nthe flood, {}x of another tenant\n\n{}",
+                noisy.flood,
+                noisy.flooder.rows()
+            );
         }
         table
     }
@@ -297,15 +370,50 @@ impl Figures {
             (self.refused, "refused"),
             (self.unfinished, "unfinished"),
         ];
-        let turns: Vec<String> =
-            turns.iter().filter(|(n, what)| *n > 0 || *what == "served").map(|(n, what)| format!("{n} {what}")).collect();
-        row(&mut table, "turns", &format!("{} of {} offered in {:.1} s", turns.join(", "), self.offered, self.seconds));
-        row(&mut table, "turns/s", &format!("{:.1}", self.turns_per_second));
-        for (name, quantiles) in
-            [("latency", self.latency_ms), ("first text", self.first_text_ms), ("refusal", self.refusal_ms), ("cancel", self.cancel_ms)]
-        {
-            let Some(Quantiles { p50, p90, p99, p999, max, .. }) = quantiles else { continue };
-            row(&mut table, name, &format!("p50 {p50:.2}  p90 {p90:.2}  p99 {p99:.2}  p99.9 {p999:.2}  max {max:.2} ms"));
+        let turns: Vec<String> = turns
+            .iter()
+            .filter(|(n, what)| *n > 0 || *what == "served")
+            .map(|(n, what)| format!("{n} {what}"))
+            .collect();
+        row(
+            &mut table,
+            "turns",
+            &format!(
+                "{} of {} offered in {:.1} s",
+                turns.join(", "),
+                self.offered,
+                self.seconds
+            ),
+        );
+        row(
+            &mut table,
+            "turns/s",
+            &format!("{:.1}", self.turns_per_second),
+        );
+        for (name, quantiles) in [
+            ("latency", self.latency_ms),
+            ("first text", self.first_text_ms),
+            ("refusal", self.refusal_ms),
+            ("cancel", self.cancel_ms),
+        ] {
+            let Some(Quantiles {
+                p50,
+                p90,
+                p99,
+                p999,
+                max,
+                ..
+            }) = quantiles
+            else {
+                continue;
+            };
+            row(
+                &mut table,
+                name,
+                &format!(
+                    "p50 {p50:.2}  p90 {p90:.2}  p99 {p99:.2}  p99.9 {p999:.2}  max {max:.2} ms"
+                ),
+            );
         }
         let cpu = |cpu: f64| format!("{cpu:.1} µs");
         if let Some(own) = self.cpu_us_per_turn {
@@ -315,11 +423,28 @@ impl Figures {
             row(&mut table, "of the server", &cpu(server));
         }
         if let Some(fairness) = self.fairness {
-            row(&mut table, "fairness (Jain)", &format!("{fairness:.4} over {} tokens", self.tokens));
+            row(
+                &mut table,
+                "fairness (Jain)",
+                &format!("{fairness:.4} over {} tokens", self.tokens),
+            );
         }
-        let Checks { lost, mismatched, repeated, unmarked } = self.checks;
-        let unchecked = if unmarked > 0 { format!(", {unmarked} answers cannot be checked") } else { String::new() };
-        row(&mut table, "checks", &format!("{lost} lost, {mismatched} mismatched, {repeated} repeated{unchecked}"));
+        let Checks {
+            lost,
+            mismatched,
+            repeated,
+            unmarked,
+        } = self.checks;
+        let unchecked = if unmarked > 0 {
+            format!(", {unmarked} answers cannot be checked")
+        } else {
+            String::new()
+        };
+        row(
+            &mut table,
+            "checks",
+            &format!("{lost} lost, {mismatched} mismatched, {repeated} repeated{unchecked}"),
+        );
         for (code, n) in &self.errors {
             row(&mut table, "error", &format!("{n} {code}"));
         }

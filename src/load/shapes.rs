@@ -23,7 +23,11 @@ const AT_ONCE: usize = 256;
 ///
 /// # Errors
 /// [`LoadError`].
-pub(crate) async fn run(plan: &Plan, target: Target, progress: Arc<Progress>) -> Result<Report, LoadError> {
+pub(crate) async fn run(
+    plan: &Plan,
+    target: Target,
+    progress: Arc<Progress>,
+) -> Result<Report, LoadError> {
     let target = Arc::new(target);
     let before = resident(&target, plan);
     let mut report = match plan.shape {
@@ -47,20 +51,41 @@ fn resident(target: &Target, plan: &Plan) -> Option<u64> {
 }
 
 fn everyone(plan: &Plan) -> Crowd {
-    Crowd { name: "all", tenants: 0..plan.tenants, conversations: plan.conversations, rate: plan.rate }
+    Crowd {
+        name: "all",
+        tenants: 0..plan.tenants,
+        conversations: plan.conversations,
+        rate: plan.rate,
+    }
 }
 
-async fn turns(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
+async fn turns(
+    plan: &Plan,
+    target: &Arc<Target>,
+    progress: &Arc<Progress>,
+) -> Result<Report, LoadError> {
     let ran = phase(plan, target, progress, "turns", &[everyone(plan)]).await?;
     Ok(Report::new(plan, Figures::of(&ran, 0)))
 }
 
 /// Runs the same conversations for a tenth of their turns at a time. Only their length changes from
 /// the first tenth to the last.
-async fn long(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
+async fn long(
+    plan: &Plan,
+    target: &Arc<Target>,
+    progress: &Arc<Progress>,
+) -> Result<Report, LoadError> {
     const PARTS: usize = 10;
-    let part = Plan { turns: plan.turns.div_ceil(PARTS), duration: None, warm_up: Duration::ZERO, ..plan.clone() };
-    let crowd = [Crowd { rate: None, ..everyone(plan) }];
+    let part = Plan {
+        turns: plan.turns.div_ceil(PARTS),
+        duration: None,
+        warm_up: Duration::ZERO,
+        ..plan.clone()
+    };
+    let crowd = [Crowd {
+        rate: None,
+        ..everyone(plan)
+    }];
     let mut all = phase(&part, target, progress, "long", &crowd).await?;
     let first = Figures::of(&all, 0);
     let mut last = first.clone();
@@ -81,18 +106,38 @@ async fn long(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
     Ok(report)
 }
 
-async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
+async fn idle(
+    plan: &Plan,
+    target: &Arc<Target>,
+    progress: &Arc<Progress>,
+) -> Result<Report, LoadError> {
     // One warm-up turn, so that one-time costs are not attributed to conversations.
-    let warm = Turn { tenant: 0, conversation: format!("{}-warm", plan.run), id: u64::MAX, cancel: false };
+    let warm = Turn {
+        tenant: 0,
+        conversation: format!("{}-warm", plan.run),
+        id: u64::MAX,
+        cancel: false,
+    };
     target.turn(&warm).await;
     tokio::time::sleep(SETTLE).await;
     let before = resident(target, plan);
 
     let mut all: Option<Ran> = None;
     for made in (0..plan.conversations).step_by(AT_ONCE) {
-        let now = Plan { run: format!("{}-{made}", plan.run), turns: 1, duration: None, warm_up: Duration::ZERO, ..plan.clone() };
+        let now = Plan {
+            run: format!("{}-{made}", plan.run),
+            turns: 1,
+            duration: None,
+            warm_up: Duration::ZERO,
+            ..plan.clone()
+        };
         let conversations = (plan.conversations - made).min(AT_ONCE);
-        let crowd = Crowd { name: "one", tenants: 0..plan.tenants, conversations, rate: None };
+        let crowd = Crowd {
+            name: "one",
+            tenants: 0..plan.tenants,
+            conversations,
+            rate: None,
+        };
         let ran = phase(&now, target, progress, "idle", &[crowd]).await?;
         match &mut all {
             Some(all) => all.absorb(&ran),
@@ -117,20 +162,51 @@ async fn idle(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Re
         }
         Target::Remote(_) => None,
     };
-    let mut report = Report::new(plan, all.map(|all| Figures::of(&all, 0)).unwrap_or_default());
-    report.idle = Some(Idle { conversations: plan.conversations, idle_bytes, asleep_bytes });
+    let mut report = Report::new(
+        plan,
+        all.map(|all| Figures::of(&all, 0)).unwrap_or_default(),
+    );
+    report.idle = Some(Idle {
+        conversations: plan.conversations,
+        idle_bytes,
+        asleep_bytes,
+    });
     Ok(report)
 }
 
 /// Runs the quiet tenants alone, then beside one that floods.
-async fn noisy(plan: &Plan, target: &Arc<Target>, progress: &Arc<Progress>) -> Result<Report, LoadError> {
+async fn noisy(
+    plan: &Plan,
+    target: &Arc<Target>,
+    progress: &Arc<Progress>,
+) -> Result<Report, LoadError> {
     let others = plan.tenants.saturating_sub(1).max(1);
     // Without a rate the quiet tenants use half of what the model can serve.
-    let rate = plan.rate.or(plan.capacity().map(|turns| turns / 2.0)).unwrap_or(100.0);
+    let rate = plan
+        .rate
+        .or(plan.capacity().map(|turns| turns / 2.0))
+        .unwrap_or(100.0);
     let each = (plan.conversations / plan.tenants.max(1)).max(1);
-    let quiet = Crowd { name: "quiet", tenants: 1..others + 1, conversations: each * others, rate: Some(rate) };
-    let flood = Crowd { name: "flood", tenants: 0..1, conversations: each, rate: Some(rate / others as f64 * plan.flood) };
-    let alone = phase(plan, target, progress, "alone", std::slice::from_ref(&quiet)).await?;
+    let quiet = Crowd {
+        name: "quiet",
+        tenants: 1..others + 1,
+        conversations: each * others,
+        rate: Some(rate),
+    };
+    let flood = Crowd {
+        name: "flood",
+        tenants: 0..1,
+        conversations: each,
+        rate: Some(rate / others as f64 * plan.flood),
+    };
+    let alone = phase(
+        plan,
+        target,
+        progress,
+        "alone",
+        std::slice::from_ref(&quiet),
+    )
+    .await?;
     let beside = phase(plan, target, progress, "beside", &[quiet, flood]).await?;
     let quiet_alone = Figures::of(&alone, 0);
     let quiet_beside = Figures::of(&beside, 0);

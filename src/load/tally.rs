@@ -39,7 +39,11 @@ impl Latencies {
     }
 
     pub(super) fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(LATENCY_MAX_US).clamp(1, LATENCY_MAX_US));
+        self.0.saturating_record(
+            u64::try_from(latency.as_micros())
+                .unwrap_or(LATENCY_MAX_US)
+                .clamp(1, LATENCY_MAX_US),
+        );
     }
 
     fn ms(&self, quantile: f64) -> f64 {
@@ -181,8 +185,17 @@ impl Tally {
         if let Some(code) = code {
             *self.errors.entry(code).or_default() += 1;
         }
-        let second = usize::try_from(over.saturating_duration_since(from).as_secs()).unwrap_or(usize::MAX);
-        count(if well { &mut self.seconds } else { &mut self.bad_seconds }, second, 1);
+        let second =
+            usize::try_from(over.saturating_duration_since(from).as_secs()).unwrap_or(usize::MAX);
+        count(
+            if well {
+                &mut self.seconds
+            } else {
+                &mut self.bad_seconds
+            },
+            second,
+            1,
+        );
     }
 
     /// Adds a tally that began `later` than this one.
@@ -204,10 +217,19 @@ impl Tally {
         self.first_text.absorb(&other.first_text);
         self.refusal.absorb(&other.refusal);
         self.cancel.absorb(&other.cancel);
-        self.tokens.iter_mut().zip(&other.tokens).for_each(|(sum, more)| *sum += more);
+        self.tokens
+            .iter_mut()
+            .zip(&other.tokens)
+            .for_each(|(sum, more)| *sum += more);
         let later = usize::try_from(later.as_secs()).unwrap_or(usize::MAX);
-        for (mine, theirs) in [(&mut self.seconds, &other.seconds), (&mut self.bad_seconds, &other.bad_seconds)] {
-            theirs.iter().enumerate().for_each(|(second, n)| count(mine, later.saturating_add(second), *n));
+        for (mine, theirs) in [
+            (&mut self.seconds, &other.seconds),
+            (&mut self.bad_seconds, &other.bad_seconds),
+        ] {
+            theirs
+                .iter()
+                .enumerate()
+                .for_each(|(second, n)| count(mine, later.saturating_add(second), *n));
         }
     }
 
@@ -215,7 +237,8 @@ impl Tally {
     pub(super) fn take_unfinished(&mut self, span: Span) {
         self.offered += 1;
         self.unfinished += 1;
-        self.latency.record(span.over.saturating_duration_since(span.due));
+        self.latency
+            .record(span.over.saturating_duration_since(span.due));
         *self.errors.entry("unfinished".to_owned()).or_default() += 1;
     }
 
@@ -271,7 +294,11 @@ mod tests {
         let quantiles = latencies.quantiles().unwrap();
 
         assert_eq!(quantiles.count, 1001);
-        for (got, expected) in [(quantiles.p50, 501.0), (quantiles.p90, 901.0), (quantiles.p99, 991.0)] {
+        for (got, expected) in [
+            (quantiles.p50, 501.0),
+            (quantiles.p90, 901.0),
+            (quantiles.p99, 991.0),
+        ] {
             assert!((got - expected).abs() / expected < 0.002, "{quantiles:?}");
         }
         assert!(quantiles.max >= 3_600_000.0, "{quantiles:?}");
@@ -285,7 +312,12 @@ mod tests {
 
         let curve = latencies.curve();
 
-        assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1), "{curve:?}");
+        assert!(
+            curve
+                .windows(2)
+                .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1),
+            "{curve:?}"
+        );
         assert!((curve.last().unwrap().0 - 0.999).abs() < 1e-9);
     }
 
@@ -293,13 +325,22 @@ mod tests {
     fn latency_counts_from_the_moment_a_turn_was_due() {
         let mut tally = Tally::new(1).unwrap();
         let due = Instant::now();
-        let span = Span { due, over: due + Duration::from_secs(3) };
+        let span = Span {
+            due,
+            over: due + Duration::from_secs(3),
+        };
 
         tally.take(0, span, due, Seen::only(End::Well));
-        tally.take_unfinished(Span { due, over: due + Duration::from_secs(9) });
+        tally.take_unfinished(Span {
+            due,
+            over: due + Duration::from_secs(9),
+        });
 
         let quantiles = tally.latency.quantiles().unwrap();
-        assert!(quantiles.p50 >= 2_990.0 && quantiles.max >= 8_990.0, "{quantiles:?}");
+        assert!(
+            quantiles.p50 >= 2_990.0 && quantiles.max >= 8_990.0,
+            "{quantiles:?}"
+        );
         assert_eq!((tally.offered, tally.served, tally.unfinished), (2, 1, 1));
         assert_eq!(tally.seconds, [0, 0, 0, 1]);
     }
@@ -308,18 +349,54 @@ mod tests {
     fn each_end_is_counted_under_its_code() {
         let mut tally = Tally::new(2).unwrap();
         let now = Instant::now();
-        let span = Span { due: now, over: now };
-        let ends =
-            [End::Refused("overloaded".into()), End::Failed("provider_timeout".into()), End::Lost, End::Refused("overloaded".into())];
+        let span = Span {
+            due: now,
+            over: now,
+        };
+        let ends = [
+            End::Refused("overloaded".into()),
+            End::Failed("provider_timeout".into()),
+            End::Lost,
+            End::Refused("overloaded".into()),
+        ];
         for end in ends {
             tally.take(0, span, now, Seen::only(end));
         }
-        tally.take(1, span, now, Seen { tokens: 7, ..Seen::only(End::Interrupted) });
+        tally.take(
+            1,
+            span,
+            now,
+            Seen {
+                tokens: 7,
+                ..Seen::only(End::Interrupted)
+            },
+        );
         tally.take_unsent();
 
-        let errors: Vec<_> = tally.errors.iter().map(|(code, n)| (code.as_str(), *n)).collect();
-        assert_eq!(errors, [("generator_full", 1), ("lost", 1), ("overloaded", 2), ("provider_timeout", 1)]);
-        assert_eq!((tally.offered, tally.refused, tally.failed, tally.lost, tally.interrupted), (6, 3, 1, 1, 1));
+        let errors: Vec<_> = tally
+            .errors
+            .iter()
+            .map(|(code, n)| (code.as_str(), *n))
+            .collect();
+        assert_eq!(
+            errors,
+            [
+                ("generator_full", 1),
+                ("lost", 1),
+                ("overloaded", 2),
+                ("provider_timeout", 1)
+            ]
+        );
+        assert_eq!(
+            (
+                tally.offered,
+                tally.refused,
+                tally.failed,
+                tally.lost,
+                tally.interrupted
+            ),
+            (6, 3, 1, 1, 1)
+        );
         assert_eq!(tally.tokens, [0, 7]);
     }
 }

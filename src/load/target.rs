@@ -46,8 +46,13 @@ pub(crate) async fn host(
         tenant_turns_max: usual.tenant_turns_max.max(plan.subagents),
         ..usual
     };
-    let tool = LoadTool { fault_rate: plan.fault_rate, seed: plan.seed };
-    let mut builder = Host::builder().shared_provider(provider.unwrap_or_else(|| Arc::new(model::model(plan)))).limits(limits);
+    let tool = LoadTool {
+        fault_rate: plan.fault_rate,
+        seed: plan.seed,
+    };
+    let mut builder = Host::builder()
+        .shared_provider(provider.unwrap_or_else(|| Arc::new(model::model(plan))))
+        .limits(limits);
     if plan.tools_per_turn > 0 {
         builder = builder.tools([erased(tool)]);
     }
@@ -84,7 +89,9 @@ pub(super) fn tenant(number: usize) -> String {
 }
 
 async fn in_process(host: &Host, turn: &Turn) -> Seen {
-    let conversation = host.tenant(tenant(turn.tenant)).conversation(turn.conversation.as_str());
+    let conversation = host
+        .tenant(tenant(turn.tenant))
+        .conversation(turn.conversation.as_str());
     let mut reply = match conversation.send(turn.prompt()).await {
         Ok(reply) => reply,
         Err(error) => return Seen::only(End::Refused(error.code().to_owned())),

@@ -36,16 +36,25 @@ impl TypedTool for LoadTool {
     const DESCRIPTION: &'static str = "Does nothing and returns 200 bytes.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Nothing).timeout(TIMEOUT)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Nothing)
+            .timeout(TIMEOUT)
     }
 
     async fn call(&self, args: Args, _: ToolContext) -> Result<String, ToolError> {
-        let id = args.argument.bytes().fold(0u64, |hash, byte| splitmix64(hash ^ u64::from(byte)));
+        let id = args
+            .argument
+            .bytes()
+            .fold(0u64, |hash, byte| splitmix64(hash ^ u64::from(byte)));
         if self.fault_rate > 0.0 && chance(self.seed, id) < self.fault_rate {
             if id & 1 == 0 {
                 return std::future::pending().await;
             }
-            #[allow(clippy::panic, reason = "a load run asks for it: a tool that panics is one of its faults")]
+            #[allow(
+                clippy::panic,
+                reason = "a load run asks for it: a tool that panics is one of its faults"
+            )]
             {
                 panic!("{PANIC}");
             }

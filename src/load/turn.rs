@@ -30,7 +30,10 @@ impl Turn {
     pub(super) fn prompt(&self) -> String {
         let mut prompt = self.mark();
         prompt.push(' ');
-        prompt.extend(std::iter::repeat_n('p', PROMPT_BYTES.saturating_sub(prompt.len())));
+        prompt.extend(std::iter::repeat_n(
+            'p',
+            PROMPT_BYTES.saturating_sub(prompt.len()),
+        ));
         prompt
     }
 }
@@ -76,7 +79,15 @@ pub(super) struct Seen {
 impl Seen {
     /// A turn that ended before any event.
     pub(super) fn only(end: End) -> Self {
-        Self { end, first_text: None, cancelled_in: None, tokens: 0, repeated: 0, mismatched: false, unmarked: false }
+        Self {
+            end,
+            first_text: None,
+            cancelled_in: None,
+            tokens: 0,
+            repeated: 0,
+            mismatched: false,
+            unmarked: false,
+        }
     }
 }
 
@@ -101,7 +112,13 @@ pub(super) struct RoundOver<'a> {
 
 impl Watch {
     pub(super) fn new(turn: &Turn) -> Self {
-        Self { mark: turn.mark(), cancel: turn.cancel, interrupted_at: None, last: None, seen: Seen::only(End::Lost) }
+        Self {
+            mark: turn.mark(),
+            cancel: turn.cancel,
+            interrupted_at: None,
+            last: None,
+            seen: Seen::only(End::Lost),
+        }
     }
 
     /// Checks the order of an event by its id.
@@ -144,7 +161,9 @@ impl Watch {
             other => End::Failed(other.to_owned()),
         };
         // The mark of an interrupted turn may have arrived in part.
-        self.seen.mismatched = marked && self.seen.end == End::Well && over.text.split(' ').next() != Some(self.mark.as_str());
+        self.seen.mismatched = marked
+            && self.seen.end == End::Well
+            && over.text.split(' ').next() != Some(self.mark.as_str());
     }
 
     /// Records an error that ended the turn.
@@ -173,22 +192,38 @@ mod tests {
     use super::*;
 
     fn turn(cancel: bool) -> Turn {
-        Turn { tenant: 0, conversation: "c".into(), id: 0xa7, cancel }
+        Turn {
+            tenant: 0,
+            conversation: "c".into(),
+            id: 0xa7,
+            cancel,
+        }
     }
 
     fn over(text: &str) -> RoundOver<'_> {
-        RoundOver { stop_reason: "end_turn", error: None, text, tokens: 3 }
+        RoundOver {
+            stop_reason: "end_turn",
+            error: None,
+            text,
+            tokens: 3,
+        }
     }
 
     #[test]
     fn an_answer_to_another_prompt_is_seen() {
-        for (text, mismatched, unmarked) in
-            [("load-00000000000000a7 word", false, false), ("load-00000000000000a8 word", true, false), ("hello", false, true)]
-        {
+        for (text, mismatched, unmarked) in [
+            ("load-00000000000000a7 word", false, false),
+            ("load-00000000000000a8 word", true, false),
+            ("hello", false, true),
+        ] {
             let mut watch = Watch::new(&turn(false));
             watch.over(&over(text));
             let seen = watch.seen();
-            assert_eq!((seen.end, seen.mismatched, seen.unmarked), (End::Well, mismatched, unmarked), "{text}");
+            assert_eq!(
+                (seen.end, seen.mismatched, seen.unmarked),
+                (End::Well, mismatched, unmarked),
+                "{text}"
+            );
         }
     }
 
@@ -214,6 +249,9 @@ mod tests {
     #[test]
     fn a_prompt_has_its_length_and_its_mark() {
         let prompt = turn(false).prompt();
-        assert_eq!((prompt.len(), prompt.split(' ').next()), (PROMPT_BYTES, Some("load-00000000000000a7")));
+        assert_eq!(
+            (prompt.len(), prompt.split(' ').next()),
+            (PROMPT_BYTES, Some("load-00000000000000a7"))
+        );
     }
 }

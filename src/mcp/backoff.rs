@@ -23,14 +23,22 @@ impl Backoff {
     /// Records a failure at `now`. `held` is how long the connection lasted; zero if it was never
     /// established.
     pub(super) fn failed(&mut self, now: Duration, held: Duration) {
-        self.failures = if held >= GOOD { 1 } else { self.failures.saturating_add(1) };
-        let pause = FIRST.saturating_mul(2_u32.saturating_pow(self.failures - 1)).min(LONGEST);
+        self.failures = if held >= GOOD {
+            1
+        } else {
+            self.failures.saturating_add(1)
+        };
+        let pause = FIRST
+            .saturating_mul(2_u32.saturating_pow(self.failures - 1))
+            .min(LONGEST);
         self.until = now + pause;
     }
 
     /// Remaining delay before the next start; `None` if the server may be started now.
     pub(super) fn wait(&self, now: Duration) -> Option<Duration> {
-        (self.failures > 0).then(|| self.until.saturating_sub(now)).filter(|left| !left.is_zero())
+        (self.failures > 0)
+            .then(|| self.until.saturating_sub(now))
+            .filter(|left| !left.is_zero())
     }
 }
 
@@ -57,7 +65,12 @@ mod tests {
             assert_eq!(backoff.wait(now), None);
         }
 
-        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000]);
+        assert_eq!(
+            pauses,
+            [
+                500, 1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000
+            ]
+        );
     }
 
     #[test]
@@ -74,7 +87,10 @@ mod tests {
 
     #[test]
     fn no_number_of_failures_overflows() {
-        let mut backoff = Backoff { failures: u32::MAX, until: ms(0) };
+        let mut backoff = Backoff {
+            failures: u32::MAX,
+            until: ms(0),
+        };
 
         backoff.failed(ms(5), ms(0));
 

@@ -98,7 +98,9 @@ pub enum McpTransport {
 
 /// Variables of the host's environment that every server process gets: those needed to find
 /// programs and caches. None holds a key.
-pub const PLAIN_ENVIRONMENT: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"];
+pub const PLAIN_ENVIRONMENT: &[&str] = &[
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ",
+];
 
 /// Whether a server's annotations (`readOnlyHint`, `idempotentHint`) are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -144,7 +146,9 @@ impl Template {
 
     /// Whether the text contains a placeholder.
     pub fn has_variable(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, Part::Name(_)))
+        self.parts()
+            .iter()
+            .any(|part| matches!(part, Part::Name(_)))
     }
 
     fn parts(&self) -> Vec<Part<'_>> {
@@ -188,21 +192,40 @@ enum Part<'t> {
 }
 
 fn is_variable(name: &str) -> bool {
-    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let letters = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     (1..=128).contains(&name.len()) && letters && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
 impl McpServerConfig {
     /// A stdio server with default limits and no trust.
-    pub fn stdio(name: impl Into<String>, command: impl Into<String>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn stdio(
+        name: impl Into<String>,
+        command: impl Into<String>,
+        args: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        let transport = McpTransport::Stdio { command: command.into(), args, env: BTreeMap::new(), env_from: BTreeSet::new(), cwd: None };
+        let transport = McpTransport::Stdio {
+            command: command.into(),
+            args,
+            env: BTreeMap::new(),
+            env_from: BTreeSet::new(),
+            cwd: None,
+        };
         Self::over(name.into(), transport)
     }
 
     /// An HTTP server with default limits and no trust.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> Self {
-        Self::over(name.into(), McpTransport::Http { url: url.into(), headers: BTreeMap::new(), allow_private: false })
+        Self::over(
+            name.into(),
+            McpTransport::Http {
+                url: url.into(),
+                headers: BTreeMap::new(),
+                allow_private: false,
+            },
+        )
     }
 
     fn over(name: String, transport: McpTransport) -> Self {
@@ -231,11 +254,33 @@ impl McpServerConfig {
             McpTransport::Http { headers, .. } => (headers, &nothing),
         };
         let is_key = |(name, value): &(&String, &Template)| {
-            speaks_of_keys(name) || value.parts().iter().any(|part| matches!(part, Part::Name(name) if speaks_of_keys(name)))
+            speaks_of_keys(name)
+                || value
+                    .parts()
+                    .iter()
+                    .any(|part| matches!(part, Part::Name(name) if speaks_of_keys(name)))
         };
-        let given = values.iter().filter(is_key).filter_map(|(_, value)| value.expand(&variable).ok());
-        let passed = from.iter().filter(|name| speaks_of_keys(name)).filter_map(|name| variable(name));
-        given.chain(passed).flat_map(|value| [value.split_whitespace().last().unwrap_or_default().to_owned(), value]).collect()
+        let given = values
+            .iter()
+            .filter(is_key)
+            .filter_map(|(_, value)| value.expand(&variable).ok());
+        let passed = from
+            .iter()
+            .filter(|name| speaks_of_keys(name))
+            .filter_map(|name| variable(name));
+        given
+            .chain(passed)
+            .flat_map(|value| {
+                [
+                    value
+                        .split_whitespace()
+                        .last()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    value,
+                ]
+            })
+            .collect()
     }
 }
 
@@ -296,8 +341,18 @@ pub const MCP_KEYS: &[&str] = &[
 ///
 /// # Errors
 /// The first invalid entry.
-pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: McpDialect) -> Result<Option<McpServerConfig>, McpProblem> {
-    let mut seen = Seen { command: None, url: None, only_stdio: None, only_http: None };
+pub fn read_server(
+    entries: &[McpEntry],
+    line: usize,
+    folder: &Path,
+    dialect: McpDialect,
+) -> Result<Option<McpServerConfig>, McpProblem> {
+    let mut seen = Seen {
+        command: None,
+        url: None,
+        only_stdio: None,
+        only_http: None,
+    };
     let mut server = McpServerConfig::stdio("", "", [""; 0]);
     let mut args = Vec::new();
     let mut env = BTreeMap::new();
@@ -306,7 +361,11 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
     let mut headers = BTreeMap::new();
     let mut allow_private = false;
     for entry in entries {
-        let wrong = |problem: String| McpProblem { line: entry.line, key: entry.key.clone(), problem };
+        let wrong = |problem: String| McpProblem {
+            line: entry.line,
+            key: entry.key.clone(),
+            problem,
+        };
         let value = &entry.value;
         match entry.key.as_str() {
             "name" => {
@@ -318,23 +377,40 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             "command" => seen.command = Some(text(value).map_err(wrong)?),
             "args" => (args, seen.only_stdio) = (texts(value).map_err(wrong)?, Some(entry)),
             "env" => {
-                (env, seen.only_stdio) = (templates(value, is_variable, "a variable").map_err(wrong)?, Some(entry));
+                (env, seen.only_stdio) = (
+                    templates(value, is_variable, "a variable").map_err(wrong)?,
+                    Some(entry),
+                );
                 no_keys(&env, dialect).map_err(wrong)?;
             }
             "env_from" => {
-                (env_from, seen.only_stdio) = (texts(value).map_err(wrong)?.into_iter().collect(), Some(entry));
+                (env_from, seen.only_stdio) = (
+                    texts(value).map_err(wrong)?.into_iter().collect(),
+                    Some(entry),
+                );
                 if env_from.iter().any(|name: &String| !is_variable(name)) {
                     // The value is not quoted: a common mistake is to write the secret itself here.
-                    return Err(wrong("must be a list of names of environment variables, not of their values".to_owned()));
+                    return Err(wrong(
+                        "must be a list of names of environment variables, not of their values"
+                            .to_owned(),
+                    ));
                 }
             }
-            "cwd" => (cwd, seen.only_stdio) = (Some(folder.join(text(value).map_err(wrong)?)), Some(entry)),
+            "cwd" => {
+                (cwd, seen.only_stdio) =
+                    (Some(folder.join(text(value).map_err(wrong)?)), Some(entry))
+            }
             "url" | "serverUrl" => seen.url = Some(address(value).map_err(wrong)?),
             "headers" => {
-                (headers, seen.only_http) = (templates(value, is_header, "a header").map_err(wrong)?, Some(entry));
+                (headers, seen.only_http) = (
+                    templates(value, is_header, "a header").map_err(wrong)?,
+                    Some(entry),
+                );
                 no_keys(&headers, dialect).map_err(wrong)?;
             }
-            "allow_private" => (allow_private, seen.only_http) = (flag(value).map_err(wrong)?, Some(entry)),
+            "allow_private" => {
+                (allow_private, seen.only_http) = (flag(value).map_err(wrong)?, Some(entry))
+            }
             "timeout_ms" | "timeout" => server.timeout = wait(value, WAIT_MS_MAX).map_err(wrong)?,
             "start_timeout_ms" => server.start_timeout = wait(value, WAIT_MS_MAX).map_err(wrong)?,
             "probe_ms" => server.probe = wait(value, PROBE_MS_MAX).map_err(wrong)?,
@@ -348,8 +424,12 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             }
             "tools" => server.tools = Some(texts(value).map_err(wrong)?.into_iter().collect()),
             "tools_max" => {
-                let count = value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| (1..=TOOLS_MAX).contains(count));
-                server.tools_max = count.ok_or_else(|| wrong(format!("must be 1 to {TOOLS_MAX} tools")))?;
+                let count = value
+                    .as_u64()
+                    .and_then(|count| usize::try_from(count).ok())
+                    .filter(|count| (1..=TOOLS_MAX).contains(count));
+                server.tools_max =
+                    count.ok_or_else(|| wrong(format!("must be 1 to {TOOLS_MAX} tools")))?;
             }
             "sandbox" => {
                 if flag(value).map_err(wrong)? {
@@ -363,7 +443,15 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             }
             "type" | "transport" if dialect == McpDialect::Json => {
                 let kind = text(value).map_err(wrong)?;
-                if !["stdio", "http", "streamable-http", "streamableHttp", "streamable_http"].contains(&kind.as_str()) {
+                if ![
+                    "stdio",
+                    "http",
+                    "streamable-http",
+                    "streamableHttp",
+                    "streamable_http",
+                ]
+                .contains(&kind.as_str())
+                {
                     return Err(wrong(
                         "must be `stdio` or `http` (streamable HTTP); the older `sse` transport is not supported".to_owned(),
                     ));
@@ -373,20 +461,38 @@ pub fn read_server(entries: &[McpEntry], line: usize, folder: &Path, dialect: Mc
             other => return Err(wrong(format!("is not a known key{}", near(other)))),
         }
     }
-    let missing = |problem: &str| McpProblem { line, key: String::new(), problem: problem.to_owned() };
+    let missing = |problem: &str| McpProblem {
+        line,
+        key: String::new(),
+        problem: problem.to_owned(),
+    };
     if server.name.is_empty() {
         return Err(missing("a server needs a `name`"));
     }
     server.transport = match (seen.command, seen.url) {
         (Some(_), Some(_)) => return Err(missing("a server has a `command` or a `url`, not both")),
-        (None, None) => return Err(missing("a server needs a `command` to start or a `url` to reach")),
+        (None, None) => {
+            return Err(missing(
+                "a server needs a `command` to start or a `url` to reach",
+            ));
+        }
         (Some(command), None) => {
             misplaced(seen.only_http, "url")?;
-            McpTransport::Stdio { command, args, env, env_from, cwd }
+            McpTransport::Stdio {
+                command,
+                args,
+                env,
+                env_from,
+                cwd,
+            }
         }
         (None, Some(url)) => {
             misplaced(seen.only_stdio, "command")?;
-            McpTransport::Http { url, headers, allow_private }
+            McpTransport::Http {
+                url,
+                headers,
+                allow_private,
+            }
         }
     };
     Ok(Some(server))
@@ -401,15 +507,22 @@ struct Seen<'e> {
 
 fn misplaced(entry: Option<&McpEntry>, wants: &str) -> Result<(), McpProblem> {
     entry.map_or(Ok(()), |entry| {
-        Err(McpProblem { line: entry.line, key: entry.key.clone(), problem: format!("needs `{wants}`, which is missing") })
+        Err(McpProblem {
+            line: entry.line,
+            key: entry.key.clone(),
+            problem: format!("needs `{wants}`, which is missing"),
+        })
     })
 }
 
 /// Suggests the closest key.
 fn near(given: &str) -> String {
     let given = given.to_ascii_lowercase().replace('-', "_");
-    let close =
-        MCP_KEYS.iter().find(|key| key.replace('_', "") == given.replace('_', "") || key.starts_with(&given) || given.starts_with(**key));
+    let close = MCP_KEYS.iter().find(|key| {
+        key.replace('_', "") == given.replace('_', "")
+            || key.starts_with(&given)
+            || given.starts_with(**key)
+    });
     match close {
         Some(key) => format!("; did you mean `{key}`?"),
         None => format!("; known: {}", MCP_KEYS.join(", ")),
@@ -432,11 +545,22 @@ fn texts(value: &Value) -> Result<Vec<String>, String> {
         return Err(format!("contains more than {ITEMS_MAX} strings"));
     }
     // An empty string is a valid argument.
-    items.iter().map(|item| if item.as_str() == Some("") { Ok(String::new()) } else { text(item) }).collect()
+    items
+        .iter()
+        .map(|item| {
+            if item.as_str() == Some("") {
+                Ok(String::new())
+            } else {
+                text(item)
+            }
+        })
+        .collect()
 }
 
 fn flag(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| "must be true or false".to_owned())
+    value
+        .as_bool()
+        .ok_or_else(|| "must be true or false".to_owned())
 }
 
 fn wait(value: &Value, max: u64) -> Result<Duration, String> {
@@ -446,14 +570,25 @@ fn wait(value: &Value, max: u64) -> Result<Duration, String> {
     }
 }
 
-fn templates(value: &Value, is_name: fn(&str) -> bool, what: &str) -> Result<BTreeMap<String, Template>, String> {
-    let fields = value.as_object().ok_or_else(|| format!("must be a table that maps the name of {what} to a string"))?;
+fn templates(
+    value: &Value,
+    is_name: fn(&str) -> bool,
+    what: &str,
+) -> Result<BTreeMap<String, Template>, String> {
+    let fields = value
+        .as_object()
+        .ok_or_else(|| format!("must be a table that maps the name of {what} to a string"))?;
     if fields.len() > ITEMS_MAX {
         return Err(format!("contains more than {ITEMS_MAX} entries"));
     }
     let one = |(name, value): (&String, &Value)| match value.as_str() {
-        _ if !is_name(name) => Err(format!("contains `{}`, which is not a valid name of {what}", visible_line(name, 60))),
-        Some(text) if text.contains(['\0', '\r', '\n']) => Err(format!("contains a line break or a NUL byte in `{name}`")),
+        _ if !is_name(name) => Err(format!(
+            "contains `{}`, which is not a valid name of {what}",
+            visible_line(name, 60)
+        )),
+        Some(text) if text.contains(['\0', '\r', '\n']) => {
+            Err(format!("contains a line break or a NUL byte in `{name}`"))
+        }
         Some(text) => Ok((name.clone(), Template::new(text))),
         None => Err(format!("must have a string in `{name}`")),
     };
@@ -461,19 +596,34 @@ fn templates(value: &Value, is_name: fn(&str) -> bool, what: &str) -> Result<BTr
 }
 
 fn is_header(name: &str) -> bool {
-    let token = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+    let token = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
     (1..=128).contains(&name.len()) && token
 }
 
 /// Whether the name of a header or variable suggests that its value is a secret.
 fn speaks_of_keys(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["authorization", "cookie", "key", "token", "secret", "password", "passwd", "credentials"].iter().any(|word| name.ends_with(word))
+    [
+        "authorization",
+        "cookie",
+        "key",
+        "token",
+        "secret",
+        "password",
+        "passwd",
+        "credentials",
+    ]
+    .iter()
+    .any(|word| name.ends_with(word))
 }
 
 /// Refuses literal secrets in `callboard.toml`.
 fn no_keys(values: &BTreeMap<String, Template>, dialect: McpDialect) -> Result<(), String> {
-    let key = values.iter().find(|(name, value)| dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable());
+    let key = values.iter().find(|(name, value)| {
+        dialect == McpDialect::Toml && speaks_of_keys(name) && !value.has_variable()
+    });
     key.map_or(Ok(()), |(name, _)| {
         Err(format!(
             "contains a secret in `{name}`: secrets are not allowed in this file; write `${{NAME}}` to use an environment variable"
@@ -483,7 +633,9 @@ fn no_keys(values: &BTreeMap<String, Template>, dialect: McpDialect) -> Result<(
 
 fn address(value: &Value) -> Result<String, String> {
     let given = text(value)?;
-    let Ok(url) = url::Url::parse(&given) else { return Err("must be a URL".to_owned()) };
+    let Ok(url) = url::Url::parse(&given) else {
+        return Err("must be a URL".to_owned());
+    };
     if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
         Err("must start with `http://` or `https://` and name a host".to_owned())
     } else if !url.username().is_empty() || url.password().is_some() {
@@ -503,8 +655,16 @@ mod tests {
     use super::*;
 
     fn read(value: Value, dialect: McpDialect) -> Result<Option<McpServerConfig>, String> {
-        let entries: Vec<McpEntry> =
-            value.as_object().unwrap().iter().map(|(key, value)| McpEntry { key: key.clone(), line: 7, value: value.clone() }).collect();
+        let entries: Vec<McpEntry> = value
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| McpEntry {
+                key: key.clone(),
+                line: 7,
+                value: value.clone(),
+            })
+            .collect();
         read_server(&entries, 3, Path::new("conf"), dialect)
             .map_err(|problem| format!("{}: {}: {}", problem.line, problem.key, problem.problem))
     }
@@ -521,13 +681,49 @@ mod tests {
         );
 
         let server = server.unwrap().unwrap();
-        let McpTransport::Stdio { command, args, env, env_from, cwd } = server.transport else { panic!("not a stdio server") };
-        assert_eq!((command.as_str(), args), ("npx", vec!["-y".to_owned(), "server".to_owned(), String::new()]));
+        let McpTransport::Stdio {
+            command,
+            args,
+            env,
+            env_from,
+            cwd,
+        } = server.transport
+        else {
+            panic!("not a stdio server")
+        };
+        assert_eq!(
+            (command.as_str(), args),
+            (
+                "npx",
+                vec!["-y".to_owned(), "server".to_owned(), String::new()]
+            )
+        );
         assert_eq!(cwd, Some("conf/work".into()));
         assert_eq!(env_from, BTreeSet::from(["HTTPS_PROXY".to_owned()]));
-        assert_eq!(env.get("B").unwrap().expand(|name| Some(format!("<{name}>"))), Ok("x<TOKEN>".to_owned()));
-        assert_eq!([server.timeout, server.start_timeout, server.probe, server.idle].map(|wait| wait.as_millis()), [5000, 6000, 700, 8000]);
-        assert_eq!((server.trust, server.tools.map(|tools| tools.len()), server.tools_max), (Trust::Annotations, Some(2), 9));
+        assert_eq!(
+            env.get("B")
+                .unwrap()
+                .expand(|name| Some(format!("<{name}>"))),
+            Ok("x<TOKEN>".to_owned())
+        );
+        assert_eq!(
+            [
+                server.timeout,
+                server.start_timeout,
+                server.probe,
+                server.idle
+            ]
+            .map(|wait| wait.as_millis()),
+            [5000, 6000, 700, 8000]
+        );
+        assert_eq!(
+            (
+                server.trust,
+                server.tools.map(|tools| tools.len()),
+                server.tools_max
+            ),
+            (Trust::Annotations, Some(2), 9)
+        );
     }
 
     #[test]
@@ -536,8 +732,14 @@ mod tests {
         let http = json!({"name": "a", "url": "https://x/", "headers": {"Authorization": "Bearer ${WIKI}", "X-Team": "${TEAM}", "X-A": "${B_TOKEN}"}});
         let stdio = json!({"name": "a", "command": "x", "env": {"TZ": "${TZ}", "API_KEY": "abc"}, "env_from": ["LANG", "C_SECRET"]});
 
-        let http = read(http, McpDialect::Json).unwrap().unwrap().keys(variable);
-        let stdio = read(stdio, McpDialect::Json).unwrap().unwrap().keys(variable);
+        let http = read(http, McpDialect::Json)
+            .unwrap()
+            .unwrap()
+            .keys(variable);
+        let stdio = read(stdio, McpDialect::Json)
+            .unwrap()
+            .unwrap()
+            .keys(variable);
 
         assert_eq!(http, ["<WIKI>", "Bearer <WIKI>", "<B_TOKEN>", "<B_TOKEN>"]);
         assert_eq!(stdio, ["abc", "abc", "<C_SECRET>", "<C_SECRET>"]);
@@ -548,30 +750,80 @@ mod tests {
         let toml = |value| read(value, McpDialect::Toml).unwrap_err();
         let with = |key: &str, value: Value| {
             let mut server = json!({"name": "a", "command": "x"});
-            server.as_object_mut().unwrap().insert(key.to_owned(), value);
+            server
+                .as_object_mut()
+                .unwrap()
+                .insert(key.to_owned(), value);
             toml(server)
         };
-        assert_eq!(toml(json!({"command": "x"})), "3: : a server needs a `name`");
-        assert_eq!(toml(json!({"name": "a"})), "3: : a server needs a `command` to start or a `url` to reach");
-        assert_eq!(toml(json!({"name": "a__b", "command": "x"})).split(" must").next(), Some("7: name:"));
-        assert_eq!(with("timeout_ms", json!(0)), "7: timeout_ms: must be 1 to 3600000 milliseconds");
-        assert_eq!(with("probe_ms", json!("1")), "7: probe_ms: must be 1 to 9000 milliseconds");
-        assert_eq!(with("tools_max", json!(0)), "7: tools_max: must be 1 to 1024 tools");
-        assert_eq!(with("arg", json!([])), "7: arg: is not a known key; did you mean `args`?");
-        assert_eq!(with("timeoutms", json!(1)), "7: timeoutms: is not a known key; did you mean `timeout_ms`?");
-        assert_eq!(with("headers", json!({})), "7: headers: needs `url`, which is missing");
-        assert_eq!(with("url", json!("http://x/")), "3: : a server has a `command` or a `url`, not both");
+        assert_eq!(
+            toml(json!({"command": "x"})),
+            "3: : a server needs a `name`"
+        );
+        assert_eq!(
+            toml(json!({"name": "a"})),
+            "3: : a server needs a `command` to start or a `url` to reach"
+        );
+        assert_eq!(
+            toml(json!({"name": "a__b", "command": "x"}))
+                .split(" must")
+                .next(),
+            Some("7: name:")
+        );
+        assert_eq!(
+            with("timeout_ms", json!(0)),
+            "7: timeout_ms: must be 1 to 3600000 milliseconds"
+        );
+        assert_eq!(
+            with("probe_ms", json!("1")),
+            "7: probe_ms: must be 1 to 9000 milliseconds"
+        );
+        assert_eq!(
+            with("tools_max", json!(0)),
+            "7: tools_max: must be 1 to 1024 tools"
+        );
+        assert_eq!(
+            with("arg", json!([])),
+            "7: arg: is not a known key; did you mean `args`?"
+        );
+        assert_eq!(
+            with("timeoutms", json!(1)),
+            "7: timeoutms: is not a known key; did you mean `timeout_ms`?"
+        );
+        assert_eq!(
+            with("headers", json!({})),
+            "7: headers: needs `url`, which is missing"
+        );
+        assert_eq!(
+            with("url", json!("http://x/")),
+            "3: : a server has a `command` or a `url`, not both"
+        );
         assert!(with("sandbox", json!(true)).contains("cannot be true"));
         assert!(with("trust", json!("all")).contains("`none` or `annotations`"));
         assert!(!with("env_from", json!(["sk-not-a-real-key"])).contains("sk-"));
-        let http = |headers: Value| read(json!({"name": "a", "url": "https://x/mcp", "headers": headers}), McpDialect::Toml);
+        let http = |headers: Value| {
+            read(
+                json!({"name": "a", "url": "https://x/mcp", "headers": headers}),
+                McpDialect::Toml,
+            )
+        };
         assert!(
-            http(json!({"Authorization": "Bearer not-real"})).is_err_and(|error| error.contains("${NAME}") && !error.contains("not-real"))
+            http(json!({"Authorization": "Bearer not-real"}))
+                .is_err_and(|error| error.contains("${NAME}") && !error.contains("not-real"))
         );
         assert!(http(json!({"Authorization": "Bearer ${TOKEN}", "X-Team": "red"})).is_ok());
-        for url in ["ftp://x", "http://", "http://u:not-real@x/", "nonsense", "http://x/#a"] {
+        for url in [
+            "ftp://x",
+            "http://",
+            "http://u:not-real@x/",
+            "nonsense",
+            "http://x/#a",
+        ] {
             let error = toml(json!({"name": "a", "url": url}));
-            assert!(error.starts_with("7: url: must") && !error.contains("not-real"), "{error}");
+            assert!(
+                error.starts_with("7: url: must") && !error.contains("not-real"),
+                "{error}"
+            );
         }
     }
 
@@ -579,8 +831,15 @@ mod tests {
     fn files_of_other_programs_are_read_as_they_are() {
         let json = |value| read(value, McpDialect::Json);
 
-        assert!(json(json!({"name": "a", "type": "stdio", "command": "x", "autoApprove": ["y"]})).unwrap().is_some());
-        assert_eq!(json(json!({"name": "a", "command": "x", "disabled": true})), Ok(None));
+        assert!(
+            json(json!({"name": "a", "type": "stdio", "command": "x", "autoApprove": ["y"]}))
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(
+            json(json!({"name": "a", "command": "x", "disabled": true})),
+            Ok(None)
+        );
         assert!(
             json(json!({"name": "a", "type": "sse", "url": "https://x/sse"}))
                 .is_err_and(|error| error.contains("`sse` transport is not supported"))
@@ -589,11 +848,15 @@ mod tests {
 
     #[test]
     fn a_template_takes_variables_and_hides_the_rest() {
-        let of = |text: &str| Template::new(text).expand(|name| (name == "A").then(|| "1".to_owned()));
+        let of =
+            |text: &str| Template::new(text).expand(|name| (name == "A").then(|| "1".to_owned()));
 
         assert_eq!(of("x${A}y${A}"), Ok("x1y1".to_owned()));
         assert_eq!(of("${B}"), Err("B".to_owned()));
         assert_eq!(of("$A ${} ${a b} ${"), Ok("$A ${} ${a b} ${".to_owned()));
-        assert_eq!(format!("{:?}", Template::new("Bearer ${A} not-real")), "[hidden]${A}[hidden]");
+        assert_eq!(
+            format!("{:?}", Template::new("Bearer ${A} not-real")),
+            "[hidden]${A}[hidden]"
+        );
     }
 }

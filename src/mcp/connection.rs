@@ -19,12 +19,13 @@ use callboard_actors::{
 };
 use rmcp::{
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode, ErrorData, Implementation,
-        ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
+        ErrorCode, ErrorData, Implementation, ListToolsRequest, PaginatedRequestParams,
+        ProtocolVersion, ServerResult,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RequestHandle, RoleClient,
-        RunningService, ServiceError,
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer,
+        PeerRequestOptions, RequestHandle, RoleClient, RunningService, ServiceError,
     },
     transport::{
         StreamableHttpClientTransport, Transport, common::client_side_sse::ExponentialBackoff,
@@ -116,7 +117,8 @@ fn modern() -> Vec<ProtocolVersion> {
 /// elicitation.
 fn ourselves() -> ClientConfig {
     let us = Implementation::new("callboard", env!("CARGO_PKG_VERSION"));
-    ClientConfig::new(ClientCapabilities::default(), us).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    ClientConfig::new(ClientCapabilities::default(), us)
+        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
 }
 
 /// Templates with their variables substituted. The values may be secrets, so `masker` knows them.
@@ -125,7 +127,11 @@ struct Expanded {
     masker: Arc<Masker>,
 }
 
-fn expand(templates: &BTreeMap<String, Template>, resources: &McpResources, masker: &Masker) -> Result<Expanded, String> {
+fn expand(
+    templates: &BTreeMap<String, Template>,
+    resources: &McpResources,
+    masker: &Masker,
+) -> Result<Expanded, String> {
     let mut values = Vec::new();
     for (name, template) in templates {
         match template.expand(|name| resources.variable(name)) {
@@ -135,9 +141,18 @@ fn expand(templates: &BTreeMap<String, Template>, resources: &McpResources, mask
     }
     let secrets = values.iter().flat_map(|(_, value)| {
         // In `Bearer abc` the second word alone is the secret.
-        std::iter::once(value.clone()).chain(value.split_whitespace().filter(|word| word.len() >= 8).map(str::to_owned))
+        std::iter::once(value.clone()).chain(
+            value
+                .split_whitespace()
+                .filter(|word| word.len() >= 8)
+                .map(str::to_owned),
+        )
     });
-    let masker = Arc::new(masker.clone().and(secrets.filter(|value| value.len() >= 8).collect::<Vec<_>>()));
+    let masker = Arc::new(
+        masker
+            .clone()
+            .and(secrets.filter(|value| value.len() >= 8).collect::<Vec<_>>()),
+    );
     Ok(Expanded { values, masker })
 }
 
@@ -157,12 +172,23 @@ impl Connection {
         stderr_line: Arc<Mutex<String>>,
     ) -> Result<Self, McpError> {
         match Box::pin(Self::open_once(config, resources, era, stderr_line.clone())).await {
-            Err(Refusal { is_modern: true, .. }) if era != Some(Era::Modern) => {
-                Box::pin(Self::open_once(config, resources, Some(Era::Modern), stderr_line)).await
+            Err(Refusal {
+                is_modern: true, ..
+            }) if era != Some(Era::Modern) => {
+                Box::pin(Self::open_once(
+                    config,
+                    resources,
+                    Some(Era::Modern),
+                    stderr_line,
+                ))
+                .await
             }
             opened => opened,
         }
-        .map_err(|refusal| McpError::Unreachable { server: config.name.clone(), reason: refusal.reason })
+        .map_err(|refusal| McpError::Unreachable {
+            server: config.name.clone(),
+            reason: refusal.reason,
+        })
     }
 
     async fn open_once(
@@ -180,38 +206,83 @@ impl Connection {
             masker: resources.masker.clone(),
             list_changed: list_changed.clone(),
             // A server known to speak the newer protocol gets the whole start timeout.
-            probe: if era == Some(Era::Modern) { config.start_timeout } else { config.probe },
+            probe: if era == Some(Era::Modern) {
+                config.start_timeout
+            } else {
+                config.probe
+            },
             late: Arc::new(AtomicBool::new(false)),
         };
         let mut process = None;
         let handshake = match &config.transport {
-            McpTransport::Stdio { command, args, env, env_from, cwd } => {
+            McpTransport::Stdio {
+                command,
+                args,
+                env,
+                env_from,
+                cwd,
+            } => {
                 let expanded = expand(env, resources, &resources.masker).map_err(unreachable)?;
                 watch.masker = expanded.masker;
-                let plain = PLAIN_ENVIRONMENT.iter().copied().chain(env_from.iter().map(String::as_str));
-                let mut environment: BTreeMap<String, String> =
-                    plain.filter_map(|name| Some((name.to_owned(), resources.variable(name)?))).collect();
+                let plain = PLAIN_ENVIRONMENT
+                    .iter()
+                    .copied()
+                    .chain(env_from.iter().map(String::as_str));
+                let mut environment: BTreeMap<String, String> = plain
+                    .filter_map(|name| Some((name.to_owned(), resources.variable(name)?)))
+                    .collect();
                 environment.extend(expanded.values);
                 let launch = PipedLaunch {
-                    argv: std::iter::once(command).chain(args).map(OsString::from).collect(),
-                    environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+                    argv: std::iter::once(command)
+                        .chain(args)
+                        .map(OsString::from)
+                        .collect(),
+                    environment: environment
+                        .into_iter()
+                        .map(|(name, value)| (name.into(), value.into()))
+                        .collect(),
                     folder: cwd.clone().unwrap_or_else(|| PathBuf::from(".")),
                 };
                 let started = resources.spawner.start_piped(launch).await;
-                let piped = started.map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
+                let piped = started
+                    .map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
                 process = Some(piped.process);
-                tokio::spawn(read_stderr(piped.stderr, watch.server.clone(), watch.masker.clone(), stderr_line));
+                tokio::spawn(read_stderr(
+                    piped.stderr,
+                    watch.server.clone(),
+                    watch.masker.clone(),
+                    stderr_line,
+                ));
                 let stdio = Stdio::new(piped.stdout, piped.stdin, fault.clone());
-                shake_hands(Guarded::new(stdio, watch.clone(), ended.clone()), config, era).await
+                shake_hands(
+                    Guarded::new(stdio, watch.clone(), ended.clone()),
+                    config,
+                    era,
+                )
+                .await
             }
-            McpTransport::Http { url, headers, allow_private } => {
-                let expanded = expand(headers, resources, &resources.masker).map_err(unreachable)?;
+            McpTransport::Http {
+                url,
+                headers,
+                allow_private,
+            } => {
+                let expanded =
+                    expand(headers, resources, &resources.masker).map_err(unreachable)?;
                 watch.masker = expanded.masker;
-                let url = url::Url::parse(url).map_err(|_| unreachable("its address is no URL".to_owned()))?;
-                let target = HttpTarget { url, allow_private: *allow_private };
+                let url = url::Url::parse(url)
+                    .map_err(|_| unreachable("its address is no URL".to_owned()))?;
+                let target = HttpTarget {
+                    url,
+                    allow_private: *allow_private,
+                };
                 let client = resources.http.client(&target).map_err(unreachable)?;
                 let http = over_http(client, &target, expanded.values).map_err(unreachable)?;
-                shake_hands(Guarded::new(http, watch.clone(), ended.clone()), config, era).await
+                shake_hands(
+                    Guarded::new(http, watch.clone(), ended.clone()),
+                    config,
+                    era,
+                )
+                .await
             }
         };
         let service = match handshake {
@@ -235,12 +306,21 @@ impl Connection {
                 return Err(refusal);
             }
         };
-        let spoken = service.peer_info().map(|info| info.protocol_version.clone());
-        if let Some(unknown) = spoken.as_ref().filter(|spoken| !ProtocolVersion::KNOWN_VERSIONS.contains(spoken)) {
-            let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+        let spoken = service
+            .peer_info()
+            .map(|info| info.protocol_version.clone());
+        if let Some(unknown) = spoken
+            .as_ref()
+            .filter(|spoken| !ProtocolVersion::KNOWN_VERSIONS.contains(spoken))
+        {
+            let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS
+                .iter()
+                .map(ProtocolVersion::as_str)
+                .collect();
             let unknown = visible_line(unknown.as_str(), 40);
             let known = known.join(", ");
-            let reason = format!("it uses protocol version `{unknown}`; supported versions: {known}");
+            let reason =
+                format!("it uses protocol version `{unknown}`; supported versions: {known}");
             return Err(Refusal::new(watch.masker.mask(&reason)));
         }
         let is_modern = spoken.is_some_and(|spoken| !spoken.has_initialize());
@@ -265,7 +345,10 @@ impl Connection {
 
     /// The negotiated version of the protocol.
     pub(super) fn version(&self) -> String {
-        self.peer.peer_info().map(|info| info.protocol_version.to_string()).unwrap_or_default()
+        self.peer
+            .peer_info()
+            .map(|info| info.protocol_version.to_string())
+            .unwrap_or_default()
     }
 
     /// Masks secrets, including those of this server's configuration.
@@ -284,8 +367,14 @@ impl Connection {
     }
 
     fn failed(&self, reason: impl Into<String>) -> McpError {
-        let reason = self.fault.reason().map_or_else(|| reason.into(), str::to_owned);
-        McpError::Failed { server: self.server.clone(), reason }
+        let reason = self
+            .fault
+            .reason()
+            .map_or_else(|| reason.into(), str::to_owned);
+        McpError::Failed {
+            server: self.server.clone(),
+            reason,
+        }
     }
 
     /// The server's tools; read once, and again after the server announced a change.
@@ -297,7 +386,12 @@ impl Connection {
         // Cleared before reading: a change announced during the read must trigger another one.
         self.list_changed.store(false, Ordering::Release);
         let read = timeout(self.list_time, self.read_list()).await;
-        let read = read.unwrap_or_else(|_| Err(McpError::TimedOut { server: self.server.clone(), after: self.list_time }));
+        let read = read.unwrap_or_else(|_| {
+            Err(McpError::TimedOut {
+                server: self.server.clone(),
+                after: self.list_time,
+            })
+        });
         match read {
             Ok(read) => Ok(listed.insert(read).clone()),
             Err(error) => {
@@ -312,20 +406,28 @@ impl Connection {
         let mut cursor = None;
         for page in 0.. {
             if page == PAGES_MAX {
-                return Err(self.failed(format!("its list of tools has more than {PAGES_MAX} pages")));
+                return Err(
+                    self.failed(format!("its list of tools has more than {PAGES_MAX} pages"))
+                );
             }
             let request = match cursor.take() {
                 None => ListToolsRequest::default(),
-                cursor => ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor)),
+                cursor => ListToolsRequest::with_param(
+                    PaginatedRequestParams::default().with_cursor(cursor),
+                ),
             };
             let mut handle = self.send(ClientRequest::ListToolsRequest(request)).await?;
-            let answer = (&mut handle.rx).await.map_err(|_| self.failed("it ended"))?;
+            let answer = (&mut handle.rx)
+                .await
+                .map_err(|_| self.failed("it ended"))?;
             match answer.map_err(|error| self.error(error))? {
                 ServerResult::ListToolsResult(list) => {
                     tools.extend(list.tools);
                     cursor = list.next_cursor;
                 }
-                _ => return Err(self.failed("it answered `tools/list` with another kind of result")),
+                _ => {
+                    return Err(self.failed("it answered `tools/list` with another kind of result"));
+                }
             }
             if cursor.is_none() || tools.len() > TOOLS_MAX {
                 break;
@@ -337,11 +439,17 @@ impl Connection {
         if listed > TOOLS_MAX {
             left_out.push(format!("all tools after the first {TOOLS_MAX}"));
         }
-        Ok(Listed { tools, left_out: left_out.into() })
+        Ok(Listed {
+            tools,
+            left_out: left_out.into(),
+        })
     }
 
     async fn send(&self, request: ClientRequest) -> Result<RequestHandle<RoleClient>, McpError> {
-        let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+        let sent = self
+            .peer
+            .send_request_with_option(request, PeerRequestOptions::no_options())
+            .await;
         // The request was not written, so the call cannot have started.
         sent.map_err(|_| McpError::Unreachable {
             server: self.server.clone(),
@@ -358,14 +466,21 @@ impl Connection {
         progress: Progress,
         stop: CancellationToken,
     ) -> Result<McpResult, McpError> {
-        let refused = |message: String| McpError::Refused { server: self.server.clone(), code: -32602, message };
-        let arguments = arguments.parse().map_err(|error| refused(format!("the arguments are {error}")))?;
+        let refused = |message: String| McpError::Refused {
+            server: self.server.clone(),
+            code: -32602,
+            message,
+        };
+        let arguments = arguments
+            .parse()
+            .map_err(|error| refused(format!("the arguments are {error}")))?;
         let _permit = tokio::select! {
             biased;
             () = stop.cancelled() => return Err(McpError::Cancelled),
             permit = self.calls.acquire() => permit,
         };
-        let mut request = CallToolRequest::new(CallToolRequestParams::new(tool).with_arguments(arguments));
+        let mut request =
+            CallToolRequest::new(CallToolRequestParams::new(tool).with_arguments(arguments));
         request.extensions.insert(ProgressSink(progress));
         let mut handle = self.send(ClientRequest::CallToolRequest(request)).await?;
         // Callers from the kernel have their own timeout and grace time; this one protects other
@@ -462,18 +577,35 @@ async fn shake_hands<T: Transport<RoleClient> + 'static>(
     era: Option<Era>,
 ) -> Result<RunningService<RoleClient, ClientConfig>, Refusal> {
     let mode = match era {
-        None => ClientLifecycleMode::Auto { preferred_versions: modern(), legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE) },
-        Some(Era::Modern) => ClientLifecycleMode::Discover { preferred_versions: modern() },
+        None => ClientLifecycleMode::Auto {
+            preferred_versions: modern(),
+            legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+        },
+        Some(Era::Modern) => ClientLifecycleMode::Discover {
+            preferred_versions: modern(),
+        },
         Some(Era::Legacy) => ClientLifecycleMode::Initialize,
     };
-    match timeout(config.start_timeout, Box::pin(ourselves().serve_with_lifecycle(transport, mode))).await {
+    match timeout(
+        config.start_timeout,
+        Box::pin(ourselves().serve_with_lifecycle(transport, mode)),
+    )
+    .await
+    {
         Ok(Ok(service)) => Ok(service),
         Ok(Err(error)) => Err(Refusal {
             reason: reason(&error),
-            is_closed: matches!(error, ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. }),
+            is_closed: matches!(
+                error,
+                ClientInitializeError::ConnectionClosed(_)
+                    | ClientInitializeError::TransportError { .. }
+            ),
             is_modern: refused_the_old(&error),
         }),
-        Err(_) => Err(Refusal::new(format!("it did not answer within {} s", config.start_timeout.as_secs_f32()))),
+        Err(_) => Err(Refusal::new(format!(
+            "it did not answer within {} s",
+            config.start_timeout.as_secs_f32()
+        ))),
     }
 }
 
@@ -488,14 +620,20 @@ struct Refusal {
 
 impl Refusal {
     fn new(reason: String) -> Self {
-        Self { reason, is_closed: false, is_modern: false }
+        Self {
+            reason,
+            is_closed: false,
+            is_modern: false,
+        }
     }
 }
 
 /// Whether a server of the newer protocol refused `initialize`.
 fn refused_the_old(error: &ClientInitializeError) -> bool {
     match error {
-        ClientInitializeError::JsonRpcError(error) => error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION,
+        ClientInitializeError::JsonRpcError(error) => {
+            error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
+        }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => refused_the_old(fallback),
         _ => false,
     }
@@ -506,14 +644,29 @@ fn reason(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
         ClientInitializeError::JsonRpcError(error) => {
-            format!("it refused the handshake: {} ({})", visible_line(&error.message, 200), error.code.0)
+            format!(
+                "it refused the handshake: {} ({})",
+                visible_line(&error.message, 200),
+                error.code.0
+            )
         }
-        ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
-            let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).take(8).collect();
-            format!("it supports no protocol version of this client, only {}", visible_line(&versions.join(", "), 100))
+        ClientInitializeError::NoCompatibleProtocolVersion {
+            server_supported, ..
+        } => {
+            let versions: Vec<&str> = server_supported
+                .iter()
+                .map(ProtocolVersion::as_str)
+                .take(8)
+                .collect();
+            format!(
+                "it supports no protocol version of this client, only {}",
+                visible_line(&versions.join(", "), 100)
+            )
         }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => reason(fallback),
-        _ if error.is_authorization_required() => "it requires authorization; set it in `headers`".to_owned(),
+        _ if error.is_authorization_required() => {
+            "it requires authorization; set it in `headers`".to_owned()
+        }
         ClientInitializeError::TransportError { .. } => "the connection failed".to_owned(),
         _ => "its answer is not valid MCP".to_owned(),
     }
@@ -528,12 +681,14 @@ fn over_http(
     let mut custom = HashMap::new();
     for (name, value) in headers {
         let wrong = |_| format!("its header {name} cannot be sent");
-        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("its header {name} cannot be sent"))?;
+        let key = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("its header {name} cannot be sent"))?;
         let mut value = HeaderValue::from_str(&value).map_err(wrong)?;
         value.set_sensitive(true);
         custom.insert(key, value);
     }
-    let mut config = StreamableHttpClientTransportConfig::with_uri(target.url.as_str()).custom_headers(custom);
+    let mut config =
+        StreamableHttpClientTransportConfig::with_uri(target.url.as_str()).custom_headers(custom);
     config = config.max_sse_event_size(FRAME_BYTES_MAX);
     let mut retries = ExponentialBackoff::default();
     (retries.max_times, retries.max_delay) = (Some(3), Some(Duration::from_secs(5)));
@@ -543,13 +698,21 @@ fn over_http(
 
 /// Reads and logs a server's standard error line by line, so that the server never blocks on it;
 /// keeps the last line.
-async fn read_stderr(mut stream: impl AsyncRead + Unpin, server: Arc<str>, masker: Arc<Masker>, stderr_line: Arc<Mutex<String>>) {
+async fn read_stderr(
+    mut stream: impl AsyncRead + Unpin,
+    server: Arc<str>,
+    masker: Arc<Masker>,
+    stderr_line: Arc<Mutex<String>>,
+) {
     let mut buffer = vec![0; 8 * 1024];
     let mut line = Vec::new();
     let log_line = |line: &mut Vec<u8>| {
         // Masked before truncation, since half a secret would not be recognized, and after it,
         // since `visible_line` may join the parts of one.
-        let shown = masker.mask(&visible_line(&masker.mask(&String::from_utf8_lossy(line)), 300));
+        let shown = masker.mask(&visible_line(
+            &masker.mask(&String::from_utf8_lossy(line)),
+            300,
+        ));
         line.clear();
         if !shown.is_empty() {
             tracing::debug!(server = %server, line = %shown, "standard error of an MCP server");

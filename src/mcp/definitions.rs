@@ -32,23 +32,33 @@ const NAME_BYTES_MAX: usize = 256;
 /// Accepts base64 without padding, which some servers send.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
 );
 
 /// Converts a tool's definition; the error is why the tool is not offered.
 pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
     let shown = visible_line(&tool.name, 64);
     if tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
-        return Err(format!("a tool has a name of {} bytes; allowed are 1 to {NAME_BYTES_MAX}", tool.name.len()));
+        return Err(format!(
+            "a tool has a name of {} bytes; allowed are 1 to {NAME_BYTES_MAX}",
+            tool.name.len()
+        ));
     }
     let description = tool.description.as_deref().unwrap_or_default();
     let schema = Value::Object((*tool.input_schema).clone());
-    let annotations = tool.annotations.as_ref().map_or(Value::Null, |notes| serde_json::to_value(notes).unwrap_or_default());
+    let annotations = tool.annotations.as_ref().map_or(Value::Null, |notes| {
+        serde_json::to_value(notes).unwrap_or_default()
+    });
     let digest = digest(&tool.name, description, &schema, &annotations);
 
     let description = visible_material(description);
     if description.len() > DESCRIPTION_BYTES_MAX {
-        return Err(format!("`{shown}` has a description longer than {} KiB", DESCRIPTION_BYTES_MAX >> 10));
+        return Err(format!(
+            "`{shown}` has a description longer than {} KiB",
+            DESCRIPTION_BYTES_MAX >> 10
+        ));
     }
     let hints = tool.annotations.as_ref();
     Ok(McpToolDefinition {
@@ -77,23 +87,34 @@ fn schema_of(schema: &Value) -> Result<RawJson, String> {
     }
     let text = schema.to_string();
     if text.len() > SCHEMA_BYTES_MAX {
-        return Err(format!("its schema is longer than {} KiB", SCHEMA_BYTES_MAX >> 10));
+        return Err(format!(
+            "its schema is longer than {} KiB",
+            SCHEMA_BYTES_MAX >> 10
+        ));
     }
     let raw = RawJson::from_text(text).map_err(|error| format!("its schema is {error}"))?;
     // Compiled here as the host will compile it: an invalid schema must omit one tool, not keep the
     // host from starting.
-    JsonSchemas.compile("", &raw).map_err(|problem| format!("its schema cannot be used: {}", visible_line(&problem, 200)))?;
+    JsonSchemas
+        .compile("", &raw)
+        .map_err(|problem| format!("its schema cannot be used: {}", visible_line(&problem, 200)))?;
     Ok(raw)
 }
 
 fn refers_elsewhere(value: &Value) -> bool {
     match value {
-        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_str(), value) {
-            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) => !target.starts_with('#'),
-            // With a base URI, even `#` may refer to another document.
-            ("$id" | "id", Value::String(base)) => base.contains("://") && fields.contains_key("$ref"),
-            (_, value) => refers_elsewhere(value),
-        }),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| match (name.as_str(), value) {
+                ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) => {
+                    !target.starts_with('#')
+                }
+                // With a base URI, even `#` may refer to another document.
+                ("$id" | "id", Value::String(base)) => {
+                    base.contains("://") && fields.contains_key("$ref")
+                }
+                (_, value) => refers_elsewhere(value),
+            }),
         Value::Array(items) => items.iter().any(refers_elsewhere),
         _ => false,
     }
@@ -102,7 +123,11 @@ fn refers_elsewhere(value: &Value) -> bool {
 /// Converts the result of a call.
 pub(super) fn result(result: CallToolResult) -> McpResult {
     let is_error = result.is_error == Some(true);
-    McpResult { content: result.content.into_iter().map(content).collect(), structured: result.structured_content, is_error }
+    McpResult {
+        content: result.content.into_iter().map(content).collect(),
+        structured: result.structured_content,
+        is_error,
+    }
 }
 
 fn content(block: ContentBlock) -> McpContent {
@@ -111,13 +136,21 @@ fn content(block: ContentBlock) -> McpContent {
         ContentBlock::Image(image) => binary(&image.mime_type, &image.data),
         ContentBlock::Audio(audio) => binary(&audio.mime_type, &audio.data),
         ContentBlock::Resource(resource) => match resource.resource {
-            ResourceContents::TextResourceContents { uri, text, .. } => McpContent::Text(format!("[{}]\n{text}", visible_line(&uri, 200))),
-            ResourceContents::BlobResourceContents { mime_type, blob, .. } => {
-                binary(mime_type.as_deref().unwrap_or("application/octet-stream"), &blob)
+            ResourceContents::TextResourceContents { uri, text, .. } => {
+                McpContent::Text(format!("[{}]\n{text}", visible_line(&uri, 200)))
             }
+            ResourceContents::BlobResourceContents {
+                mime_type, blob, ..
+            } => binary(
+                mime_type.as_deref().unwrap_or("application/octet-stream"),
+                &blob,
+            ),
             _ => McpContent::Text("[a resource of an unknown kind was omitted]".to_owned()),
         },
-        ContentBlock::ResourceLink(link) => McpContent::Link { name: visible_line(&link.name, 200), uri: visible_line(&link.uri, 500) },
+        ContentBlock::ResourceLink(link) => McpContent::Link {
+            name: visible_line(&link.name, 200),
+            uri: visible_line(&link.uri, 500),
+        },
         _ => McpContent::Text("[content of an unknown kind was omitted]".to_owned()),
     }
 }
@@ -125,8 +158,14 @@ fn content(block: ContentBlock) -> McpContent {
 fn binary(mime: &str, data: &str) -> McpContent {
     let mime = visible_line(mime, 80);
     match BASE64.decode(data.trim()) {
-        Ok(bytes) => McpContent::Binary { mime, bytes: bytes.into() },
-        Err(_) => McpContent::Text(format!("[{mime}: {} bytes of invalid base64 were omitted]", data.len())),
+        Ok(bytes) => McpContent::Binary {
+            mime,
+            bytes: bytes.into(),
+        },
+        Err(_) => McpContent::Text(format!(
+            "[{mime}: {} bytes of invalid base64 were omitted]",
+            data.len()
+        )),
     }
 }
 
@@ -143,7 +182,10 @@ pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<Stri
                 taken.push(definition);
                 continue;
             }
-            Ok(definition) => format!("`{}` is listed twice; the first is used", visible_line(&definition.name, 64)),
+            Ok(definition) => format!(
+                "`{}` is listed twice; the first is used",
+                visible_line(&definition.name, 64)
+            ),
             Err(problem) => problem,
         };
         if left_out.len() < LEFT_OUT_NAMED_MAX {
@@ -189,28 +231,56 @@ mod tests {
     fn a_tool_that_cannot_be_offered_is_omitted_with_its_reason() {
         let deep = (0..80).fold(json!({}), |inner, _| json!({"not": inner}));
         for (schema, reason) in [
-            (json!({"$ref": "https://example.com/schema.json"}), "refers to another document"),
-            (json!({"properties": {"a": {"$ref": "other.json#/a"}}}), "refers to another document"),
+            (
+                json!({"$ref": "https://example.com/schema.json"}),
+                "refers to another document",
+            ),
+            (
+                json!({"properties": {"a": {"$ref": "other.json#/a"}}}),
+                "refers to another document",
+            ),
             (json!({"type": "string"}), "not an object"),
-            (json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}), "cannot be used"),
-            (json!({"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}}), "refer to one another"),
-            (json!({"description": "x".repeat(70_000)}), "longer than 64 KiB"),
+            (
+                json!({"type": "object", "properties": {"a": {"type": "nonsense"}}}),
+                "cannot be used",
+            ),
+            (
+                json!({"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}}),
+                "refer to one another",
+            ),
+            (
+                json!({"description": "x".repeat(70_000)}),
+                "longer than 64 KiB",
+            ),
             (deep, "nested deeper"),
         ] {
             let error = definition(&tool(json!({"name": "a", "inputSchema": schema}))).unwrap_err();
             assert!(error.contains(reason), "{reason}: {error}");
         }
         assert!(definition(&tool(json!({"name": "n".repeat(300), "inputSchema": {}}))).is_err());
-        assert!(definition(&tool(json!({"name": "n", "description": "d".repeat(20_000), "inputSchema": {}}))).is_err());
+        assert!(
+            definition(&tool(
+                json!({"name": "n", "description": "d".repeat(20_000), "inputSchema": {}})
+            ))
+            .is_err()
+        );
         let (taken, left_out) = definitions(&[
             tool(json!({"name": "a", "description": "1", "inputSchema": {}})),
             tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
         ]);
-        assert_eq!((taken.len(), taken[0].description.as_str(), left_out.len()), (1, "1", 1));
+        assert_eq!(
+            (taken.len(), taken[0].description.as_str(), left_out.len()),
+            (1, "1", 1)
+        );
 
-        let bad: Vec<Tool> = (0..100).map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}}))).collect();
+        let bad: Vec<Tool> = (0..100)
+            .map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}})))
+            .collect();
         let (_, left_out) = definitions(&bad);
-        assert_eq!((left_out.len(), left_out[16].as_str()), (17, "84 more tools, for similar reasons"));
+        assert_eq!(
+            (left_out.len(), left_out[16].as_str()),
+            (17, "84 more tools, for similar reasons")
+        );
     }
 
     #[test]
@@ -227,12 +297,28 @@ mod tests {
 
         let expected = vec![
             McpContent::Text("hello".into()),
-            McpContent::Binary { mime: "image/png".into(), bytes: "hi".into() },
+            McpContent::Binary {
+                mime: "image/png".into(),
+                bytes: "hi".into(),
+            },
             McpContent::Text("[audio/wav: 2 bytes of invalid base64 were omitted]".into()),
             McpContent::Text("[demo://1]\ninside".into()),
-            McpContent::Binary { mime: "application/octet-stream".into(), bytes: "hi".into() },
-            McpContent::Link { name: "three".into(), uri: "demo://3".into() },
+            McpContent::Binary {
+                mime: "application/octet-stream".into(),
+                bytes: "hi".into(),
+            },
+            McpContent::Link {
+                name: "three".into(),
+                uri: "demo://3".into(),
+            },
         ];
-        assert_eq!(result(read), McpResult { content: expected, structured: Some(json!({"a": 1})), is_error: true });
+        assert_eq!(
+            result(read),
+            McpResult {
+                content: expected,
+                structured: Some(json!({"a": 1})),
+                is_error: true
+            }
+        );
     }
 }

@@ -24,8 +24,9 @@ use std::{
 use callboard_actors::ports::Progress;
 use rmcp::{
     model::{
-        ClientNotification, ClientRequest, ClientResult, ErrorCode, ErrorData, GetExtensions as _, GetMeta as _, JsonRpcMessage,
-        ProgressNotificationParam, ProgressToken, RequestId, ServerNotification, ServerRequest,
+        ClientNotification, ClientRequest, ClientResult, ErrorCode, ErrorData, GetExtensions as _,
+        GetMeta as _, JsonRpcMessage, ProgressNotificationParam, ProgressToken, RequestId,
+        ServerNotification, ServerRequest,
     },
     service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
@@ -122,11 +123,16 @@ impl<T> Guarded<T> {
                 }
                 let sink = request.request.extensions().get::<ProgressSink>().cloned();
                 let token = request.request.get_meta().get_progress_token();
-                let target = sink.zip(token).map(|(sink, token)| ProgressTarget { token, progress: sink.0, last: None });
+                let target = sink.zip(token).map(|(sink, token)| ProgressTarget {
+                    token,
+                    progress: sink.0,
+                    last: None,
+                });
                 self.open().0.insert(request.id.clone(), target);
             }
             JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                if let ClientNotification::CancelledNotification(cancelled) =
+                    &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
                     self.open().0.remove(id);
@@ -153,7 +159,9 @@ impl<T> Guarded<T> {
     /// response is invalid, and no other will come, so the request fails now instead of at its
     /// timeout.
     fn misnamed(&mut self, id: &RequestId) -> Option<RequestId> {
-        let RequestId::String(text) = id else { return None };
+        let RequestId::String(text) = id else {
+            return None;
+        };
         let number = text.parse().ok().map(RequestId::Number)?;
         self.close(&number).then_some(number)
     }
@@ -161,15 +169,28 @@ impl<T> Guarded<T> {
     fn report_progress(&self, params: &ProgressNotificationParam) {
         let now = Instant::now();
         let mut open = self.open();
-        let target = open.0.values_mut().flatten().find(|target| target.token == params.progress_token);
-        let Some(target) = target.filter(|target| target.last.is_none_or(|last| now >= last + PROGRESS_PAUSE)) else { return };
+        let target = open
+            .0
+            .values_mut()
+            .flatten()
+            .find(|target| target.token == params.progress_token);
+        let Some(target) =
+            target.filter(|target| target.last.is_none_or(|last| now >= last + PROGRESS_PAUSE))
+        else {
+            return;
+        };
         target.last = Some(now);
         let count = match params.total {
             Some(total) => format!("{} of {total}", params.progress),
             None => params.progress.to_string(),
         };
         let line = match &params.message {
-            Some(message) => format!("{} ({count})", self.watch.masker.mask(&visible_line(message, LINE_CHARS_MAX))),
+            Some(message) => format!(
+                "{} ({count})",
+                self.watch
+                    .masker
+                    .mask(&visible_line(message, LINE_CHARS_MAX))
+            ),
             None => count,
         };
         let progress = target.progress.clone();
@@ -195,11 +216,19 @@ impl<T> Guarded<T> {
 impl<T: Transport<RoleClient>> Guarded<T> {
     /// Answers a server's request, unless too many answers are in flight.
     fn answer(&mut self, id: RequestId, question: &ServerRequest) {
-        let Ok(permit) = self.answers.clone().try_acquire_owned() else { return };
+        let Ok(permit) = self.answers.clone().try_acquire_owned() else {
+            return;
+        };
         let answer = match question {
-            ServerRequest::PingRequest(_) => TxJsonRpcMessage::<RoleClient>::response(ClientResult::empty(()), id),
+            ServerRequest::PingRequest(_) => {
+                TxJsonRpcMessage::<RoleClient>::response(ClientResult::empty(()), id)
+            }
             _ => {
-                let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client does not support requests from servers", None);
+                let error = ErrorData::new(
+                    ErrorCode::METHOD_NOT_FOUND,
+                    "this client does not support requests from servers",
+                    None,
+                );
                 TxJsonRpcMessage::<RoleClient>::error(error, Some(id))
             }
         };
@@ -211,14 +240,21 @@ impl<T: Transport<RoleClient>> Guarded<T> {
     }
 
     /// The message as the SDK may see it; `None` if it was handled or dropped here.
-    fn admit(&mut self, message: RxJsonRpcMessage<RoleClient>) -> Option<RxJsonRpcMessage<RoleClient>> {
+    fn admit(
+        &mut self,
+        message: RxJsonRpcMessage<RoleClient>,
+    ) -> Option<RxJsonRpcMessage<RoleClient>> {
         let answered = match &message {
             JsonRpcMessage::Response(response) => Some(&response.id),
             JsonRpcMessage::Error(error) => error.id.as_ref(),
             JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
         };
         if let Some(id) = answered.cloned().and_then(|id| self.misnamed(&id)) {
-            let error = ErrorData::new(ErrorCode::INVALID_REQUEST, "its response has a string id; the request's id is a number", None);
+            let error = ErrorData::new(
+                ErrorCode::INVALID_REQUEST,
+                "its response has a string id; the request's id is a number",
+                None,
+            );
             return Some(JsonRpcMessage::error(error, Some(id)));
         }
         match message {
@@ -227,7 +263,9 @@ impl<T: Transport<RoleClient>> Guarded<T> {
                 self.watch.late.store(true, Ordering::Release);
                 None
             }
-            JsonRpcMessage::Response(response) => self.close(&response.id).then_some(JsonRpcMessage::Response(response)),
+            JsonRpcMessage::Response(response) => self
+                .close(&response.id)
+                .then_some(JsonRpcMessage::Response(response)),
             JsonRpcMessage::Error(error) => match error.id.clone() {
                 Some(id) => self.close(&id).then_some(JsonRpcMessage::Error(error)),
                 // An error without an id: during the handshake it can only concern the one open
@@ -244,8 +282,12 @@ impl<T: Transport<RoleClient>> Guarded<T> {
             }
             JsonRpcMessage::Notification(notification) => {
                 match &notification.notification {
-                    ServerNotification::ProgressNotification(progress) => self.report_progress(&progress.params),
-                    ServerNotification::ToolListChangedNotification(_) => self.watch.list_changed.store(true, Ordering::Release),
+                    ServerNotification::ProgressNotification(progress) => {
+                        self.report_progress(&progress.params)
+                    }
+                    ServerNotification::ToolListChangedNotification(_) => {
+                        self.watch.list_changed.store(true, Ordering::Release)
+                    }
                     // Log messages, prompts and resources are not used.
                     _ => {}
                 }
@@ -258,7 +300,10 @@ impl<T: Transport<RoleClient>> Guarded<T> {
 impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
     type Error = T::Error;
 
-    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), T::Error>> + Send + 'static {
         self.note_sent(&item);
         self.inner.send(item)
     }

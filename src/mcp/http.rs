@@ -28,7 +28,9 @@ impl fmt::Debug for HttpClients {
 impl HttpClients {
     /// A factory that calls `make` for each server. [`crate::tls::client_builder`] is a start for its
     /// clients.
-    pub fn new(make: impl Fn(&HttpTarget) -> Result<reqwest::Client, String> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        make: impl Fn(&HttpTarget) -> Result<reqwest::Client, String> + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(make))
     }
 
@@ -39,8 +41,12 @@ impl HttpClients {
             if !target.allow_private {
                 return Err("this program has no address filter for MCP servers; set `allow_private = true` to allow this one".to_owned());
             }
-            let client = crate::tls::late_client_builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
-            let client = client.connect_timeout(std::time::Duration::from_secs(10)).build();
+            let client = crate::tls::late_client_builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy();
+            let client = client
+                .connect_timeout(std::time::Duration::from_secs(10))
+                .build();
             client.map_err(|_| "the HTTP client could not be created".to_owned())
         })
     }

@@ -95,17 +95,34 @@ pub struct Survey {
 ///
 /// # Cancel safety
 /// Dropping the future is safe; pins that were already stored stay.
-pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId, pins: &dyn Pins) -> Result<Survey, McpError> {
+pub async fn survey(
+    config: &McpServerConfig,
+    pool: &McpPool,
+    tenant: &TenantId,
+    pins: &dyn Pins,
+) -> Result<Survey, McpError> {
     let server = pool.server(tenant, config)?;
     let listed = server.listed().await?;
     let name = &config.name;
-    let failed = |error: PinError| McpError::Failed { server: name.clone(), reason: error.to_string() };
+    let failed = |error: PinError| McpError::Failed {
+        server: name.clone(),
+        reason: error.to_string(),
+    };
     let mut pinned = pins.get(tenant, name).await.map_err(failed)?;
-    let mut notes: Vec<String> = listed.left_out.iter().map(|line| format!("{name}: omitted: {line}")).collect();
+    let mut notes: Vec<String> = listed
+        .left_out
+        .iter()
+        .map(|line| format!("{name}: omitted: {line}"))
+        .collect();
 
     let mut offers = Vec::<Offer>::new();
     let mut new = false;
-    let wanted = |tool: &&McpToolDefinition| config.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name));
+    let wanted = |tool: &&McpToolDefinition| {
+        config
+            .tools
+            .as_ref()
+            .is_none_or(|wanted| wanted.contains(&tool.name))
+    };
     let wanted: Vec<&McpToolDefinition> = listed.tools.iter().filter(wanted).collect();
     let fitting = fitting(&wanted, config.tools_max);
     match wanted.len() - fitting {
@@ -135,20 +152,39 @@ pub async fn survey(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId,
                 notes.push(format!("{called}: definition changed; approve again with `callboard mcp check --accept {called}`"));
             }
         }
-        offers.push(Offer { name: called, definition: definition.clone(), status });
+        offers.push(Offer {
+            name: called,
+            definition: definition.clone(),
+            status,
+        });
     }
     if new {
         pins.put(tenant, name, pinned).await.map_err(failed)?;
     }
     for clash in clashes(&offers) {
-        notes.push(format!("{clash}: omitted: two tools of {name} would have this name"));
+        notes.push(format!(
+            "{clash}: omitted: two tools of {name} would have this name"
+        ));
         offers.retain(|offer| offer.name != clash);
     }
-    for missing in config.tools.iter().flatten().filter(|wanted| !listed.tools.iter().any(|tool| tool.name == **wanted)) {
-        notes.push(format!("{name}: it has no tool `{}`, which is listed in `tools`", tool::shown(missing)));
+    for missing in config
+        .tools
+        .iter()
+        .flatten()
+        .filter(|wanted| !listed.tools.iter().any(|tool| tool.name == **wanted))
+    {
+        notes.push(format!(
+            "{name}: it has no tool `{}`, which is listed in `tools`",
+            tool::shown(missing)
+        ));
     }
     let protocol = server.version().await.unwrap_or_default();
-    Ok(Survey { server: name.clone(), protocol, offers, notes })
+    Ok(Survey {
+        server: name.clone(),
+        protocol,
+        offers,
+        notes,
+    })
 }
 
 /// Number of leading tools that fit the limits of count and size.
@@ -157,13 +193,20 @@ fn fitting(tools: &[&McpToolDefinition], tools_max: usize) -> usize {
         *sum += tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
         Some(*sum)
     });
-    bytes.take(tools_max).take_while(|bytes| *bytes <= DEFINITIONS_BYTES_MAX).count()
+    bytes
+        .take(tools_max)
+        .take_while(|bytes| *bytes <= DEFINITIONS_BYTES_MAX)
+        .count()
 }
 
 /// Names that occur more than once.
 fn clashes(offers: &[Offer]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
-    offers.iter().filter(|offer| !seen.insert(offer.name.as_str())).map(|offer| offer.name.clone()).collect()
+    offers
+        .iter()
+        .filter(|offer| !seen.insert(offer.name.as_str()))
+        .map(|offer| offer.name.clone())
+        .collect()
 }
 
 /// Approves current definitions: of all tools of a server by the server's name, or of one by its
@@ -171,14 +214,31 @@ fn clashes(offers: &[Offer]) -> BTreeSet<String> {
 ///
 /// # Errors
 /// Those of [`survey`].
-pub async fn accept(config: &McpServerConfig, pool: &McpPool, tenant: &TenantId, pins: &dyn Pins, named: &str) -> Result<usize, McpError> {
+pub async fn accept(
+    config: &McpServerConfig,
+    pool: &McpPool,
+    tenant: &TenantId,
+    pins: &dyn Pins,
+    named: &str,
+) -> Result<usize, McpError> {
     let name = &config.name;
-    let failed = |error: PinError| McpError::Failed { server: name.clone(), reason: error.to_string() };
+    let failed = |error: PinError| McpError::Failed {
+        server: name.clone(),
+        reason: error.to_string(),
+    };
     let listed = pool.server(tenant, config)?.listed().await?;
     let mut pinned = pins.get(tenant, name).await.map_err(failed)?;
     let mut changed = 0;
-    for tool in listed.tools.iter().filter(|tool| named == name || named == tool_name(name, &tool.name)) {
-        if pinned.insert(tool.name.clone(), tool.digest.clone()).as_deref() != Some(&tool.digest) {
+    for tool in listed
+        .tools
+        .iter()
+        .filter(|tool| named == name || named == tool_name(name, &tool.name))
+    {
+        if pinned
+            .insert(tool.name.clone(), tool.digest.clone())
+            .as_deref()
+            != Some(&tool.digest)
+        {
             changed += 1;
         }
     }
@@ -198,7 +258,12 @@ pub async fn tools(
     tenant: &TenantId,
     pins: &Arc<dyn Pins>,
 ) -> (Vec<Arc<dyn Tool>>, Vec<String>) {
-    let surveys = join_all(configs.iter().map(|config| survey(config, pool, tenant, &**pins))).await;
+    let surveys = join_all(
+        configs
+            .iter()
+            .map(|config| survey(config, pool, tenant, &**pins)),
+    )
+    .await;
     let mut tools = Vec::<Arc<dyn Tool>>::new();
     let mut notes = Vec::new();
     let mut taken = BTreeSet::new();
@@ -211,13 +276,23 @@ pub async fn tools(
             }
         };
         notes.extend(survey.notes);
-        let Ok(server) = pool.server(tenant, config) else { continue };
+        let Ok(server) = pool.server(tenant, config) else {
+            continue;
+        };
         for offer in survey.offers {
             // Servers have distinct prefixes, but one server may be configured twice.
             if taken.insert(offer.name.clone()) {
-                tools.push(Arc::new(tool::McpTool::new(&offer.definition, server.clone(), tenant.clone(), pins.clone())));
+                tools.push(Arc::new(tool::McpTool::new(
+                    &offer.definition,
+                    server.clone(),
+                    tenant.clone(),
+                    pins.clone(),
+                )));
             } else {
-                notes.push(format!("{}: omitted: another server has a tool of this name", offer.name));
+                notes.push(format!(
+                    "{}: omitted: another server has a tool of this name",
+                    offer.name
+                ));
             }
         }
     }

@@ -14,7 +14,16 @@ const TAIL: usize = 9;
 /// [`super::tools`] reports other names that become equal.
 pub fn tool_name(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
-    let plain: String = whole.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect();
+    let plain: String = whole
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
     if plain.len() <= NAME_CHARS_MAX {
         return plain;
     }
@@ -31,7 +40,9 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Whether a server may have this name: 1-64 of `[A-Za-z0-9_-]`, without the separator `__`.
 pub(super) fn is_server_name(name: &str) -> bool {
-    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    let letters = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     letters && (1..=64).contains(&name.len()) && !name.contains("__") && !name.ends_with('_')
 }
 
@@ -41,12 +52,21 @@ mod tests {
 
     #[test]
     fn names_hold_only_what_model_apis_take() {
-        assert_eq!(tool_name("time", "get_current_time"), "time__get_current_time");
+        assert_eq!(
+            tool_name("time", "get_current_time"),
+            "time__get_current_time"
+        );
         assert_eq!(tool_name("fs", "read.file/now ü"), "fs__read_file_now__");
         assert_eq!(tool_name("s", "a\u{200b}b"), "s__a_b");
         for tool in ["", "x".repeat(500).as_str(), "漢字".repeat(50).as_str()] {
             let name = tool_name("server", tool);
-            assert!(name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')), "{name}");
+            assert!(
+                name.len() <= 64
+                    && name
+                        .bytes()
+                        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')),
+                "{name}"
+            );
         }
     }
 

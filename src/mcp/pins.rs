@@ -50,7 +50,12 @@ pub trait Pins: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`PinError`]; the previous pins then stay.
-    fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>>;
+    fn put(
+        &self,
+        tenant: &TenantId,
+        server: &str,
+        pins: PinSet,
+    ) -> BoxFuture<'_, Result<(), PinError>>;
 }
 
 /// SHA-256 over name, description, schema and annotations of a tool. Object keys are sorted first,
@@ -71,11 +76,16 @@ pub(super) fn digest(name: &str, description: &str, schema: &Value, annotations:
 /// JSON text with sorted object keys, independent of serde_json's map type.
 fn ordered(value: &Value) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(ordered).collect::<Vec<_>>().join(",")),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(ordered).collect::<Vec<_>>().join(",")
+        ),
         Value::Object(fields) => {
             let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
-            let fields: Vec<String> =
-                sorted.into_iter().map(|(name, value)| format!("{}:{}", Value::String(name.clone()), ordered(value))).collect();
+            let fields: Vec<String> = sorted
+                .into_iter()
+                .map(|(name, value)| format!("{}:{}", Value::String(name.clone()), ordered(value)))
+                .collect();
             format!("{{{}}}", fields.join(","))
         }
         plain => plain.to_string(),
@@ -94,7 +104,12 @@ impl Pins for MemoryPins {
         Box::pin(std::future::ready(Ok(pins)))
     }
 
-    fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>> {
+    fn put(
+        &self,
+        tenant: &TenantId,
+        server: &str,
+        pins: PinSet,
+    ) -> BoxFuture<'_, Result<(), PinError>> {
         let key = (tenant.clone(), server.to_owned());
         self.0.lock().insert(key, pins);
         Box::pin(std::future::ready(Ok(())))
@@ -118,15 +133,28 @@ struct File {
 impl FilePins {
     /// A store below `data_dir`. Folders are created with the first pins.
     pub fn new(data_dir: &Path) -> Self {
-        Self { folder: data_dir.join("mcp-pins") }
+        Self {
+            folder: data_dir.join("mcp-pins"),
+        }
     }
 
     /// Path of a pin file. Tenant ids are hashed because they may contain characters that are
     /// unsafe in paths.
     fn place(&self, tenant: &TenantId, server: &str) -> PathBuf {
-        let hash = |text: &str| hex(&Sha256::digest(text.as_bytes())).chars().take(32).collect::<String>();
-        let server = if is_server_name(server) { server.to_owned() } else { hash(server) };
-        self.folder.join(hash(tenant.as_str())).join(format!("{server}.json"))
+        let hash = |text: &str| {
+            hex(&Sha256::digest(text.as_bytes()))
+                .chars()
+                .take(32)
+                .collect::<String>()
+        };
+        let server = if is_server_name(server) {
+            server.to_owned()
+        } else {
+            hash(server)
+        };
+        self.folder
+            .join(hash(tenant.as_str()))
+            .join(format!("{server}.json"))
     }
 }
 
@@ -142,11 +170,20 @@ impl Pins for FilePins {
         })
     }
 
-    fn put(&self, tenant: &TenantId, server: &str, pins: PinSet) -> BoxFuture<'_, Result<(), PinError>> {
+    fn put(
+        &self,
+        tenant: &TenantId,
+        server: &str,
+        pins: PinSet,
+    ) -> BoxFuture<'_, Result<(), PinError>> {
         let place = self.place(tenant, server);
         let error = error(server, "stored");
         Box::pin(async move {
-            match tokio::task::spawn_blocking(move || write(&place, pins).map_err(|error| error.kind().to_string())).await {
+            match tokio::task::spawn_blocking(move || {
+                write(&place, pins).map_err(|error| error.kind().to_string())
+            })
+            .await
+            {
                 Ok(written) => written.map_err(error),
                 Err(_) => Err(error("the task panicked".to_owned())),
             }
@@ -156,16 +193,26 @@ impl Pins for FilePins {
 
 fn error(server: &str, what: &'static str) -> impl Fn(String) -> PinError + Send + 'static {
     let server = server.to_owned();
-    move |reason| PinError { server: server.clone(), what, reason }
+    move |reason| PinError {
+        server: server.clone(),
+        what,
+        reason,
+    }
 }
 
 fn read(place: &Path) -> Result<PinSet, String> {
     let mut text = String::new();
-    match std::fs::File::open(place).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)) {
-        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => Err("the file is longer than 1 MiB".to_owned()),
+    match std::fs::File::open(place)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+    {
+        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => {
+            Err("the file is longer than 1 MiB".to_owned())
+        }
         Ok(_) => match serde_json::from_str::<File>(&text) {
             Ok(File { v: 1, tools }) => Ok(tools),
-            Ok(File { v, .. }) => Err(format!("they have version {v}, written by a newer Callboard")),
+            Ok(File { v, .. }) => Err(format!(
+                "they have version {v}, written by a newer Callboard"
+            )),
             Err(_) => Err("the file is not a pin file".to_owned()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(PinSet::new()),
@@ -175,11 +222,18 @@ fn read(place: &Path) -> Result<PinSet, String> {
 
 fn write(place: &Path, pins: PinSet) -> std::io::Result<()> {
     let folder = place.parent().unwrap_or(place);
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let chance = getrandom::u64().map_err(|_| std::io::Error::from(std::io::ErrorKind::Other))?;
     let temporary = folder.join(format!(".{chance:016x}.tmp"));
     let written = (|| {
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(&serde_json::to_vec(&File { v: 1, tools: pins })?)?;
         file.sync_all()?;
         std::fs::rename(&temporary, place)
@@ -213,8 +267,13 @@ mod tests {
     #[test]
     fn a_digest_changes_with_the_definition_and_with_nothing_else() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {}}});
-        let same: Value = serde_json::from_str(r#"{"properties": {"b": {}, "a": {"type": "string"}}, "type": "object"}"#).unwrap();
-        let of = |name: &str, description: &str, schema: &Value, notes: &Value| digest(name, description, schema, notes);
+        let same: Value = serde_json::from_str(
+            r#"{"properties": {"b": {}, "a": {"type": "string"}}, "type": "object"}"#,
+        )
+        .unwrap();
+        let of = |name: &str, description: &str, schema: &Value, notes: &Value| {
+            digest(name, description, schema, notes)
+        };
         let first = of("echo", "says it again", &schema, &json!({}));
 
         assert_eq!(first.len(), 64);
@@ -222,8 +281,18 @@ mod tests {
         for other in [
             of("echo2", "says it again", &schema, &json!({})),
             of("echo", "says it again\u{200b}", &schema, &json!({})),
-            of("echo", "says it again", &json!({"type": "object"}), &json!({})),
-            of("echo", "says it again", &schema, &json!({"readOnlyHint": true})),
+            of(
+                "echo",
+                "says it again",
+                &json!({"type": "object"}),
+                &json!({}),
+            ),
+            of(
+                "echo",
+                "says it again",
+                &schema,
+                &json!({"readOnlyHint": true}),
+            ),
             of("ech", "osays it again", &schema, &json!({})),
         ] {
             assert_ne!(first, other);
@@ -256,19 +325,32 @@ mod tests {
     async fn pins_in_files_are_private_outlive_the_process_and_a_broken_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let ann = tenant("ann");
-        FilePins::new(folder.path()).put(&ann, "time", set("1")).await.unwrap();
+        FilePins::new(folder.path())
+            .put(&ann, "time", set("1"))
+            .await
+            .unwrap();
 
         let pins = FilePins::new(folder.path());
         let place = pins.place(&ann, "time");
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(pins.get(&ann, "time").await, Ok(set("1")));
-        assert_eq!((mode(&place), mode(place.parent().unwrap())), (0o600, 0o700));
-        assert_eq!(std::fs::read_dir(place.parent().unwrap()).unwrap().count(), 1, "nothing temporary stays");
+        assert_eq!(
+            (mode(&place), mode(place.parent().unwrap())),
+            (0o600, 0o700)
+        );
+        assert_eq!(
+            std::fs::read_dir(place.parent().unwrap()).unwrap().count(),
+            1,
+            "nothing temporary stays"
+        );
 
         for broken in ["", "{\"v\":1", "{\"v\":2,\"tools\":{}}"] {
             std::fs::write(&place, broken).unwrap();
             let error = pins.get(&ann, "time").await.unwrap_err();
-            assert!(!error.to_string().contains(folder.path().to_str().unwrap()), "{error}");
+            assert!(
+                !error.to_string().contains(folder.path().to_str().unwrap()),
+                "{error}"
+            );
         }
     }
 }

@@ -37,14 +37,19 @@ struct Servers {
 
 impl fmt::Debug for McpPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("McpPool").field("servers", &self.servers().all.len()).finish()
+        f.debug_struct("McpPool")
+            .field("servers", &self.servers().all.len())
+            .finish()
     }
 }
 
 impl McpPool {
     /// A pool without servers.
     pub fn new(resources: McpResources) -> Self {
-        Self(Arc::new(Inner { resources, servers: Mutex::default() }))
+        Self(Arc::new(Inner {
+            resources,
+            servers: Mutex::default(),
+        }))
     }
 
     fn servers(&self) -> parking_lot::MutexGuard<'_, Servers> {
@@ -57,17 +62,31 @@ impl McpPool {
     /// # Errors
     /// [`McpError::Unreachable`] after [`McpPool::close_all`], for an invalid name, and above 4,096
     /// servers.
-    pub fn server(&self, tenant: &TenantId, config: &McpServerConfig) -> Result<Arc<Server>, McpError> {
-        let unreachable = |reason: &str| McpError::Unreachable { server: config.name.clone(), reason: reason.to_owned() };
+    pub fn server(
+        &self,
+        tenant: &TenantId,
+        config: &McpServerConfig,
+    ) -> Result<Arc<Server>, McpError> {
+        let unreachable = |reason: &str| McpError::Unreachable {
+            server: config.name.clone(),
+            reason: reason.to_owned(),
+        };
         if !is_server_name(&config.name) {
-            return Err(McpError::Unreachable { server: "?".to_owned(), reason: "its name is not a valid server name".to_owned() });
+            return Err(McpError::Unreachable {
+                server: "?".to_owned(),
+                reason: "its name is not a valid server name".to_owned(),
+            });
         }
         let mut servers = self.servers();
         if servers.closed {
             return Err(unreachable("the host is shutting down"));
         }
         let key = (tenant.clone(), config.name.clone());
-        if let Some(known) = servers.all.get(&key).filter(|known| known.config() == config) {
+        if let Some(known) = servers
+            .all
+            .get(&key)
+            .filter(|known| known.config() == config)
+        {
             return Ok(known.clone());
         }
         if servers.all.len() >= SERVERS_MAX {
@@ -84,7 +103,11 @@ impl McpPool {
 
     /// Closes all servers of a removed tenant concurrently.
     pub async fn close_of(&self, tenant: &TenantId) {
-        let own: Vec<_> = self.servers().all.extract_if(.., |(of, _), _| of == tenant).collect();
+        let own: Vec<_> = self
+            .servers()
+            .all
+            .extract_if(.., |(of, _), _| of == tenant)
+            .collect();
         join_all(own.iter().map(|(_, server)| server.close())).await;
     }
 
@@ -93,7 +116,9 @@ impl McpPool {
     pub fn changed(&self, tenant: &TenantId) -> Vec<String> {
         let servers = self.servers();
         let own = servers.all.iter().filter(|((of, _), _)| of == tenant);
-        own.filter(|(_, server)| server.list_changed()).map(|((_, name), _)| name.clone()).collect()
+        own.filter(|(_, server)| server.list_changed())
+            .map(|((_, name), _)| name.clone())
+            .collect()
     }
 
     /// Closes every connection and process concurrently; each takes about five seconds at most.

@@ -22,19 +22,30 @@ pub struct McpResources {
 
 impl fmt::Debug for McpResources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("McpResources").field("http", &self.http).field("masker", &self.masker).finish_non_exhaustive()
+        f.debug_struct("McpResources")
+            .field("http", &self.http)
+            .field("masker", &self.masker)
+            .finish_non_exhaustive()
     }
 }
 
 impl McpResources {
     /// Uses the environment of this process.
     pub fn new(spawner: Spawner, http: HttpClients, masker: Arc<Masker>) -> Self {
-        Self { spawner, http, masker, environment: Arc::new(|name| std::env::var(name).ok()) }
+        Self {
+            spawner,
+            http,
+            masker,
+            environment: Arc::new(|name| std::env::var(name).ok()),
+        }
     }
 
     /// Replaces the environment that templates and `env_from` read.
     #[must_use]
-    pub fn environment(mut self, variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn environment(
+        mut self,
+        variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         self.environment = Arc::new(variable);
         self
     }

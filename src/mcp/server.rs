@@ -52,7 +52,9 @@ struct State {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -83,7 +85,12 @@ impl Server {
 
     /// The negotiated version of the protocol, if the server is connected.
     pub async fn version(&self) -> Option<String> {
-        self.state.lock().await.connection.as_ref().map(|connection| connection.version())
+        self.state
+            .lock()
+            .await
+            .connection
+            .as_ref()
+            .map(|connection| connection.version())
     }
 
     /// The protocol of the last connection; `None` before the first one or after a failed start.
@@ -93,14 +100,24 @@ impl Server {
 
     /// Whether the server is connected.
     pub async fn is_running(&self) -> bool {
-        self.state.lock().await.connection.as_ref().is_some_and(|connection| !connection.is_over())
+        self.state
+            .lock()
+            .await
+            .connection
+            .as_ref()
+            .is_some_and(|connection| !connection.is_over())
     }
 
     /// Whether the server announced a change of its tools since they were read.
     /// [`McpClient::list_tools`] returns the current ones. `false` while the server is being
     /// started.
     pub fn list_changed(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| state.connection.as_ref().is_some_and(|connection| connection.list_changed()))
+        self.state.try_lock().is_ok_and(|state| {
+            state
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.list_changed())
+        })
     }
 
     /// The server's tools, and notes about omitted ones.
@@ -115,7 +132,10 @@ impl Server {
     }
 
     fn unreachable(&self, reason: impl Into<String>) -> McpError {
-        McpError::Unreachable { server: self.config.name.clone(), reason: reason.into() }
+        McpError::Unreachable {
+            server: self.config.name.clone(),
+            reason: reason.into(),
+        }
     }
 
     fn now(&self) -> Duration {
@@ -136,7 +156,10 @@ impl Server {
             return Ok(connection.lease());
         }
         if let Some(wait) = state.backoff.wait(self.now()) {
-            return Err(self.unreachable(format!("it failed; the next start is possible in {} s", wait.as_secs() + 1)));
+            return Err(self.unreachable(format!(
+                "it failed; the next start is possible in {} s",
+                wait.as_secs() + 1
+            )));
         }
         let opened = tokio::select! {
             biased;
@@ -145,7 +168,11 @@ impl Server {
         };
         match opened {
             Ok(connection) => {
-                tracing::debug!(server = self.config.name, version = connection.version(), "connected to an MCP server");
+                tracing::debug!(
+                    server = self.config.name,
+                    version = connection.version(),
+                    "connected to an MCP server"
+                );
                 let connection = Arc::new(connection);
                 *self.masker.lock() = connection.masker();
                 state.era = Some(connection.era);
@@ -179,9 +206,15 @@ async fn keep(server: Weak<Server>, connection: Arc<Connection>, idle: Duration)
             () = connection.ended.cancelled() => true,
             () = sleep_until(until) => false,
         };
-        let Some(server) = server.upgrade() else { break };
+        let Some(server) = server.upgrade() else {
+            break;
+        };
         let mut state = server.state.lock().await;
-        if !state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection)) {
+        if !state
+            .connection
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, &connection))
+        {
             break; // another task has replaced it
         }
         if ended {
@@ -190,7 +223,10 @@ async fn keep(server: Weak<Server>, connection: Arc<Connection>, idle: Duration)
             return;
         }
         // Leases are created under the state's lock, so the connection cannot come into use here.
-        if connection.idle_since().is_some_and(|since| since.elapsed() >= idle) {
+        if connection
+            .idle_since()
+            .is_some_and(|since| since.elapsed() >= idle)
+        {
             state.connection = None;
             drop(state);
             tracing::debug!(server = server.config.name, "closing an idle MCP server");
@@ -226,10 +262,14 @@ impl McpClient for Server {
             // notice to the server.
             let stop = cancel.child_token();
             let _stop_on_drop = stop.clone().drop_guard();
-            let working = tokio::spawn(async move { lease.call(tool, arguments, progress, stop).await });
+            let working =
+                tokio::spawn(async move { lease.call(tool, arguments, progress, stop).await });
             match working.await {
                 Ok(result) => result,
-                Err(_) => Err(McpError::Failed { server: self.config.name.clone(), reason: "the call's task panicked".to_owned() }),
+                Err(_) => Err(McpError::Failed {
+                    server: self.config.name.clone(),
+                    reason: "the call's task panicked".to_owned(),
+                }),
             }
         })
     }

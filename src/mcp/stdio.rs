@@ -94,7 +94,9 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
                 () = self.broken.cancelled() => return false,
                 available = self.read.fill_buf() => available,
             };
-            let Ok(available) = available else { return false };
+            let Ok(available) = available else {
+                return false;
+            };
             if available.is_empty() {
                 return false;
             }
@@ -102,7 +104,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             let taken = newline.unwrap_or(available.len());
             let part = available.get(..taken).unwrap_or_default();
             if self.line.len() + part.len() > FRAME_BYTES_MAX {
-                self.fault.set(format!("it sent a message of more than {} MiB", FRAME_BYTES_MAX >> 20));
+                self.fault.set(format!(
+                    "it sent a message of more than {} MiB",
+                    FRAME_BYTES_MAX >> 20
+                ));
                 return false;
             }
             if let Err(problem) = self.scan.take(part) {
@@ -154,14 +159,19 @@ pub(super) enum Frame {
 
 /// Parses a line that [`Scan`] has accepted.
 pub(super) fn read_frame(line: &[u8]) -> Frame {
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
+    let line = line
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(line)
+        .trim_ascii();
     if line.is_empty() {
         return Frame::Nothing;
     }
     if let Ok(message) = serde_json::from_slice(line) {
         return Frame::Message(Box::new(message));
     }
-    let Ok(value) = serde_json::from_slice::<Value>(line) else { return Frame::Junk };
+    let Ok(value) = serde_json::from_slice::<Value>(line) else {
+        return Frame::Junk;
+    };
     let id = match value.get("id") {
         Some(Value::Number(number)) => number.as_i64().map(RequestId::Number),
         Some(Value::String(text)) => Some(RequestId::String(text.as_str().into())),
@@ -172,8 +182,15 @@ pub(super) fn read_frame(line: &[u8]) -> Frame {
         // A response that cannot be parsed: fail its request now, since no other response will
         // come.
         (None, Some(id)) => {
-            let error = ErrorData::new(ErrorCode::INTERNAL_ERROR, "the response is not valid MCP", None);
-            Frame::Message(Box::new(RxJsonRpcMessage::<RoleClient>::error(error, Some(id))))
+            let error = ErrorData::new(
+                ErrorCode::INTERNAL_ERROR,
+                "the response is not valid MCP",
+                None,
+            );
+            Frame::Message(Box::new(RxJsonRpcMessage::<RoleClient>::error(
+                error,
+                Some(id),
+            )))
         }
         _ => Frame::Junk,
     }
@@ -216,26 +233,38 @@ impl Scan {
     }
 }
 
-impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transport<RoleClient> for Stdio<R, W> {
+impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transport<RoleClient>
+    for Stdio<R, W>
+{
     type Error = io::Error;
 
-    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
         let write = self.write.clone();
         let broken = self.broken.clone();
         let fault = self.fault.clone();
         let permit = self.writes.clone().try_acquire_owned();
         async move {
-            let _permit = permit.map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "the server does not read"))?;
+            let _permit = permit.map_err(|_| {
+                io::Error::new(io::ErrorKind::WouldBlock, "the server does not read")
+            })?;
             let mut line = serde_json::to_vec(&item)?;
             line.push(b'\n');
             let written = tokio::time::timeout(WRITE_TIME_MAX, async {
                 let mut write = write.lock().await;
-                let Some(write) = write.as_mut() else { return Err(io::Error::from(io::ErrorKind::NotConnected)) };
+                let Some(write) = write.as_mut() else {
+                    return Err(io::Error::from(io::ErrorKind::NotConnected));
+                };
                 write.write_all(&line).await?;
                 write.flush().await
             });
             let written = written.await.unwrap_or_else(|_| {
-                fault.set(format!("it did not read for {} s", WRITE_TIME_MAX.as_secs()));
+                fault.set(format!(
+                    "it did not read for {} s",
+                    WRITE_TIME_MAX.as_secs()
+                ));
                 Err(io::Error::from(io::ErrorKind::TimedOut))
             });
             if written.is_err() {
@@ -284,22 +313,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_not_a_message_is_skipped() {
-        let text = format!("Hello!\n\n\u{feff}  \n[1,2]\n{{\"jsonrpc\":\"2.0\",\"method\":\"window/x\",\"params\":1}}\n\u{feff}{PONG}half");
+        let text = format!(
+            "Hello!\n\n\u{feff}  \n[1,2]\n{{\"jsonrpc\":\"2.0\",\"method\":\"window/x\",\"params\":1}}\n\u{feff}{PONG}half"
+        );
         let (mut stdio, fault) = transport(leaked(text));
 
         let message = stdio.receive().await;
 
-        assert!(matches!(message, Some(JsonRpcMessage::Response(response)) if response.id == RequestId::Number(1)));
+        assert!(
+            matches!(message, Some(JsonRpcMessage::Response(response)) if response.id == RequestId::Number(1))
+        );
         assert!(stdio.receive().await.is_none() && fault.reason().is_none());
     }
 
     #[tokio::test]
     async fn a_message_that_is_too_long_too_deep_or_has_too_many_values_ends_the_connection() {
         for (text, expected) in [
-            ("x".repeat(FRAME_BYTES_MAX + 1), "it sent a message of more than 8 MiB"),
-            (format!("{}\n{PONG}", "[".repeat(100)), "it sent a message nested deeper than 64 levels"),
-            (format!("[{}]\n{PONG}", "0,".repeat(FRAME_PARTS_MAX + 1)), "it sent a message of more than 200000 values"),
-            (format!("{}{PONG}", "junk\n".repeat(2000)), "its output is not MCP"),
+            (
+                "x".repeat(FRAME_BYTES_MAX + 1),
+                "it sent a message of more than 8 MiB",
+            ),
+            (
+                format!("{}\n{PONG}", "[".repeat(100)),
+                "it sent a message nested deeper than 64 levels",
+            ),
+            (
+                format!("[{}]\n{PONG}", "0,".repeat(FRAME_PARTS_MAX + 1)),
+                "it sent a message of more than 200000 values",
+            ),
+            (
+                format!("{}{PONG}", "junk\n".repeat(2000)),
+                "its output is not MCP",
+            ),
         ] {
             let (mut stdio, fault) = transport(leaked(text));
 
@@ -314,7 +359,9 @@ mod tests {
 
         let message = stdio.receive().await;
 
-        assert!(matches!(message, Some(JsonRpcMessage::Error(error)) if error.id == Some(RequestId::Number(7))));
+        assert!(
+            matches!(message, Some(JsonRpcMessage::Error(error)) if error.id == Some(RequestId::Number(7)))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -323,9 +370,16 @@ mod tests {
         let (read, write) = tokio::io::split(ours);
         let fault = Fault::default();
         let mut stdio = Stdio::new(read, write, fault.clone());
-        let message = || TxJsonRpcMessage::<RoleClient>::error(ErrorData::internal_error("a long text ".repeat(100), None), None);
+        let message = || {
+            TxJsonRpcMessage::<RoleClient>::error(
+                ErrorData::internal_error("a long text ".repeat(100), None),
+                None,
+            )
+        };
 
-        let waiting: Vec<_> = (0..=WRITES_MAX).map(|_| tokio::spawn(stdio.send(message()))).collect();
+        let waiting: Vec<_> = (0..=WRITES_MAX)
+            .map(|_| tokio::spawn(stdio.send(message())))
+            .collect();
         let received = stdio.receive().await;
 
         assert!(received.is_none());
@@ -339,7 +393,10 @@ mod tests {
     /// result is independent of the chunks.
     #[test]
     fn any_bytes_are_read_without_a_panic_and_cuts_do_not_matter() {
-        let seed: u64 = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_ca11);
+        let seed: u64 = std::env::var("CALLBOARD_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or(0x5eed_ca11);
         eprintln!("CALLBOARD_SEED={seed}");
         let mut state = seed | 1;
         let mut next = move |below: usize| {
@@ -374,7 +431,11 @@ mod tests {
             b"\"notifications/progress\"",
             b"\"content\":[{\"type\":\"text\",\"text\":\"x\"}]",
         ];
-        let rounds = if std::env::var("CALLBOARD_LONG").is_ok() { 200_000 } else { 4_000 };
+        let rounds = if std::env::var("CALLBOARD_LONG").is_ok() {
+            200_000
+        } else {
+            4_000
+        };
         for _ in 0..rounds {
             let mut line = Vec::new();
             for _ in 0..next(40) {
@@ -384,7 +445,9 @@ mod tests {
             let expected = whole.take(&line);
             let mut parts = Scan::default();
             let cut = next(line.len() + 1);
-            let found = parts.take(&line[..cut]).and_then(|()| parts.take(&line[cut..]));
+            let found = parts
+                .take(&line[..cut])
+                .and_then(|()| parts.take(&line[cut..]));
             assert_eq!(expected.is_ok(), found.is_ok());
             let _ = read_frame(&line);
         }

@@ -12,8 +12,8 @@ use callboard_actors::{
     chat::RawJson,
     ids::TenantId,
     ports::{
-        Approval, BoxFuture, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach, Tool, ToolContext, ToolOutput,
-        ToolSource, ToolSpec,
+        Approval, BoxFuture, McpClient, McpContent, McpError, McpResult, McpToolDefinition, Reach,
+        Tool, ToolContext, ToolOutput, ToolSource, ToolSpec,
     },
     tool::{EffectClass, ToolError, ToolErrorType},
 };
@@ -38,18 +38,37 @@ pub(super) struct McpTool {
 }
 
 impl McpTool {
-    pub(super) fn new(definition: &McpToolDefinition, server: Arc<Server>, tenant: TenantId, pins: Arc<dyn Pins>) -> Self {
-        let spec = spec(definition, server.server_name(), server.config().trust).timeout(server.config().timeout);
-        Self { spec, server, own_name: definition.name.clone(), digest: definition.digest.clone(), tenant, pins }
+    pub(super) fn new(
+        definition: &McpToolDefinition,
+        server: Arc<Server>,
+        tenant: TenantId,
+        pins: Arc<dyn Pins>,
+    ) -> Self {
+        let spec = spec(definition, server.server_name(), server.config().trust)
+            .timeout(server.config().timeout);
+        Self {
+            spec,
+            server,
+            own_name: definition.name.clone(),
+            digest: definition.digest.clone(),
+            tenant,
+            pins,
+        }
     }
 
     /// Checks that the tool's current definition is both the offered and the approved one.
     async fn is_as_agreed(&self) -> Result<(), ToolError> {
-        let now = self.server.list_tools().await.map_err(|error| not_begun(tool_error(error)))?;
+        let now = self
+            .server
+            .list_tools()
+            .await
+            .map_err(|error| not_begun(tool_error(error)))?;
         let Some(now) = now.iter().find(|tool| tool.name == self.own_name) else {
-            return Err(
-                ToolError::not_found(format!("the MCP server {} no longer offers this tool", self.server.server_name())).not_started()
-            );
+            return Err(ToolError::not_found(format!(
+                "the MCP server {} no longer offers this tool",
+                self.server.server_name()
+            ))
+            .not_started());
         };
         let pins = self.pins.get(&self.tenant, self.server.server_name()).await;
         let pins = pins.map_err(|error| ToolError::denied(error.to_string()).not_started())?;
@@ -67,12 +86,16 @@ impl McpTool {
 
 fn spec(definition: &McpToolDefinition, server: &str, trust: Trust) -> ToolSpec {
     let name = tool_name(server, &definition.name);
-    let mut spec = ToolSpec::new(name, definition.description.clone(), definition.input_schema.clone())
-        .source(ToolSource::Mcp(server.to_owned()))
-        .reach(Reach::Server)
-        .version(definition.digest.chars().take(12).collect::<String>())
-        .returns_data()
-        .not_shared();
+    let mut spec = ToolSpec::new(
+        name,
+        definition.description.clone(),
+        definition.input_schema.clone(),
+    )
+    .source(ToolSource::Mcp(server.to_owned()))
+    .reach(Reach::Server)
+    .version(definition.digest.chars().take(12).collect::<String>())
+    .returns_data()
+    .not_shared();
     if trust == Trust::Annotations && (definition.read_only || definition.idempotent) {
         spec = spec.effect(EffectClass::Idempotent);
     }
@@ -91,14 +114,23 @@ impl Tool for McpTool {
         &self.spec
     }
 
-    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn call(
+        &self,
+        arguments: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             tokio::select! {
                 biased;
                 () = context.cancel.cancelled() => return Err(tool_error(McpError::Cancelled).not_started()),
                 agreed = self.is_as_agreed() => agreed?,
             }
-            let called = self.server.call_tool(self.own_name.clone(), arguments, context.progress.clone(), context.cancel.clone());
+            let called = self.server.call_tool(
+                self.own_name.clone(),
+                arguments,
+                context.progress.clone(),
+                context.cancel.clone(),
+            );
             let result = called.await.map_err(tool_error)?;
             let masker = self.server.masker();
             output(result, &masker, &context).await
@@ -110,7 +142,9 @@ impl Tool for McpTool {
 fn tool_error(error: McpError) -> ToolError {
     let text = error.to_string();
     match error {
-        McpError::Unreachable { .. } => ToolError::new(ToolErrorType::DependencyError, text).not_started(),
+        McpError::Unreachable { .. } => {
+            ToolError::new(ToolErrorType::DependencyError, text).not_started()
+        }
         McpError::Failed { .. } => ToolError::new(ToolErrorType::DependencyError, text),
         McpError::TimedOut { .. } => ToolError::new(ToolErrorType::Timeout, text),
         McpError::Cancelled => ToolError::failed("cancelled").code("INTERRUPTED"),
@@ -127,7 +161,11 @@ fn tool_error(error: McpError) -> ToolError {
 
 /// Converts a result for the model. Invisible characters are made visible; binary content becomes
 /// an artifact, or a note when no artifact store is available.
-async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+async fn output(
+    result: McpResult,
+    masker: &Masker,
+    context: &ToolContext,
+) -> Result<ToolOutput, ToolError> {
     let mut parts = Vec::new();
     for content in result.content {
         parts.push(match content {
@@ -136,9 +174,15 @@ async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Re
             McpContent::Binary { mime, bytes } => {
                 let length = bytes.len();
                 match &context.artifacts {
-                    Some(artifacts) => match artifacts.store.store(artifacts.owner.clone(), context.tool_call_id.clone(), bytes).await {
+                    Some(artifacts) => match artifacts
+                        .store
+                        .store(artifacts.owner.clone(), context.tool_call_id.clone(), bytes)
+                        .await
+                    {
                         Ok(id) => format!("[{mime}, {length} bytes, stored as {id}]"),
-                        Err(_) => format!("[{mime}, {length} bytes, omitted: it could not be stored]"),
+                        Err(_) => {
+                            format!("[{mime}, {length} bytes, omitted: it could not be stored]")
+                        }
                     },
                     None => format!("[{mime}, {length} bytes, omitted]"),
                 }
@@ -149,12 +193,18 @@ async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Re
     // selector may join one.
     let text = masker.mask(&visible(&masker.mask(&parts.join("\n"))));
     if result.is_error {
-        return Err(ToolError::failed(if text.is_empty() { "the tool failed without a message".to_owned() } else { text }));
+        return Err(ToolError::failed(if text.is_empty() {
+            "the tool failed without a message".to_owned()
+        } else {
+            text
+        }));
     }
     match result.structured {
         // The specification requires the text to be equivalent to the structured content, so the
         // text is enough.
-        Some(value) if text.is_empty() => Ok(ToolOutput::Data(masked(visible_value(&value), masker))),
+        Some(value) if text.is_empty() => {
+            Ok(ToolOutput::Data(masked(visible_value(&value), masker)))
+        }
         _ => Ok(ToolOutput::Text(text)),
     }
 }
@@ -162,8 +212,15 @@ async fn output(result: McpResult, masker: &Masker, context: &ToolContext) -> Re
 fn masked(value: Value, masker: &Masker) -> Value {
     match value {
         Value::String(text) => Value::String(masker.mask(&text)),
-        Value::Array(items) => Value::Array(items.into_iter().map(|item| masked(item, masker)).collect()),
-        Value::Object(fields) => Value::Object(fields.into_iter().map(|(name, value)| (name, masked(value, masker))).collect()),
+        Value::Array(items) => {
+            Value::Array(items.into_iter().map(|item| masked(item, masker)).collect())
+        }
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .map(|(name, value)| (name, masked(value, masker)))
+                .collect(),
+        ),
         plain => plain,
     }
 }
@@ -191,33 +248,85 @@ mod tests {
     #[test]
     fn annotations_count_only_when_they_are_trusted() {
         for (trust, read_only, idempotent, expected) in [
-            (Trust::None, true, true, (EffectClass::Once, Approval::ByMode)),
-            (Trust::Annotations, false, false, (EffectClass::Once, Approval::ByMode)),
-            (Trust::Annotations, false, true, (EffectClass::Idempotent, Approval::ByMode)),
-            (Trust::Annotations, true, false, (EffectClass::Idempotent, Approval::Never)),
+            (
+                Trust::None,
+                true,
+                true,
+                (EffectClass::Once, Approval::ByMode),
+            ),
+            (
+                Trust::Annotations,
+                false,
+                false,
+                (EffectClass::Once, Approval::ByMode),
+            ),
+            (
+                Trust::Annotations,
+                false,
+                true,
+                (EffectClass::Idempotent, Approval::ByMode),
+            ),
+            (
+                Trust::Annotations,
+                true,
+                false,
+                (EffectClass::Idempotent, Approval::Never),
+            ),
         ] {
             let spec = spec(&definition(read_only, idempotent), "s", trust);
             assert_eq!((spec.effect, spec.approval), expected);
-            assert_eq!((spec.name(), &spec.source, spec.reach), ("s__get_it", &ToolSource::Mcp("s".to_owned()), Reach::Server));
+            assert_eq!(
+                (spec.name(), &spec.source, spec.reach),
+                ("s__get_it", &ToolSource::Mcp("s".to_owned()), Reach::Server)
+            );
         }
     }
 
     #[test]
     fn errors_of_the_protocol_become_errors_that_a_model_can_use() {
         let server = || "s".to_owned();
-        let refused = |code| McpError::Refused { server: server(), code, message: "no".to_owned() };
+        let refused = |code| McpError::Refused {
+            server: server(),
+            code,
+            message: "no".to_owned(),
+        };
         for (error, kind, not_started) in [
-            (McpError::Unreachable { server: server(), reason: "gone".to_owned() }, ToolErrorType::DependencyError, true),
-            (McpError::Failed { server: server(), reason: "gone".to_owned() }, ToolErrorType::DependencyError, false),
+            (
+                McpError::Unreachable {
+                    server: server(),
+                    reason: "gone".to_owned(),
+                },
+                ToolErrorType::DependencyError,
+                true,
+            ),
+            (
+                McpError::Failed {
+                    server: server(),
+                    reason: "gone".to_owned(),
+                },
+                ToolErrorType::DependencyError,
+                false,
+            ),
             (refused(-32602), ToolErrorType::InvalidParameters, true),
             (refused(-32601), ToolErrorType::NotFound, false),
             (refused(-32603), ToolErrorType::ExecutionError, false),
             (refused(-32700), ToolErrorType::InternalError, false),
             (refused(i64::MIN), ToolErrorType::ExecutionError, false),
-            (McpError::TimedOut { server: server(), after: std::time::Duration::from_secs(1) }, ToolErrorType::Timeout, false),
+            (
+                McpError::TimedOut {
+                    server: server(),
+                    after: std::time::Duration::from_secs(1),
+                },
+                ToolErrorType::Timeout,
+                false,
+            ),
         ] {
             let found = tool_error(error);
-            assert_eq!((found.kind, found.not_started), (kind, not_started), "{found}");
+            assert_eq!(
+                (found.kind, found.not_started),
+                (kind, not_started),
+                "{found}"
+            );
         }
     }
 }

@@ -48,11 +48,15 @@ struct Chunks {
 
 impl Chunks {
     fn new(event: &str, most: usize) -> Self {
-        Self { one: Bytes::copy_from_slice(event.as_bytes()), many: Bytes::from(event.repeat(most)) }
+        Self {
+            one: Bytes::copy_from_slice(event.as_bytes()),
+            many: Bytes::from(event.repeat(most)),
+        }
     }
 
     fn first(&self, count: usize) -> Bytes {
-        self.many.slice(..(self.one.len() * count).min(self.many.len()))
+        self.many
+            .slice(..(self.one.len() * count).min(self.many.len()))
     }
 }
 
@@ -67,34 +71,79 @@ pub(super) struct Answers {
 
 impl Answers {
     pub(super) fn new(settings: MockModelSettings) -> Self {
-        let filler = || FILLER.iter().cycle().take(settings.chunk_bytes).map(|byte| char::from(*byte)).collect();
+        let filler = || {
+            FILLER
+                .iter()
+                .cycle()
+                .take(settings.chunk_bytes)
+                .map(|byte| char::from(*byte))
+                .collect()
+        };
         let text = settings.text.clone().unwrap_or_else(filler);
         let most = settings.chunks.max(settings.tool_chunks);
         let anthropic = Chunks::new(&anthropic::chunk(&text), most);
         let openai = Chunks::new(&openai::chunk(&text), most);
-        Self { settings, text, anthropic, openai }
+        Self {
+            settings,
+            text,
+            anthropic,
+            openai,
+        }
     }
 
     /// Returns the tool call of a reply.
     fn tool<'a>(&'a self, asked: &'a Asked, broken: bool) -> Option<(&'a str, &'a str)> {
-        let name = self.settings.tool.as_deref().or(asked.tool.as_deref()).filter(|_| asked.calls_before < self.settings.tool_calls)?;
-        Some((name, if broken { BROKEN_INPUT } else { &self.settings.tool_input }))
+        let name = self
+            .settings
+            .tool
+            .as_deref()
+            .or(asked.tool.as_deref())
+            .filter(|_| asked.calls_before < self.settings.tool_calls)?;
+        Some((
+            name,
+            if broken {
+                BROKEN_INPUT
+            } else {
+                &self.settings.tool_input
+            },
+        ))
     }
 
     fn chunks(&self, tool: bool) -> usize {
-        if tool { self.settings.tool_chunks } else { self.settings.chunks }
+        if tool {
+            self.settings.tool_chunks
+        } else {
+            self.settings.chunks
+        }
     }
 
     fn call<'a>(&'a self, asked: &'a Asked, nth: u64, broken: bool) -> Call<'a> {
         let tool = self.tool(asked, broken);
-        let bytes = self.chunks(tool.is_some()) * self.text.len() + tool.map_or(0, |(name, input)| name.len() + input.len());
-        Call { nth, model: &asked.model, tool, input_tokens: asked.tokens, output_tokens: (bytes / TOKEN_BYTES).max(1) }
+        let bytes = self.chunks(tool.is_some()) * self.text.len()
+            + tool.map_or(0, |(name, input)| name.len() + input.len());
+        Call {
+            nth,
+            model: &asked.model,
+            tool,
+            input_tokens: asked.tokens,
+            output_tokens: (bytes / TOKEN_BYTES).max(1),
+        }
     }
 
     /// Renders an answer without streaming. A fault cuts its end off.
-    pub(super) fn whole(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>) -> String {
+    pub(super) fn whole(
+        &self,
+        wire: Wire,
+        asked: &Asked,
+        nth: u64,
+        fault: Option<Fault>,
+    ) -> String {
         let call = self.call(asked, nth, false);
-        let mut text = asked.mark.as_ref().filter(|_| call.tool.is_none()).map_or_else(String::new, |mark| format!("{mark} "));
+        let mut text = asked
+            .mark
+            .as_ref()
+            .filter(|_| call.tool.is_none())
+            .map_or_else(String::new, |mark| format!("{mark} "));
         text += &self.text.repeat(self.chunks(call.tool.is_some()));
         let mut body = match wire {
             Wire::Anthropic => anthropic::whole(&call, &Whole { text }),
@@ -108,7 +157,14 @@ impl Answers {
 
     /// Renders an answer as a stream of events. The call counts as running until the last byte is
     /// taken.
-    pub(super) fn stream(&self, wire: Wire, asked: &Asked, nth: u64, fault: Option<Fault>, running: Running) -> Body {
+    pub(super) fn stream(
+        &self,
+        wire: Wire,
+        asked: &Asked,
+        nth: u64,
+        fault: Option<Fault>,
+        running: Running,
+    ) -> Body {
         let malformed = fault == Some(Fault::MalformedJson);
         let call = self.call(asked, nth, malformed);
         let chunks = self.chunks(call.tool.is_some());
@@ -133,7 +189,9 @@ impl Answers {
             Some(Fault::Half) => (chunks / 2, String::new(), End::Cut),
             Some(Fault::Stall) => (chunks / 2, String::new(), End::Stall),
             Some(Fault::ErrorEvent) => (chunks / 2, self.error_event(wire), End::Well),
-            Some(Fault::MalformedJson) if call.tool.is_none() => (chunks / 2, self.malformed(wire) + &whole_tail(), End::Well),
+            Some(Fault::MalformedJson) if call.tool.is_none() => {
+                (chunks / 2, self.malformed(wire) + &whole_tail(), End::Well)
+            }
             _ => (chunks, whole_tail(), End::Well),
         };
         let ready = match wire {
@@ -146,13 +204,24 @@ impl Answers {
             all.extend_from_slice(tail.as_bytes());
             return match end {
                 End::Well => Body::from(all),
-                End::Cut | End::Stall => body(Playing { first: all.into(), ..Playing::none(end, running) }),
+                End::Cut | End::Stall => body(Playing {
+                    first: all.into(),
+                    ..Playing::none(end, running)
+                }),
             };
         }
         let first = [head.as_bytes(), &ready.one].concat();
         let chunk = ready.one.clone();
         let delay = self.settings.chunk_delay;
-        body(Playing { first: first.into(), chunk, left: count - 1, delay, tail: tail.into(), end, _running: running })
+        body(Playing {
+            first: first.into(),
+            chunk,
+            left: count - 1,
+            delay,
+            tail: tail.into(),
+            end,
+            _running: running,
+        })
     }
 
     fn error_event(&self, wire: Wire) -> String {
@@ -183,7 +252,15 @@ struct Playing {
 
 impl Playing {
     fn none(end: End, running: Running) -> Self {
-        Self { first: Bytes::new(), chunk: Bytes::new(), left: 0, delay: Duration::ZERO, tail: Bytes::new(), end, _running: running }
+        Self {
+            first: Bytes::new(),
+            chunk: Bytes::new(),
+            left: 0,
+            delay: Duration::ZERO,
+            tail: Bytes::new(),
+            end,
+            _running: running,
+        }
     }
 
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {

@@ -7,7 +7,9 @@ use super::call::{Call, Whole};
 /// Renders the event of one chunk of text.
 pub(super) fn chunk(text: &str) -> String {
     let text = json!(text);
-    let data = format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{text}}}}}"#);
+    let data = format!(
+        r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{text}}}}}"#
+    );
     event("content_block_delta", &data)
 }
 
@@ -22,7 +24,10 @@ pub(super) fn head(call: &Call<'_>, has_text: bool) -> String {
         ),
     );
     if has_text {
-        head += &event("content_block_start", r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#);
+        head += &event(
+            "content_block_start",
+            r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        );
     }
     head
 }
@@ -31,7 +36,10 @@ pub(super) fn head(call: &Call<'_>, has_text: bool) -> String {
 pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
     let mut tail = String::new();
     if has_text {
-        tail += &event("content_block_stop", r#"{"type":"content_block_stop","index":0}"#);
+        tail += &event(
+            "content_block_stop",
+            r#"{"type":"content_block_stop","index":0}"#,
+        );
     }
     if let Some((name, input)) = call.tool {
         let name = json!(name);
@@ -46,9 +54,14 @@ pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
         );
         tail += &event(
             "content_block_delta",
-            &format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"input_json_delta","partial_json":{input}}}}}"#),
+            &format!(
+                r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"input_json_delta","partial_json":{input}}}}}"#
+            ),
         );
-        tail += &event("content_block_stop", &format!(r#"{{"type":"content_block_stop","index":{index}}}"#));
+        tail += &event(
+            "content_block_stop",
+            &format!(r#"{{"type":"content_block_stop","index":{index}}}"#),
+        );
     }
     let stop = stop(call);
     let tokens = call.output_tokens;
@@ -60,12 +73,18 @@ pub(super) fn tail(call: &Call<'_>, has_text: bool) -> String {
 
 /// Renders an error event, which ends the stream.
 pub(super) fn error_event() -> String {
-    event("error", &refusal("overloaded_error", "fault injected by the mock model"))
+    event(
+        "error",
+        &refusal("overloaded_error", "fault injected by the mock model"),
+    )
 }
 
 /// Renders an event without its end.
 pub(super) fn malformed() -> String {
-    event("content_block_delta", r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_del"#)
+    event(
+        "content_block_delta",
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_del"#,
+    )
 }
 
 /// Renders an answer without streaming.
@@ -92,7 +111,11 @@ pub(super) fn refusal(kind: &str, message: &str) -> String {
 }
 
 fn stop(call: &Call<'_>) -> &'static str {
-    if call.tool.is_some() { "tool_use" } else { "end_turn" }
+    if call.tool.is_some() {
+        "tool_use"
+    } else {
+        "end_turn"
+    }
 }
 
 fn event(name: &str, data: &str) -> String {

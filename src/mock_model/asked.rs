@@ -112,7 +112,11 @@ impl Asked {
         let tool = match parsed.tools.first() {
             Some(tool) => {
                 let tool: Tool<'_> = serde_json::from_str(tool.get())?;
-                Some(tool.function.map_or(tool.name, |function| function.name).into_owned())
+                Some(
+                    tool.function
+                        .map_or(tool.name, |function| function.name)
+                        .into_owned(),
+                )
             }
             None => None,
         };
@@ -137,7 +141,9 @@ enum UserContent {
 }
 
 fn user_content(content: Option<&RawValue>) -> Result<UserContent, serde_json::Error> {
-    let Some(content) = content else { return Ok(UserContent::Prompt(None)) };
+    let Some(content) = content else {
+        return Ok(UserContent::Prompt(None));
+    };
     if content.get().starts_with('"') {
         let text: Text<'_> = serde_json::from_str(content.get())?;
         return Ok(UserContent::Prompt(mark(&text.0)));
@@ -146,14 +152,19 @@ fn user_content(content: Option<&RawValue>) -> Result<UserContent, serde_json::E
     if blocks.iter().any(|block| block.kind == "tool_result") {
         return Ok(UserContent::Results);
     }
-    Ok(UserContent::Prompt(blocks.iter().find_map(|block| mark(&block.text))))
+    Ok(UserContent::Prompt(
+        blocks.iter().find_map(|block| mark(&block.text)),
+    ))
 }
 
 /// Returns the first word of a text if it begins like a mark and consists of letters, digits and
 /// hyphens.
 pub(super) fn mark(text: &str) -> Option<String> {
     let word = text.split_ascii_whitespace().next()?;
-    let plain = word.len() <= MARK_BYTES_MAX && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let plain = word.len() <= MARK_BYTES_MAX
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (plain && word.starts_with(MARK)).then(|| word.to_owned())
 }
 
@@ -185,13 +196,26 @@ mod tests {
 
         for body in [anthropic, openai] {
             let asked = read(&body);
-            assert_eq!((asked.calls_before, asked.mark.as_deref(), asked.tool.as_deref()), (1, Some("load-2"), Some("a")), "{body}");
+            assert_eq!(
+                (
+                    asked.calls_before,
+                    asked.mark.as_deref(),
+                    asked.tool.as_deref()
+                ),
+                (1, Some("load-2"), Some("a")),
+                "{body}"
+            );
         }
     }
 
     #[test]
     fn a_fresh_prompt_begins_a_turn_and_words_that_are_no_mark_stay_unread() {
-        for (prompt, expected) in [("load-7f hello", Some("load-7f")), ("hello load-7", None), ("load-\"x", None), ("", None)] {
+        for (prompt, expected) in [
+            ("load-7f hello", Some("load-7f")),
+            ("hello load-7", None),
+            ("load-\"x", None),
+            ("", None),
+        ] {
             let asked = read(&json!({ "messages": [{ "role": "user", "content": prompt }] }));
 
             assert_eq!((asked.calls_before, asked.mark.as_deref()), (0, expected));
@@ -200,7 +224,13 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_an_error() {
-        for body in ["", "[]x", "{\"messages\":7}", "{\"messages\":[7]}", "{\"messages\":[{\"role\":\"user\",\"content\":7}]}"] {
+        for body in [
+            "",
+            "[]x",
+            "{\"messages\":7}",
+            "{\"messages\":[7]}",
+            "{\"messages\":[{\"role\":\"user\",\"content\":7}]}",
+        ] {
             assert!(Asked::read(body.as_bytes()).is_err(), "{body}");
         }
     }

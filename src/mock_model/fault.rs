@@ -30,7 +30,9 @@ pub enum Fault {
 
 /// The word is not the name of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no such fault; there are 429, 529, 500, reset, stall, html, half, malformed-json, error-event")]
+#[error(
+    "no such fault; there are 429, 529, 500, reset, stall, html, half, malformed-json, error-event"
+)]
 pub struct NoSuchFault;
 
 impl Fault {
@@ -88,7 +90,10 @@ impl FromStr for Fault {
     type Err = NoSuchFault;
 
     fn from_str(text: &str) -> Result<Self, NoSuchFault> {
-        Self::ALL.into_iter().find(|fault| fault.name() == text).ok_or(NoSuchFault)
+        Self::ALL
+            .into_iter()
+            .find(|fault| fault.name() == text)
+            .ok_or(NoSuchFault)
     }
 }
 
@@ -97,7 +102,9 @@ mod tests {
     use super::*;
 
     fn faults(seed: u64, rate: f64) -> Vec<Option<Fault>> {
-        (0..10_000).map(|nth| Fault::of_call(nth, seed, rate, &Fault::ALL)).collect()
+        (0..10_000)
+            .map(|nth| Fault::of_call(nth, seed, rate, &Fault::ALL))
+            .collect()
     }
 
     #[test]

@@ -23,7 +23,11 @@ struct Bucket {
 
 impl Bucket {
     fn new(per_minute: f64) -> Self {
-        Self { size: per_minute, level: per_minute, at: Instant::now() }
+        Self {
+            size: per_minute,
+            level: per_minute,
+            at: Instant::now(),
+        }
     }
 
     fn fill(&mut self, now: Instant) {
@@ -33,7 +37,9 @@ impl Bucket {
 
     /// Time until it holds this amount.
     fn until(&self, amount: f64) -> Duration {
-        Duration::from_secs_f64(((amount.min(self.size) - self.level) / self.size.max(1.0) * 60.0).clamp(0.0, 60.0))
+        Duration::from_secs_f64(
+            ((amount.min(self.size) - self.level) / self.size.max(1.0) * 60.0).clamp(0.0, 60.0),
+        )
     }
 }
 
@@ -80,8 +86,12 @@ impl Meter {
         Self {
             running: Arc::default(),
             running_max: settings.concurrency.unwrap_or(usize::MAX),
-            requests: settings.requests_per_minute.map(|n| Mutex::new(Bucket::new(f64::from(n)))),
-            tokens: settings.tokens_per_minute.map(|n| Mutex::new(Bucket::new(n as f64))),
+            requests: settings
+                .requests_per_minute
+                .map(|n| Mutex::new(Bucket::new(f64::from(n)))),
+            tokens: settings
+                .tokens_per_minute
+                .map(|n| Mutex::new(Bucket::new(n as f64))),
         }
     }
 
@@ -89,24 +99,35 @@ impl Meter {
     pub(super) fn admit(&self, tokens: usize) -> Result<Running, Refused> {
         if self.running.fetch_add(1, Ordering::AcqRel) >= self.running_max {
             self.running.fetch_sub(1, Ordering::AcqRel);
-            return Err(Refused { what: "concurrent requests", retry_after: Duration::from_secs(1) });
+            return Err(Refused {
+                what: "concurrent requests",
+                retry_after: Duration::from_secs(1),
+            });
         }
         let running = Running(self.running.clone());
         let now = Instant::now();
         let mut requests = self.requests.as_ref().map(|bucket| bucket.lock());
         let mut in_tokens = self.tokens.as_ref().map(|bucket| bucket.lock());
-        let amounts = [(requests.as_deref_mut(), 1.0, "requests"), (in_tokens.as_deref_mut(), tokens as f64, "tokens")];
+        let amounts = [
+            (requests.as_deref_mut(), 1.0, "requests"),
+            (in_tokens.as_deref_mut(), tokens as f64, "tokens"),
+        ];
         let mut taken = Vec::with_capacity(2);
         for (bucket, amount, what) in amounts {
             let Some(bucket) = bucket else { continue };
             bucket.fill(now);
             if bucket.level < amount.min(bucket.size) {
-                return Err(Refused { what, retry_after: bucket.until(amount) });
+                return Err(Refused {
+                    what,
+                    retry_after: bucket.until(amount),
+                });
             }
             taken.push((bucket, amount));
         }
         // Take from the buckets only if every bucket admits the call.
-        taken.into_iter().for_each(|(bucket, amount)| bucket.level -= amount);
+        taken
+            .into_iter()
+            .for_each(|(bucket, amount)| bucket.level -= amount);
         Ok(running)
     }
 
@@ -121,15 +142,28 @@ impl Meter {
             let mut bucket = bucket.as_ref()?.lock();
             bucket.fill(Instant::now());
             let full_in = bucket.until(bucket.size);
-            Some(Limit { what, size: bucket.size as u64, left: bucket.level.max(0.0) as u64, full_in })
+            Some(Limit {
+                what,
+                size: bucket.size as u64,
+                left: bucket.level.max(0.0) as u64,
+                full_in,
+            })
         };
-        [read(&self.requests, "requests"), read(&self.tokens, "tokens")].into_iter().flatten()
+        [
+            read(&self.requests, "requests"),
+            read(&self.tokens, "tokens"),
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
 /// The time after `wait`, as RFC 3339 in whole seconds, rounded up.
 pub(super) fn rfc3339_in(wait: Duration) -> String {
-    let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + wait;
+    let then = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        + wait;
     rfc3339(then.as_secs() + u64::from(then.subsec_nanos() > 0))
 }
 
@@ -140,13 +174,23 @@ fn rfc3339(unix: u64) -> String {
     let second = unix % 86_400;
     let era = days / 146_097;
     let day_of_era = days % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
 }
 
 #[cfg(test)]
@@ -159,28 +203,46 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_minutes_worth_may_come_at_once_and_then_the_rate_holds() {
-        let meter = meter(MockModelSettings { requests_per_minute: Some(60), ..MockModelSettings::default() });
+        let meter = meter(MockModelSettings {
+            requests_per_minute: Some(60),
+            ..MockModelSettings::default()
+        });
 
         assert_eq!((0..100).filter(|_| meter.admit(1).is_ok()).count(), 60);
-        assert_eq!(meter.admit(1).err(), Some(Refused { what: "requests", retry_after: Duration::from_secs(1) }));
+        assert_eq!(
+            meter.admit(1).err(),
+            Some(Refused {
+                what: "requests",
+                retry_after: Duration::from_secs(1)
+            })
+        );
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!((0..100).filter(|_| meter.admit(1).is_ok()).count(), 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_one_limit_refuses_costs_the_other_nothing() {
-        let meter =
-            meter(MockModelSettings { requests_per_minute: Some(60), tokens_per_minute: Some(100), ..MockModelSettings::default() });
+        let meter = meter(MockModelSettings {
+            requests_per_minute: Some(60),
+            tokens_per_minute: Some(100),
+            ..MockModelSettings::default()
+        });
         drop(meter.admit(100));
 
-        assert_eq!(meter.admit(50).err().map(|refused| refused.what), Some("tokens"));
+        assert_eq!(
+            meter.admit(50).err().map(|refused| refused.what),
+            Some("tokens")
+        );
         let left: Vec<u64> = meter.limits().map(|limit| limit.left).collect();
         assert_eq!(left, [59, 0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_counts_until_it_is_over() {
-        let meter = meter(MockModelSettings { concurrency: Some(1), ..MockModelSettings::default() });
+        let meter = meter(MockModelSettings {
+            concurrency: Some(1),
+            ..MockModelSettings::default()
+        });
         let first = meter.admit(1);
 
         assert!(meter.admit(1).is_err());

@@ -45,12 +45,19 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// # Cancel safety
 /// Dropping the future closes the listener. Open replies continue until their clients disconnect or
 /// the runtime ends.
-pub async fn serve(listener: TcpListener, settings: MockModelSettings, stop: CancellationToken) -> io::Result<u64> {
-    settings.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+pub async fn serve(
+    listener: TcpListener,
+    settings: MockModelSettings,
+    stop: CancellationToken,
+) -> io::Result<u64> {
+    settings
+        .check()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mock = Arc::new(routes::Mock::new(settings, stop.child_token()));
     let over = mock.over().clone();
     let app = routes::router(mock.clone()).into_make_service_with_connect_info::<link::Link>();
-    let serving = axum::serve(link::Links(listener), app).with_graceful_shutdown(over.clone().cancelled_owned());
+    let serving = axum::serve(link::Links(listener), app)
+        .with_graceful_shutdown(over.clone().cancelled_owned());
     tokio::select! {
         result = serving => result?,
         () = async { over.cancelled().await; tokio::time::sleep(DRAIN).await } => {}

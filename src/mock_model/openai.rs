@@ -11,12 +11,16 @@ const CHUNK: &str = r#"{"id":"chatcmpl-mock","object":"chat.completion.chunk","c
 /// Renders the event of one chunk of text.
 pub(super) fn chunk(text: &str) -> String {
     let text = json!(text);
-    event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{"content":{text}}},"finish_reason":null}}]}}"#))
+    event(&format!(
+        r#"{CHUNK}[{{"index":0,"delta":{{"content":{text}}},"finish_reason":null}}]}}"#
+    ))
 }
 
 /// Renders the events from the start of the message to its first chunk.
 pub(super) fn head() -> String {
-    event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}"#))
+    event(&format!(
+        r#"{CHUNK}[{{"index":0,"delta":{{"role":"assistant","content":""}},"finish_reason":null}}]}}"#
+    ))
 }
 
 /// Renders the events from the last chunk to the end.
@@ -30,7 +34,10 @@ pub(super) fn tail(call: &Call<'_>, usage: bool) -> String {
             r#"{CHUNK}[{{"index":0,"delta":{{"tool_calls":[{{"index":0,"id":"{id}","type":"function","function":{{"name":{name},"arguments":{input}}}}}]}},"finish_reason":null}}]}}"#
         ));
     }
-    tail += &event(&format!(r#"{CHUNK}[{{"index":0,"delta":{{}},"finish_reason":"{}"}}]}}"#, stop(call)));
+    tail += &event(&format!(
+        r#"{CHUNK}[{{"index":0,"delta":{{}},"finish_reason":"{}"}}]}}"#,
+        stop(call)
+    ));
     if usage {
         tail += &event(&format!(r#"{CHUNK}[],"usage":{}}}"#, used(call)));
     }
@@ -63,7 +70,8 @@ pub(super) fn whole(call: &Call<'_>, whole: &Whole) -> String {
 
 /// Renders the body of a refusal.
 pub(super) fn refusal(kind: &str, message: &str) -> String {
-    json!({ "error": { "message": message, "type": kind, "param": null, "code": kind } }).to_string()
+    json!({ "error": { "message": message, "type": kind, "param": null, "code": kind } })
+        .to_string()
 }
 
 fn used(call: &Call<'_>) -> Value {
@@ -77,7 +85,11 @@ fn call_id(call: &Call<'_>) -> String {
 }
 
 fn stop(call: &Call<'_>) -> &'static str {
-    if call.tool.is_some() { "tool_calls" } else { "stop" }
+    if call.tool.is_some() {
+        "tool_calls"
+    } else {
+        "stop"
+    }
 }
 
 fn event(data: &str) -> String {

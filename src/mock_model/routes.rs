@@ -51,7 +51,13 @@ impl Mock {
     pub(super) fn new(settings: MockModelSettings, over: CancellationToken) -> Self {
         let answers = Answers::new(settings.clone());
         let meter = Meter::new(&settings);
-        Self { settings, answers, meter, calls: AtomicU64::new(0), over }
+        Self {
+            settings,
+            answers,
+            meter,
+            calls: AtomicU64::new(0),
+            over,
+        }
     }
 
     /// Cancelled when the server must stop.
@@ -66,14 +72,29 @@ impl Mock {
 
     /// Whether a request carries the key, in the header of either API.
     fn knows(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = &self.settings.key else { return true };
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let Some(key) = &self.settings.key else {
+            return true;
+        };
+        let bearer = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         bearer.or(headers.get("x-api-key").map(HeaderValue::as_bytes)) == Some(key.as_bytes())
     }
 
-    async fn answer(&self, wire: Wire, link: &Link, headers: &HeaderMap, body: &[u8]) -> Response<Body> {
+    async fn answer(
+        &self,
+        wire: Wire,
+        link: &Link,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Response<Body> {
         if !self.knows(headers) {
-            return self.refuse(wire, StatusCode::UNAUTHORIZED, "the key is not the mock's", None);
+            return self.refuse(
+                wire,
+                StatusCode::UNAUTHORIZED,
+                "the key is not the mock's",
+                None,
+            );
         }
         let nth = self.calls.fetch_add(1, Ordering::Relaxed);
         if self.settings.requests_max.is_some_and(|max| nth + 1 >= max) {
@@ -81,29 +102,54 @@ impl Mock {
         }
         let asked = match Asked::read(body) {
             Ok(asked) => asked,
-            Err(error) => return self.refuse(wire, StatusCode::BAD_REQUEST, &error.to_string(), None),
+            Err(error) => {
+                return self.refuse(wire, StatusCode::BAD_REQUEST, &error.to_string(), None);
+            }
         };
         let running = match self.meter.admit(asked.tokens) {
             Ok(running) => running,
             Err(refused) => {
                 let message = format!("the limit of {} is reached", refused.what);
-                return self.refuse(wire, StatusCode::TOO_MANY_REQUESTS, &message, Some(refused.retry_after));
+                return self.refuse(
+                    wire,
+                    StatusCode::TOO_MANY_REQUESTS,
+                    &message,
+                    Some(refused.retry_after),
+                );
             }
         };
         if !self.settings.latency.is_zero() {
             tokio::time::sleep(self.settings.latency).await;
         }
-        let fault = Fault::of_call(nth, self.settings.seed, self.settings.fault_rate, &self.settings.faults);
+        let fault = Fault::of_call(
+            nth,
+            self.settings.seed,
+            self.settings.fault_rate,
+            &self.settings.faults,
+        );
         const INJECTED: &str = "fault injected by the mock model";
         let overloaded = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         match fault {
-            Some(Fault::RateLimited) => return self.refuse(wire, StatusCode::TOO_MANY_REQUESTS, INJECTED, Some(FAULT_RETRY_AFTER)),
+            Some(Fault::RateLimited) => {
+                return self.refuse(
+                    wire,
+                    StatusCode::TOO_MANY_REQUESTS,
+                    INJECTED,
+                    Some(FAULT_RETRY_AFTER),
+                );
+            }
             Some(Fault::Overloaded) => return self.refuse(wire, overloaded, INJECTED, None),
-            Some(Fault::ServerError) => return self.refuse(wire, StatusCode::INTERNAL_SERVER_ERROR, INJECTED, None),
-            Some(Fault::Html) => return respond(StatusCode::OK, "text/html; charset=utf-8", Body::from(PAGE)),
+            Some(Fault::ServerError) => {
+                return self.refuse(wire, StatusCode::INTERNAL_SERVER_ERROR, INJECTED, None);
+            }
+            Some(Fault::Html) => {
+                return respond(StatusCode::OK, "text/html; charset=utf-8", Body::from(PAGE));
+            }
             Some(Fault::Reset) => link.reset(),
             Some(Fault::Half) if !asked.stream => link.reset(),
-            Some(Fault::ErrorEvent) if !asked.stream => return self.refuse(wire, overloaded, INJECTED, None),
+            Some(Fault::ErrorEvent) if !asked.stream => {
+                return self.refuse(wire, overloaded, INJECTED, None);
+            }
             Some(Fault::Stall) if !asked.stream => return std::future::pending().await,
             Some(Fault::Stall | Fault::Half | Fault::MalformedJson | Fault::ErrorEvent) | None => {}
         }
@@ -111,13 +157,23 @@ impl Mock {
             let body = self.answers.stream(wire, &asked, nth, fault, running);
             respond(StatusCode::OK, "text/event-stream; charset=utf-8", body)
         } else {
-            respond(StatusCode::OK, "application/json", Body::from(self.answers.whole(wire, &asked, nth, fault)))
+            respond(
+                StatusCode::OK,
+                "application/json",
+                Body::from(self.answers.whole(wire, &asked, nth, fault)),
+            )
         };
         self.set_limit_headers(wire, response.headers_mut());
         response
     }
 
-    fn refuse(&self, wire: Wire, status: StatusCode, message: &str, retry_after: Option<Duration>) -> Response<Body> {
+    fn refuse(
+        &self,
+        wire: Wire,
+        status: StatusCode,
+        message: &str,
+        retry_after: Option<Duration>,
+    ) -> Response<Body> {
         let body = match wire {
             Wire::Anthropic => anthropic::refusal(
                 match status.as_u16() {
@@ -152,7 +208,10 @@ impl Mock {
     fn set_limit_headers(&self, wire: Wire, headers: &mut HeaderMap) {
         for limit in self.meter.limits() {
             for (name, value) in limit_headers(wire, &limit) {
-                if let (Ok(name), Ok(value)) = (header::HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                if let (Ok(name), Ok(value)) = (
+                    header::HeaderName::try_from(name),
+                    HeaderValue::try_from(value),
+                ) {
                     headers.insert(name, value);
                 }
             }
@@ -165,14 +224,29 @@ fn limit_headers(wire: Wire, limit: &Limit) -> [(String, String); 3] {
     let what = limit.what;
     match wire {
         Wire::Anthropic => [
-            (format!("anthropic-ratelimit-{what}-limit"), limit.size.to_string()),
-            (format!("anthropic-ratelimit-{what}-remaining"), limit.left.to_string()),
-            (format!("anthropic-ratelimit-{what}-reset"), rfc3339_in(limit.full_in)),
+            (
+                format!("anthropic-ratelimit-{what}-limit"),
+                limit.size.to_string(),
+            ),
+            (
+                format!("anthropic-ratelimit-{what}-remaining"),
+                limit.left.to_string(),
+            ),
+            (
+                format!("anthropic-ratelimit-{what}-reset"),
+                rfc3339_in(limit.full_in),
+            ),
         ],
         Wire::OpenAi => [
             (format!("x-ratelimit-limit-{what}"), limit.size.to_string()),
-            (format!("x-ratelimit-remaining-{what}"), limit.left.to_string()),
-            (format!("x-ratelimit-reset-{what}"), format!("{}ms", limit.full_in.as_millis())),
+            (
+                format!("x-ratelimit-remaining-{what}"),
+                limit.left.to_string(),
+            ),
+            (
+                format!("x-ratelimit-reset-{what}"),
+                format!("{}ms", limit.full_in.as_millis()),
+            ),
         ],
     }
 }
@@ -180,7 +254,9 @@ fn limit_headers(wire: Wire, limit: &Limit) -> [(String, String); 3] {
 fn respond(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -188,25 +264,45 @@ type Caller = ConnectInfo<Link>;
 
 /// Routes of both APIs, `/healthz` and `/stats`.
 pub(super) fn router(mock: Arc<Mock>) -> Router {
-    let messages = async |State(mock): State<Arc<Mock>>, ConnectInfo(link): Caller, headers: HeaderMap, body: Bytes| {
-        mock.answer(Wire::Anthropic, &link, &headers, &body).await
-    };
-    let completions = async |State(mock): State<Arc<Mock>>, ConnectInfo(link): Caller, headers: HeaderMap, body: Bytes| {
-        mock.answer(Wire::OpenAi, &link, &headers, &body).await
-    };
+    let messages =
+        async |State(mock): State<Arc<Mock>>,
+               ConnectInfo(link): Caller,
+               headers: HeaderMap,
+               body: Bytes| { mock.answer(Wire::Anthropic, &link, &headers, &body).await };
+    let completions =
+        async |State(mock): State<Arc<Mock>>,
+               ConnectInfo(link): Caller,
+               headers: HeaderMap,
+               body: Bytes| { mock.answer(Wire::OpenAi, &link, &headers, &body).await };
     let stats = async |State(mock): State<Arc<Mock>>| {
         let stats = json!({ "calls": mock.calls(), "running": mock.meter.running() });
-        respond(StatusCode::OK, "application/json", Body::from(stats.to_string()))
+        respond(
+            StatusCode::OK,
+            "application/json",
+            Body::from(stats.to_string()),
+        )
     };
     let count = async |State(mock): State<Arc<Mock>>, body: Bytes| match Asked::read(&body) {
-        Ok(asked) => respond(StatusCode::OK, "application/json", Body::from(json!({ "input_tokens": asked.tokens }).to_string())),
-        Err(error) => mock.refuse(Wire::Anthropic, StatusCode::BAD_REQUEST, &error.to_string(), None),
+        Ok(asked) => respond(
+            StatusCode::OK,
+            "application/json",
+            Body::from(json!({ "input_tokens": asked.tokens }).to_string()),
+        ),
+        Err(error) => mock.refuse(
+            Wire::Anthropic,
+            StatusCode::BAD_REQUEST,
+            &error.to_string(),
+            None,
+        ),
     };
     Router::new()
         .route("/v1/messages", post(messages))
         .route("/v1/messages/count_tokens", post(count))
         .route("/v1/chat/completions", post(completions))
-        .route("/v1/models", get(async || respond(StatusCode::OK, "application/json", Body::from(models()))))
+        .route(
+            "/v1/models",
+            get(async || respond(StatusCode::OK, "application/json", Body::from(models()))),
+        )
         .route("/stats", get(stats))
         .route("/healthz", get(async || "ok\n"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

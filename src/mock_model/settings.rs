@@ -96,7 +96,9 @@ impl MockModelSettings {
     /// # Errors
     /// [`BadSettings`].
     pub fn check(&self) -> Result<(), BadSettings> {
-        if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&self.tool_input) {
+        if let Err(error) =
+            serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&self.tool_input)
+        {
             return Err(BadSettings::ToolInput(error.to_string()));
         }
         if !(0.0..=1.0).contains(&self.fault_rate) {
@@ -106,7 +108,10 @@ impl MockModelSettings {
             return Err(BadSettings::NoFaults);
         }
         let chunk_bytes = self.text.as_ref().map_or(self.chunk_bytes, String::len);
-        let bytes = self.chunks.max(self.tool_chunks).saturating_mul(chunk_bytes);
+        let bytes = self
+            .chunks
+            .max(self.tool_chunks)
+            .saturating_mul(chunk_bytes);
         if self.chunks == 0 || chunk_bytes == 0 || bytes > TEXT_BYTES_MAX {
             return Err(BadSettings::Text);
         }

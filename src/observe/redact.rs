@@ -47,13 +47,24 @@ impl Redactor {
         let mut known = self.0.write();
         let mut all = known.secrets.clone();
         for secret in secrets {
-            all.extend(forms(secret.into().trim()).into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN));
+            all.extend(
+                forms(secret.into().trim())
+                    .into_iter()
+                    .filter(|secret| secret.len() >= SECRET_BYTES_MIN),
+            );
         }
         all.sort();
         all.dedup();
-        let mut first: Vec<u8> = all.iter().filter_map(|secret| secret.bytes().next()).collect();
+        let mut first: Vec<u8> = all
+            .iter()
+            .filter_map(|secret| secret.bytes().next())
+            .collect();
         first.dedup();
-        *known = Arc::new(Known { masker: Masker::new(all.clone()), secrets: all, first });
+        *known = Arc::new(Known {
+            masker: Masker::new(all.clone()),
+            secrets: all,
+            first,
+        });
     }
 
     /// Masks registered secrets and keys of known shapes.
@@ -69,22 +80,37 @@ impl Redactor {
     /// Masks a text that its author may have truncated. If it ends in `…`, the beginning of a
     /// secret at its end is removed as well.
     pub fn mask_cut(&self, text: &str) -> String {
-        let Some(whole) = text.strip_suffix('…') else { return self.mask(text) };
+        let Some(whole) = text.strip_suffix('…') else {
+            return self.mask(text);
+        };
         let known = self.known();
-        let (whole, half) = whole.split_at_checked(whole.len() - known.beginning(whole.as_bytes())).unwrap_or((whole, ""));
+        let (whole, half) = whole
+            .split_at_checked(whole.len() - known.beginning(whole.as_bytes()))
+            .unwrap_or((whole, ""));
         // A few letters are more likely the end of a word than the beginning of a secret.
-        let whole = known.masker.mask(&if half.len() < SECRET_BYTES_MIN { [whole, half].concat() } else { whole.to_owned() });
+        let whole = known.masker.mask(&if half.len() < SECRET_BYTES_MIN {
+            [whole, half].concat()
+        } else {
+            whole.to_owned()
+        });
         format!("{whole}…")
     }
 
     /// Masks registered secrets in a text that arrives in pieces.
     pub fn stream(&self) -> RedactingStream {
-        RedactingStream { redactor: self.clone(), held: String::new() }
+        RedactingStream {
+            redactor: self.clone(),
+            held: String::new(),
+        }
     }
 
     /// A writer that masks secrets before `inner`, including those split over several writes.
     pub fn writer<W: Write>(&self, inner: W) -> RedactingWriter<W> {
-        RedactingWriter { redactor: self.clone(), inner, held: Vec::new() }
+        RedactingWriter {
+            redactor: self.clone(),
+            inner,
+            held: Vec::new(),
+        }
     }
 
     fn known(&self) -> Arc<Known> {
@@ -97,7 +123,11 @@ impl Redactor {
 fn forms(secret: &str) -> [String; 4] {
     let json = |text: &str| {
         let written = serde_json::Value::from(text).to_string();
-        written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text).to_owned()
+        written
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .unwrap_or(text)
+            .to_owned()
     };
     let once = json(secret);
     let debug = secret.escape_debug().to_string();
@@ -116,9 +146,15 @@ impl Known {
         let begins = |at: usize| {
             let rest = text.get(at..).unwrap_or_default();
             let is_first = rest.first().is_some_and(|byte| self.first.contains(byte));
-            is_first && self.secrets.iter().any(|secret| secret.len() > rest.len() && secret.as_bytes().starts_with(rest))
+            is_first
+                && self
+                    .secrets
+                    .iter()
+                    .any(|secret| secret.len() > rest.len() && secret.as_bytes().starts_with(rest))
         };
-        (from..text.len()).find(|at| begins(*at)).map_or(0, |at| text.len() - at)
+        (from..text.len())
+            .find(|at| begins(*at))
+            .map_or(0, |at| text.len() - at)
     }
 }
 
@@ -139,7 +175,9 @@ impl RedactingStream {
         self.held.push_str(text);
         let keep = known.beginning(self.held.as_bytes());
         let rest = self.held.split_off(self.held.len().saturating_sub(keep));
-        known.masker.mask_exact(&std::mem::replace(&mut self.held, rest))
+        known
+            .masker
+            .mask_exact(&std::mem::replace(&mut self.held, rest))
     }
 
     /// Ends the text; returns what was held back.
@@ -165,7 +203,11 @@ impl<W: Write> RedactingWriter<W> {
         if text.is_empty() {
             return Ok(());
         }
-        self.inner.write_all(self.redactor.mask(&String::from_utf8_lossy(&text)).as_bytes())
+        self.inner.write_all(
+            self.redactor
+                .mask(&String::from_utf8_lossy(&text))
+                .as_bytes(),
+        )
     }
 
     /// Bytes of an unfinished line to hold back: the beginning of a secret, or of a UTF-8
@@ -226,7 +268,11 @@ mod tests {
 
         for cut in 0..=line.len() {
             let (a, b) = line.split_at(cut);
-            assert_eq!(written(&redactor, &[a, b]), "ü before [masked:1] after ü\n", "cut at {cut}");
+            assert_eq!(
+                written(&redactor, &[a, b]),
+                "ü before [masked:1] after ü\n",
+                "cut at {cut}"
+            );
         }
     }
 
@@ -237,7 +283,11 @@ mod tests {
 
         let pieces: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
 
-        assert!(!written(&redactor, &pieces).contains("plain-word"), "{}", written(&redactor, &pieces));
+        assert!(
+            !written(&redactor, &pieces).contains("plain-word"),
+            "{}",
+            written(&redactor, &pieces)
+        );
     }
 
     #[test]
@@ -260,8 +310,14 @@ mod tests {
 
         redactor.learn(["quote\"back\\slash-not-real", "tiny"]);
 
-        assert_eq!(sink.mask("a quote\"back\\slash-not-real b tiny"), "a [masked:1] b tiny");
-        assert_eq!(sink.mask(&serde_json::json!({ "a": "quote\"back\\slash-not-real" }).to_string()), "{\"a\":\"[masked:1]\"}");
+        assert_eq!(
+            sink.mask("a quote\"back\\slash-not-real b tiny"),
+            "a [masked:1] b tiny"
+        );
+        assert_eq!(
+            sink.mask(&serde_json::json!({ "a": "quote\"back\\slash-not-real" }).to_string()),
+            "{\"a\":\"[masked:1]\"}"
+        );
         assert_eq!(format!("{redactor:?}"), "Redactor(3 secrets)");
     }
 
@@ -275,7 +331,10 @@ mod tests {
         for cut in 0..=twice.len() {
             let (a, b) = twice.as_bytes().split_at(cut);
             let text = written(&redactor, &[a, b]);
-            assert!(text.contains("[masked:1]") && !text.contains("not-real"), "cut at {cut}: {text}");
+            assert!(
+                text.contains("[masked:1]") && !text.contains("not-real"),
+                "cut at {cut}: {text}"
+            );
         }
     }
 
@@ -298,14 +357,24 @@ mod tests {
 
         assert_eq!(redactor.mask_cut("bad plain-word-key-n…"), "bad …");
         assert_eq!(redactor.mask_cut("the end of a pl…"), "the end of a pl…");
-        assert_eq!(redactor.mask_cut(&format!("{KEY} and more…")), "[masked:1] and more…");
-        assert_eq!(redactor.mask_cut("bad plain-word-key-n"), "bad plain-word-key-n", "it was not cut");
+        assert_eq!(
+            redactor.mask_cut(&format!("{KEY} and more…")),
+            "[masked:1] and more…"
+        );
+        assert_eq!(
+            redactor.mask_cut("bad plain-word-key-n"),
+            "bad plain-word-key-n",
+            "it was not cut"
+        );
     }
 
     #[test]
     fn known_shapes_are_masked_in_a_line() {
         let line = ["key sk-", "test-not-a-real-key end\n"].concat();
 
-        assert_eq!(written(&Redactor::default(), &[line.as_bytes()]), "key [masked:1] end\n");
+        assert_eq!(
+            written(&Redactor::default(), &[line.as_bytes()]),
+            "key [masked:1] end\n"
+        );
     }
 }

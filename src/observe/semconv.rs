@@ -17,7 +17,9 @@ impl Edition {
 
     /// The edition that a value of that variable selects.
     pub fn from_opt_in(opted_in: &str) -> Self {
-        let latest = opted_in.split(',').any(|word| word.trim() == "gen_ai_latest_experimental");
+        let latest = opted_in
+            .split(',')
+            .any(|word| word.trim() == "gen_ai_latest_experimental");
         if latest { Self::Latest } else { Self::Released }
     }
 }
@@ -120,8 +122,17 @@ mod tests {
     fn newer_names_come_only_by_opting_in() {
         assert_eq!(Edition::from_opt_in(""), Edition::Released);
         assert_eq!(Edition::from_opt_in("http"), Edition::Released);
-        assert_eq!(Edition::from_opt_in("http, gen_ai_latest_experimental"), Edition::Latest);
-        assert_eq!(attribute("cache_write_tokens", Edition::Released), Some("gen_ai.usage.cache_creation.input_tokens"));
-        assert_eq!(instruments(Edition::Latest).call_duration, "gen_ai.client.inference.duration");
+        assert_eq!(
+            Edition::from_opt_in("http, gen_ai_latest_experimental"),
+            Edition::Latest
+        );
+        assert_eq!(
+            attribute("cache_write_tokens", Edition::Released),
+            Some("gen_ai.usage.cache_creation.input_tokens")
+        );
+        assert_eq!(
+            instruments(Edition::Latest).call_duration,
+            "gen_ai.client.inference.duration"
+        );
     }
 }

@@ -43,7 +43,12 @@ pub(super) struct ReqwestAnswer {
 impl Answer {
     pub(super) fn from_reqwest(response: reqwest::Response) -> Self {
         let (head, body) = http::Response::from(response).into_parts();
-        Self::Reqwest(ReqwestAnswer { status: head.status.as_u16(), headers: head.headers, body, bytes: Bytes::new() })
+        Self::Reqwest(ReqwestAnswer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+            bytes: Bytes::new(),
+        })
     }
 
     pub(super) fn status(&self) -> u16 {
@@ -61,7 +66,10 @@ impl Answer {
     }
 
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, ProviderError>> {
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<&[u8]>, ProviderError>> {
         match self {
             Self::Http1(answer) => answer.poll_body(cx),
             Self::Reqwest(answer) => {
@@ -80,7 +88,11 @@ impl Answer {
                     Some(bytes) => {
                         let room = most.saturating_sub(whole.len());
                         whole.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-                        if bytes.len() >= room { Some(false) } else { None }
+                        if bytes.len() >= room {
+                            Some(false)
+                        } else {
+                            None
+                        }
                     }
                     None => Some(true),
                 }))

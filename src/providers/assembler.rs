@@ -43,7 +43,8 @@ pub(super) trait TakesEvents {
     ///
     /// # Errors
     /// As [`Assemble::feed`].
-    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError>;
+    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>)
+    -> Result<(), ProviderError>;
 }
 
 /// Feeds bytes to a reply: known events as a run, every other event one at a time.
@@ -86,7 +87,11 @@ pub(super) struct Pieces {
 
 impl Pieces {
     pub(super) fn new() -> Self {
-        Self { kind: Piece::Text, text: String::new(), known: Vec::new() }
+        Self {
+            kind: Piece::Text,
+            text: String::new(),
+            known: Vec::new(),
+        }
     }
 
     pub(super) fn push(&mut self, kind: Piece, text: &str, out: &mut Vec<ModelEvent>) {

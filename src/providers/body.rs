@@ -18,7 +18,10 @@ pub(super) struct BodyWriter {
 
 impl BodyWriter {
     pub(super) fn new() -> Self {
-        Self { slices: Vec::new(), text: BytesMut::with_capacity(1024) }
+        Self {
+            slices: Vec::new(),
+            text: BytesMut::with_capacity(1024),
+        }
     }
 
     /// Writes text that is already JSON.
@@ -54,7 +57,10 @@ impl BodyWriter {
     pub(super) fn finish(mut self) -> Body {
         self.seal();
         let left = self.slices.iter().map(|slice| slice.len() as u64).sum();
-        Body { slices: self.slices.into_iter(), left }
+        Body {
+            slices: self.slices.into_iter(),
+            left,
+        }
     }
 }
 
@@ -68,7 +74,8 @@ impl Body {
     /// Joins the slices, for tests and errors.
     pub(super) fn joined(self) -> Bytes {
         let mut whole = BytesMut::new();
-        self.slices.for_each(|slice| whole.extend_from_slice(&slice));
+        self.slices
+            .for_each(|slice| whole.extend_from_slice(&slice));
         whole.freeze()
     }
 
@@ -92,7 +99,10 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = self.slices.next();
         self.left -= next.as_ref().map_or(0, |slice| slice.len() as u64);
         Poll::Ready(next.map(|slice| Ok(Frame::data(slice))))
@@ -116,10 +126,17 @@ mod tests {
         let message = Bytes::from(vec![b'x'; 100]);
         let mut body = BodyWriter::new();
 
-        body.raw("{\"m\":").slice(message.clone()).raw(",").json("a\"b").raw("}");
+        body.raw("{\"m\":")
+            .slice(message.clone())
+            .raw(",")
+            .json("a\"b")
+            .raw("}");
         let body = body.finish();
 
-        assert_eq!(http_body::Body::size_hint(&body).exact(), Some(5 + 100 + 1 + 6 + 1));
+        assert_eq!(
+            http_body::Body::size_hint(&body).exact(),
+            Some(5 + 100 + 1 + 6 + 1)
+        );
         assert_eq!(body.slices()[1].as_ptr(), message.as_ptr());
         assert!(body.joined().ends_with(b"x,\"a\\\"b\"}"));
     }

@@ -13,12 +13,19 @@ pub(super) struct CallIds {
 
 impl CallIds {
     pub(super) fn new(history: MessageList) -> Self {
-        Self { history, given: Vec::new() }
+        Self {
+            history,
+            given: Vec::new(),
+        }
     }
 
     /// Returns the offered id if it is usable and unused, else a generated one.
     pub(super) fn assign(&mut self, offered: &str, name: &str, arguments: &str) -> String {
-        let id = if !offered.is_empty() && self.is_new(offered) { offered.to_owned() } else { self.make(name, arguments) };
+        let id = if !offered.is_empty() && self.is_new(offered) {
+            offered.to_owned()
+        } else {
+            self.make(name, arguments)
+        };
         self.given.push(id.clone());
         id
     }
@@ -26,7 +33,11 @@ impl CallIds {
     fn make(&self, name: &str, arguments: &str) -> String {
         // FNV-1a, because stored ids must not change. The standard library's hash may change.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut take = |bytes: &[u8]| bytes.iter().for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+        let mut take = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+        };
         take(&(self.history.len() as u64).to_le_bytes());
         take(name.as_bytes());
         take(&[0]);
@@ -43,7 +54,10 @@ impl CallIds {
 
     fn is_new(&self, id: &str) -> bool {
         !self.given.iter().any(|given| given == id)
-            && !self.history.iter().any(|message| message.tool_use_ids().iter().any(|known| **known == *id))
+            && !self
+                .history
+                .iter()
+                .any(|message| message.tool_use_ids().iter().any(|known| **known == *id))
     }
 }
 
@@ -55,8 +69,15 @@ mod tests {
 
     #[test]
     fn a_missing_or_repeated_id_is_replaced_and_always_by_the_same() {
-        let call = ToolUseBlock { id: "call_0".into(), name: "f".into(), input: RawJson::empty_object() };
-        let history = MessageList::from_iter([Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap()]);
+        let call = ToolUseBlock {
+            id: "call_0".into(),
+            name: "f".into(),
+            input: RawJson::empty_object(),
+        };
+        let history =
+            MessageList::from_iter([
+                Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap(),
+            ]);
 
         let ids = |history: &MessageList| {
             let mut ids = CallIds::new(history.clone());
@@ -67,7 +88,10 @@ mod tests {
 
         assert_eq!(first, again);
         assert_eq!(first[1], "call_1");
-        assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), 5);
+        assert_eq!(
+            first.iter().collect::<std::collections::HashSet<_>>().len(),
+            5
+        );
         assert!(!first.contains(&"call_0".to_owned()));
     }
 }

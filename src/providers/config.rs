@@ -19,7 +19,11 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         let limits = Limits::default();
-        Self { connect: Duration::from_secs(10), idle: limits.model_idle, total: limits.model_total }
+        Self {
+            connect: Duration::from_secs(10),
+            idle: limits.model_idle,
+            total: limits.model_total,
+        }
     }
 }
 
@@ -50,7 +54,8 @@ pub enum ProviderConfigError {
 /// Parses a base URL and removes its trailing slash.
 pub(super) fn base_url(text: &str) -> Result<Url, ProviderConfigError> {
     let bad = |reason: String| ProviderConfigError::BadBaseUrl { reason };
-    let url = Url::parse(text.trim().trim_end_matches('/')).map_err(|error| bad(error.to_string()))?;
+    let url =
+        Url::parse(text.trim().trim_end_matches('/')).map_err(|error| bad(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
         return Err(bad("another scheme or no host".into()));
     }
@@ -70,7 +75,9 @@ pub(super) fn below(base: &Url, path: &str) -> Url {
 
 /// Returns a variable that is set and not blank.
 pub(super) fn variable(name: &'static str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+    std::env::var(name)
+        .ok()
+        .filter(|value| !value.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -79,17 +86,36 @@ mod tests {
 
     #[test]
     fn a_base_url_is_taken_with_and_without_its_last_slash() {
-        for text in ["http://127.0.0.1:1/v1", "http://127.0.0.1:1/v1/", " http://127.0.0.1:1/v1// "] {
-            assert_eq!(below(&base_url(text).unwrap(), "chat/completions").as_str(), "http://127.0.0.1:1/v1/chat/completions");
+        for text in [
+            "http://127.0.0.1:1/v1",
+            "http://127.0.0.1:1/v1/",
+            " http://127.0.0.1:1/v1// ",
+        ] {
+            assert_eq!(
+                below(&base_url(text).unwrap(), "chat/completions").as_str(),
+                "http://127.0.0.1:1/v1/chat/completions"
+            );
         }
-        assert_eq!(below(&base_url("https://example.test").unwrap(), "v1/messages").as_str(), "https://example.test/v1/messages");
+        assert_eq!(
+            below(&base_url("https://example.test").unwrap(), "v1/messages").as_str(),
+            "https://example.test/v1/messages"
+        );
     }
 
     #[test]
     fn a_wrong_base_url_is_refused_without_repeating_it() {
-        for text in ["localhost:8080", "ftp://user:hunter2@x", "http://user:hunter2@", "https://x/?key=hunter2", ""] {
+        for text in [
+            "localhost:8080",
+            "ftp://user:hunter2@x",
+            "http://user:hunter2@",
+            "https://x/?key=hunter2",
+            "",
+        ] {
             let error = base_url(text).unwrap_err().to_string();
-            assert!(error.starts_with("the base URL must be") && !error.contains("hunter2"), "{error}");
+            assert!(
+                error.starts_with("the base URL must be") && !error.contains("hunter2"),
+                "{error}"
+            );
         }
     }
 }

@@ -31,21 +31,38 @@ impl ErrorFields {
     /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.
     pub(super) fn read(body: &[u8]) -> Self {
         let Ok(value) = serde_json::from_slice::<Value>(body) else {
-            return Self { message: plain(body), ..Self::default() };
+            return Self {
+                message: plain(body),
+                ..Self::default()
+            };
         };
-        let error = value.get("error").filter(|error| !error.is_null()).unwrap_or(&value);
+        let error = value
+            .get("error")
+            .filter(|error| !error.is_null())
+            .unwrap_or(&value);
         let mut fields = Self::default();
         for key in ["type", "code", "status"] {
             match error.get(key) {
                 Some(Value::String(kind)) => fields.kinds.push(kind.to_ascii_lowercase()),
                 Some(Value::Number(number)) => {
-                    fields.status = fields.status.or(number.as_u64().and_then(|number| u16::try_from(number).ok()));
+                    fields.status = fields.status.or(number
+                        .as_u64()
+                        .and_then(|number| u16::try_from(number).ok()));
                 }
                 _ => {}
             }
         }
-        let message = [Some(error), error.get("message"), error.get("detail"), error.get("msg")];
-        fields.message = message.into_iter().flatten().find_map(Value::as_str).map_or_else(|| plain(body), one_line);
+        let message = [
+            Some(error),
+            error.get("message"),
+            error.get("detail"),
+            error.get("msg"),
+        ];
+        fields.message = message
+            .into_iter()
+            .flatten()
+            .find_map(Value::as_str)
+            .map_or_else(|| plain(body), one_line);
         fields
     }
 
@@ -54,7 +71,13 @@ impl ErrorFields {
     }
 
     fn no_quota(&self) -> bool {
-        self.is(&["insufficient_quota", "billing_error", "billing_hard_limit_reached", "quota_exceeded", "exceeded_current_quota_error"])
+        self.is(&[
+            "insufficient_quota",
+            "billing_error",
+            "billing_hard_limit_reached",
+            "quota_exceeded",
+            "exceeded_current_quota_error",
+        ])
     }
 }
 
@@ -63,64 +86,111 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
     let fields = ErrorFields::read(body);
     let quota = fields.no_quota();
     let message = fields.message;
-    let hopeless = headers.get("x-should-retry").is_some_and(|value| value == "false");
+    let hopeless = headers
+        .get("x-should-retry")
+        .is_some_and(|value| value == "false");
     match status {
         300..=399 => {
-            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another place");
+            let to = headers
+                .get(LOCATION)
+                .and_then(|to| to.to_str().ok())
+                .unwrap_or("another place");
             ProviderError::InvalidRequest {
                 status,
-                message: format!("redirected to {to}; redirects are not followed, set the base URL to it"),
+                message: format!(
+                    "redirected to {to}; redirects are not followed, set the base URL to it"
+                ),
             }
         }
         401 | 403 => ProviderError::Auth { message },
         402 => ProviderError::QuotaExhausted { message },
         429 if quota => ProviderError::QuotaExhausted { message },
-        429 | 408 | 409 | 500..=599 if hopeless => ProviderError::InvalidRequest { status, message },
+        429 | 408 | 409 | 500..=599 if hopeless => {
+            ProviderError::InvalidRequest { status, message }
+        }
         429 => {
             let retry_after = retry_after(headers).or_else(|| limits::wait(&limits::read(headers)));
-            ProviderError::RateLimited { retry_after, message }
+            ProviderError::RateLimited {
+                retry_after,
+                message,
+            }
         }
-        408 | 409 | 500..=599 => ProviderError::Server { status, retry_after: retry_after(headers), message },
+        408 | 409 | 500..=599 => ProviderError::Server {
+            status,
+            retry_after: retry_after(headers),
+            message,
+        },
         400..=499 => ProviderError::InvalidRequest { status, message },
-        _ => ProviderError::Protocol { message: format!("unexpected HTTP status {status}") },
+        _ => ProviderError::Protocol {
+            message: format!("unexpected HTTP status {status}"),
+        },
     }
 }
 
 /// Returns the error of an event inside a stream whose HTTP status was 200.
 pub(super) fn of_event(body: &[u8]) -> ProviderError {
     let fields = ErrorFields::read(body);
-    let refused = |status| ProviderError::InvalidRequest { status, message: fields.message.clone() };
+    let refused = |status| ProviderError::InvalidRequest {
+        status,
+        message: fields.message.clone(),
+    };
     if fields.no_quota() {
-        return ProviderError::QuotaExhausted { message: fields.message };
+        return ProviderError::QuotaExhausted {
+            message: fields.message,
+        };
     }
-    if fields.is(&["authentication_error", "permission_error", "invalid_api_key"]) {
-        return ProviderError::Auth { message: fields.message };
+    if fields.is(&[
+        "authentication_error",
+        "permission_error",
+        "invalid_api_key",
+    ]) {
+        return ProviderError::Auth {
+            message: fields.message,
+        };
     }
     match fields.status {
-        Some(401 | 403) => ProviderError::Auth { message: fields.message },
-        Some(402) => ProviderError::QuotaExhausted { message: fields.message },
-        Some(408 | 409 | 429) => ProviderError::Server { status: 0, retry_after: None, message: fields.message },
+        Some(401 | 403) => ProviderError::Auth {
+            message: fields.message,
+        },
+        Some(402) => ProviderError::QuotaExhausted {
+            message: fields.message,
+        },
+        Some(408 | 409 | 429) => ProviderError::Server {
+            status: 0,
+            retry_after: None,
+            message: fields.message,
+        },
         Some(status @ 400..=499) => refused(status),
         _ if fields.is(&["invalid_request_error", "context_length_exceeded"]) => refused(400),
         _ if fields.is(&["not_found_error"]) => refused(404),
         _ if fields.is(&["request_too_large"]) => refused(413),
-        _ => ProviderError::Server { status: 0, retry_after: None, message: fields.message },
+        _ => ProviderError::Server {
+            status: 0,
+            retry_after: None,
+            message: fields.message,
+        },
     }
 }
 
 /// The error of a call that received no bytes within the idle limit.
 pub(super) fn idle_error(timeouts: Timeouts) -> ProviderError {
-    ProviderError::Timeout { message: format!("no bytes for {:?}", timeouts.idle) }
+    ProviderError::Timeout {
+        message: format!("no bytes for {:?}", timeouts.idle),
+    }
 }
 
 /// The error of a call that exceeded its total limit.
 pub(super) fn total_error(timeouts: Timeouts) -> ProviderError {
-    ProviderError::Timeout { message: format!("the call took longer than {:?}", timeouts.total) }
+    ProviderError::Timeout {
+        message: format!("the call took longer than {:?}", timeouts.total),
+    }
 }
 
 /// The error of an answer that breaks the wire's protocol.
 pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
-    ProviderError::Protocol { message: what.to_string() }
+    ProviderError::Protocol {
+        message: what.to_string(),
+    }
 }
 
 /// The error of a web page in place of an event stream.
@@ -132,9 +202,13 @@ pub(super) fn html_error() -> ProviderError {
 pub(super) fn transport_error(error: reqwest::Error) -> ProviderError {
     let error = error.without_url();
     if error.is_timeout() {
-        return ProviderError::Timeout { message: with_sources(&error) };
+        return ProviderError::Timeout {
+            message: with_sources(&error),
+        };
     }
-    ProviderError::Connection { message: with_sources(&error) }
+    ProviderError::Connection {
+        message: with_sources(&error),
+    }
 }
 
 /// An error and its sources in one line.
@@ -152,7 +226,12 @@ pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
 /// Reads `retry-after-ms`, else `retry-after` in seconds or as a date. A date is compared with the
 /// server's own `date` header where there is one.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::trim)
+    };
     let seconds = |number: f64| Duration::try_from_secs_f64(number).ok();
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
         return seconds(ms / 1000.0);
@@ -162,7 +241,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return seconds(number);
     }
     let then = httpdate::parse_http_date(value).ok()?;
-    let now = text(DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    let now = text(DATE.as_str())
+        .and_then(|date| httpdate::parse_http_date(date).ok())
+        .unwrap_or_else(SystemTime::now);
     Some(then.duration_since(now).unwrap_or_default())
 }
 
@@ -170,16 +251,31 @@ fn plain(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body.get(..16 * 1024).unwrap_or(body));
     if text.trim_start().starts_with('<') {
         let lower = text.to_ascii_lowercase();
-        let title = lower.find("<title>").map(|at| at + "<title>".len()).zip(lower.find("</title>"));
-        let title = title.and_then(|(from, to)| text.get(from..to)).unwrap_or_default();
+        let title = lower
+            .find("<title>")
+            .map(|at| at + "<title>".len())
+            .zip(lower.find("</title>"));
+        let title = title
+            .and_then(|(from, to)| text.get(from..to))
+            .unwrap_or_default();
         return one_line(&format!("an HTML page {title}"));
     }
-    if text.trim().is_empty() { "no reason given".to_owned() } else { one_line(&text) }
+    if text.trim().is_empty() {
+        "no reason given".to_owned()
+    } else {
+        one_line(&text)
+    }
 }
 
 /// Joins the text into one line and cuts it to a readable length.
 pub(super) fn one_line(text: &str) -> String {
-    let clean: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect();
+    let clean: String = text
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
     match clean.char_indices().nth(MESSAGE_CHARS_MAX) {
         Some((at, _)) => format!("{}…", clean.get(..at).unwrap_or_default()),
         None => clean,
@@ -193,7 +289,14 @@ mod tests {
     use super::*;
 
     fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
-        list.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+        list.iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect()
     }
 
     fn refused(status: u16, head: &[(&'static str, &'static str)], body: &str) -> ProviderError {
@@ -204,8 +307,15 @@ mod tests {
     fn each_status_has_its_class() {
         let body = r#"{"type":"error","error":{"type":"x_error","message":"why"}}"#;
         let message = || "why".to_owned();
-        let server = |status| ProviderError::Server { status, retry_after: None, message: message() };
-        let invalid = |status| ProviderError::InvalidRequest { status, message: message() };
+        let server = |status| ProviderError::Server {
+            status,
+            retry_after: None,
+            message: message(),
+        };
+        let invalid = |status| ProviderError::InvalidRequest {
+            status,
+            message: message(),
+        };
 
         for (status, expected) in [
             (400, invalid(400)),
@@ -217,7 +327,13 @@ mod tests {
             (409, server(409)),
             (413, invalid(413)),
             (422, invalid(422)),
-            (429, ProviderError::RateLimited { retry_after: None, message: message() }),
+            (
+                429,
+                ProviderError::RateLimited {
+                    retry_after: None,
+                    message: message(),
+                },
+            ),
             (500, server(500)),
             (529, server(529)),
         ] {
@@ -229,14 +345,29 @@ mod tests {
     fn a_spent_quota_is_no_rate_limit() {
         let body = r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#;
 
-        assert_eq!(refused(429, &[], body), ProviderError::QuotaExhausted { message: "You exceeded your current quota".into() });
+        assert_eq!(
+            refused(429, &[], body),
+            ProviderError::QuotaExhausted {
+                message: "You exceeded your current quota".into()
+            }
+        );
     }
 
     #[test]
     fn a_server_that_says_so_is_not_asked_again() {
         for status in [429, 503] {
-            let error = refused(status, &[("x-should-retry", "false"), ("retry-after", "1")], "no");
-            assert_eq!(error, ProviderError::InvalidRequest { status, message: "no".into() });
+            let error = refused(
+                status,
+                &[("x-should-retry", "false"), ("retry-after", "1")],
+                "no",
+            );
+            assert_eq!(
+                error,
+                ProviderError::InvalidRequest {
+                    status,
+                    message: "no".into()
+                }
+            );
             assert!(!error.is_retryable());
         }
     }
@@ -246,18 +377,46 @@ mod tests {
         let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
         for (head, expected) in [
             (vec![("retry-after", "7")], Some(Duration::from_secs(7))),
-            (vec![("retry-after", "0.5")], Some(Duration::from_millis(500))),
-            (vec![("retry-after", "7"), ("retry-after-ms", "250")], Some(Duration::from_millis(250))),
-            (vec![date, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")], Some(Duration::from_secs(30))),
-            (vec![date, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")], Some(Duration::ZERO)),
+            (
+                vec![("retry-after", "0.5")],
+                Some(Duration::from_millis(500)),
+            ),
+            (
+                vec![("retry-after", "7"), ("retry-after-ms", "250")],
+                Some(Duration::from_millis(250)),
+            ),
+            (
+                vec![date, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")],
+                Some(Duration::from_secs(30)),
+            ),
+            (
+                vec![date, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")],
+                Some(Duration::ZERO),
+            ),
             (vec![("retry-after", "-3")], None),
             (vec![("retry-after", "soon")], None),
-            (vec![("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "3s")], Some(Duration::from_secs(3))),
             (
-                vec![("retry-after", "7"), ("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "3s")],
+                vec![
+                    ("x-ratelimit-remaining-requests", "0"),
+                    ("x-ratelimit-reset-requests", "3s"),
+                ],
+                Some(Duration::from_secs(3)),
+            ),
+            (
+                vec![
+                    ("retry-after", "7"),
+                    ("x-ratelimit-remaining-requests", "0"),
+                    ("x-ratelimit-reset-requests", "3s"),
+                ],
                 Some(Duration::from_secs(7)),
             ),
-            (vec![("x-ratelimit-remaining-requests", "1"), ("x-ratelimit-reset-requests", "3s")], None),
+            (
+                vec![
+                    ("x-ratelimit-remaining-requests", "1"),
+                    ("x-ratelimit-reset-requests", "3s"),
+                ],
+                None,
+            ),
             (vec![], None),
         ] {
             assert_eq!(refused(429, &head, "").retry_after(), expected, "{head:?}");
@@ -269,26 +428,58 @@ mod tests {
         for (body, message) in [
             (r#"{"error":"model not\n found"}"#, "model not found"),
             (r#"{"detail":"bad"}"#, "bad"),
-            (r#"{"object":"error","message":"vllm says","code":400}"#, "vllm says"),
-            ("<!DOCTYPE html><html><head><title>502 Bad\nGateway</title>…", "an HTML page 502 Bad Gateway"),
+            (
+                r#"{"object":"error","message":"vllm says","code":400}"#,
+                "vllm says",
+            ),
+            (
+                "<!DOCTYPE html><html><head><title>502 Bad\nGateway</title>…",
+                "an HTML page 502 Bad Gateway",
+            ),
             ("", "no reason given"),
             (r#"{"errors":[1]}"#, r#"{"errors":[1]}"#),
         ] {
             assert_eq!(ErrorFields::read(body.as_bytes()).message, message);
         }
-        assert_eq!(ErrorFields::read("x".repeat(9000).as_bytes()).message.chars().count(), MESSAGE_CHARS_MAX + 1);
+        assert_eq!(
+            ErrorFields::read("x".repeat(9000).as_bytes())
+                .message
+                .chars()
+                .count(),
+            MESSAGE_CHARS_MAX + 1
+        );
     }
 
     #[test]
     fn error_events_have_their_class_too() {
-        let server = ProviderError::Server { status: 0, retry_after: None, message: "m".into() };
+        let server = ProviderError::Server {
+            status: 0,
+            retry_after: None,
+            message: "m".into(),
+        };
         for (kind, expected) in [
             ("overloaded_error", server.clone()),
             ("api_error", server.clone()),
             ("rate_limit_error", server),
-            ("invalid_request_error", ProviderError::InvalidRequest { status: 400, message: "m".into() }),
-            ("authentication_error", ProviderError::Auth { message: "m".into() }),
-            ("billing_error", ProviderError::QuotaExhausted { message: "m".into() }),
+            (
+                "invalid_request_error",
+                ProviderError::InvalidRequest {
+                    status: 400,
+                    message: "m".into(),
+                },
+            ),
+            (
+                "authentication_error",
+                ProviderError::Auth {
+                    message: "m".into(),
+                },
+            ),
+            (
+                "billing_error",
+                ProviderError::QuotaExhausted {
+                    message: "m".into(),
+                },
+            ),
         ] {
             let body = format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#);
             assert_eq!(of_event(body.as_bytes()), expected, "{kind}");

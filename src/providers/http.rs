@@ -57,14 +57,27 @@ enum Transport {
 
 impl Http {
     /// Creates a client that adds `headers` to every request.
-    pub(super) fn new(base: &Url, mut headers: HeaderMap, secret: Secret, timeouts: Timeouts) -> Result<Self, ProviderConfigError> {
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))));
+    pub(super) fn new(
+        base: &Url,
+        mut headers: HeaderMap,
+        secret: Secret,
+        timeouts: Timeouts,
+    ) -> Result<Self, ProviderConfigError> {
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))),
+        );
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let transport = match Http1Client::new(base, is_loopback(base), &headers, timeouts.connect) {
+        let transport = match Http1Client::new(base, is_loopback(base), &headers, timeouts.connect)
+        {
             Some(client) => Transport::Http1(client),
             None => Transport::Reqwest(reqwest_client(base, timeouts)?, headers),
         };
-        Ok(Self { transport, secret, timeouts })
+        Ok(Self {
+            transport,
+            secret,
+            timeouts,
+        })
     }
 
     /// Posts a body and returns the events that `assembler` decodes from the answer.
@@ -84,7 +97,9 @@ impl Http {
                 Poll::Pending => timer.poll(cx).map(Err),
             }
         });
-        let answer = answer.await.map_err(|error| self.secret.mask_error(error))?;
+        let answer = answer
+            .await
+            .map_err(|error| self.secret.mask_error(error))?;
         timer.reset_idle();
         if !is_success(answer.status()) {
             return Err(tokio::select! {
@@ -93,10 +108,20 @@ impl Http {
                 error = self.refusal(answer, timer.deadline()) => self.secret.mask_error(error),
             });
         }
-        if answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| kind.contains("html")) {
+        if answer
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok())
+            .is_some_and(|kind| kind.contains("html"))
+        {
             return Err(html_error());
         }
-        Ok(Box::pin(Reply::new(answer, assembler, timer, self.secret.clone())))
+        Ok(Box::pin(Reply::new(
+            answer,
+            assembler,
+            timer,
+            self.secret.clone(),
+        )))
     }
 
     /// Posts a body and reads the whole answer, up to [`ANSWER_BYTES_MAX`].
@@ -104,21 +129,38 @@ impl Http {
         let deadline = Instant::now() + self.timeouts.idle.min(self.timeouts.total);
         let answer = async {
             let answer = self.post(url, body, "application/json").await?;
-            if is_success(answer.status()) { answer.read(ANSWER_BYTES_MAX).await } else { Err(self.refusal(answer, deadline).await) }
+            if is_success(answer.status()) {
+                answer.read(ANSWER_BYTES_MAX).await
+            } else {
+                Err(self.refusal(answer, deadline).await)
+            }
         };
-        let answer = timeout_at(deadline, answer).await.unwrap_or_else(|_| Err(idle_error(self.timeouts)));
+        let answer = timeout_at(deadline, answer)
+            .await
+            .unwrap_or_else(|_| Err(idle_error(self.timeouts)));
         answer.map_err(|error| self.secret.mask_error(error))
     }
 
-    async fn post(&self, url: &Url, body: Body, accept: &'static str) -> Result<Answer, ProviderError> {
+    async fn post(
+        &self,
+        url: &Url,
+        body: Body,
+        accept: &'static str,
+    ) -> Result<Answer, ProviderError> {
         match &self.transport {
             Transport::Http1(client) => client.post(url, accept, body).await.map(Answer::Http1),
             Transport::Reqwest(client, headers) => {
                 let mut request = Request::new(Method::POST, url.clone());
                 request.headers_mut().clone_from(headers);
-                request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+                request
+                    .headers_mut()
+                    .insert(ACCEPT, HeaderValue::from_static(accept));
                 *request.body_mut() = Some(reqwest::Body::wrap(body));
-                client.execute(request).await.map(Answer::from_reqwest).map_err(|error| self.failure(error))
+                client
+                    .execute(request)
+                    .await
+                    .map(Answer::from_reqwest)
+                    .map_err(|error| self.failure(error))
             }
         }
     }
@@ -127,15 +169,23 @@ impl Http {
     async fn refusal(&self, answer: Answer, deadline: Instant) -> ProviderError {
         let status = answer.status();
         let headers = answer.headers().clone();
-        let body = timeout_at(deadline.min(Instant::now() + ERROR_BODY_WAIT), answer.read(ERROR_BYTES_MAX)).await;
+        let body = timeout_at(
+            deadline.min(Instant::now() + ERROR_BODY_WAIT),
+            answer.read(ERROR_BYTES_MAX),
+        )
+        .await;
         // Mask first, then shorten: a key that was cut in half would not be recognized.
-        let body = self.secret.mask(&String::from_utf8_lossy(&body.ok().and_then(Result::ok).unwrap_or_default()));
+        let body = self.secret.mask(&String::from_utf8_lossy(
+            &body.ok().and_then(Result::ok).unwrap_or_default(),
+        ));
         errors::of_response(status, &headers, body.as_bytes())
     }
 
     fn failure(&self, error: reqwest::Error) -> ProviderError {
         if error.is_connect() && error.is_timeout() {
-            return ProviderError::Timeout { message: format!("no connection within {:?}", self.timeouts.connect) };
+            return ProviderError::Timeout {
+                message: format!("no connection within {:?}", self.timeouts.connect),
+            };
         }
         transport_error(error)
     }
@@ -143,15 +193,25 @@ impl Http {
 
 /// Builds the reqwest client, for servers that plain HTTP does not reach.
 fn reqwest_client(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
-    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client { reason: with_sources(&error) })?;
+    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client {
+        reason: with_sources(&error),
+    })?;
     let builder = builder
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .tcp_nodelay(true);
     // A proxy of the environment does not apply to this machine itself.
-    let builder = if is_loopback(base) { builder.no_proxy() } else { builder };
-    builder.build().map_err(|error| ProviderConfigError::Client { reason: with_sources(&error) })
+    let builder = if is_loopback(base) {
+        builder.no_proxy()
+    } else {
+        builder
+    };
+    builder
+        .build()
+        .map_err(|error| ProviderConfigError::Client {
+            reason: with_sources(&error),
+        })
 }
 
 fn is_success(status: u16) -> bool {

@@ -32,7 +32,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
                 f.write_str("a string")
             }
 
-            fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+            fn visit_borrowed_str<E: serde::de::Error>(
+                self,
+                text: &'de str,
+            ) -> Result<Self::Value, E> {
                 Ok(Str(Cow::Borrowed(text)))
             }
 
@@ -53,28 +56,48 @@ pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     if !raw.get().starts_with('"') {
         return None;
     }
-    serde_json::from_str::<Str<'_>>(raw.get()).ok().map(|text| text.0)
+    serde_json::from_str::<Str<'_>>(raw.get())
+        .ok()
+        .map(|text| text.0)
 }
 
 /// Reads a number. A fraction is cut off; a negative number or a value of another kind is 0.
 pub(super) fn count(raw: &RawValue) -> u64 {
-    let Ok(number) = serde_json::from_str::<serde_json::Number>(raw.get()) else { return 0 };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from float saturates")]
-    number.as_u64().or_else(|| number.as_f64().map(|float| float as u64)).unwrap_or(0)
+    let Ok(number) = serde_json::from_str::<serde_json::Number>(raw.get()) else {
+        return 0;
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast from float saturates"
+    )]
+    number
+        .as_u64()
+        .or_else(|| number.as_f64().map(|float| float as u64))
+        .unwrap_or(0)
 }
 
 /// An object whose fields keep their order and their text. A repeated field is kept once, with its last value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
 
-#[cfg_attr(not(feature = "anthropic"), allow(dead_code, reason = "only the Messages API merges and rewrites objects"))]
+#[cfg_attr(
+    not(feature = "anthropic"),
+    allow(
+        dead_code,
+        reason = "only the Messages API merges and rewrites objects"
+    )
+)]
 impl RawObject {
     pub(super) fn parse(raw: &RawValue) -> Option<Self> {
         serde_json::from_str(raw.get()).ok()
     }
 
     pub(super) fn field(&self, name: &str) -> Option<&RawValue> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| &**value)
     }
 
     pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
@@ -107,9 +130,17 @@ impl RawObject {
 
     /// Reads the number at a path of field names; 0 if it is absent.
     pub(super) fn count_at(&self, path: &[&str]) -> u64 {
-        let Some((first, rest)) = path.split_first() else { return 0 };
-        let Some(value) = self.field(first) else { return 0 };
-        if rest.is_empty() { count(value) } else { Self::parse(value).map_or(0, |inner| inner.count_at(rest)) }
+        let Some((first, rest)) = path.split_first() else {
+            return 0;
+        };
+        let Some(value) = self.field(first) else {
+            return 0;
+        };
+        if rest.is_empty() {
+            count(value)
+        } else {
+            Self::parse(value).map_or(0, |inner| inner.count_at(rest))
+        }
     }
 
     pub(super) fn to_raw(&self) -> Option<RawJson> {
@@ -159,14 +190,28 @@ mod tests {
 
         object.merge(serde_json::from_str(r#"{"a":null,"b":2,"c":[ ]}"#).unwrap());
 
-        assert_eq!(object.to_raw().unwrap().as_str(), r#"{"b":2,"a":{"x": 3},"c":[ ]}"#);
+        assert_eq!(
+            object.to_raw().unwrap().as_str(),
+            r#"{"b":2,"a":{"x": 3},"c":[ ]}"#
+        );
         assert_eq!(object.count_at(&["a", "x"]), 3);
     }
 
     #[test]
     fn figures_that_are_none_are_zero() {
-        for (text, expected) in [("12", 12), ("12.9", 12), ("-4", 0), ("\"7\"", 0), ("null", 0), ("1e300", u64::MAX)] {
-            assert_eq!(count(&RawValue::from_string(text.to_owned()).unwrap()), expected, "{text}");
+        for (text, expected) in [
+            ("12", 12),
+            ("12.9", 12),
+            ("-4", 0),
+            ("\"7\"", 0),
+            ("null", 0),
+            ("1e300", u64::MAX),
+        ] {
+            assert_eq!(
+                count(&RawValue::from_string(text.to_owned()).unwrap()),
+                expected,
+                "{text}"
+            );
         }
     }
 }

@@ -48,17 +48,39 @@ struct Reading {
 }
 
 impl Reply {
-    pub(super) fn new(answer: Answer, assembler: Box<dyn Assemble>, timer: CallTimer, secret: Secret) -> Self {
+    pub(super) fn new(
+        answer: Answer,
+        assembler: Box<dyn Assemble>,
+        timer: CallTimer,
+        secret: Secret,
+    ) -> Self {
         let limits = Some(limits::read(answer.headers())).filter(|limits| !limits.is_empty());
-        let reading = Reading { assembler, bytes: 0, sniffed: false };
-        Self { limits, answer: Some(answer), timer, reading, secret, failed: None }
+        let reading = Reading {
+            assembler,
+            bytes: 0,
+            sniffed: false,
+        };
+        Self {
+            limits,
+            answer: Some(answer),
+            timer,
+            reading,
+            secret,
+            failed: None,
+        }
     }
 
     /// Reads once and returns whether more may be available. Waits only while there are no events
     /// to deliver.
-    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<ModelEvent>) -> Poll<Result<(), ProviderError>> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Poll<Result<(), ProviderError>> {
         self.timer.check()?;
-        let Some(answer) = &mut self.answer else { return Poll::Ready(Ok(())) };
+        let Some(answer) = &mut self.answer else {
+            return Poll::Ready(Ok(()));
+        };
         match answer.poll_body(cx)? {
             Poll::Ready(Some(bytes)) => {
                 self.reading.take(bytes, out)?;
@@ -120,7 +142,9 @@ impl Reading {
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.bytes = self.bytes.saturating_add(bytes.len());
         if self.bytes > STREAM_BYTES_MAX {
-            return Err(protocol(format_args!("the answer is longer than {STREAM_BYTES_MAX} bytes")));
+            return Err(protocol(format_args!(
+                "the answer is longer than {STREAM_BYTES_MAX} bytes"
+            )));
         }
         if !self.sniffed
             && let Some(first) = bytes.trim_ascii_start().first()

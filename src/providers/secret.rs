@@ -23,7 +23,11 @@ impl Secret {
 
     /// Masks this key, and words that look like another provider's key.
     pub(super) fn mask(&self, text: &str) -> String {
-        let text = if self.is_empty() { text.to_owned() } else { text.replace(&*self.0, "***") };
+        let text = if self.is_empty() {
+            text.to_owned()
+        } else {
+            text.replace(&*self.0, "***")
+        };
         mask_shapes(&text)
     }
 
@@ -41,11 +45,21 @@ fn mask_shapes(text: &str) -> String {
     let mut rest = text;
     while let Some(at) = rest.find("sk-") {
         let (before, word) = rest.split_at(at);
-        let end = word.bytes().position(|byte| !is_key(byte)).unwrap_or(word.len());
-        let starts_a_word = !before.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let end = word
+            .bytes()
+            .position(|byte| !is_key(byte))
+            .unwrap_or(word.len());
+        let starts_a_word = !before
+            .bytes()
+            .last()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric());
         let (word, after) = word.split_at(end);
         masked.push_str(before);
-        masked.push_str(if starts_a_word && word.len() >= KEY_BYTES_MIN { "sk-***" } else { word });
+        masked.push_str(if starts_a_word && word.len() >= KEY_BYTES_MIN {
+            "sk-***"
+        } else {
+            word
+        });
         rest = after;
     }
     masked.push_str(rest);
@@ -54,7 +68,11 @@ fn mask_shapes(text: &str) -> String {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_empty() { "Secret(none)" } else { "Secret(***)" })
+        f.write_str(if self.is_empty() {
+            "Secret(none)"
+        } else {
+            "Secret(***)"
+        })
     }
 }
 
@@ -67,7 +85,10 @@ mod tests {
         let secret = Secret::new(" test-not-a-real-key\n");
 
         assert_eq!(format!("{secret:?}"), "Secret(***)");
-        assert_eq!(secret.mask("bad key test-not-a-real-key, test-not-a-real-key!"), "bad key ***, ***!");
+        assert_eq!(
+            secret.mask("bad key test-not-a-real-key, test-not-a-real-key!"),
+            "bad key ***, ***!"
+        );
         assert_eq!(
             secret.mask("Incorrect API key provided: sk-test-****************real. task-oriented"),
             "Incorrect API key provided: sk-***. task-oriented"

@@ -45,7 +45,11 @@ impl SseDecoder {
     ///
     /// # Errors
     /// [`SseTooLong`], or the error of `sink`. The decoder must not be used after an error.
-    pub fn feed<E: From<SseTooLong>>(&mut self, bytes: &[u8], sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn feed<E: From<SseTooLong>>(
+        &mut self,
+        bytes: &[u8],
+        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut rest = bytes;
         while !rest.is_empty() {
             rest = self.feed_event(rest, sink)?;
@@ -55,7 +59,11 @@ impl SseDecoder {
 
     /// Whether the next bytes begin an event: no part of one was read yet.
     pub(super) fn is_between_events(&self) -> bool {
-        self.begun && !self.after_cr && !self.has_data && self.line.is_empty() && self.name.is_empty()
+        self.begun
+            && !self.after_cr
+            && !self.has_data
+            && self.line.is_empty()
+            && self.name.is_empty()
     }
 
     /// As [`SseDecoder::feed`], but stops where the next event may begin. Returns the remaining
@@ -109,7 +117,10 @@ impl SseDecoder {
     ///
     /// # Errors
     /// As [`SseDecoder::feed`].
-    pub fn finish<E: From<SseTooLong>>(&mut self, sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn finish<E: From<SseTooLong>>(
+        &mut self,
+        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
             self.take_line(&line, sink)?;
@@ -128,9 +139,19 @@ impl SseDecoder {
         if self.has_data || !self.begun || line.len() > SSE_EVENT_BYTES_MAX {
             return Ok(None);
         }
-        let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
-        let Some(after) = after.strip_prefix(b"\n").or_else(|| after.strip_prefix(b"\r\n")) else { return Ok(None) };
-        let result = sink(SseEvent { name: &self.name, data: data.strip_prefix(b" ").unwrap_or(data) });
+        let Some(data) = line.strip_prefix(b"data:") else {
+            return Ok(None);
+        };
+        let Some(after) = after
+            .strip_prefix(b"\n")
+            .or_else(|| after.strip_prefix(b"\r\n"))
+        else {
+            return Ok(None);
+        };
+        let result = sink(SseEvent {
+            name: &self.name,
+            data: data.strip_prefix(b" ").unwrap_or(data),
+        });
         self.name.clear();
         result.map(|()| Some(after))
     }
@@ -143,20 +164,38 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn take_line<E: From<SseTooLong>>(&mut self, line: &[u8], sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn take_line<E: From<SseTooLong>>(
+        &mut self,
+        line: &[u8],
+        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         if line.len() > SSE_EVENT_BYTES_MAX {
             return Err(SseTooLong.into());
         }
-        let line = if std::mem::replace(&mut self.begun, true) { line } else { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) };
+        let line = if std::mem::replace(&mut self.begun, true) {
+            line
+        } else {
+            line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
+        };
         if line.is_empty() {
-            let result = if self.has_data { sink(SseEvent { name: &self.name, data: &self.data }) } else { Ok(()) };
+            let result = if self.has_data {
+                sink(SseEvent {
+                    name: &self.name,
+                    data: &self.data,
+                })
+            } else {
+                Ok(())
+            };
             self.has_data = false;
             self.data.clear();
             self.name.clear();
             return result;
         }
         let (field, value) = match memchr::memchr(b':', line) {
-            Some(at) => (line.get(..at).unwrap_or_default(), line.get(at + 1..).unwrap_or_default()),
+            Some(at) => (
+                line.get(..at).unwrap_or_default(),
+                line.get(at + 1..).unwrap_or_default(),
+            ),
             None => (line, &[][..]),
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -192,7 +231,10 @@ mod tests {
         let mut events = Owned::new();
         let mut decoder = SseDecoder::new();
         let mut sink = |event: SseEvent<'_>| {
-            events.push((String::from_utf8_lossy(event.name).into_owned(), String::from_utf8_lossy(event.data).into_owned()));
+            events.push((
+                String::from_utf8_lossy(event.name).into_owned(),
+                String::from_utf8_lossy(event.data).into_owned(),
+            ));
             Ok(())
         };
         let mut ended = Ok(());
@@ -204,7 +246,10 @@ mod tests {
     }
 
     fn check(stream: &[u8], expected: &[(&str, &str)]) {
-        let expected: Owned = expected.iter().map(|(name, data)| ((*name).into(), (*data).into())).collect();
+        let expected: Owned = expected
+            .iter()
+            .map(|(name, data)| ((*name).into(), (*data).into()))
+            .collect();
 
         assert_eq!(decode([stream]), (expected.clone(), Ok(())), "whole");
         assert_eq!(decode(stream.chunks(1)), (expected, Ok(())), "byte by byte");
@@ -212,33 +257,80 @@ mod tests {
 
     #[test]
     fn fields_comments_and_line_ends_are_read_as_the_standard_says() {
-        check(b"data: a\n\ndata: b\r\n\r\ndata: c\r\rdata:d\n\n", &[("", "a"), ("", "b"), ("", "c"), ("", "d")]);
-        check(b"\xef\xbb\xbfevent: x\ndata: 1\n\ndata: 2\n\n", &[("x", "1"), ("", "2")]);
-        check(b": ping\n\nevent: only a name\n\nid: 7\nretry: 3\ndata\n\n", &[("", "")]);
+        check(
+            b"data: a\n\ndata: b\r\n\r\ndata: c\r\rdata:d\n\n",
+            &[("", "a"), ("", "b"), ("", "c"), ("", "d")],
+        );
+        check(
+            b"\xef\xbb\xbfevent: x\ndata: 1\n\ndata: 2\n\n",
+            &[("x", "1"), ("", "2")],
+        );
+        check(
+            b": ping\n\nevent: only a name\n\nid: 7\nretry: 3\ndata\n\n",
+            &[("", "")],
+        );
         check(b"data: one\ndata:  two\ndata:\n\n", &[("", "one\n two\n")]);
-        check("data: 汉字 \u{1F5FC}\n\n".as_bytes(), &[("", "汉字 \u{1F5FC}")]);
-        check(b"\n\n\ndata: last line end is missing", &[("", "last line end is missing")]);
+        check(
+            "data: 汉字 \u{1F5FC}\n\n".as_bytes(),
+            &[("", "汉字 \u{1F5FC}")],
+        );
+        check(
+            b"\n\n\ndata: last line end is missing",
+            &[("", "last line end is missing")],
+        );
     }
 
     #[test]
     fn events_do_not_depend_on_how_the_bytes_were_split() {
-        const ATOMS: [&str; 14] =
-            ["data: ", "data:", "event: ", "\n", "\r", "\r\n", "\n\n", "\r\n\r\n", ": c", "{\"a\":\"é漢\"}", "x", " ", "id: 1", "\u{feff}"];
+        const ATOMS: [&str; 14] = [
+            "data: ",
+            "data:",
+            "event: ",
+            "\n",
+            "\r",
+            "\r\n",
+            "\n\n",
+            "\r\n\r\n",
+            ": c",
+            "{\"a\":\"é漢\"}",
+            "x",
+            " ",
+            "id: 1",
+            "\u{feff}",
+        ];
         let seed = seed("sse splits");
         let mut random = SplitMix(seed);
         for _ in 0..2000 {
-            let stream: String = (0..random.below(30)).map(|_| ATOMS[random.below(ATOMS.len())]).collect();
+            let stream: String = (0..random.below(30))
+                .map(|_| ATOMS[random.below(ATOMS.len())])
+                .collect();
             let whole = decode([stream.as_bytes()]);
 
-            assert_eq!(decode(stream.as_bytes().chunks(1)), whole, "seed {seed}, byte by byte: {stream:?}");
-            assert_eq!(decode(random_splits(stream.as_bytes(), &mut random)), whole, "seed {seed}: {stream:?}");
+            assert_eq!(
+                decode(stream.as_bytes().chunks(1)),
+                whole,
+                "seed {seed}, byte by byte: {stream:?}"
+            );
+            assert_eq!(
+                decode(random_splits(stream.as_bytes(), &mut random)),
+                whole,
+                "seed {seed}: {stream:?}"
+            );
         }
     }
 
     #[test]
     fn an_endless_line_or_event_is_refused_after_the_events_before_it() {
-        let line = [b"data: ok\n\ndata: ".as_slice(), &vec![b'x'; SSE_EVENT_BYTES_MAX + 1]].concat();
-        let lines = [b"data: ok\n\n".as_slice(), &b"data: 0123456789\n".repeat(SSE_EVENT_BYTES_MAX / 10)].concat();
+        let line = [
+            b"data: ok\n\ndata: ".as_slice(),
+            &vec![b'x'; SSE_EVENT_BYTES_MAX + 1],
+        ]
+        .concat();
+        let lines = [
+            b"data: ok\n\n".as_slice(),
+            &b"data: 0123456789\n".repeat(SSE_EVENT_BYTES_MAX / 10),
+        ]
+        .concat();
 
         for stream in [line, lines] {
             let expected = (vec![(String::new(), "ok".to_owned())], Err(SseTooLong));

@@ -33,7 +33,14 @@ pub(super) struct DeltaTemplate<K> {
 
 impl<K: Copy> DeltaTemplate<K> {
     pub(super) fn new() -> Self {
-        Self { known: None, head: Vec::new(), data_at: 0, tail: Vec::new(), one_line: false, padded: false }
+        Self {
+            known: None,
+            head: Vec::new(),
+            data_at: 0,
+            tail: Vec::new(),
+            one_line: false,
+            padded: false,
+        }
     }
 
     /// The kind of the remembered delta, if there is one.
@@ -46,26 +53,40 @@ impl<K: Copy> DeltaTemplate<K> {
     pub(super) fn learn(&mut self, event: SseEvent<'_>, text: &str, kind: K) {
         let SseEvent { name, data } = event;
         self.known = None;
-        let Some(at) = text.as_ptr().addr().checked_sub(data.as_ptr().addr()) else { return };
-        let (Some(prefix), Some(middle), Some(suffix)) =
-            (data.get(..at), data.get(at..at.saturating_add(text.len())), data.get(at.saturating_add(text.len())..))
-        else {
+        let Some(at) = text.as_ptr().addr().checked_sub(data.as_ptr().addr()) else {
             return;
         };
-        if text.is_empty() || middle != text.as_bytes() || !prefix.ends_with(b"\"") || !suffix.starts_with(b"\"") {
+        let (Some(prefix), Some(middle), Some(suffix)) = (
+            data.get(..at),
+            data.get(at..at.saturating_add(text.len())),
+            data.get(at.saturating_add(text.len())..),
+        ) else {
+            return;
+        };
+        if text.is_empty()
+            || middle != text.as_bytes()
+            || !prefix.ends_with(b"\"")
+            || !suffix.starts_with(b"\"")
+        {
             return;
         }
         self.head.clear();
         if !name.is_empty() {
-            self.head.extend([b"event: ", name, b"\n"].into_iter().flatten());
+            self.head
+                .extend([b"event: ", name, b"\n"].into_iter().flatten());
         }
         self.head.extend_from_slice(b"data: ");
         self.data_at = self.head.len();
         self.head.extend_from_slice(prefix);
         self.tail.clear();
         self.tail.extend([suffix, END].into_iter().flatten());
-        self.one_line = memchr(b'\n', prefix).or_else(|| memchr(b'\n', suffix)).is_none();
-        self.padded = suffix.iter().skip(1).all(|byte| matches!(byte, b'}' | b']' | b' '));
+        self.one_line = memchr(b'\n', prefix)
+            .or_else(|| memchr(b'\n', suffix))
+            .is_none();
+        self.padded = suffix
+            .iter()
+            .skip(1)
+            .all(|byte| matches!(byte, b'}' | b']' | b' '));
         self.known = Some(kind);
     }
 
@@ -91,7 +112,8 @@ impl<K: Copy> DeltaTemplate<K> {
             Some(after) => after,
             None if self.padded => {
                 let (suffix, end) = tail.split_at(memchr(b'\n', tail)?);
-                end.strip_prefix(END).filter(|_| same_but_blanks(suffix, self.suffix()))?
+                end.strip_prefix(END)
+                    .filter(|_| same_but_blanks(suffix, self.suffix()))?
             }
             None => return None,
         };
@@ -114,7 +136,10 @@ impl<K: Copy> DeltaTemplate<K> {
             return None;
         }
         // No early exit, so that the compiler can vectorize the loop.
-        if middle.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+        if middle
+            .iter()
+            .fold(false, |found, byte| found | (*byte < 0x20))
+        {
             return None;
         }
         Some((kind, std::str::from_utf8(middle).ok()?))
@@ -132,7 +157,9 @@ fn end_of_text(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut high = 0;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
         let word = u64::from_le_bytes(*word);
-        let stops = below(word ^ (ONES * u64::from(b'"')), 1) | below(word ^ (ONES * u64::from(b'\\')), 1) | below(word, 0x20);
+        let stops = below(word ^ (ONES * u64::from(b'"')), 1)
+            | below(word ^ (ONES * u64::from(b'\\')), 1)
+            | below(word, 0x20);
         if stops != 0 {
             let end = stops.trailing_zeros() / 8;
             let before = (1 << (8 * end)) - 1;
@@ -142,12 +169,16 @@ fn end_of_text(bytes: &[u8]) -> Option<(usize, bool)> {
         at += 8;
     }
     let rest = bytes.get(at..)?;
-    let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+    let end = rest
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
     Some((at + end, high & HIGH == 0 && rest.get(..end)?.is_ascii()))
 }
 
 fn same_but_blanks(a: &[u8], b: &[u8]) -> bool {
-    a.iter().filter(|byte| **byte != b' ').eq(b.iter().filter(|byte| **byte != b' '))
+    a.iter()
+        .filter(|byte| **byte != b' ')
+        .eq(b.iter().filter(|byte| **byte != b' '))
 }
 
 #[cfg(test)]
@@ -157,7 +188,14 @@ mod tests {
     fn learnt(data: &str, text: &str) -> DeltaTemplate<u8> {
         let mut template = DeltaTemplate::new();
         let at = data.find(text).unwrap();
-        template.learn(SseEvent { name: b"", data: data.as_bytes() }, &data[at..at + text.len()], 7);
+        template.learn(
+            SseEvent {
+                name: b"",
+                data: data.as_bytes(),
+            },
+            &data[at..at + text.len()],
+            7,
+        );
         template
     }
 
@@ -173,7 +211,10 @@ mod tests {
 
         for (line, text) in [
             (r#"{"i":0,"d":{"text":" wörld"} }"#, Some(" wörld")),
-            (r#"{"i":0,"d":{"text":" more blanks"}       }"#, Some(" more blanks")),
+            (
+                r#"{"i":0,"d":{"text":" more blanks"}       }"#,
+                Some(" more blanks"),
+            ),
             (r#"{"i":0,"d":{"text":""}}"#, Some("")),
             (r#"{"i":0,"d":{"text":"a\nb"} }"#, None),
             (r#"{"i":0,"d":{"text":"a"b"} }"#, None),
@@ -183,7 +224,11 @@ mod tests {
             (r#"{"i":0,"d":{"text":"a"#, None),
             ("{\"i\":0,\"d\":{\"text\":\"tab\t\"} }", None),
         ] {
-            assert_eq!(template.text(line.as_bytes()), text.map(|text| (7, text)), "{line}");
+            assert_eq!(
+                template.text(line.as_bytes()),
+                text.map(|text| (7, text)),
+                "{line}"
+            );
         }
         assert_eq!(template.text(b"{\"i\":0,\"d\":{\"text\":\"\xff\"} }"), None);
     }
@@ -200,7 +245,14 @@ mod tests {
     fn a_text_that_is_no_part_of_the_line_teaches_nothing() {
         let mut template = DeltaTemplate::new();
 
-        template.learn(SseEvent { name: b"", data: br#"{"text":"a\"b"}"# }, "a\"b", 7);
+        template.learn(
+            SseEvent {
+                name: b"",
+                data: br#"{"text":"a\"b"}"#,
+            },
+            "a\"b",
+            7,
+        );
 
         assert_eq!(template.text(br#"{"text":"x"}"#), None);
     }
@@ -212,9 +264,16 @@ mod tests {
                 for end in [b'"', b'\\', b'\n', 0] {
                     let mut bytes = vec![b'a'; before];
                     bytes.extend([byte, end, b'"', 0xff, b' ', 0xff]);
-                    let place = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap();
+                    let place = bytes
+                        .iter()
+                        .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))
+                        .unwrap();
 
-                    assert_eq!(end_of_text(&bytes), Some((place, bytes[..place].is_ascii())), "{before} {byte} {end}");
+                    assert_eq!(
+                        end_of_text(&bytes),
+                        Some((place, bytes[..place].is_ascii())),
+                        "{before} {byte} {end}"
+                    );
                 }
             }
             assert_eq!(end_of_text(&vec![b'a'; before]), None);
@@ -225,22 +284,60 @@ mod tests {
     fn a_whole_event_is_known_by_its_bytes_and_any_other_is_not() {
         let mut template = DeltaTemplate::new();
         let data = r#"{"i":0,"d":{"text":"Hello"} }"#;
-        template.learn(SseEvent { name: b"delta", data: data.as_bytes() }, &data[20..25], 7);
+        template.learn(
+            SseEvent {
+                name: b"delta",
+                data: data.as_bytes(),
+            },
+            &data[20..25],
+            7,
+        );
 
         for (bytes, known) in [
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\" wörld\"} }\n\nevent: x", Some((" wörld", "event: x"))),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"\"}}   \n\n", Some(("", ""))),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\\nb\"} }\n\n", None),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\tb\"} }\n\n", None),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\ndata: 1\n\n", None),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"}\n\n}\n\n", None),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n", None),
-            ("event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\r\n\r\n", None),
-            ("event: other\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n\n", None),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\" wörld\"} }\n\nevent: x",
+                Some((" wörld", "event: x")),
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"\"}}   \n\n",
+                Some(("", "")),
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\\nb\"} }\n\n",
+                None,
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\tb\"} }\n\n",
+                None,
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\ndata: 1\n\n",
+                None,
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"}\n\n}\n\n",
+                None,
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n",
+                None,
+            ),
+            (
+                "event: delta\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\r\n\r\n",
+                None,
+            ),
+            (
+                "event: other\ndata: {\"i\":0,\"d\":{\"text\":\"a\"} }\n\n",
+                None,
+            ),
             ("data: {\"i\":0,\"d\":{\"text\":\"a\"} }\n\n", None),
         ] {
             let (text, after) = known.unwrap_or(("", bytes));
-            assert_eq!(texts(&template, bytes.as_bytes()), (text.as_bytes().to_vec(), after.as_bytes()), "{bytes}");
+            assert_eq!(
+                texts(&template, bytes.as_bytes()),
+                (text.as_bytes().to_vec(), after.as_bytes()),
+                "{bytes}"
+            );
         }
     }
 
@@ -248,7 +345,11 @@ mod tests {
     fn a_letter_that_two_events_share_is_none() {
         let mut template = DeltaTemplate::new();
         let data = b"\"Hello\"";
-        template.learn(SseEvent { name: b"", data }, std::str::from_utf8(&data[1..6]).unwrap(), 7);
+        template.learn(
+            SseEvent { name: b"", data },
+            std::str::from_utf8(&data[1..6]).unwrap(),
+            7,
+        );
 
         let whole = "data: \"é\"\n\ndata: \"a\"\n\n".as_bytes();
         let torn = b"data: \"a\"\n\ndata: \"\xc3\"\n\ndata: \"\xa9\"\n\n";

@@ -24,8 +24,14 @@ impl SplitMix {
 /// The seed of a property test: `CALLBOARD_SEED`, else the time. It is printed, so that a failing
 /// test shows it.
 pub(crate) fn seed(name: &str) -> u64 {
-    let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
-    let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+    let now = || {
+        u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX))
+            .unwrap()
+    };
+    let seed = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(now);
     println!("{name}: CALLBOARD_SEED={seed}");
     seed
 }
@@ -45,12 +51,20 @@ pub(crate) fn random_splits<'a>(bytes: &'a [u8], random: &mut SplitMix) -> Vec<&
 /// Writes the same events as another server would: other line ends, no blank after a field's name,
 /// comments.
 pub(crate) fn in_another_hand(stream: &[u8], random: &mut SplitMix) -> Vec<u8> {
-    const HANDS: [(&str, &str); 4] = [("\r\n", "data: "), ("\r", "data: "), ("\n", "data:"), ("\n", ": x\ndata: ")];
+    const HANDS: [(&str, &str); 4] = [
+        ("\r\n", "data: "),
+        ("\r", "data: "),
+        ("\n", "data:"),
+        ("\n", ": x\ndata: "),
+    ];
     let (end, field) = HANDS[random.below(HANDS.len())];
-    let lines = stream.split(|byte| *byte == b'\n').map(|line| match line.strip_prefix(b"data: ") {
-        Some(data) => [field.as_bytes(), data].concat(),
-        None => line.to_vec(),
-    });
+    let lines =
+        stream
+            .split(|byte| *byte == b'\n')
+            .map(|line| match line.strip_prefix(b"data: ") {
+                Some(data) => [field.as_bytes(), data].concat(),
+                None => line.to_vec(),
+            });
     lines.collect::<Vec<_>>().join(end.as_bytes())
 }
 
@@ -64,11 +78,18 @@ pub(crate) fn assemble<'a>(
     for piece in pieces {
         ended = ended.and_then(|()| assembler.feed(piece, &mut out));
     }
-    let ended = ended.and_then(|()| if assembler.is_complete() { Ok(()) } else { assembler.finish(&mut out) });
+    let ended = ended.and_then(|()| {
+        if assembler.is_complete() {
+            Ok(())
+        } else {
+            assembler.finish(&mut out)
+        }
+    });
     let mut joined: Vec<ModelEvent> = Vec::new();
     for event in out {
         match (joined.last_mut(), event) {
-            (Some(ModelEvent::Text(all)), ModelEvent::Text(text)) | (Some(ModelEvent::Thinking(all)), ModelEvent::Thinking(text)) => {
+            (Some(ModelEvent::Text(all)), ModelEvent::Text(text))
+            | (Some(ModelEvent::Thinking(all)), ModelEvent::Thinking(text)) => {
                 all.push_str(&text);
             }
             (_, event) => joined.push(event),
@@ -80,7 +101,22 @@ pub(crate) fn assemble<'a>(
 /// Texts as models write them: plain, escaped, in every script, and some that look like the
 /// protocol.
 pub(crate) fn random_text(random: &mut SplitMix) -> String {
-    const ATOMS: [&str; 12] = ["Hello", " wor", "ld", "\"", "\\", "\n", "漢字", "é", "\u{1F5FC}", "{\"}", "\u{7f}", "\t"];
+    const ATOMS: [&str; 12] = [
+        "Hello",
+        " wor",
+        "ld",
+        "\"",
+        "\\",
+        "\n",
+        "漢字",
+        "é",
+        "\u{1F5FC}",
+        "{\"}",
+        "\u{7f}",
+        "\t",
+    ];
     let kinds = if random.below(3) == 0 { ATOMS.len() } else { 3 };
-    (0..random.below(5)).map(|_| ATOMS[random.below(kinds)]).collect()
+    (0..random.below(5))
+        .map(|_| ATOMS[random.below(kinds)])
+        .collect()
 }

@@ -39,7 +39,13 @@ impl CallTimer {
     /// Starts both limits now.
     pub(super) fn new(cancel: CancellationToken, timeouts: Timeouts) -> Self {
         let now = Instant::now();
-        Self { cancel, timeouts, deadline: now + timeouts.total, last_bytes: now, armed: None }
+        Self {
+            cancel,
+            timeouts,
+            deadline: now + timeouts.total,
+            last_bytes: now,
+            armed: None,
+        }
     }
 
     /// When the total limit ends the call.
@@ -58,7 +64,11 @@ impl CallTimer {
         if self.cancel.is_cancelled() {
             return Err(ProviderError::Cancelled);
         }
-        if self.last_bytes >= self.deadline { Err(total_error(self.timeouts)) } else { Ok(()) }
+        if self.last_bytes >= self.deadline {
+            Err(total_error(self.timeouts))
+        } else {
+            Ok(())
+        }
     }
 
     /// Becomes ready with the reason when a limit passes or the call is cancelled.
@@ -75,7 +85,12 @@ impl CallTimer {
         });
         // Both already hold this task's waker, and the timer is never set later than the limit that
         // is due.
-        if armed.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) && !armed.sleep.is_elapsed() {
+        if armed
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+            && !armed.sleep.is_elapsed()
+        {
             return Poll::Pending;
         }
         if armed.cancelled.as_mut().poll(cx).is_ready() {
@@ -83,7 +98,11 @@ impl CallTimer {
         }
         while armed.sleep.as_mut().poll(cx).is_ready() {
             if armed.sleep.deadline() >= due {
-                let error = if idle < self.deadline { idle_error(self.timeouts) } else { total_error(self.timeouts) };
+                let error = if idle < self.deadline {
+                    idle_error(self.timeouts)
+                } else {
+                    total_error(self.timeouts)
+                };
                 return Poll::Ready(error);
             }
             armed.sleep.as_mut().reset(due);
@@ -103,10 +122,16 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(1), idle: Duration::from_secs(10), total: Duration::from_secs(25) };
+    const TIMEOUTS: Timeouts = Timeouts {
+        connect: Duration::from_secs(1),
+        idle: Duration::from_secs(10),
+        total: Duration::from_secs(25),
+    };
 
     async fn fires(timer: &mut CallTimer) -> ProviderError {
-        timeout(Duration::from_secs(100), poll_fn(|cx| timer.poll(cx))).await.unwrap()
+        timeout(Duration::from_secs(100), poll_fn(|cx| timer.poll(cx)))
+            .await
+            .unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -114,7 +139,11 @@ mod tests {
         let mut timer = CallTimer::new(CancellationToken::new(), TIMEOUTS);
         let begun = Instant::now();
 
-        assert!(timeout(Duration::from_secs(9), poll_fn(|cx| timer.poll(cx))).await.is_err());
+        assert!(
+            timeout(Duration::from_secs(9), poll_fn(|cx| timer.poll(cx)))
+                .await
+                .is_err()
+        );
         timer.reset_idle();
         assert_eq!(fires(&mut timer).await, idle_error(TIMEOUTS));
         assert_eq!(begun.elapsed().as_secs(), 19);
@@ -130,7 +159,11 @@ mod tests {
     async fn a_cancelled_call_wakes_whichever_task_waits() {
         let cancel = CancellationToken::new();
         let mut timer = CallTimer::new(cancel.clone(), TIMEOUTS);
-        assert!(timeout(Duration::from_secs(1), poll_fn(|cx| timer.poll(cx))).await.is_err());
+        assert!(
+            timeout(Duration::from_secs(1), poll_fn(|cx| timer.poll(cx)))
+                .await
+                .is_err()
+        );
         assert_eq!(timer.check(), Ok(()));
 
         // The task that waits now is not the one that armed the timer.
@@ -138,7 +171,10 @@ mod tests {
         tokio::task::yield_now().await;
         cancel.cancel();
 
-        assert_eq!(waits.await.unwrap(), (ProviderError::Cancelled, Err(ProviderError::Cancelled)));
+        assert_eq!(
+            waits.await.unwrap(),
+            (ProviderError::Cancelled, Err(ProviderError::Cancelled))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,6 +188,9 @@ mod tests {
             timer.poll(cx)
         });
 
-        assert_eq!(timeout(Duration::from_secs(100), fired).await.unwrap(), idle_error(TIMEOUTS));
+        assert_eq!(
+            timeout(Duration::from_secs(100), fired).await.unwrap(),
+            idle_error(TIMEOUTS)
+        );
     }
 }

@@ -18,13 +18,18 @@ pub struct AllowList {
 
 impl fmt::Debug for AllowList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllowList").field("hosts", &self.hosts).finish_non_exhaustive()
+        f.debug_struct("AllowList")
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
     }
 }
 
 impl From<Vec<HostPattern>> for AllowList {
     #[allow(clippy::needless_update, reason = "not in every build")]
     fn from(hosts: Vec<HostPattern>) -> Self {
-        Self { hosts, ..Self::default() }
+        Self {
+            hosts,
+            ..Self::default()
+        }
     }
 }

@@ -37,7 +37,10 @@ pub struct Detected {
 
 impl fmt::Debug for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Detected").field("policy", &self.sandbox.as_ref().map(|s| s.policy())).field("note", &self.note).finish()
+        f.debug_struct("Detected")
+            .field("policy", &self.sandbox.as_ref().map(|s| s.policy()))
+            .field("note", &self.note)
+            .finish()
     }
 }
 
@@ -54,7 +57,11 @@ pub fn detect(root: &Arc<Root>, mode: Mode) -> Result<Detected, SandboxError> {
 ///
 /// # Errors
 /// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
-pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<Detected, SandboxError> {
+pub fn detect_opted(
+    root: &Arc<Root>,
+    mode: Mode,
+    options: Options,
+) -> Result<Detected, SandboxError> {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     {
         if mode == Mode::None {
@@ -69,14 +76,20 @@ pub fn detect_opted(root: &Arc<Root>, mode: Mode, options: Options) -> Result<De
         let missing = "this build has no sandbox for commands (feature sandbox-linux, Linux only)";
         match mode {
             Mode::None => Ok(none()),
-            Mode::Auto => Ok(Detected { sandbox: None, note: Some(format!("no bash tool: {missing}")) }),
+            Mode::Auto => Ok(Detected {
+                sandbox: None,
+                note: Some(format!("no bash tool: {missing}")),
+            }),
             Mode::Linux | Mode::Local => Err(SandboxError::Failed(missing.to_owned())),
         }
     }
 }
 
 fn none() -> Detected {
-    Detected { sandbox: None, note: Some("no bash tool: the sandbox mode is none".to_owned()) }
+    Detected {
+        sandbox: None,
+        note: Some("no bash tool: the sandbox mode is none".to_owned()),
+    }
 }
 
 /// Options of [`detect_opted`] and [`detect_with`].
@@ -117,53 +130,106 @@ pub enum Boundary {
 /// # Errors
 /// [`SandboxError::Failed`] when `mode` requires a sandbox that does not work here.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub fn detect_with(root: &Arc<Root>, mode: Mode, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
+pub fn detect_with(
+    root: &Arc<Root>,
+    mode: Mode,
+    spawner: &Spawner,
+    options: Options,
+) -> Result<Detected, SandboxError> {
     match mode {
         Mode::None => Ok(none()),
         Mode::Local => Ok(Detected {
-            sandbox: Some(Arc::new(Local::new(root.clone(), spawner, options.limits).with_toolchains(&options.toolchains))),
+            sandbox: Some(Arc::new(
+                Local::new(root.clone(), spawner, options.limits)
+                    .with_toolchains(&options.toolchains),
+            )),
             note: Some(format!(
                 "bash runs WITHOUT a boundary (sandbox mode local): commands can do whatever you can{}",
-                if options.network.hosts.is_empty() { "" } else { ", and the list of hosts in [sandbox] network does not restrict them" }
+                if options.network.hosts.is_empty() {
+                    ""
+                } else {
+                    ", and the list of hosts in [sandbox] network does not restrict them"
+                }
             )),
         }),
         Mode::Linux => boundary(root, spawner, options),
         Mode::Auto => Ok(boundary(root, spawner, options).unwrap_or_else(|error| {
             let note = format!("no bash tool: {error}");
-            Detected { sandbox: None, note: Some(note) }
+            Detected {
+                sandbox: None,
+                note: Some(note),
+            }
         })),
     }
 }
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn not_served(why: &str) -> String {
-    format!("the network of commands stays off, the hosts in [sandbox] network are out of reach: {why}")
+    format!(
+        "the network of commands stays off, the hosts in [sandbox] network are out of reach: {why}"
+    )
 }
 
 /// Tries bubblewrap, then Landlock.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Detected, SandboxError> {
-    let Options { toolchains, limits, only, helper, main_asks, network } = options;
+fn boundary(
+    root: &Arc<Root>,
+    spawner: &Spawner,
+    options: Options,
+) -> Result<Detected, SandboxError> {
+    let Options {
+        toolchains,
+        limits,
+        only,
+        helper,
+        main_asks,
+        network,
+    } = options;
     let bubblewrap = match only {
-        Some(Boundary::Landlock | Boundary::LandlockAlone) => Err(SandboxError::Failed("bubblewrap was not asked for".to_owned())),
-        _ => Linux::probe(root.clone(), spawner, toolchains.clone(), limits)
-            .map(|linux| if main_asks || helper.is_some() { linux.watched_by(helper.clone()) } else { linux }),
+        Some(Boundary::Landlock | Boundary::LandlockAlone) => Err(SandboxError::Failed(
+            "bubblewrap was not asked for".to_owned(),
+        )),
+        _ => Linux::probe(root.clone(), spawner, toolchains.clone(), limits).map(|linux| {
+            if main_asks || helper.is_some() {
+                linux.watched_by(helper.clone())
+            } else {
+                linux
+            }
+        }),
     };
     let why = match bubblewrap {
-        Ok(linux) if network.hosts.is_empty() => return Ok(Detected { sandbox: Some(Arc::new(linux)), note: None }),
+        Ok(linux) if network.hosts.is_empty() => {
+            return Ok(Detected {
+                sandbox: Some(Arc::new(linux)),
+                note: None,
+            });
+        }
         Ok(linux) => {
             return Ok(match linux.reaching(&network, helper) {
-                Ok(linux) => Detected { sandbox: Some(Arc::new(linux)), note: None },
-                Err(error) => Detected { sandbox: Some(Arc::new(linux)), note: Some(not_served(&reason(&error))) },
+                Ok(linux) => Detected {
+                    sandbox: Some(Arc::new(linux)),
+                    note: None,
+                },
+                Err(error) => Detected {
+                    sandbox: Some(Arc::new(linux)),
+                    note: Some(not_served(&reason(&error))),
+                },
             });
         }
         Err(error) if only == Some(Boundary::Bubblewrap) => return Err(error),
         Err(error) => error,
     };
-    let probe = if only == Some(Boundary::LandlockAlone) { Landlock::probe_alone } else { Landlock::probe };
+    let probe = if only == Some(Boundary::LandlockAlone) {
+        Landlock::probe_alone
+    } else {
+        Landlock::probe
+    };
     match probe(root.clone(), spawner, toolchains, limits, helper) {
         Ok(landlock) => {
-            let mut note = format!("bash runs behind Landlock, not bubblewrap ({})", reason(&why));
+            let mut note = format!(
+                "bash runs behind Landlock, not bubblewrap ({})",
+                reason(&why)
+            );
             if let Some(closed) = landlock.why_closed() {
                 note = format!(
                     "{note}, and without a mount namespace ({closed}): commands cannot chmod by path, nor create, rename or remove \
@@ -171,10 +237,20 @@ fn boundary(root: &Arc<Root>, spawner: &Spawner, options: Options) -> Result<Det
                 );
             }
             if !network.hosts.is_empty() {
-                note = format!("{note}; {}", not_served("behind Landlock there are no sockets at all"));
+                note = format!(
+                    "{note}; {}",
+                    not_served("behind Landlock there are no sockets at all")
+                );
             }
-            Ok(Detected { sandbox: Some(Arc::new(landlock)), note: Some(note) })
+            Ok(Detected {
+                sandbox: Some(Arc::new(landlock)),
+                note: Some(note),
+            })
         }
-        Err(error) => Err(SandboxError::Failed(format!("{}; {}", reason(&why), reason(&error)))),
+        Err(error) => Err(SandboxError::Failed(format!(
+            "{}; {}",
+            reason(&why),
+            reason(&error)
+        ))),
     }
 }

@@ -8,7 +8,9 @@
 
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
-use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
+use callboard_actors::ports::{
+    BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -38,8 +40,19 @@ impl Local {
     /// Creates a sandbox whose commands start in `root`, but can leave it.
     pub fn new(root: Arc<Root>, spawner: &Spawner, limits: ExecLimits) -> Self {
         let root_path = Arc::new(root.real_path().to_owned());
-        let policy = SandboxPolicy { root: root_path, kind: "local", network: Network::Open, boundary: false, limits };
-        Self { root, policy, spawner: spawner.clone(), environment: Vec::new() }
+        let policy = SandboxPolicy {
+            root: root_path,
+            kind: "local",
+            network: Network::Open,
+            boundary: false,
+            limits,
+        };
+        Self {
+            root,
+            policy,
+            spawner: spawner.clone(),
+            environment: Vec::new(),
+        }
     }
 
     /// Adds toolchains whose programs commands find.
@@ -56,14 +69,22 @@ impl Sandbox for Local {
     }
 
     fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError> {
-        self.root.locate(path).map(|relative| self.root.real_path().join(relative)).map_err(denied)
+        self.root
+            .locate(path)
+            .map(|relative| self.root.real_path().join(relative))
+            .map_err(denied)
     }
 
-    fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+    fn exec(
+        &self,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         Box::pin(async move {
             let this = self.clone();
             let folder = exec.working_dir.clone();
-            let folder = call::blocking(move || call::working_dir(&this.root, folder.as_deref())).await?;
+            let folder =
+                call::blocking(move || call::working_dir(&this.root, folder.as_deref())).await?;
             let launch = self.launch(&folder, exec)?;
             let result = self.spawner.run(launch, &cancel).await;
             let this = self.clone();
@@ -84,8 +105,15 @@ impl Local {
         let limits = self.policy.limits;
         let root = self.root.real_path();
         let argv = limited_command(&exec.command, &limits, &nonce, Then::Become);
-        let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        environment.extend(self.environment.iter().map(|(name, value)| (name.into(), value.into())));
+        let mut environment: Vec<(OsString, OsString)> = ENVIRONMENT
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        environment.extend(
+            self.environment
+                .iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
         environment.push((MARK.into(), nonce.clone().into()));
         environment.push(("WORKSPACE".into(), root.into()));
         Ok(Launch {
@@ -101,7 +129,10 @@ impl Local {
             limits,
             disk: root.to_owned(),
             nonce,
-            shown: vec![Shown { folder: root.to_owned(), name: "$WORKSPACE" }],
+            shown: vec![Shown {
+                folder: root.to_owned(),
+                name: "$WORKSPACE",
+            }],
         })
     }
 }

@@ -44,7 +44,14 @@ pub(crate) const FORWARDER: &str = "/run/callboard/forward";
 
 /// Environment variables that name the proxy. Programs differ in the spelling that they read.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) const PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+pub(crate) const PROXY_VARIABLES: &[&str] = &[
+    "http_proxy",
+    "https_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+];
 
 /// Hosts that programs reach without the proxy: those inside the sandbox.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -52,8 +59,15 @@ pub(crate) const NO_PROXY: &str = "localhost,127.0.0.1,::1";
 
 /// The whole environment of a command. Nothing is inherited, since the host's environment holds
 /// keys.
-pub const ENVIRONMENT: &[(&str, &str)] =
-    &[("PATH", PATH), ("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat")];
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("PATH", PATH),
+    ("HOME", "/tmp"),
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+    ("NO_COLOR", "1"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+];
 
 /// Names of files that hold keys, in lower case.
 const SENSITIVE_NAMES: &[&str] = &[
@@ -77,7 +91,16 @@ const SENSITIVE_NAMES: &[&str] = &[
 ];
 
 /// Suffixes of files that hold keys.
-const SENSITIVE_ENDINGS: &[&str] = &[".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk"];
+const SENSITIVE_ENDINGS: &[&str] = &[
+    ".pem",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".jks",
+    ".keystore",
+    ".kdbx",
+    ".ppk",
+];
 
 /// Folders and files that hold keys, matched against the end of a path or any part above it.
 const SENSITIVE_PLACES: &[&[&str]] = &[
@@ -214,10 +237,14 @@ impl PathRules {
     /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
         let parts = lower(path);
-        let Some(name) = parts.last() else { return false };
+        let Some(name) = parts.last() else {
+            return false;
+        };
         is_env_file(name)
             || SENSITIVE_NAMES.contains(&name.as_str())
-            || SENSITIVE_ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending))
+            || SENSITIVE_ENDINGS
+                .iter()
+                .any(|ending| name.len() > ending.len() && name.ends_with(ending))
             || self.sensitive_names.contains(name)
             || SENSITIVE_PLACES.iter().any(|place| holds(&parts, place))
     }
@@ -226,7 +253,9 @@ impl PathRules {
     pub fn is_protected(&self, path: &Path) -> bool {
         let parts = lower(path);
         (1..=parts.len()).any(|end| {
-            let Some((name, folder)) = parts.get(..end).and_then(<[String]>::split_last) else { return false };
+            let Some((name, folder)) = parts.get(..end).and_then(<[String]>::split_last) else {
+                return false;
+            };
             name == ".git" || self.is_protected_name(folder, name)
         })
     }
@@ -243,10 +272,21 @@ impl PathRules {
             return false;
         }
         PROTECTED_PLACES.iter().any(is)
-            || self.protected_names.iter().any(|protected| protected == name)
-            || self.protected_folders.iter().any(|path| is_path(&lower(path), folder, name))
-            || ((PROTECTED_IN_PROJECTS.iter().any(is) || PROTECTED_ENDINGS.iter().any(|ending| name.ends_with(ending)))
-                && !folder.iter().any(|part| DEPENDENCIES.contains(&part.as_str())))
+            || self
+                .protected_names
+                .iter()
+                .any(|protected| protected == name)
+            || self
+                .protected_folders
+                .iter()
+                .any(|path| is_path(&lower(path), folder, name))
+            || ((PROTECTED_IN_PROJECTS.iter().any(is)
+                || PROTECTED_ENDINGS
+                    .iter()
+                    .any(|ending| name.ends_with(ending)))
+                && !folder
+                    .iter()
+                    .any(|part| DEPENDENCIES.contains(&part.as_str())))
     }
 
     /// The names that the search compares first: no other name is sensitive or protected, in
@@ -254,10 +294,22 @@ impl PathRules {
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     pub(crate) fn names(&self) -> Names {
         let last = |place: &&[&str]| place.last().copied().unwrap_or_default().to_owned();
-        let places = PROTECTED_PLACES.iter().chain(PROTECTED_IN_PROJECTS).chain(SENSITIVE_PLACES).map(last);
+        let places = PROTECTED_PLACES
+            .iter()
+            .chain(PROTECTED_IN_PROJECTS)
+            .chain(SENSITIVE_PLACES)
+            .map(last);
         let known = SENSITIVE_NAMES.iter().map(|name| (*name).to_owned());
-        let own = self.sensitive_names.iter().chain(&self.protected_names).cloned();
-        let folders = self.protected_folders.iter().filter_map(|path| path.file_name()).map(lower_name);
+        let own = self
+            .sensitive_names
+            .iter()
+            .chain(&self.protected_names)
+            .cloned();
+        let folders = self
+            .protected_folders
+            .iter()
+            .filter_map(|path| path.file_name())
+            .map(lower_name);
         Names(places.chain(known).chain(own).chain(folders).collect())
     }
 }
@@ -273,19 +325,31 @@ impl Names {
     pub(crate) fn has(&self, lower: &str) -> bool {
         self.0.contains(lower)
             || lower.starts_with(".env.")
-            || SENSITIVE_ENDINGS.iter().chain(PROTECTED_ENDINGS).any(|ending| lower.ends_with(ending))
+            || SENSITIVE_ENDINGS
+                .iter()
+                .chain(PROTECTED_ENDINGS)
+                .any(|ending| lower.ends_with(ending))
     }
 }
 
 /// Real path of `path`. If it does not exist, its nearest existing parent is resolved.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    found.map_or_else(|| path.clone(), |(above, found)| path.strip_prefix(above).map_or_else(|_| path.clone(), |rest| found.join(rest)))
+    let found = path
+        .ancestors()
+        .find_map(|above| Some((above, above.canonicalize().ok()?)));
+    found.map_or_else(
+        || path.clone(),
+        |(above, found)| {
+            path.strip_prefix(above)
+                .map_or_else(|_| path.clone(), |rest| found.join(rest))
+        },
+    )
 }
 
 fn is_path(path: &[String], folder: &[String], name: &str) -> bool {
-    path.split_last().is_some_and(|(last, above)| last == name && above == folder)
+    path.split_last()
+        .is_some_and(|(last, above)| last == name && above == folder)
 }
 
 fn lower(path: &Path) -> Vec<String> {
@@ -300,12 +364,18 @@ pub(crate) fn lower_name(name: &OsStr) -> String {
 /// Whether the name is `.env` or a variant such as `.env.production`, but not an example made to be
 /// read.
 fn is_env_file(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(".env.") else { return false };
-    !["example", "sample", "template", "dist"].iter().any(|kind| rest == *kind || rest.ends_with(&format!(".{kind}")))
+    let Some(rest) = name.strip_prefix(".env.") else {
+        return false;
+    };
+    !["example", "sample", "template", "dist"]
+        .iter()
+        .any(|kind| rest == *kind || rest.ends_with(&format!(".{kind}")))
 }
 
 fn holds(parts: &[String], place: &[&str]) -> bool {
-    parts.windows(place.len()).any(|window| window.iter().zip(place).all(|(part, name)| part == name))
+    parts
+        .windows(place.len())
+        .any(|window| window.iter().zip(place).all(|(part, name)| part == name))
 }
 
 #[cfg(test)]
@@ -314,7 +384,10 @@ mod tests {
 
     #[test]
     fn files_that_hold_keys_are_known_by_name() {
-        let rules = PathRules { sensitive_names: vec!["vault.txt".to_owned()], ..PathRules::default() };
+        let rules = PathRules {
+            sensitive_names: vec!["vault.txt".to_owned()],
+            ..PathRules::default()
+        };
         let sensitive = |path: &&&str| rules.is_sensitive(Path::new(path));
         let yes = [
             ".env",
@@ -351,13 +424,24 @@ mod tests {
             "monkey",
         ];
 
-        assert_eq!(yes.iter().filter(|path| !sensitive(path)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(no.iter().filter(|path| sensitive(path)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(
+            yes.iter()
+                .filter(|path| !sensitive(path))
+                .collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
+        assert_eq!(
+            no.iter().filter(|path| sensitive(path)).collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
     }
 
     #[test]
     fn what_makes_other_programs_run_is_for_the_user_to_write() {
-        let rules = PathRules { protected_names: vec!["notes.json".to_owned()], ..PathRules::default() };
+        let rules = PathRules {
+            protected_names: vec!["notes.json".to_owned()],
+            ..PathRules::default()
+        };
         let rules = rules
             .and_protected(Path::new("/nowhere"), Path::new("/nowhere/My/Skills"))
             .and_protected(Path::new("/nowhere"), Path::new("/elsewhere"));
@@ -410,16 +494,33 @@ mod tests {
             "node_modules/x/.vscode/settings.json",
         ];
 
-        assert_eq!(yes.iter().filter(|path| !protected(path)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(no.iter().filter(|path| protected(path)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(
+            yes.iter()
+                .filter(|path| !protected(path))
+                .collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
+        assert_eq!(
+            no.iter().filter(|path| protected(path)).collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
     }
 
     #[test]
     fn the_page_on_tools_names_all_that_is_protected() {
         let page = include_str!("../../docs/tools.md").to_lowercase();
         let endings = PROTECTED_ENDINGS.iter().map(|ending| format!("*{ending}"));
-        let names = PROTECTED_PLACES.iter().chain(PROTECTED_IN_PROJECTS).map(|place| place.join("/")).chain(endings);
+        let names = PROTECTED_PLACES
+            .iter()
+            .chain(PROTECTED_IN_PROJECTS)
+            .map(|place| place.join("/"))
+            .chain(endings);
 
-        assert_eq!(names.filter(|name| !page.contains(&format!("`{name}`"))).collect::<Vec<_>>(), Vec::<String>::new());
+        assert_eq!(
+            names
+                .filter(|name| !page.contains(&format!("`{name}`")))
+                .collect::<Vec<_>>(),
+            Vec::<String>::new()
+        );
     }
 }

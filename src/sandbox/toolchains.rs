@@ -41,34 +41,107 @@ struct Kit {
     place: Option<(&'static str, &'static str)>,
 }
 
-const fn kit(folder: &'static str, variable: Option<&'static str>, shows: &'static [&'static str], path: &'static [&'static str]) -> Kit {
-    Kit { folder, variable, shows, path, with: &[], settings: None, place: None }
+const fn kit(
+    folder: &'static str,
+    variable: Option<&'static str>,
+    shows: &'static [&'static str],
+    path: &'static [&'static str],
+) -> Kit {
+    Kit {
+        folder,
+        variable,
+        shows,
+        path,
+        with: &[],
+        settings: None,
+        place: None,
+    }
 }
 
 const KITS: &[Kit] = &[
-    Kit { with: &[".rustup"], settings: Some("config.toml"), ..kit(".cargo", Some("CARGO_HOME"), &["bin", "registry", "git"], &["bin"]) },
-    kit(".rustup", Some("RUSTUP_HOME"), &["toolchains", "settings.toml", "update-hashes"], &[]),
+    Kit {
+        with: &[".rustup"],
+        settings: Some("config.toml"),
+        ..kit(
+            ".cargo",
+            Some("CARGO_HOME"),
+            &["bin", "registry", "git"],
+            &["bin"],
+        )
+    },
+    kit(
+        ".rustup",
+        Some("RUSTUP_HOME"),
+        &["toolchains", "settings.toml", "update-hashes"],
+        &[],
+    ),
     kit(
         ".pyenv",
         Some("PYENV_ROOT"),
-        &["bin", "libexec", "plugins", "shims", "version", "versions/*/bin", "versions/*/include", "versions/*/lib"],
+        &[
+            "bin",
+            "libexec",
+            "plugins",
+            "shims",
+            "version",
+            "versions/*/bin",
+            "versions/*/include",
+            "versions/*/lib",
+        ],
         &["shims", "bin"],
     ),
     kit(
         ".nvm",
         Some("NVM_DIR"),
-        &["versions/node/*/bin", "versions/node/*/include", "versions/node/*/lib", "versions/node/*/share"],
+        &[
+            "versions/node/*/bin",
+            "versions/node/*/include",
+            "versions/node/*/lib",
+            "versions/node/*/share",
+        ],
         &["versions/node/*/bin"],
     ),
-    kit(".local/share/mise", Some("MISE_DATA_DIR"), &["installs", "shims"], &["shims"]),
-    kit(".asdf", Some("ASDF_DATA_DIR"), &["asdf.sh", "bin", "installs", "lib", "plugins", "shims"], &["shims", "bin"]),
-    kit(".rbenv", Some("RBENV_ROOT"), &["bin", "libexec", "plugins", "rbenv.d", "shims", "version", "versions"], &["shims", "bin"]),
-    Kit { place: Some(("GOMODCACHE", "pkg/mod")), ..kit("go", None, &["bin", "pkg"], &["bin"]) },
+    kit(
+        ".local/share/mise",
+        Some("MISE_DATA_DIR"),
+        &["installs", "shims"],
+        &["shims"],
+    ),
+    kit(
+        ".asdf",
+        Some("ASDF_DATA_DIR"),
+        &["asdf.sh", "bin", "installs", "lib", "plugins", "shims"],
+        &["shims", "bin"],
+    ),
+    kit(
+        ".rbenv",
+        Some("RBENV_ROOT"),
+        &[
+            "bin", "libexec", "plugins", "rbenv.d", "shims", "version", "versions",
+        ],
+        &["shims", "bin"],
+    ),
+    Kit {
+        place: Some(("GOMODCACHE", "pkg/mod")),
+        ..kit("go", None, &["bin", "pkg"], &["bin"])
+    },
     kit(".volta", Some("VOLTA_HOME"), &["bin", "tools"], &["bin"]),
     kit(".bun", Some("BUN_INSTALL"), &["bin"], &["bin"]),
     kit(".deno", Some("DENO_INSTALL"), &["bin"], &["bin"]),
-    kit(".sdkman", Some("SDKMAN_DIR"), &["bin", "candidates"], &["candidates/*/current/bin"]),
-    Kit { with: &[".local/share/uv/python", ".local/share/uv/tools", ".local/share/pipx/venvs"], ..kit(".local/bin", None, &[""], &[""]) },
+    kit(
+        ".sdkman",
+        Some("SDKMAN_DIR"),
+        &["bin", "candidates"],
+        &["candidates/*/current/bin"],
+    ),
+    Kit {
+        with: &[
+            ".local/share/uv/python",
+            ".local/share/uv/tools",
+            ".local/share/pipx/venvs",
+        ],
+        ..kit(".local/bin", None, &[""], &[""])
+    },
 ];
 
 /// Words by which a settings file may hold a key.
@@ -82,14 +155,23 @@ impl Toolchains {
     /// variable says.
     pub fn detect(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let place = |kit: &Kit| {
-            let named = kit.variable.and_then(&variable).map(PathBuf::from).filter(|folder| folder.is_absolute());
+            let named = kit
+                .variable
+                .and_then(&variable)
+                .map(PathBuf::from)
+                .filter(|folder| folder.is_absolute());
             named.unwrap_or_else(|| home.join(kit.folder))
         };
         let mut found = Self::default();
         let path = variable("PATH").unwrap_or_default();
-        for entry in std::env::split_paths(&path).filter(|entry| entry.is_absolute() && entry.is_dir()) {
+        for entry in
+            std::env::split_paths(&path).filter(|entry| entry.is_absolute() && entry.is_dir())
+        {
             let known = KITS.iter().map(|kit| (kit, place(kit)));
-            let Some((kit, folder)) = known.into_iter().find(|(_, folder)| entry.starts_with(folder) && !home.starts_with(folder)) else {
+            let Some((kit, folder)) = known
+                .into_iter()
+                .find(|(_, folder)| entry.starts_with(folder) && !home.starts_with(folder))
+            else {
                 continue;
             };
             found.show(kit, &folder);
@@ -111,7 +193,11 @@ impl Toolchains {
         for folder in folders {
             let Some(kit) = KITS.iter().find(|kit| folder.ends_with(kit.folder)) else {
                 found.read(folder.clone());
-                let bin = if folder.ends_with("bin") { folder.clone() } else { folder.join("bin") };
+                let bin = if folder.ends_with("bin") {
+                    folder.clone()
+                } else {
+                    folder.join("bin")
+                };
                 if bin.is_dir() {
                     add(&mut found.path, bin);
                 }
@@ -119,8 +205,13 @@ impl Toolchains {
             };
             found.show(kit, folder);
             for place in kit.path {
-                let newest = expanded(folder, place).into_iter().filter(|place| place.is_dir()).max_by_key(|place| version(place));
-                newest.into_iter().for_each(|place| add(&mut found.path, place));
+                let newest = expanded(folder, place)
+                    .into_iter()
+                    .filter(|place| place.is_dir())
+                    .max_by_key(|place| version(place));
+                newest
+                    .into_iter()
+                    .for_each(|place| add(&mut found.path, place));
             }
         }
         found
@@ -129,10 +220,25 @@ impl Toolchains {
     /// Combines both; those of `self` come first.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
-        others.read_only.into_iter().for_each(|place| add(&mut self.read_only, place));
-        others.path.into_iter().for_each(|place| add(&mut self.path, place));
-        let known: Vec<String> = self.variables.iter().map(|(name, _)| name.clone()).collect();
-        self.variables.extend(others.variables.into_iter().filter(|(name, _)| !known.contains(name)));
+        others
+            .read_only
+            .into_iter()
+            .for_each(|place| add(&mut self.read_only, place));
+        others
+            .path
+            .into_iter()
+            .for_each(|place| add(&mut self.path, place));
+        let known: Vec<String> = self
+            .variables
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.variables.extend(
+            others
+                .variables
+                .into_iter()
+                .filter(|(name, _)| !known.contains(name)),
+        );
         self
     }
 
@@ -140,12 +246,23 @@ impl Toolchains {
         for place in kit.shows.iter().flat_map(|place| expanded(folder, place)) {
             self.read(place);
         }
-        if let Some(settings) = kit.settings.map(|name| folder.join(name)).filter(|settings| holds_no_key(settings)) {
+        if let Some(settings) = kit
+            .settings
+            .map(|name| folder.join(name))
+            .filter(|settings| holds_no_key(settings))
+        {
             self.read(settings);
         }
         let inside = kit.place.map(|(name, place)| (name, folder.join(place)));
-        for (name, value) in kit.variable.map(|name| (name, folder.to_owned())).into_iter().chain(inside) {
-            if let Some(value) = value.to_str().filter(|_| value.is_dir() && !self.variables.iter().any(|(known, _)| known == name)) {
+        for (name, value) in kit
+            .variable
+            .map(|name| (name, folder.to_owned()))
+            .into_iter()
+            .chain(inside)
+        {
+            if let Some(value) = value.to_str().filter(|_| {
+                value.is_dir() && !self.variables.iter().any(|(known, _)| known == name)
+            }) {
                 self.variables.push((name.to_owned(), value.to_owned()));
             }
         }
@@ -153,7 +270,9 @@ impl Toolchains {
 
     /// Adds a path. A link is shown both at its place and at its target.
     fn read(&mut self, place: PathBuf) {
-        let Ok(real) = place.canonicalize() else { return };
+        let Ok(real) = place.canonicalize() else {
+            return;
+        };
         add(&mut self.read_only, place);
         add(&mut self.read_only, real);
     }
@@ -161,12 +280,21 @@ impl Toolchains {
     /// Variables for a command, which replace the defaults.
     #[cfg(any(test, all(feature = "sandbox-linux", target_os = "linux")))]
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        let folders: Vec<&str> = self.path.iter().filter_map(|folder| folder.to_str()).filter(|folder| !folder.contains(':')).collect();
+        let folders: Vec<&str> = self
+            .path
+            .iter()
+            .filter_map(|folder| folder.to_str())
+            .filter(|folder| !folder.contains(':'))
+            .collect();
         if folders.is_empty() {
             return self.variables.clone();
         }
         let path = format!("{}:{}", folders.join(":"), super::policy::PATH);
-        self.variables.iter().cloned().chain([("PATH".to_owned(), path)]).collect()
+        self.variables
+            .iter()
+            .cloned()
+            .chain([("PATH".to_owned(), path)])
+            .collect()
     }
 }
 
@@ -182,7 +310,10 @@ fn expanded(folder: &Path, pattern: &str) -> Vec<PathBuf> {
         None if pattern.is_empty() => vec![folder.to_owned()],
         None => vec![folder.join(pattern)],
         Some((before, after)) => {
-            let entries = std::fs::read_dir(folder.join(before)).into_iter().flatten().flatten();
+            let entries = std::fs::read_dir(folder.join(before))
+                .into_iter()
+                .flatten()
+                .flatten();
             let mut places: Vec<PathBuf> = entries.map(|entry| entry.path().join(after)).collect();
             places.sort();
             places
@@ -192,12 +323,22 @@ fn expanded(folder: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// The numbers in a path, in order, so that `v9.1` sorts before `v10.0`.
 fn version(place: &Path) -> Vec<u64> {
-    place.to_string_lossy().split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    place
+        .to_string_lossy()
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
 }
 
 fn holds_no_key(settings: &Path) -> bool {
-    let small = std::fs::metadata(settings).is_ok_and(|file| file.is_file() && file.len() <= SETTINGS_BYTES_MAX);
-    small && std::fs::read_to_string(settings).is_ok_and(|text| !OF_KEYS.iter().any(|word| text.to_lowercase().contains(word)))
+    let small = std::fs::metadata(settings)
+        .is_ok_and(|file| file.is_file() && file.len() <= SETTINGS_BYTES_MAX);
+    small
+        && std::fs::read_to_string(settings).is_ok_and(|text| {
+            !OF_KEYS
+                .iter()
+                .any(|word| text.to_lowercase().contains(word))
+        })
 }
 
 #[cfg(test)]
@@ -219,27 +360,52 @@ mod tests {
         ] {
             std::fs::create_dir_all(home.path().join(folder)).unwrap();
         }
-        for file in [".cargo/credentials.toml", ".nvm/versions/node/v10.0.0/etc/npmrc", ".npmrc"] {
+        for file in [
+            ".cargo/credentials.toml",
+            ".nvm/versions/node/v10.0.0/etc/npmrc",
+            ".npmrc",
+        ] {
             std::fs::write(home.path().join(file), "token = \"not-a-real-key\"").unwrap();
         }
-        std::fs::write(home.path().join(".cargo/config.toml"), "[build]\njobs = 1\n").unwrap();
+        std::fs::write(
+            home.path().join(".cargo/config.toml"),
+            "[build]\njobs = 1\n",
+        )
+        .unwrap();
         home
     }
 
     fn relative<'a>(places: &'a [PathBuf], home: &Path) -> Vec<&'a str> {
-        places.iter().map(|place| place.strip_prefix(home).unwrap().to_str().unwrap()).collect()
+        places
+            .iter()
+            .map(|place| place.strip_prefix(home).unwrap().to_str().unwrap())
+            .collect()
     }
 
     #[test]
     fn toolchains_of_the_path_are_found_and_nothing_else_of_the_home_folder() {
         let home = home();
         let at = |name: &str| home.path().join(name);
-        let path = ["work/node_modules/.bin", "bin", ".ssh", ".cargo/bin", ".nvm/versions/node/v9.1.0/bin"].map(at);
-        let path = std::env::join_paths(path.into_iter().chain([PathBuf::from("/usr/bin"), "relative".into()])).unwrap();
+        let path = [
+            "work/node_modules/.bin",
+            "bin",
+            ".ssh",
+            ".cargo/bin",
+            ".nvm/versions/node/v9.1.0/bin",
+        ]
+        .map(at);
+        let path = std::env::join_paths(
+            path.into_iter()
+                .chain([PathBuf::from("/usr/bin"), "relative".into()]),
+        )
+        .unwrap();
 
         let found = Toolchains::detect(home.path(), |name| (name == "PATH").then(|| path.clone()));
 
-        assert_eq!(relative(&found.path, home.path()), [".cargo/bin", ".nvm/versions/node/v9.1.0/bin"]);
+        assert_eq!(
+            relative(&found.path, home.path()),
+            [".cargo/bin", ".nvm/versions/node/v9.1.0/bin"]
+        );
         assert_eq!(
             relative(&found.read_only, home.path()),
             [
@@ -251,10 +417,18 @@ mod tests {
                 ".nvm/versions/node/v9.1.0/bin"
             ]
         );
-        let names: Vec<&str> = found.variables.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = found
+            .variables
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
         assert_eq!(names, ["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR"]);
         let path = found.environment().pop().unwrap().1;
-        assert!(path.starts_with(at(".cargo/bin").to_str().unwrap()) && path.ends_with(crate::sandbox::policy::PATH), "{path}");
+        assert!(
+            path.starts_with(at(".cargo/bin").to_str().unwrap())
+                && path.ends_with(crate::sandbox::policy::PATH),
+            "{path}"
+        );
     }
 
     #[test]
@@ -268,7 +442,10 @@ mod tests {
             })
         };
 
-        assert_eq!(detect(&elsewhere.path().join(".cargo")).path, [elsewhere.path().join(".cargo/bin")]);
+        assert_eq!(
+            detect(&elsewhere.path().join(".cargo")).path,
+            [elsewhere.path().join(".cargo/bin")]
+        );
         assert_eq!(detect(home.path()), Toolchains::default());
     }
 
@@ -280,19 +457,36 @@ mod tests {
         let nvm = Toolchains::of(&[at(".nvm")]);
         let other = Toolchains::of(&[at("work"), at("bin"), at("not-there")]);
 
-        assert_eq!(relative(&nvm.path, home.path()), [".nvm/versions/node/v10.0.0/bin"]);
+        assert_eq!(
+            relative(&nvm.path, home.path()),
+            [".nvm/versions/node/v10.0.0/bin"]
+        );
         assert!(!nvm.read_only.iter().any(|place| place.ends_with("etc")));
-        assert_eq!((relative(&other.read_only, home.path()), relative(&other.path, home.path())), (vec!["work", "bin"], vec!["bin"]));
+        assert_eq!(
+            (
+                relative(&other.read_only, home.path()),
+                relative(&other.path, home.path())
+            ),
+            (vec!["work", "bin"], vec!["bin"])
+        );
     }
 
     #[test]
     fn settings_that_may_hold_a_key_are_not_shown() {
         let home = home();
         let settings = home.path().join(".cargo/config.toml");
-        let shown = || Toolchains::of(&[home.path().join(".cargo")]).read_only.contains(&settings);
+        let shown = || {
+            Toolchains::of(&[home.path().join(".cargo")])
+                .read_only
+                .contains(&settings)
+        };
 
         assert!(shown());
-        std::fs::write(&settings, "[registries.inner]\nTOKEN = \"not-a-real-key\"\n").unwrap();
+        std::fs::write(
+            &settings,
+            "[registries.inner]\nTOKEN = \"not-a-real-key\"\n",
+        )
+        .unwrap();
         assert!(!shown());
     }
 }

@@ -48,7 +48,11 @@ const IN_PLACE_LISTS: &[&str] = &["allOf", "anyOf", "oneOf"];
 /// Keywords whose value maps names to schemas for the same value.
 const IN_PLACE_MAPS: &[&str] = &["dependentSchemas", "dependencies"];
 /// Keywords whose value is one schema for an object's members.
-const OF_MEMBERS: &[&str] = &["additionalProperties", "unevaluatedProperties", "propertyNames"];
+const OF_MEMBERS: &[&str] = &[
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+];
 /// Keywords whose value is one schema for an array's items.
 const OF_ITEMS: &[&str] = &["items", "additionalItems", "unevaluatedItems", "contains"];
 /// Keywords whose value is a list of schemas for items.
@@ -87,10 +91,18 @@ impl Shape {
     pub(super) fn from_schema(root: Value) -> Result<Self, String> {
         let mut survey = Survey::default();
         survey.visit(&root, &mut String::new())?;
-        let mut shape = Self { root, anchors: survey.anchors, chain: 1 };
+        let mut shape = Self {
+            root,
+            anchors: survey.anchors,
+            chain: 1,
+        };
         let mut measured = HashMap::new();
         shape.measure_all(&shape.root, &mut measured)?;
-        shape.chain = measured.values().map(|measure| measure.depth as usize).max().unwrap_or(1);
+        shape.chain = measured
+            .values()
+            .map(|measure| measure.depth as usize)
+            .max()
+            .unwrap_or(1);
         Ok(shape)
     }
 
@@ -109,36 +121,66 @@ impl Shape {
 
     /// The schemas that are applied to the same value as `schema`.
     fn in_place<'a>(&'a self, schema: &'a Map<String, Value>) -> impl Iterator<Item = &'a Value> {
-        let references = REFERENCES.iter().filter_map(|keyword| self.target(schema.get(*keyword)?.as_str()?));
+        let references = REFERENCES
+            .iter()
+            .filter_map(|keyword| self.target(schema.get(*keyword)?.as_str()?));
         let single = IN_PLACE.iter().filter_map(|keyword| schema.get(*keyword));
-        let listed = IN_PLACE_LISTS.iter().filter_map(|keyword| schema.get(*keyword)?.as_array()).flatten();
-        let mapped = IN_PLACE_MAPS.iter().filter_map(|keyword| schema.get(*keyword)?.as_object()).flat_map(Map::values);
+        let listed = IN_PLACE_LISTS
+            .iter()
+            .filter_map(|keyword| schema.get(*keyword)?.as_array())
+            .flatten();
+        let mapped = IN_PLACE_MAPS
+            .iter()
+            .filter_map(|keyword| schema.get(*keyword)?.as_object())
+            .flat_map(Map::values);
         references.chain(single).chain(listed).chain(mapped)
     }
 
-    fn measure_all<'a>(&'a self, schema: &'a Value, measured: &mut HashMap<*const Value, Measure>) -> Result<(), String> {
+    fn measure_all<'a>(
+        &'a self,
+        schema: &'a Value,
+        measured: &mut HashMap<*const Value, Measure>,
+    ) -> Result<(), String> {
         self.measure(schema, 0, measured)?;
         each_subschema(schema, &mut |_, child| self.measure_all(child, measured))
     }
 
-    fn measure<'a>(&'a self, schema: &'a Value, depth: u32, measured: &mut HashMap<*const Value, Measure>) -> Result<Measure, String> {
+    fn measure<'a>(
+        &'a self,
+        schema: &'a Value,
+        depth: u32,
+        measured: &mut HashMap<*const Value, Measure>,
+    ) -> Result<Measure, String> {
         if let Some(known) = measured.get(&std::ptr::from_ref(schema)) {
             return Ok(*known);
         }
         // This also ends loops: an in-place cycle exceeds every depth.
         if depth > IN_PLACE_DEPTH_MAX {
-            return Err(format!("more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"));
+            return Err(format!(
+                "more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"
+            ));
         }
         let mut sum = Measure { asked: 1, depth: 1 };
-        for next in schema.as_object().into_iter().flat_map(|fields| self.in_place(fields)) {
+        for next in schema
+            .as_object()
+            .into_iter()
+            .flat_map(|fields| self.in_place(fields))
+        {
             let next = self.measure(next, depth + 1, measured)?;
-            sum = Measure { asked: sum.asked.saturating_add(next.asked), depth: sum.depth.max(next.depth + 1) };
+            sum = Measure {
+                asked: sum.asked.saturating_add(next.asked),
+                depth: sum.depth.max(next.depth + 1),
+            };
         }
         if sum.depth > IN_PLACE_DEPTH_MAX {
-            return Err(format!("more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"));
+            return Err(format!(
+                "more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"
+            ));
         }
         if sum.asked > IN_PLACE_MAX {
-            return Err(format!("more than {IN_PLACE_MAX} of its schemas are asked of one and the same value"));
+            return Err(format!(
+                "more than {IN_PLACE_MAX} of its schemas are asked of one and the same value"
+            ));
         }
         measured.insert(schema, sum);
         Ok(sum)
@@ -163,10 +205,13 @@ impl Shape {
     /// used up.
     fn ask(&self, schema: &Value, value: &Value, left: &mut usize) -> Option<()> {
         *left = left.checked_sub(1)?;
-        let Value::Object(fields) = schema else { return Some(()) };
+        let Value::Object(fields) = schema else {
+            return Some(());
+        };
         // Unevaluated members are known only after everything in place was evaluated, so that
         // happens twice.
-        let unevaluated = fields.contains_key("unevaluatedProperties") || fields.contains_key("unevaluatedItems");
+        let unevaluated =
+            fields.contains_key("unevaluatedProperties") || fields.contains_key("unevaluatedItems");
         for _ in 0..1 + u8::from(unevaluated) {
             for next in self.in_place(fields) {
                 self.ask(next, value, left)?;
@@ -197,7 +242,9 @@ impl Shape {
                         }
                     }
                 }
-                (Value::Object(members), Value::Object(patterns)) if word == "patternProperties" => {
+                (Value::Object(members), Value::Object(patterns))
+                    if word == "patternProperties" =>
+                {
                     for schema in patterns.values() {
                         for member in members.values() {
                             self.ask(schema, member, left)?;
@@ -234,20 +281,35 @@ impl Survey {
         if self.subschemas > SUBSCHEMAS_MAX {
             return Err(format!("it contains more than {SUBSCHEMAS_MAX} schemas"));
         }
-        let Value::Object(fields) = schema else { return Ok(()) };
+        let Value::Object(fields) = schema else {
+            return Ok(());
+        };
         if !pointer.is_empty() && fields.get("$id").is_some_and(Value::is_string) {
-            return Err(format!("{pointer} has an $id: a schema must be one document"));
+            return Err(format!(
+                "{pointer} has an $id: a schema must be one document"
+            ));
         }
-        for reference in REFERENCES.iter().filter_map(|keyword| fields.get(*keyword)?.as_str()) {
+        for reference in REFERENCES
+            .iter()
+            .filter_map(|keyword| fields.get(*keyword)?.as_str())
+        {
             if !reference.starts_with('#') || reference.len() > REFERENCE_BYTES_MAX {
                 let shown = super::faults::short(&Value::from(reference));
-                return Err(format!("{pointer} refers to {shown}; only references inside of the schema (\"#…\") are followed"));
+                return Err(format!(
+                    "{pointer} refers to {shown}; only references inside of the schema (\"#…\") are followed"
+                ));
             }
         }
-        for name in ["$anchor", "$dynamicAnchor"].iter().filter_map(|keyword| fields.get(*keyword)?.as_str()) {
+        for name in ["$anchor", "$dynamicAnchor"]
+            .iter()
+            .filter_map(|keyword| fields.get(*keyword)?.as_str())
+        {
             self.anchors.insert(name.to_owned(), pointer.clone());
         }
-        let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+        let named = fields
+            .get("patternProperties")
+            .and_then(Value::as_object)
+            .map_or(0, Map::len);
         self.patterns += named + usize::from(fields.contains_key("pattern"));
         if self.patterns > PATTERNS_MAX {
             return Err(format!("it contains more than {PATTERNS_MAX} patterns"));
@@ -266,8 +328,13 @@ impl Survey {
 }
 
 /// Calls `each` for every direct subschema of `schema`, with its path.
-fn each_subschema<'a>(schema: &'a Value, each: &mut impl FnMut(&[&str], &'a Value) -> Result<(), String>) -> Result<(), String> {
-    let Value::Object(fields) = schema else { return Ok(()) };
+fn each_subschema<'a>(
+    schema: &'a Value,
+    each: &mut impl FnMut(&[&str], &'a Value) -> Result<(), String>,
+) -> Result<(), String> {
+    let Value::Object(fields) = schema else {
+        return Ok(());
+    };
     for (keyword, value) in fields {
         let word = keyword.as_str();
         let of = |lists: [&[&str]; 3]| lists.iter().any(|list| list.contains(&word));
@@ -282,7 +349,9 @@ fn each_subschema<'a>(schema: &'a Value, each: &mut impl FnMut(&[&str], &'a Valu
                     each(&[word, name], member)?;
                 }
             }
-            Value::Object(_) | Value::Bool(_) if of([IN_PLACE, OF_MEMBERS, OF_ITEMS]) => each(&[word], value)?,
+            Value::Object(_) | Value::Bool(_) if of([IN_PLACE, OF_MEMBERS, OF_ITEMS]) => {
+                each(&[word], value)?
+            }
             _ => {}
         }
     }
@@ -292,8 +361,15 @@ fn each_subschema<'a>(schema: &'a Value, each: &mut impl FnMut(&[&str], &'a Valu
 /// Whether a value is nested deeper than `levels`. Descends no further than that.
 pub(super) fn deeper_than(value: &Value, levels: usize) -> bool {
     match value {
-        Value::Array(items) => levels == 0 || items.iter().any(|item| deeper_than(item, levels - 1)),
-        Value::Object(members) => levels == 0 || members.values().any(|member| deeper_than(member, levels - 1)),
+        Value::Array(items) => {
+            levels == 0 || items.iter().any(|item| deeper_than(item, levels - 1))
+        }
+        Value::Object(members) => {
+            levels == 0
+                || members
+                    .values()
+                    .any(|member| deeper_than(member, levels - 1))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
@@ -312,7 +388,10 @@ fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let code = (*first == b'%').then(|| after.get(..2)).flatten().and_then(|code| std::str::from_utf8(code).ok());
+        let code = (*first == b'%')
+            .then(|| after.get(..2))
+            .flatten()
+            .and_then(|code| std::str::from_utf8(code).ok());
         match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
             Some(byte) => {
                 bytes.push(byte);

@@ -53,14 +53,30 @@ enum FaultKind {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.place.is_empty() { "the arguments".to_owned() } else { cut(&self.place, WORDS_CHARS_MAX) };
+        let place = if self.place.is_empty() {
+            "the arguments".to_owned()
+        } else {
+            cut(&self.place, WORDS_CHARS_MAX)
+        };
         match &self.kind {
             FaultKind::Missing => write!(f, "{place} is missing"),
             FaultKind::Unknown(hint) => write!(f, "{place} is unknown; {hint}"),
-            FaultKind::Mismatch { expected, choices, got } => {
-                let of = if *choices && expected.len() > 1 { "one of " } else { "" };
+            FaultKind::Mismatch {
+                expected,
+                choices,
+                got,
+            } => {
+                let of = if *choices && expected.len() > 1 {
+                    "one of "
+                } else {
+                    ""
+                };
                 let glue = if *choices { ", " } else { " or " };
-                write!(f, "{place}: expected {of}{}, got {got}", listed(expected, glue))
+                write!(
+                    f,
+                    "{place}: expected {of}{}, got {got}",
+                    listed(expected, glue)
+                )
             }
             FaultKind::Message(words) => write!(f, "{place}: {words}"),
         }
@@ -68,7 +84,10 @@ impl fmt::Display for Fault {
 }
 
 /// The lines of a message: the first distinct faults, and the number of further ones.
-pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schema: &Value) -> Vec<String> {
+pub(super) fn lines<'a>(
+    errors: impl Iterator<Item = ValidationError<'a>>,
+    schema: &Value,
+) -> Vec<String> {
     let mut faults = Vec::new();
     let mut more = 0;
     for error in errors {
@@ -80,7 +99,11 @@ pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schem
         }
     }
     more += faults.len().saturating_sub(FAULTS_MAX);
-    let mut lines: Vec<String> = faults.iter().take(FAULTS_MAX).map(Fault::to_string).collect();
+    let mut lines: Vec<String> = faults
+        .iter()
+        .take(FAULTS_MAX)
+        .map(Fault::to_string)
+        .collect();
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
@@ -92,10 +115,16 @@ pub(super) fn lines<'a>(errors: impl Iterator<Item = ValidationError<'a>>, schem
 fn add(faults: &mut Vec<Fault>, fault: Fault) {
     let same = |known: &&mut Fault| {
         known.place == fault.place
-            && (known.kind == fault.kind || matches!((&known.kind, &fault.kind), (FaultKind::Mismatch { .. }, FaultKind::Mismatch { .. })))
+            && (known.kind == fault.kind
+                || matches!(
+                    (&known.kind, &fault.kind),
+                    (FaultKind::Mismatch { .. }, FaultKind::Mismatch { .. })
+                ))
     };
     match faults.iter_mut().find(same) {
-        Some(known) if matches!(fault.kind, FaultKind::Mismatch { choices: true, .. }) => *known = fault,
+        Some(known) if matches!(fault.kind, FaultKind::Mismatch { choices: true, .. }) => {
+            *known = fault
+        }
         Some(_) => {}
         None => faults.push(fault),
     }
@@ -105,27 +134,62 @@ fn add(faults: &mut Vec<Fault>, fault: Fault) {
 fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
     let place = error.instance_path().as_str();
     let got = || shown(error.instance());
-    let fault = |kind: FaultKind| vec![Fault { place: place.to_owned(), kind }];
-    let other = |expected: String| fault(FaultKind::Mismatch { expected: vec![expected], choices: false, got: got() });
-    let choices = |values: &[Value]| fault(FaultKind::Mismatch { expected: values.iter().map(short).collect(), choices: true, got: got() });
+    let fault = |kind: FaultKind| {
+        vec![Fault {
+            place: place.to_owned(),
+            kind,
+        }]
+    };
+    let other = |expected: String| {
+        fault(FaultKind::Mismatch {
+            expected: vec![expected],
+            choices: false,
+            got: got(),
+        })
+    };
+    let choices = |values: &[Value]| {
+        fault(FaultKind::Mismatch {
+            expected: values.iter().map(short).collect(),
+            choices: true,
+            got: got(),
+        })
+    };
     let too_many = |limit: &dyn fmt::Display| {
         let items = error.instance().as_array().map_or(0, Vec::len);
-        fault(FaultKind::Message(format!("expected at most {limit} items, got {items}")))
+        fault(FaultKind::Message(format!(
+            "expected at most {limit} items, got {items}"
+        )))
     };
-    let below = |name: &str, kind: FaultKind| Fault { place: format!("{place}/{}", segment(name)), kind };
+    let below = |name: &str, kind: FaultKind| Fault {
+        place: format!("{place}/{}", segment(name)),
+        kind,
+    };
     match error.kind() {
-        Kind::Required { property } => vec![below(property.as_str().unwrap_or_default(), FaultKind::Missing)],
+        Kind::Required { property } => vec![below(
+            property.as_str().unwrap_or_default(),
+            FaultKind::Missing,
+        )],
         Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
             let known = known_names(schema, error.schema_path().as_str());
-            unexpected.iter().map(|name| below(name, FaultKind::Unknown(hint(name, &known)))).collect()
+            unexpected
+                .iter()
+                .map(|name| below(name, FaultKind::Unknown(hint(name, &known))))
+                .collect()
         }
         Kind::Type { kind } => {
             let mut expected: Vec<String> = match kind {
                 TypeKind::Single(kind) => vec![a(kind.as_str()).to_owned()],
-                TypeKind::Multiple(kinds) => kinds.iter().map(|kind| a(kind.as_str()).to_owned()).collect(),
+                TypeKind::Multiple(kinds) => kinds
+                    .iter()
+                    .map(|kind| a(kind.as_str()).to_owned())
+                    .collect(),
             };
             expected.sort_by_key(|kind| kind == "null"); // `null` last: it means that the argument is optional.
-            fault(FaultKind::Mismatch { expected, choices: false, got: got() })
+            fault(FaultKind::Mismatch {
+                expected,
+                choices: false,
+                got: got(),
+            })
         }
         Kind::Enum { options } => match &**options {
             Value::Array(values) => choices(values),
@@ -135,13 +199,21 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } if nested < NESTED_MAX => {
             let branches = context.iter().map(|errors| {
                 let mut faults = Vec::new();
-                errors.iter().flat_map(|error| from_error(error, schema, nested + 1)).for_each(|fault| add(&mut faults, fault));
+                errors
+                    .iter()
+                    .flat_map(|error| from_error(error, schema, nested + 1))
+                    .for_each(|fault| add(&mut faults, fault));
                 faults
             });
-            nearest_branch(branches.collect(), place)
-                .unwrap_or_else(|| fault(FaultKind::Message("matches none of the allowed forms".to_owned())))
+            nearest_branch(branches.collect(), place).unwrap_or_else(|| {
+                fault(FaultKind::Message(
+                    "matches none of the allowed forms".to_owned(),
+                ))
+            })
         }
-        Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message("matches more than one of several exclusive forms".to_owned())),
+        Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message(
+            "matches more than one of several exclusive forms".to_owned(),
+        )),
         Kind::PropertyNames { error } => from_error(error, schema, nested + 1),
         Kind::FalseSchema => fault(FaultKind::Message("no value is allowed here".to_owned())),
         Kind::Minimum { limit } => other(format!("at least {}", short(limit))),
@@ -155,7 +227,10 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
         Kind::MaxItems { limit } => too_many(limit),
         Kind::AdditionalItems { limit } => too_many(limit),
         Kind::Custom { message, .. } => other(message.clone()),
-        _ => fault(FaultKind::Message(cut(&error.masked_with("this").to_string(), WORDS_CHARS_MAX))),
+        _ => fault(FaultKind::Message(cut(
+            &error.masked_with("this").to_string(),
+            WORDS_CHARS_MAX,
+        ))),
     }
 }
 
@@ -165,23 +240,41 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
 fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> {
     let wanted = |branch: &[Fault], at: &str| {
         branch.iter().find_map(|fault| match &fault.kind {
-            FaultKind::Mismatch { expected, choices, got } if fault.place == at => Some((expected.clone(), *choices, got.clone())),
+            FaultKind::Mismatch {
+                expected,
+                choices,
+                got,
+            } if fault.place == at => Some((expected.clone(), *choices, got.clone())),
             _ => None,
         })
     };
-    let places: Vec<String> = branches.first()?.iter().map(|fault| fault.place.clone()).collect();
+    let places: Vec<String> = branches
+        .first()?
+        .iter()
+        .map(|fault| fault.place.clone())
+        .collect();
     for at in places {
         let all: Option<Vec<_>> = branches.iter().map(|branch| wanted(branch, &at)).collect();
         if let Some(all) = all {
             let choices = all.iter().all(|(_, choices, _)| *choices);
-            let got = all.first().map(|(_, _, got)| got.clone()).unwrap_or_default();
+            let got = all
+                .first()
+                .map(|(_, _, got)| got.clone())
+                .unwrap_or_default();
             let mut expected: Vec<String> = Vec::new();
             for word in all.into_iter().flat_map(|(expected, ..)| expected) {
                 if !expected.contains(&word) {
                     expected.push(word);
                 }
             }
-            return Some(vec![Fault { place: at, kind: FaultKind::Mismatch { expected, choices, got } }]);
+            return Some(vec![Fault {
+                place: at,
+                kind: FaultKind::Mismatch {
+                    expected,
+                    choices,
+                    got,
+                },
+            }]);
         }
     }
     branches.into_iter().filter(|branch| !branch.is_empty()).min_by_key(|branch| {
@@ -194,32 +287,64 @@ fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> 
 
 /// The property names known at the object to which a keyword applies.
 fn known_names(schema: &Value, keyword: &str) -> Vec<String> {
-    let owner = keyword.rsplit_once('/').and_then(|(owner, _)| schema.pointer(owner));
+    let owner = keyword
+        .rsplit_once('/')
+        .and_then(|(owner, _)| schema.pointer(owner));
     let properties = owner.and_then(|owner| owner.get("properties")?.as_object());
-    properties.into_iter().flat_map(|names| names.keys().cloned()).collect()
+    properties
+        .into_iter()
+        .flat_map(|names| names.keys().cloned())
+        .collect()
 }
 
 /// Suggests the name that was probably meant.
 fn hint(given: &str, known: &[String]) -> String {
-    let given: String = given.chars().take(SHOWN_CHARS_MAX).collect::<String>().to_ascii_lowercase();
+    let given: String = given
+        .chars()
+        .take(SHOWN_CHARS_MAX)
+        .collect::<String>()
+        .to_ascii_lowercase();
     let nearest = known
         .iter()
         .filter(|name| name.len() <= SHOWN_CHARS_MAX)
-        .map(|name| (strsim::damerau_levenshtein(&given, &name.to_ascii_lowercase()), name))
+        .map(|name| {
+            (
+                strsim::damerau_levenshtein(&given, &name.to_ascii_lowercase()),
+                name,
+            )
+        })
         .min_by_key(|(distance, _)| *distance);
     match nearest {
         // Up to a third of the letters wrong counts as a typo.
         Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => {
             format!("did you mean {}?", short(&Value::from(name.as_str())))
         }
-        Some(_) => format!("known: {}", listed(&known.iter().map(|name| cut(name, SHOWN_CHARS_MAX)).collect::<Vec<_>>(), ", ")),
+        Some(_) => format!(
+            "known: {}",
+            listed(
+                &known
+                    .iter()
+                    .map(|name| cut(name, SHOWN_CHARS_MAX))
+                    .collect::<Vec<_>>(),
+                ", "
+            )
+        ),
         None => "no other name is allowed here".to_owned(),
     }
 }
 
 fn listed(words: &[String], glue: &str) -> String {
-    let mut text = words.iter().take(CHOICES_MAX).map(String::as_str).collect::<Vec<_>>().join(glue);
-    if let Some(more) = words.len().checked_sub(CHOICES_MAX).filter(|more| *more > 0) {
+    let mut text = words
+        .iter()
+        .take(CHOICES_MAX)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(glue);
+    if let Some(more) = words
+        .len()
+        .checked_sub(CHOICES_MAX)
+        .filter(|more| *more > 0)
+    {
         text.push_str(&format!(" and {more} more"));
     }
     text
@@ -227,7 +352,9 @@ fn listed(words: &[String], glue: &str) -> String {
 
 /// A name as a segment of a JSON pointer.
 fn segment(name: &str) -> String {
-    cut(name, SHOWN_CHARS_MAX).replace('~', "~0").replace('/', "~1")
+    cut(name, SHOWN_CHARS_MAX)
+        .replace('~', "~0")
+        .replace('/', "~1")
 }
 
 fn a(kind: &str) -> &str {
@@ -276,7 +403,11 @@ impl io::Write for Start {
         // four bytes.
         let room = (SHOWN_CHARS_MAX * 4 + 4).saturating_sub(self.0.len());
         self.0.extend(bytes.iter().take(room));
-        if bytes.len() > room { Err(io::ErrorKind::WriteZero.into()) } else { Ok(bytes.len()) }
+        if bytes.len() > room {
+            Err(io::ErrorKind::WriteZero.into())
+        } else {
+            Ok(bytes.len())
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -79,15 +79,26 @@ impl Compiled {
     fn new(tool: &str, schema: &RawJson) -> Result<Self, String> {
         let bytes = schema.as_str().len();
         if bytes > SCHEMA_BYTES_MAX {
-            return Err(format!("it has {bytes} bytes; at most {SCHEMA_BYTES_MAX} are allowed"));
+            return Err(format!(
+                "it has {bytes} bytes; at most {SCHEMA_BYTES_MAX} are allowed"
+            ));
         }
-        let mut root: Value = schema.parse().map_err(|error| format!("it is not valid JSON: {error}"))?;
-        let Value::Object(fields) = &mut root else { return Err("it is not a JSON object".to_owned()) };
+        let mut root: Value = schema
+            .parse()
+            .map_err(|error| format!("it is not valid JSON: {error}"))?;
+        let Value::Object(fields) = &mut root else {
+            return Err("it is not a JSON object".to_owned());
+        };
         match fields.get("type") {
             None => {}
             Some(Value::String(kind)) if kind == "object" => {}
             Some(Value::Array(kinds)) if kinds.iter().any(|kind| kind == "object") => {}
-            Some(_) => return Err("it does not describe an object; the arguments of a tool are always an object".to_owned()),
+            Some(_) => {
+                return Err(
+                    "it does not describe an object; the arguments of a tool are always an object"
+                        .to_owned(),
+                );
+            }
         }
         let draft = match fields.remove("$schema") {
             None => Draft::Draft202012,
@@ -105,8 +116,14 @@ impl Compiled {
             .should_validate_formats(false)
             .with_pattern_options(pattern::linear())
             .with_keyword("pattern", pattern::keyword);
-        let validator = options.build(shape.root()).map_err(|error| faults::of_schema(&error))?;
-        Ok(Self { tool: tool.to_owned(), shape, validator })
+        let validator = options
+            .build(shape.root())
+            .map_err(|error| faults::of_schema(&error))?;
+        Ok(Self {
+            tool: tool.to_owned(),
+            shape,
+            validator,
+        })
     }
 }
 
@@ -120,10 +137,15 @@ fn draft_of(named: &Value) -> Result<Draft, String> {
         ("2019-09", Draft::Draft201909),
         ("2020-12", Draft::Draft202012),
     ];
-    let found = drafts.into_iter().find(|(word, _)| name.contains("json-schema.org/") && name.contains(word));
-    found
-        .map(|(_, draft)| draft)
-        .ok_or_else(|| format!("its $schema is {}, which is not a supported draft of JSON Schema", faults::short(named)))
+    let found = drafts
+        .into_iter()
+        .find(|(word, _)| name.contains("json-schema.org/") && name.contains(word));
+    found.map(|(_, draft)| draft).ok_or_else(|| {
+        format!(
+            "its $schema is {}, which is not a supported draft of JSON Schema",
+            faults::short(named)
+        )
+    })
 }
 
 impl Compiled {
@@ -132,10 +154,15 @@ impl Compiled {
         let load = self.shape.weigh(arguments);
         match load {
             Load::TooDeep(levels) => vec![format!("they are nested deeper than {levels} levels")],
-            Load::TooMuch => vec!["there are too many ways to read them; give fewer, or less nested ones".to_owned()],
+            Load::TooMuch => vec![
+                "there are too many ways to read them; give fewer, or less nested ones".to_owned(),
+            ],
             Load::Light | Load::Heavy if self.validator.is_valid(arguments) => Vec::new(),
             Load::Light => faults::lines(self.validator.iter_errors(arguments), self.shape.root()),
-            Load::Heavy => vec!["they are too large to list the faults; compare them with the tool's schema".to_owned()],
+            Load::Heavy => vec![
+                "they are too large to list the faults; compare them with the tool's schema"
+                    .to_owned(),
+            ],
         }
     }
 }

@@ -5,7 +5,9 @@
 //! engine with a step limit and on short texts only; longer texts are accepted unchecked and left
 //! to the tool's own validation.
 
-use jsonschema::{FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator, paths::Location};
+use jsonschema::{
+    FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator, paths::Location,
+};
 use serde_json::{Map, Value, json};
 
 /// Largest compiled pattern, in bytes.
@@ -19,12 +21,16 @@ const BACKTRACKED_BYTES_MAX: usize = 4096;
 
 /// Options of the linear-time engine.
 pub(super) fn linear() -> PatternOptions<Regex> {
-    PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX)
+    PatternOptions::regex()
+        .size_limit(PATTERN_BYTES_MAX)
+        .dfa_size_limit(PATTERN_BYTES_MAX)
 }
 
 fn backtracking() -> PatternOptions<FancyRegex> {
     let limited = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS_MAX);
-    limited.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX)
+    limited
+        .size_limit(PATTERN_BYTES_MAX)
+        .dfa_size_limit(PATTERN_BYTES_MAX)
 }
 
 /// A compiled pattern.
@@ -35,7 +41,10 @@ struct Pattern {
 }
 
 /// Compiles the keyword.
-#[allow(clippy::result_large_err, reason = "the signature that the validator asks for")]
+#[allow(
+    clippy::result_large_err,
+    reason = "the signature that the validator asks for"
+)]
 pub(super) fn keyword<'a>(
     _parent: &'a Map<String, Value>,
     value: &'a Value,
@@ -43,12 +52,30 @@ pub(super) fn keyword<'a>(
 ) -> Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>> {
     let schema = json!({ "pattern": value });
     let shown = super::faults::short(value);
-    if let Ok(validator) = jsonschema::options().offline().with_pattern_options(linear()).build(&schema) {
-        return Ok(Box::new(Pattern { shown, validator, linear: true }));
+    if let Ok(validator) = jsonschema::options()
+        .offline()
+        .with_pattern_options(linear())
+        .build(&schema)
+    {
+        return Ok(Box::new(Pattern {
+            shown,
+            validator,
+            linear: true,
+        }));
     }
-    match jsonschema::options().offline().with_pattern_options(backtracking()).build(&schema) {
-        Ok(validator) => Ok(Box::new(Pattern { shown, validator, linear: false })),
-        Err(_) => Err(ValidationError::custom(format!("the pattern {shown} is not a valid regular expression, or too large"))),
+    match jsonschema::options()
+        .offline()
+        .with_pattern_options(backtracking())
+        .build(&schema)
+    {
+        Ok(validator) => Ok(Box::new(Pattern {
+            shown,
+            validator,
+            linear: false,
+        })),
+        Err(_) => Err(ValidationError::custom(format!(
+            "the pattern {shown} is not a valid regular expression, or too large"
+        ))),
     }
 }
 
@@ -56,14 +83,19 @@ impl<'i> Keyword<'i> for Pattern {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
         match self.is_valid(instance) {
             true => Ok(()),
-            false => Err(ValidationError::custom(format!("text that matches {}", self.shown))),
+            false => Err(ValidationError::custom(format!(
+                "text that matches {}",
+                self.shown
+            ))),
         }
     }
 
     fn is_valid(&self, instance: &'i Value) -> bool {
         use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
 
-        let Value::String(text) = instance else { return true };
+        let Value::String(text) = instance else {
+            return true;
+        };
         if self.linear {
             return self.validator.is_valid(instance);
         }
@@ -72,7 +104,10 @@ impl<'i> Keyword<'i> for Pattern {
         }
         match self.validator.validate(instance) {
             Ok(()) => true,
-            Err(error) => matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }),
+            Err(error) => matches!(
+                error.kind(),
+                BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }
+            ),
         }
     }
 }

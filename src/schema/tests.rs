@@ -10,8 +10,16 @@ struct Random(u64);
 
 impl Random {
     fn new(name: &str) -> Self {
-        let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
-        let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+        let now = || {
+            u64::try_from(
+                std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX),
+            )
+            .unwrap()
+        };
+        let seed = std::env::var("CALLBOARD_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(now);
         println!("{name}: CALLBOARD_SEED={seed}");
         Self(seed)
     }
@@ -32,10 +40,30 @@ impl Random {
         match self.below(if depth == 0 { 5 } else { 8 }) {
             0 => Value::Null,
             1 => json!(self.below(2) == 0),
-            2 => self.one(&[json!(0), json!(-1), json!(1), json!(1.0), json!(2.5), json!(1e300), json!(u64::MAX), json!(i64::MIN)]),
-            3 | 4 => self.one(&[json!(""), json!("a"), json!("漢字"), json!("#/"), json!("\u{0}\u{1F5FC}"), json!("x".repeat(300))]),
+            2 => self.one(&[
+                json!(0),
+                json!(-1),
+                json!(1),
+                json!(1.0),
+                json!(2.5),
+                json!(1e300),
+                json!(u64::MAX),
+                json!(i64::MIN),
+            ]),
+            3 | 4 => self.one(&[
+                json!(""),
+                json!("a"),
+                json!("漢字"),
+                json!("#/"),
+                json!("\u{0}\u{1F5FC}"),
+                json!("x".repeat(300)),
+            ]),
             5 => (0..self.below(4)).map(|_| self.json(depth - 1)).collect(),
-            _ => Value::Object((0..self.below(4)).map(|_| (self.name(), self.json(depth - 1))).collect()),
+            _ => Value::Object(
+                (0..self.below(4))
+                    .map(|_| (self.name(), self.json(depth - 1)))
+                    .collect(),
+            ),
         }
     }
 
@@ -77,22 +105,53 @@ impl Random {
             "$anchor",
         ];
         if depth == 0 {
-            return self.one(&[json!({}), json!(true), json!(false), json!({ "type": "string" }), json!({ "$ref": "#" }), json!(7)]);
+            return self.one(&[
+                json!({}),
+                json!(true),
+                json!(false),
+                json!({ "type": "string" }),
+                json!({ "$ref": "#" }),
+                json!(7),
+            ]);
         }
         let fields = (0..1 + self.below(4)).map(|_| {
             let word = self.one(&WORDS);
             let value = match word {
-                "type" => self.one(&[json!("object"), json!("string"), json!(["integer", "null"]), json!("nothing")]),
-                "$ref" => self.one(&[json!("#"), json!("#/$defs/a"), json!("#/properties/a"), json!("#x"), json!("other.json"), json!(1)]),
+                "type" => self.one(&[
+                    json!("object"),
+                    json!("string"),
+                    json!(["integer", "null"]),
+                    json!("nothing"),
+                ]),
+                "$ref" => self.one(&[
+                    json!("#"),
+                    json!("#/$defs/a"),
+                    json!("#/properties/a"),
+                    json!("#x"),
+                    json!("other.json"),
+                    json!(1),
+                ]),
                 "$anchor" => json!("x"),
-                "pattern" => self.one(&[json!("^a+$"), json!("(a*)*b"), json!("^(?!x)"), json!("("), json!("a{1000}{1000}")]),
-                "anyOf" | "oneOf" | "allOf" | "prefixItems" => (0..1 + self.below(3)).map(|_| self.schema(depth - 1)).collect(),
-                "properties" | "$defs" | "patternProperties" | "dependentSchemas" => {
-                    Value::Object((0..self.below(3)).map(|_| (self.name(), self.schema(depth - 1))).collect())
-                }
+                "pattern" => self.one(&[
+                    json!("^a+$"),
+                    json!("(a*)*b"),
+                    json!("^(?!x)"),
+                    json!("("),
+                    json!("a{1000}{1000}"),
+                ]),
+                "anyOf" | "oneOf" | "allOf" | "prefixItems" => (0..1 + self.below(3))
+                    .map(|_| self.schema(depth - 1))
+                    .collect(),
+                "properties" | "$defs" | "patternProperties" | "dependentSchemas" => Value::Object(
+                    (0..self.below(3))
+                        .map(|_| (self.name(), self.schema(depth - 1)))
+                        .collect(),
+                ),
                 "required" => json!([self.name()]),
                 "enum" => Value::Array((0..1 + self.below(3)).map(|_| self.json(1)).collect()),
-                "minimum" | "maxLength" | "multipleOf" => self.one(&[json!(1), json!(0), json!(0.1), json!("1")]),
+                "minimum" | "maxLength" | "multipleOf" => {
+                    self.one(&[json!(1), json!(0), json!(0.1), json!("1")])
+                }
                 "const" => self.json(1),
                 _ => self.schema(depth - 1),
             };
@@ -111,10 +170,15 @@ fn faults(schema: &Value, arguments: &Value) -> Vec<String> {
     match compile(schema).unwrap().check(arguments) {
         Ok(()) => Vec::new(),
         Err(error) => {
-            assert_eq!((error.kind, error.not_started), (ToolErrorType::InvalidParameters, true));
+            assert_eq!(
+                (error.kind, error.not_started),
+                (ToolErrorType::InvalidParameters, true)
+            );
             let mut lines = error.message.lines();
             assert_eq!(lines.next(), Some("the arguments of t do not fit:"));
-            lines.map(|line| line.strip_prefix("- ").unwrap().to_owned()).collect()
+            lines
+                .map(|line| line.strip_prefix("- ").unwrap().to_owned())
+                .collect()
         }
     }
 }
@@ -132,20 +196,58 @@ fn a_model_reads_which_argument_is_wrong_what_was_expected_and_what_came() {
         "required": ["path"],
         "additionalProperties": false,
     });
-    let check = |arguments: Value, expected: &[&str]| assert_eq!(faults(&schema, &arguments), expected, "{arguments}");
+    let check = |arguments: Value, expected: &[&str]| {
+        assert_eq!(faults(&schema, &arguments), expected, "{arguments}")
+    };
 
-    check(json!({ "path": "a", "mode": "read", "limit": null, "tags": ["x"] }), &[]);
+    check(
+        json!({ "path": "a", "mode": "read", "limit": null, "tags": ["x"] }),
+        &[],
+    );
     check(json!({}), &["/path is missing"]);
-    check(json!({ "Path": "a" }), &["/Path is unknown; did you mean \"path\"?", "/path is missing"]);
-    check(json!({ "path": "a", "colour": 1 }), &["/colour is unknown; known: limit, mode, path, tags"]);
-    check(json!({ "path": 7 }), &["/path: expected a string, got the number 7"]);
-    check(json!({ "path": "" }), &["/path: expected at least 1 characters, got the string \"\""]);
-    check(json!({ "path": "a", "mode": "raed" }), &["/mode: expected one of \"read\", \"write\", got the string \"raed\""]);
-    check(json!({ "path": "a", "limit": 0 }), &["/limit: expected at least 1, got the number 0"]);
-    check(json!({ "path": "a", "limit": "9" }), &["/limit: expected an integer or null, got the string \"9\""]);
-    check(json!({ "path": "a", "tags": ["x", "Y"] }), &["/tags/1: expected text that matches \"^[a-z]+$\", got the string \"Y\""]);
-    check(json!({ "path": "a", "tags": ["x", "y", "z"] }), &["/tags: expected at most 2 items, got 3"]);
-    check(json!([]), &["the arguments: expected an object, got the array []"]);
+    check(
+        json!({ "Path": "a" }),
+        &[
+            "/Path is unknown; did you mean \"path\"?",
+            "/path is missing",
+        ],
+    );
+    check(
+        json!({ "path": "a", "colour": 1 }),
+        &["/colour is unknown; known: limit, mode, path, tags"],
+    );
+    check(
+        json!({ "path": 7 }),
+        &["/path: expected a string, got the number 7"],
+    );
+    check(
+        json!({ "path": "" }),
+        &["/path: expected at least 1 characters, got the string \"\""],
+    );
+    check(
+        json!({ "path": "a", "mode": "raed" }),
+        &["/mode: expected one of \"read\", \"write\", got the string \"raed\""],
+    );
+    check(
+        json!({ "path": "a", "limit": 0 }),
+        &["/limit: expected at least 1, got the number 0"],
+    );
+    check(
+        json!({ "path": "a", "limit": "9" }),
+        &["/limit: expected an integer or null, got the string \"9\""],
+    );
+    check(
+        json!({ "path": "a", "tags": ["x", "Y"] }),
+        &["/tags/1: expected text that matches \"^[a-z]+$\", got the string \"Y\""],
+    );
+    check(
+        json!({ "path": "a", "tags": ["x", "y", "z"] }),
+        &["/tags: expected at most 2 items, got 3"],
+    );
+    check(
+        json!([]),
+        &["the arguments: expected an object, got the array []"],
+    );
 }
 
 #[test]
@@ -162,39 +264,84 @@ fn the_alternative_that_was_most_likely_meant_is_explained() {
         },
         "$defs": { "Owner": { "type": "object", "properties": { "id": { "type": "integer" } }, "required": ["id"] } },
     });
-    let check = |arguments: Value, expected: &[&str]| assert_eq!(faults(&schema, &arguments), expected, "{arguments}");
+    let check = |arguments: Value, expected: &[&str]| {
+        assert_eq!(faults(&schema, &arguments), expected, "{arguments}")
+    };
 
-    check(json!({ "filter": { "kind": "all" } }), &["/filter/of is missing"]);
-    check(json!({ "filter": { "kind": "any" } }), &["/filter/kind: expected one of \"is\", \"all\", got the string \"any\""]);
-    check(json!({ "unit": "km" }), &["/unit: expected one of \"m\", \"ft\", got the string \"km\""]);
+    check(
+        json!({ "filter": { "kind": "all" } }),
+        &["/filter/of is missing"],
+    );
+    check(
+        json!({ "filter": { "kind": "any" } }),
+        &["/filter/kind: expected one of \"is\", \"all\", got the string \"any\""],
+    );
+    check(
+        json!({ "unit": "km" }),
+        &["/unit: expected one of \"m\", \"ft\", got the string \"km\""],
+    );
     check(json!({ "owner": {} }), &["/owner/id is missing"]);
-    check(json!({ "owner": 5 }), &["/owner: expected an object or null, got the number 5"]);
+    check(
+        json!({ "owner": 5 }),
+        &["/owner: expected an object or null, got the number 5"],
+    );
 }
 
 #[test]
 fn a_message_stays_short_for_any_arguments() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
     let huge = json!({ "n": "漢".repeat(3_000_000) });
-    let many = Value::Object((0..300).map(|n| (format!("{n:x<300}"), json!(1))).collect::<Map<_, _>>());
+    let many = Value::Object(
+        (0..300)
+            .map(|n| (format!("{n:x<300}"), json!(1)))
+            .collect::<Map<_, _>>(),
+    );
 
     let lines = faults(&schema, &huge);
-    assert_eq!(lines, [format!("/n: expected an integer, got the string \"{}…", "漢".repeat(79))]);
+    assert_eq!(
+        lines,
+        [format!(
+            "/n: expected an integer, got the string \"{}…",
+            "漢".repeat(79)
+        )]
+    );
     let lines = faults(&schema, &many);
-    assert_eq!((lines.len(), lines[FAULTS_MAX].as_str()), (FAULTS_MAX + 1, "and 295 more"));
-    assert!(lines.iter().all(|line| line.chars().count() < 400), "{lines:?}");
+    assert_eq!(
+        (lines.len(), lines[FAULTS_MAX].as_str()),
+        (FAULTS_MAX + 1, "and 295 more")
+    );
+    assert!(
+        lines.iter().all(|line| line.chars().count() < 400),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn a_reference_to_another_document_is_refused() {
-    for reference in
-        ["http://example.com/a.json", "file:///etc/passwd", "other.json", "//example.com", "https://json-schema.org/draft/2020-12/schema"]
-    {
-        let error = compile(&json!({ "properties": { "a": { "$ref": reference } } })).err().unwrap();
-        assert!(error.starts_with("/properties/a refers to ") && error.contains("only references inside of the schema"), "{error}");
+    for reference in [
+        "http://example.com/a.json",
+        "file:///etc/passwd",
+        "other.json",
+        "//example.com",
+        "https://json-schema.org/draft/2020-12/schema",
+    ] {
+        let error = compile(&json!({ "properties": { "a": { "$ref": reference } } }))
+            .err()
+            .unwrap();
+        assert!(
+            error.starts_with("/properties/a refers to ")
+                && error.contains("only references inside of the schema"),
+            "{error}"
+        );
     }
     assert!(compile(&json!({ "$schema": "http://example.com/my-own", "type": "object" })).is_err());
     assert!(compile(&json!({ "properties": { "a": { "$ref": "#/$defs/nothing" } } })).is_err());
-    assert!(compile(&json!({ "properties": { "a": { "$id": "http://example.com/", "type": "string" } } })).is_err());
+    assert!(
+        compile(
+            &json!({ "properties": { "a": { "$id": "http://example.com/", "type": "string" } } })
+        )
+        .is_err()
+    );
     // These only look like references: a property name and a default value.
     assert!(compile(&json!({ "properties": { "$ref": { "type": "string" } }, "default": { "$ref": "http://example.com" } })).is_ok());
 }
@@ -208,23 +355,47 @@ fn an_invalid_schema_is_refused_with_its_fault() {
 
     check(json!([]), "it is not a JSON object");
     check(json!(true), "it is not a JSON object");
-    check(json!({ "type": "string" }), "it does not describe an object");
-    check(json!({ "type": "objekt" }), "it does not describe an object");
-    check(json!({ "properties": { "a": { "type": "strin" } } }), "/properties/a/type: ");
-    check(json!({ "properties": { "a": { "pattern": "(" } } }), "the pattern \"(\" is not a valid regular expression");
+    check(
+        json!({ "type": "string" }),
+        "it does not describe an object",
+    );
+    check(
+        json!({ "type": "objekt" }),
+        "it does not describe an object",
+    );
+    check(
+        json!({ "properties": { "a": { "type": "strin" } } }),
+        "/properties/a/type: ",
+    );
+    check(
+        json!({ "properties": { "a": { "pattern": "(" } } }),
+        "the pattern \"(\" is not a valid regular expression",
+    );
     check(json!({ "required": "a" }), "/required: ");
-    check(json!({ "description": "x".repeat(SCHEMA_BYTES_MAX) }), "at most 262144 are allowed");
-    let deep = (0..40).fold(json!({}), |inner, _| json!({ "properties": { "a": inner } }));
+    check(
+        json!({ "description": "x".repeat(SCHEMA_BYTES_MAX) }),
+        "at most 262144 are allowed",
+    );
+    let deep = (0..40).fold(
+        json!({}),
+        |inner, _| json!({ "properties": { "a": inner } }),
+    );
     check(deep, "nested deeper than 64 levels");
 }
 
 #[test]
 fn other_drafts_are_honored() {
-    let tuple =
-        |draft: &str| json!({ "$schema": draft, "properties": { "a": { "items": [{ "type": "string" }], "additionalItems": false } } });
-    for draft in ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft-07/schema"] {
+    let tuple = |draft: &str| json!({ "$schema": draft, "properties": { "a": { "items": [{ "type": "string" }], "additionalItems": false } } });
+    for draft in [
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft-07/schema",
+    ] {
         let check = compile(&tuple(draft)).unwrap();
-        assert!(check.check(&json!({ "a": ["x"] })).is_ok() && check.check(&json!({ "a": ["x", "y"] })).is_err(), "{draft}");
+        assert!(
+            check.check(&json!({ "a": ["x"] })).is_ok()
+                && check.check(&json!({ "a": ["x", "y"] })).is_err(),
+            "{draft}"
+        );
     }
     assert!(
         compile(&tuple("https://json-schema.org/draft/2020-12/schema")).is_err(),
@@ -250,16 +421,32 @@ fn no_schema_and_no_arguments_take_long() {
     for keyword in ["anyOf", "allOf", "oneOf"] {
         let in_place = doubling(40, |next| json!({ keyword: [next, next] }));
         let loops = json!({ keyword: [{ "$ref": "#" }] });
-        assert!(compile(&in_place).is_err() && compile(&loops).is_err(), "{keyword}");
+        assert!(
+            compile(&in_place).is_err() && compile(&loops).is_err(),
+            "{keyword}"
+        );
     }
     assert!(compile(&json!({ "$ref": "#" })).is_err());
     // Descending into the value it doubles as well, which depends on the value: the check still
     // ends quickly.
-    let downwards = doubling(60, |next| json!({ "anyOf": [{ "properties": { "x": next } }, { "properties": { "x": next } }] }));
+    let downwards = doubling(
+        60,
+        |next| json!({ "anyOf": [{ "properties": { "x": next } }, { "properties": { "x": next } }] }),
+    );
     let value = (0..61).fold(json!("no integer"), |inner, _| json!({ "x": inner }));
-    assert_eq!(faults(&downwards, &value), ["there are too many ways to read them; give fewer, or less nested ones"]);
+    assert_eq!(
+        faults(&downwards, &value),
+        ["there are too many ways to read them; give fewer, or less nested ones"]
+    );
     // Patterns: linear time, or short texts.
-    for pattern in ["(a*)*$", "^(a|aa)+$", "(x+x+)+y", "^(?=(a+)+$)b", "(?:(?=.*x)a)*$", r"^(a+)\1+b"] {
+    for pattern in [
+        "(a*)*$",
+        "^(a|aa)+$",
+        "(x+x+)+y",
+        "^(?=(a+)+$)b",
+        "(?:(?=.*x)a)*$",
+        r"^(a+)\1+b",
+    ] {
         let schema = json!({ "properties": { "s": { "type": "string", "pattern": pattern } } });
         let check = compile(&schema).unwrap_or_else(|error| panic!("{pattern}: {error}"));
         for length in [30, 4000, 200_000] {
@@ -270,16 +457,30 @@ fn no_schema_and_no_arguments_take_long() {
     let flat = json!({ "properties": { "l": { "items": { "type": "string" } } } });
     assert_eq!(faults(&flat, &json!({ "l": vec![1; 300_000] })).len(), 1);
     let items = json!({ "properties": { "l": { "uniqueItems": true } } });
-    assert_eq!(faults(&items, &json!({ "l": (0..20_000).map(|n| json!([n % 19_999])).collect::<Vec<_>>() })).len(), 1);
+    assert_eq!(
+        faults(
+            &items,
+            &json!({ "l": (0..20_000).map(|n| json!([n % 19_999])).collect::<Vec<_>>() })
+        )
+        .len(),
+        1
+    );
 
     // Seconds in an unoptimized build; years without the limits.
-    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
 fn the_deepest_allowed_value_fits_a_small_stack() {
     // The longest allowed chain of schemas, 16, at every level of the value, hence 25 levels.
-    let chain = (0..14).fold(json!({ "properties": { "x": { "$ref": "#" } } }), |inner, _| json!({ "allOf": [inner] }));
+    let chain = (0..14).fold(
+        json!({ "properties": { "x": { "$ref": "#" } } }),
+        |inner, _| json!({ "allOf": [inner] }),
+    );
     let value = (0..25).fold(json!(1), |inner, _| json!({ "x": inner }));
     let deeper = json!({ "x": value });
 
@@ -291,16 +492,24 @@ fn the_deepest_allowed_value_fits_a_small_stack() {
         [faults(&schema, &value), faults(&schema, &deeper)]
     });
 
-    let expected = ["/x".repeat(25) + ": expected an object, got the number 1", "they are nested deeper than 25 levels".to_owned()];
+    let expected = [
+        "/x".repeat(25) + ": expected an object, got the number 1",
+        "they are nested deeper than 25 levels".to_owned(),
+    ];
     assert_eq!(lines.unwrap().join().unwrap().concat(), expected);
     let too_deep = (0..64).fold(json!(1), |inner, _| json!({ "x": inner }));
-    assert_eq!(faults(&json!({}), &json!({ "a": too_deep })), ["they are nested deeper than 64 levels"]);
+    assert_eq!(
+        faults(&json!({}), &json!({ "a": too_deep })),
+        ["they are nested deeper than 64 levels"]
+    );
 }
 
 #[test]
 fn required_type_and_enum_agree_with_a_small_model() {
     let mut random = Random::new("required_type_and_enum_agree_with_a_small_model");
-    let kinds = ["string", "integer", "number", "boolean", "null", "array", "object"];
+    let kinds = [
+        "string", "integer", "number", "boolean", "null", "array", "object",
+    ];
     let is = |kind: &str, value: &Value| match kind {
         "string" => value.is_string(),
         "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
@@ -315,7 +524,8 @@ fn required_type_and_enum_agree_with_a_small_model() {
         let fields: Vec<(&str, &str, Option<Vec<Value>>, bool)> = names
             .iter()
             .map(|name| {
-                let choices = (random.below(3) == 0).then(|| (0..3).map(|_| random.json(1)).collect());
+                let choices =
+                    (random.below(3) == 0).then(|| (0..3).map(|_| random.json(1)).collect());
                 (*name, random.one(&kinds), choices, random.below(2) == 0)
             })
             .collect();
@@ -343,14 +553,25 @@ fn required_type_and_enum_agree_with_a_small_model() {
         }
 
         let fits = !arguments.contains_key("d")
-            && fields.iter().all(|(name, kind, choices, required)| match arguments.get(*name) {
-                None => !required,
-                // JSON Schema compares numbers by value, `Value` by their written form.
-                Some(value) => {
-                    let equal = |choice: &Value| choice == value || choice.as_f64().zip(value.as_f64()).is_some_and(|(a, b)| a == b);
-                    is(kind, value) && choices.as_ref().is_none_or(|choices| choices.iter().any(equal))
-                }
-            });
+            && fields.iter().all(
+                |(name, kind, choices, required)| match arguments.get(*name) {
+                    None => !required,
+                    // JSON Schema compares numbers by value, `Value` by their written form.
+                    Some(value) => {
+                        let equal = |choice: &Value| {
+                            choice == value
+                                || choice
+                                    .as_f64()
+                                    .zip(value.as_f64())
+                                    .is_some_and(|(a, b)| a == b)
+                        };
+                        is(kind, value)
+                            && choices
+                                .as_ref()
+                                .is_none_or(|choices| choices.iter().any(equal))
+                    }
+                },
+            );
         let arguments = Value::Object(arguments);
         let judged = compile(&schema).unwrap().check(&arguments);
 
@@ -361,23 +582,36 @@ fn required_type_and_enum_agree_with_a_small_model() {
 #[test]
 fn no_json_makes_it_panic() {
     let mut random = Random::new("no_json_makes_it_panic");
-    let rounds = if std::env::var_os("CALLBOARD_LONG").is_some() { 200_000 } else { 3000 };
+    let rounds = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        200_000
+    } else {
+        3000
+    };
     let mut compiled = 0;
     for _ in 0..rounds {
         let mut schema = random.schema(3);
         if let Value::Object(fields) = &mut schema {
             fields.remove("type");
         }
-        let Ok(check) = compile(&schema) else { continue };
+        let Ok(check) = compile(&schema) else {
+            continue;
+        };
         compiled += 1;
         for _ in 0..4 {
             let arguments = random.json(4);
             if let Err(error) = check.check(&arguments) {
-                assert!(error.message.len() < 8000, "{schema}\n{arguments}\n{}", error.message);
+                assert!(
+                    error.message.len() < 8000,
+                    "{schema}\n{arguments}\n{}",
+                    error.message
+                );
             }
         }
     }
-    assert!(compiled > rounds / 20, "only {compiled} of {rounds} schemas compiled");
+    assert!(
+        compiled > rounds / 20,
+        "only {compiled} of {rounds} schemas compiled"
+    );
 }
 
 #[test]
@@ -413,16 +647,29 @@ fn a_schema_of_a_rust_type_compiles_and_accepts_what_serde_accepts() {
 
     for (arguments, fits) in [
         (json!({ "count": 1 }), true),
-        (json!({ "count": u64::MAX, "small": -128, "ratio": 0.5, "kind": "first" }), true),
-        (json!({ "count": 1, "kind": { "second": 2 }, "tree": { "left": { "right": {} } } }), true),
+        (
+            json!({ "count": u64::MAX, "small": -128, "ratio": 0.5, "kind": "first" }),
+            true,
+        ),
+        (
+            json!({ "count": 1, "kind": { "second": 2 }, "tree": { "left": { "right": {} } } }),
+            true,
+        ),
         (json!({ "count": -1 }), false),
         (json!({ "count": 1, "small": 300 }), false),
         (json!({ "count": 1, "kind": "third" }), false),
-        (json!({ "count": 1, "tree": { "left": { "right": 1 } } }), false),
+        (
+            json!({ "count": 1, "tree": { "left": { "right": 1 } } }),
+            false,
+        ),
     ] {
         let judged = check.check(&arguments);
         assert_eq!(judged.is_ok(), fits, "{arguments}: {judged:?}");
-        assert_eq!(serde_json::from_value::<Args>(arguments.clone()).is_ok(), fits, "{arguments}");
+        assert_eq!(
+            serde_json::from_value::<Args>(arguments.clone()).is_ok(),
+            fits,
+            "{arguments}"
+        );
     }
 }
 
@@ -436,10 +683,21 @@ async fn a_host_checks_schemas_unless_configured_otherwise() {
     };
 
     let schema = json!({ "properties": { "a": { "$ref": "http://example.com/a.json" } } });
-    let tool = Arc::new(FnTool::raw("t", "Has a schema from elsewhere.", &schema, |_, _| async { Ok("") }, None));
-    let host = crate::Host::builder().provider(ScriptedModel::always(Reply::text("Hello."))).tool(tool);
+    let tool = Arc::new(FnTool::raw(
+        "t",
+        "Has a schema from elsewhere.",
+        &schema,
+        |_, _| async { Ok("") },
+        None,
+    ));
+    let host = crate::Host::builder()
+        .provider(ScriptedModel::always(Reply::text("Hello.")))
+        .tool(tool);
 
     let error = host.build().await.err().unwrap();
 
-    assert!(matches!(&error, BuildError::Tools(ToolsetError::BadSchema { name, .. }) if name == "t"), "{error}");
+    assert!(
+        matches!(&error, BuildError::Tools(ToolsetError::BadSchema { name, .. }) if name == "t"),
+        "{error}"
+    );
 }

@@ -32,18 +32,27 @@ pub(super) struct Head {
 
 /// Splits a file into front matter and body.
 pub(super) fn split(text: &str) -> Result<(&str, &str), String> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_start_matches(['\n', '\r']);
+    let text = text
+        .strip_prefix('\u{feff}')
+        .unwrap_or(text)
+        .trim_start_matches(['\n', '\r']);
     let none = || "it has no front matter: the file must start with a line `---`".to_owned();
     let rest = text.strip_prefix("---").ok_or_else(none)?;
     let rest = rest.trim_start_matches([' ', '\t']);
-    let rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n')).ok_or_else(none)?;
+    let rest = rest
+        .strip_prefix("\r\n")
+        .or_else(|| rest.strip_prefix('\n'))
+        .ok_or_else(none)?;
     let mut at = 0;
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
             let front = rest.get(..at).unwrap_or_default();
             let body = rest.get(at + line.len()..).unwrap_or_default();
             return if front.len() > FRONT_BYTES_MAX {
-                Err(format!("its front matter has {} bytes; at most {FRONT_BYTES_MAX} are allowed", front.len()))
+                Err(format!(
+                    "its front matter has {} bytes; at most {FRONT_BYTES_MAX} are allowed",
+                    front.len()
+                ))
             } else {
                 Ok((front, body))
             };
@@ -58,9 +67,13 @@ pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
     let mut notes = Vec::new();
     twice(front, &mut notes);
     let mut fields = Fields::parse(front, &mut notes)?;
-    let description = fields.text("description", &mut notes).ok_or("it has no description")?;
+    let description = fields
+        .text("description", &mut notes)
+        .ok_or("it has no description")?;
     if description.chars().count() > DESCRIPTION_CHARS_MAX {
-        notes.push(format!("its description has more than {DESCRIPTION_CHARS_MAX} characters"));
+        notes.push(format!(
+            "its description has more than {DESCRIPTION_CHARS_MAX} characters"
+        ));
     }
     let written = fields.text("name", &mut notes);
     let mut long = Vec::new();
@@ -72,7 +85,9 @@ pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
         license: fields.text("license", &mut notes),
         compatibility: fields.text("compatibility", &mut notes).inspect(|text| {
             if text.chars().count() > COMPATIBILITY_CHARS_MAX {
-                long.push(format!("its compatibility has more than {COMPATIBILITY_CHARS_MAX} characters"));
+                long.push(format!(
+                    "its compatibility has more than {COMPATIBILITY_CHARS_MAX} characters"
+                ));
             }
         }),
         metadata: fields.map("metadata", &mut notes),
@@ -80,11 +95,17 @@ pub(super) fn read(front: &str, folder: &str) -> Result<Head, String> {
     notes.append(&mut long);
     let modifier = ContextModifier {
         allowed_tools: fields.tools(&mut notes),
-        model: fields.text("model", &mut notes).and_then(|model| known_model(model, &mut notes)),
+        model: fields
+            .text("model", &mut notes)
+            .and_then(|model| known_model(model, &mut notes)),
         disable_model_invocation: false,
     };
     fields.leftover(&mut notes);
-    Ok(Head { metadata, modifier, notes })
+    Ok(Head {
+        metadata,
+        modifier,
+        notes,
+    })
 }
 
 /// The skill's name: the written one, else the nearest valid name, else the folder's name.
@@ -92,12 +113,16 @@ fn name(written: Option<&str>, folder: &str, notes: &mut Vec<String>) -> Result<
     let of_folder = SkillName::nearest(folder);
     let Some(written) = written else {
         notes.push("it has no name; the name of its folder is used".to_owned());
-        return of_folder.ok_or_else(|| "it has no name, and the name of its folder is not a valid one".to_owned());
+        return of_folder.ok_or_else(|| {
+            "it has no name, and the name of its folder is not a valid one".to_owned()
+        });
     };
     match SkillName::new(written) {
         Ok(name) => {
             if name.as_str() != folder {
-                notes.push(format!("its name {name} differs from the name of its folder"));
+                notes.push(format!(
+                    "its name {name} differs from the name of its folder"
+                ));
             }
             Ok(name)
         }
@@ -105,7 +130,9 @@ fn name(written: Option<&str>, folder: &str, notes: &mut Vec<String>) -> Result<
             if written.chars().any(|c| matches!(c, '\u{300}'..='\u{36f}')) {
                 notes.push("its name has combining marks (decomposed Unicode); write each accented letter as one character".to_owned());
             }
-            let nearest = SkillName::nearest(written).or(of_folder).ok_or_else(|| error.to_string())?;
+            let nearest = SkillName::nearest(written)
+                .or(of_folder)
+                .ok_or_else(|| error.to_string())?;
             notes.push(format!("{error}; the name {nearest} is used"));
             Ok(nearest)
         }
@@ -116,23 +143,37 @@ fn name(written: Option<&str>, folder: &str, notes: &mut Vec<String>) -> Result<
 fn twice(front: &str, notes: &mut Vec<String>) {
     let key = |line: &'_ str| {
         let key = line.split_once(':')?.0.trim_end();
-        let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        let plain = !key.is_empty()
+            && key
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         plain.then(|| key.replace('_', "-"))
     };
     let mut seen = BTreeSet::new();
     // Only top-level keys start at the beginning of a line; nested ones are indented.
-    for again in front.lines().filter_map(key).filter(|key| !seen.insert(key.clone())).collect::<BTreeSet<_>>() {
+    for again in front
+        .lines()
+        .filter_map(key)
+        .filter(|key| !seen.insert(key.clone()))
+        .collect::<BTreeSet<_>>()
+    {
         notes.push(format!("{again} is duplicated; the last one is used"));
     }
 }
 
 /// The skill's model, if its id may be one of a provider.
 fn known_model(model: String, notes: &mut Vec<String>) -> Option<String> {
-    let plain = model.len() <= 128 && model.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-@".contains(&b));
+    let plain = model.len() <= 128
+        && model
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._:/-@".contains(&b));
     match model.as_str() {
         "inherit" => None,
         word if FOREIGN_MODELS.contains(&word) || !plain => {
-            notes.push(format!("its model {:?} is not a model id; the conversation's model is used", short(&model)));
+            notes.push(format!(
+                "its model {:?} is not a model id; the conversation's model is used",
+                short(&model)
+            ));
             None
         }
         _ => Some(model),
@@ -154,14 +195,27 @@ impl Fields {
             // again.
             Err(error) => {
                 let (quoted, keys) = quoted(front);
-                let value = if keys.is_empty() { Err(error.clone()) } else { yaml(&quoted) };
-                let value = value.map_err(|_| format!("its front matter is not valid YAML: {error}"))?;
-                notes.push(format!("quote the text of {}: it contains a colon", keys.join(", ")));
+                let value = if keys.is_empty() {
+                    Err(error.clone())
+                } else {
+                    yaml(&quoted)
+                };
+                let value =
+                    value.map_err(|_| format!("its front matter is not valid YAML: {error}"))?;
+                notes.push(format!(
+                    "quote the text of {}: it contains a colon",
+                    keys.join(", ")
+                ));
                 value
             }
         };
         match value {
-            Value::Object(fields) => Ok(Self(fields.into_iter().map(|(key, value)| (key.trim().replace('_', "-"), value)).collect())),
+            Value::Object(fields) => Ok(Self(
+                fields
+                    .into_iter()
+                    .map(|(key, value)| (key.trim().replace('_', "-"), value))
+                    .collect(),
+            )),
             Value::Null => Ok(Self(BTreeMap::new())),
             _ => Err("its front matter is not a mapping of keys to values".to_owned()),
         }
@@ -182,7 +236,9 @@ impl Fields {
             return Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         }
         if text.contains(is_invisible) {
-            notes.push(format!("its {key} contains invisible characters; they are shown as \\u{{..}}"));
+            notes.push(format!(
+                "its {key} contains invisible characters; they are shown as \\u{{..}}"
+            ));
         }
         Some(visible_material(text.trim())).filter(|text| !text.is_empty())
     }
@@ -211,15 +267,20 @@ impl Fields {
             Some(Value::Array(items)) => items.iter().map(plain).collect(),
             Some(other) => plain(&other).split(',').map(str::to_owned).collect(),
         };
-        texts.into_iter().map(|text| visible_material(text.trim())).filter(|text| !text.is_empty()).collect()
+        texts
+            .into_iter()
+            .map(|text| visible_material(text.trim()))
+            .filter(|text| !text.is_empty())
+            .collect()
     }
 
     fn map(&mut self, key: &str, notes: &mut Vec<String>) -> BTreeMap<String, String> {
         match self.0.remove(key) {
             None | Some(Value::Null) => BTreeMap::new(),
-            Some(Value::Object(fields)) => {
-                fields.iter().map(|(key, value)| (visible_material(key), visible_material(&plain(value)))).collect()
-            }
+            Some(Value::Object(fields)) => fields
+                .iter()
+                .map(|(key, value)| (visible_material(key), visible_material(&plain(value))))
+                .collect(),
             Some(_) => {
                 notes.push(format!("its {key} is not a mapping of keys to values"));
                 BTreeMap::new()
@@ -255,7 +316,10 @@ impl Fields {
             }
         }
         if !patterns.is_empty() {
-            notes.push(format!("{}: only the tool is restricted, the pattern is ignored", patterns.join(", ")));
+            notes.push(format!(
+                "{}: only the tool is restricted, the pattern is ignored",
+                patterns.join(", ")
+            ));
         }
         if !odd.is_empty() {
             notes.push(format!("{} is not a tool name", odd.join(", ")));
@@ -303,7 +367,10 @@ fn yaml(text: &str) -> Result<Value, String> {
 /// The first line of a YAML error.
 fn one_line(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("unreadable");
+    let line = text
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("unreadable");
     line.chars().take(160).collect()
 }
 
@@ -311,10 +378,15 @@ fn one_line(error: &serde_saphyr::Error) -> String {
 fn quoted(front: &str) -> (String, Vec<String>) {
     let mut keys = Vec::new();
     let lines = front.lines().map(|line| {
-        let top = line
-            .split_once(':')
-            .filter(|(key, _)| !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
-        let Some((key, value)) = top else { return line.to_owned() };
+        let top = line.split_once(':').filter(|(key, _)| {
+            !key.is_empty()
+                && key
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        });
+        let Some((key, value)) = top else {
+            return line.to_owned();
+        };
         let value = value.trim();
         let is_bare = !value.starts_with(['"', '\'', '|', '>', '[', '{', '&', '*', '!', '#']);
         if is_bare && (value.contains(": ") || value.ends_with(':')) {

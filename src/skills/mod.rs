@@ -53,8 +53,15 @@ impl SkillFolder {
     /// The system's error when the path does not exist or is not a folder.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let root = Root::open(path, PathRules::default())?;
-        let name = root.real_path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { root: Arc::new(root), name })
+        let name = root
+            .real_path()
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        Ok(Self {
+            root: Arc::new(root),
+            name,
+        })
     }
 
     /// The folder's real path.
@@ -80,10 +87,19 @@ impl SkillFolder {
             }
             known.push(found.skill.name().to_string());
         }
-        let broken = survey.broken.into_iter().find(|broken| broken.folder == name.as_str());
+        let broken = survey
+            .broken
+            .into_iter()
+            .find(|broken| broken.folder == name.as_str());
         Err(match broken {
-            Some(broken) => SkillError::Broken { name: name.to_string(), reason: broken.reason },
-            None => SkillError::NotFound { name: name.to_string(), skills: known },
+            Some(broken) => SkillError::Broken {
+                name: name.to_string(),
+                reason: broken.reason,
+            },
+            None => SkillError::NotFound {
+                name: name.to_string(),
+                skills: known,
+            },
         })
     }
 
@@ -95,13 +111,17 @@ impl SkillFolder {
         let folder = self.clone();
         match tokio::task::spawn_blocking(move || work(folder)).await {
             Ok(result) => result,
-            Err(_) => Err(SkillError::Unavailable { message: "the reading task panicked or the host is stopping".into() }),
+            Err(_) => Err(SkillError::Unavailable {
+                message: "the reading task panicked or the host is stopping".into(),
+            }),
         }
     }
 }
 
 fn unavailable(error: &io::Error) -> SkillError {
-    SkillError::Unavailable { message: error.kind().to_string() }
+    SkillError::Unavailable {
+        message: error.kind().to_string(),
+    }
 }
 
 impl SkillSource for SkillFolder {
@@ -109,15 +129,27 @@ impl SkillSource for SkillFolder {
         Box::pin(self.blocking(|folder| {
             let survey = folder.survey().map_err(|error| unavailable(&error))?;
             let notes = survey.notes();
-            Ok(SkillListing { skills: survey.skills.into_iter().map(|found| found.skill.metadata).collect(), notes })
+            Ok(SkillListing {
+                skills: survey
+                    .skills
+                    .into_iter()
+                    .map(|found| found.skill.metadata)
+                    .collect(),
+                notes,
+            })
         }))
     }
 
     fn load(&self, name: SkillName, level: LoadLevel) -> BoxFuture<'_, Result<Skill, SkillError>> {
         Box::pin(self.blocking(move |folder| {
             let found = folder.find(&name)?;
-            let resources = (level == LoadLevel::Resources).then(|| folder::files(&folder.root, &found.folder));
-            Ok(Skill { resources, ..found.skill }.at(level))
+            let resources =
+                (level == LoadLevel::Resources).then(|| folder::files(&folder.root, &found.folder));
+            Ok(Skill {
+                resources,
+                ..found.skill
+            }
+            .at(level))
         }))
     }
 

@@ -51,18 +51,29 @@ pub(super) enum Meaning {
 
 /// Interprets a written tool name.
 pub(super) fn meaning(written: &str) -> Meaning {
-    let (name, pattern) = written.split_once('(').map_or((written, false), |(name, _)| (name, true));
+    let (name, pattern) = written
+        .split_once('(')
+        .map_or((written, false), |(name, _)| (name, true));
     let name = name.trim();
     if name == "*" {
         return Meaning::All;
     }
-    let fits = (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    let fits = (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if !fits {
         return Meaning::Nothing;
     }
     let lower = name.to_ascii_lowercase();
-    let ours = OURS.iter().find(|(theirs, _)| *theirs == lower).map_or(name, |(_, ours)| *ours);
-    Meaning::Tool { name: ours.to_owned(), pattern }
+    let ours = OURS
+        .iter()
+        .find(|(theirs, _)| *theirs == lower)
+        .map_or(name, |(_, ours)| *ours);
+    Meaning::Tool {
+        name: ours.to_owned(),
+        pattern,
+    }
 }
 
 #[cfg(test)]
@@ -71,18 +82,27 @@ mod tests {
 
     #[test]
     fn a_list_is_split_at_spaces_and_commas_outside_of_parentheses() {
-        assert_eq!(split("Read, Grep,Glob  Bash(git add:*, git log:*)"), ["Read", "Grep", "Glob", "Bash(git add:*, git log:*)"]);
+        assert_eq!(
+            split("Read, Grep,Glob  Bash(git add:*, git log:*)"),
+            ["Read", "Grep", "Glob", "Bash(git add:*, git log:*)"]
+        );
         assert_eq!(split(" , "), Vec::<String>::new());
         assert_eq!(split("Bash(git"), ["Bash(git"]);
     }
 
     #[test]
     fn names_of_another_program_are_translated() {
-        let tool = |name: &str, pattern| Meaning::Tool { name: name.to_owned(), pattern };
+        let tool = |name: &str, pattern| Meaning::Tool {
+            name: name.to_owned(),
+            pattern,
+        };
 
         assert_eq!(meaning("Read"), tool("file_read", false));
         assert_eq!(meaning("Bash(git:*)"), tool("bash", true));
         assert_eq!(meaning("srv__tool"), tool("srv__tool", false));
-        assert_eq!((meaning("*"), meaning("mcp__*"), meaning("")), (Meaning::All, Meaning::Nothing, Meaning::Nothing));
+        assert_eq!(
+            (meaning("*"), meaning("mcp__*"), meaning("")),
+            (Meaning::All, Meaning::Nothing, Meaning::Nothing)
+        );
     }
 }

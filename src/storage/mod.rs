@@ -8,6 +8,8 @@ mod artifacts;
 mod sqlite;
 
 pub use artifacts::{FileArtifacts, FileArtifactsSettings};
-pub use callboard_actors::memory::{MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills};
+pub use callboard_actors::memory::{
+    MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills,
+};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats};

@@ -29,20 +29,34 @@ impl Sink {
     /// Opens the outputs that `log_output` names. The file is opened in append mode, so that
     /// another program may rotate or truncate it meanwhile.
     pub(super) fn open(redactor: Redactor, config: &Observability) -> Result<Self, TelemetryError> {
-        let stderr = config.settings.log_output.iter().any(|output| output != "file");
+        let stderr = config
+            .settings
+            .log_output
+            .iter()
+            .any(|output| output != "file");
         let open = |path: &std::path::PathBuf| {
             path.parent().map_or(Ok(()), make_folder)?;
-            OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(path)
         };
         let file = match &config.log_file {
             None => None,
             Some(path) => {
-                let no_file =
-                    |error: io::Error| TelemetryError::NoFile { file: path.display().to_string(), reason: error.kind().to_string() };
+                let no_file = |error: io::Error| TelemetryError::NoFile {
+                    file: path.display().to_string(),
+                    reason: error.kind().to_string(),
+                };
                 Some(Arc::new(open(path).map_err(no_file)?))
             }
         };
-        Ok(Self { redactor, stderr, file })
+        Ok(Self {
+            redactor,
+            stderr,
+            file,
+        })
     }
 
     /// Writes one line immediately.
@@ -81,6 +95,9 @@ impl<'w> MakeWriter<'w> for Sink {
     type Writer = RedactingWriter<Places>;
 
     fn make_writer(&'w self) -> Self::Writer {
-        self.redactor.writer(Places { stderr: self.stderr, file: self.file.clone() })
+        self.redactor.writer(Places {
+            stderr: self.stderr,
+            file: self.file.clone(),
+        })
     }
 }

@@ -13,8 +13,8 @@ use callboard_actors::{
     ids::ArtifactId,
     limits::OBSERVATION_BYTES_MAX,
     ports::{
-        Approval, Artifacts, Concurrency, Exec, ExecResult, HostPattern, Network, Progress, Reach, Sandbox, SandboxError, TOOL_TIMEOUT,
-        ToolContext, ToolSource, ToolSpec, TypedTool,
+        Approval, Artifacts, Concurrency, Exec, ExecResult, HostPattern, Network, Progress, Reach,
+        Sandbox, SandboxError, TOOL_TIMEOUT, ToolContext, ToolSource, ToolSpec, TypedTool,
     },
     tool::{EffectClass, ToolError, ToolErrorType},
 };
@@ -68,14 +68,20 @@ pub struct Bash {
 
 impl std::fmt::Debug for Bash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bash").field("policy", self.sandbox.policy()).finish_non_exhaustive()
+        f.debug_struct("Bash")
+            .field("policy", self.sandbox.policy())
+            .finish_non_exhaustive()
     }
 }
 
 impl Bash {
     /// Creates a tool that runs commands in `sandbox` and masks their output with `masker`.
     pub fn new(sandbox: Arc<dyn Sandbox>, masker: Arc<Masker>) -> Self {
-        Self { sandbox, masker, folders: Arc::default() }
+        Self {
+            sandbox,
+            masker,
+            folders: Arc::default(),
+        }
     }
 }
 
@@ -106,14 +112,18 @@ the command ends is killed, and the result says so. Long output keeps its head a
             return Err(ToolError::invalid("command is empty or holds a NUL byte"));
         }
         if args.command.len() > COMMAND_BYTES_MAX {
-            return Err(ToolError::invalid(format!("command is longer than {COMMAND_BYTES_MAX} bytes: write it to a file and run that")));
+            return Err(ToolError::invalid(format!(
+                "command is longer than {COMMAND_BYTES_MAX} bytes: write it to a file and run that"
+            )));
         }
         if args.timeout_ms == Some(0) {
             return Err(ToolError::invalid("timeout_ms must be at least 1"));
         }
         match danger::refusal(&args.command) {
             None => Ok(()),
-            Some(why) => Err(ToolError::denied(format!("this command is refused: {why}")).not_started()),
+            Some(why) => {
+                Err(ToolError::denied(format!("this command is refused: {why}")).not_started())
+            }
         }
     }
 
@@ -130,34 +140,67 @@ the command ends is killed, and the result says so. Long output keeps its head a
 
     async fn call(&self, args: BashArgs, context: ToolContext) -> Result<String, ToolError> {
         self.check(&args)?;
-        let asked = args.timeout_ms.map_or(TOOL_TIMEOUT, Duration::from_millis).min(EXEC_TIME_MAX);
+        let asked = args
+            .timeout_ms
+            .map_or(TOOL_TIMEOUT, Duration::from_millis)
+            .min(EXEC_TIME_MAX);
         let scope = context.key.scope.clone();
         let mut started_in = self.folders.get(&scope);
         let exec = Exec {
-            command: if self.only_reads(&args) { format!("{}{}", reading::GIT_SETTINGS, args.command) } else { args.command },
+            command: if self.only_reads(&args) {
+                format!("{}{}", reading::GIT_SETTINGS, args.command)
+            } else {
+                args.command
+            },
             timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),
             working_dir: started_in.clone(),
-            output_bytes_max: if context.artifacts.is_some() { STREAM_BYTES_MAX } else { STDOUT_BYTES_MAX },
-            errors_bytes_max: if context.artifacts.is_some() { STREAM_BYTES_MAX } else { STDERR_BYTES_MAX },
+            output_bytes_max: if context.artifacts.is_some() {
+                STREAM_BYTES_MAX
+            } else {
+                STDOUT_BYTES_MAX
+            },
+            errors_bytes_max: if context.artifacts.is_some() {
+                STREAM_BYTES_MAX
+            } else {
+                STDERR_BYTES_MAX
+            },
             progress: self.masked(context.progress.clone()),
         };
         let mut note = None;
-        let mut result = self.sandbox.exec(exec.clone(), context.cancel.clone()).await;
+        let mut result = self
+            .sandbox
+            .exec(exec.clone(), context.cancel.clone())
+            .await;
         if let (Err(SandboxError::Denied(_)), Some(folder)) = (&result, &started_in) {
             // The folder was removed or replaced. The command has not run yet, so it can start
             // elsewhere.
-            note = Some(format!("[the folder {} is gone: this command started in the workspace]", shown(folder)));
+            note = Some(format!(
+                "[the folder {} is gone: this command started in the workspace]",
+                shown(folder)
+            ));
             self.folders.keep(&scope, Path::new(""));
             started_in = None;
-            result = self.sandbox.exec(Exec { working_dir: None, ..exec }, context.cancel.clone()).await;
+            result = self
+                .sandbox
+                .exec(
+                    Exec {
+                        working_dir: None,
+                        ..exec
+                    },
+                    context.cancel.clone(),
+                )
+                .await;
         }
         match result {
-            Ok(result) if result.timed_out => Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE)),
+            Ok(result) if result.timed_out => {
+                Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE))
+            }
             Ok(result) => {
                 if let Some(folder) = &result.working_dir {
                     self.folders.keep(&scope, folder);
                     if *folder != started_in.unwrap_or_default() {
-                        note.get_or_insert_default().push_str(&format!("[the next command starts in {}]", shown(folder)));
+                        note.get_or_insert_default()
+                            .push_str(&format!("[the next command starts in {}]", shown(folder)));
                     }
                 }
                 Ok(self.observation(&result, note.as_deref(), &context).await)
@@ -171,10 +214,18 @@ the command ends is killed, and the result says so. Long output keeps its head a
 /// stored.
 async fn keep(stdout: &str, stderr: &str, context: &ToolContext) -> Option<(ArtifactId, usize)> {
     let Artifacts { store, owner } = context.artifacts.clone()?;
-    let whole = if stderr.is_empty() { stdout.to_owned() } else { format!("{stdout}\n[stderr]\n{stderr}") };
+    let whole = if stderr.is_empty() {
+        stdout.to_owned()
+    } else {
+        format!("{stdout}\n[stderr]\n{stderr}")
+    };
     let bytes = whole.len();
-    let id = store.store(owner, context.tool_call_id.clone(), whole.into()).await;
-    id.inspect_err(|error| tracing::debug!(%error, "the output of a command is not kept")).ok().map(|id| (id, bytes))
+    let id = store
+        .store(owner, context.tool_call_id.clone(), whole.into())
+        .await;
+    id.inspect_err(|error| tracing::debug!(%error, "the output of a command is not kept"))
+        .ok()
+        .map(|id| (id, bytes))
 }
 
 /// The sentence of the description that is replaced when commands have a network.
@@ -187,7 +238,11 @@ const HOSTS_SHOWN_MAX: usize = 40;
 fn network(network: &Network) -> String {
     match network {
         Network::Hosts(hosts) => {
-            let shown: Vec<String> = hosts.iter().take(HOSTS_SHOWN_MAX).map(HostPattern::to_string).collect();
+            let shown: Vec<String> = hosts
+                .iter()
+                .take(HOSTS_SHOWN_MAX)
+                .map(HostPattern::to_string)
+                .collect();
             let more = match hosts.len().saturating_sub(HOSTS_SHOWN_MAX) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
@@ -206,7 +261,11 @@ fn network(network: &Network) -> String {
 
 /// Formats a folder for the model. Names may hold any character, so they are quoted.
 fn shown(folder: &Path) -> String {
-    if folder.as_os_str().is_empty() { "the workspace".to_owned() } else { format!("{:?}", folder.to_string_lossy()) }
+    if folder.as_os_str().is_empty() {
+        "the workspace".to_owned()
+    } else {
+        format!("{:?}", folder.to_string_lossy())
+    }
 }
 
 impl Bash {
@@ -215,16 +274,31 @@ impl Bash {
         Progress::new(move |line| progress.report(masker.mask(&line)))
     }
 
-    async fn observation(&self, result: &ExecResult, note: Option<&str>, context: &ToolContext) -> String {
+    async fn observation(
+        &self,
+        result: &ExecResult,
+        note: Option<&str>,
+        context: &ToolContext,
+    ) -> String {
         let all_out = self.masker.mask(&result.stdout);
         let all_err = self.masker.mask(&result.stderr);
         let all_out = all_out.trim_end();
         let all_err = all_err.trim_end();
         let room = STDOUT_BYTES_MAX + STDERR_BYTES_MAX;
-        let (stderr, cut_err) = middle_cut_counted(all_err, STDERR_BYTES_MAX.max(room.saturating_sub(all_out.len())));
-        let (stdout, cut_out) = middle_cut_counted(all_out, STDOUT_BYTES_MAX.max(room.saturating_sub(all_err.len())));
+        let (stderr, cut_err) = middle_cut_counted(
+            all_err,
+            STDERR_BYTES_MAX.max(room.saturating_sub(all_out.len())),
+        );
+        let (stdout, cut_out) = middle_cut_counted(
+            all_out,
+            STDOUT_BYTES_MAX.max(room.saturating_sub(all_err.len())),
+        );
         let cut = (cut_out + cut_err) as u64;
-        let more = if cut > 0 { keep(all_out, all_err, context).await } else { None };
+        let more = if cut > 0 {
+            keep(all_out, all_err, context).await
+        } else {
+            None
+        };
         let mut parts = Vec::new();
         match result.status {
             Some(0) => {}
@@ -241,9 +315,18 @@ impl Bash {
             parts.push("[no output]".to_owned());
         }
         if result.bytes_left_out > 0 || cut > 0 {
-            let shown = result.bytes_printed.saturating_sub(result.bytes_left_out).saturating_sub(cut);
-            let rest = more.map(|(id, bytes)| format!("; read_more(result_id=\"{id}\", page=1) reads the {bytes} that are kept"));
-            parts.push(format!("[kept {shown} of {} bytes{}]", result.bytes_printed, rest.unwrap_or_default()));
+            let shown = result
+                .bytes_printed
+                .saturating_sub(result.bytes_left_out)
+                .saturating_sub(cut);
+            let rest = more.map(|(id, bytes)| {
+                format!("; read_more(result_id=\"{id}\", page=1) reads the {bytes} that are kept")
+            });
+            parts.push(format!(
+                "[kept {shown} of {} bytes{}]",
+                result.bytes_printed,
+                rest.unwrap_or_default()
+            ));
         }
         match result.left_running {
             0 => {}
@@ -286,48 +369,102 @@ mod tests {
             Ok(path.into())
         }
 
-        fn exec(&self, _: Exec, _: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+        fn exec(
+            &self,
+            _: Exec,
+            _: CancellationToken,
+        ) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
             Box::pin(async { self.1.clone() })
         }
     }
 
     fn policy(network: Network) -> SandboxPolicy {
-        SandboxPolicy { root: Arc::new(PathBuf::new()), kind: "scripted", network, boundary: true, limits: ExecLimits::default() }
+        SandboxPolicy {
+            root: Arc::new(PathBuf::new()),
+            kind: "scripted",
+            network,
+            boundary: true,
+            limits: ExecLimits::default(),
+        }
     }
 
     #[test]
     fn the_description_names_what_commands_can_reach() {
         let mentions = |network| {
             let sandbox = Scripted(policy(network), Err(SandboxError::Cancelled));
-            let description =
-                erased(Bash::new(Arc::new(sandbox), Arc::new(Masker::new(["not-a-real-key"])))).spec().definition.description.clone();
-            ["There is no network", "crates.io, *.example.org:8443", "no terminal"].map(|words| description.contains(words))
+            let description = erased(Bash::new(
+                Arc::new(sandbox),
+                Arc::new(Masker::new(["not-a-real-key"])),
+            ))
+            .spec()
+            .definition
+            .description
+            .clone();
+            [
+                "There is no network",
+                "crates.io, *.example.org:8443",
+                "no terminal",
+            ]
+            .map(|words| description.contains(words))
         };
-        let hosts = ["crates.io", "*.example.org:8443"].map(|host| host.parse().unwrap()).to_vec();
+        let hosts = ["crates.io", "*.example.org:8443"]
+            .map(|host| host.parse().unwrap())
+            .to_vec();
 
         assert_eq!(mentions(Network::Off), [true, false, true]);
         assert_eq!(mentions(Network::Hosts(hosts)), [false, true, true]);
         assert_eq!(mentions(Network::Open), [false, false, true]);
     }
 
-    async fn run(command: &str, result: Result<ExecResult, SandboxError>) -> Result<String, ToolError> {
+    async fn run(
+        command: &str,
+        result: Result<ExecResult, SandboxError>,
+    ) -> Result<String, ToolError> {
         let policy = policy(Network::Off);
-        let tool = erased(Bash::new(Arc::new(Scripted(policy, result)), Arc::new(Masker::new(["not-a-real-key"]))));
-        fixture::call(&tool, &serde_json::json!({ "command": command }).to_string()).await
+        let tool = erased(Bash::new(
+            Arc::new(Scripted(policy, result)),
+            Arc::new(Masker::new(["not-a-real-key"])),
+        ));
+        fixture::call(
+            &tool,
+            &serde_json::json!({ "command": command }).to_string(),
+        )
+        .await
     }
 
     #[tokio::test]
     async fn the_answer_separates_status_output_and_errors() {
         let output = |status, stdout: &str, stderr: &str| {
-            Ok(ExecResult { status, stdout: stdout.to_owned(), stderr: stderr.to_owned(), ..ExecResult::default() })
+            Ok(ExecResult {
+                status,
+                stdout: stdout.to_owned(),
+                stderr: stderr.to_owned(),
+                ..ExecResult::default()
+            })
         };
 
-        assert_eq!(run("x", output(Some(0), "out\n", "")).await, Ok("out".to_owned()));
-        assert_eq!(run("x", output(Some(0), "", "")).await, Ok("[no output]".to_owned()));
-        assert_eq!(run("x", output(Some(3), "out\n", "bad\n")).await, Ok("[exit status 3]\nout\n[stderr]\nbad".to_owned()));
-        assert_eq!(run("x", output(None, "", "")).await, Ok("[killed by a signal]".to_owned()));
         assert_eq!(
-            run("x", output(Some(0), "key not-a-real-key", "password=hunter2")).await,
+            run("x", output(Some(0), "out\n", "")).await,
+            Ok("out".to_owned())
+        );
+        assert_eq!(
+            run("x", output(Some(0), "", "")).await,
+            Ok("[no output]".to_owned())
+        );
+        assert_eq!(
+            run("x", output(Some(3), "out\n", "bad\n")).await,
+            Ok("[exit status 3]\nout\n[stderr]\nbad".to_owned())
+        );
+        assert_eq!(
+            run("x", output(None, "", "")).await,
+            Ok("[killed by a signal]".to_owned())
+        );
+        assert_eq!(
+            run(
+                "x",
+                output(Some(0), "key not-a-real-key", "password=hunter2")
+            )
+            .await,
             Ok("key [masked:1]\n[stderr]\npassword=[masked:1]".to_owned())
         );
         let cut = ExecResult {
@@ -342,51 +479,120 @@ mod tests {
             run("x", Ok(cut)).await.unwrap(),
             "o\n[kept 1 of 12 bytes]\n[2 processes still ran in the background when the command ended; they were killed]"
         );
-        let long = run("x", output(Some(1), &"o".repeat(28_000), &"e".repeat(28_000))).await.unwrap();
-        assert!(long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"), "{}", long.len());
+        let long = run(
+            "x",
+            output(Some(1), &"o".repeat(28_000), &"e".repeat(28_000)),
+        )
+        .await
+        .unwrap();
+        assert!(
+            long.len() <= OBSERVATION_BYTES_MAX && long.contains("[stderr]\neee"),
+            "{}",
+            long.len()
+        );
     }
 
     #[test]
     fn a_command_that_only_reads_needs_no_approval_behind_a_boundary_alone() {
         let asks = |boundary, command: &str| {
-            let policy = SandboxPolicy { boundary, ..policy(Network::Off) };
+            let policy = SandboxPolicy {
+                boundary,
+                ..policy(Network::Off)
+            };
             let sandbox = Scripted(policy, Err(SandboxError::Cancelled));
-            let tool = erased(Bash::new(Arc::new(sandbox), Arc::new(Masker::new(["not-a-real-key"]))));
+            let tool = erased(Bash::new(
+                Arc::new(sandbox),
+                Arc::new(Masker::new(["not-a-real-key"])),
+            ));
             let arguments = serde_json::json!({ "command": command }).to_string();
             !tool.only_reads(&callboard_actors::chat::RawJson::arguments(&arguments).unwrap())
         };
 
-        assert_eq!([asks(true, "ls -la | head"), asks(true, "ls > x"), asks(false, "ls -la | head")], [false, true, true]);
+        assert_eq!(
+            [
+                asks(true, "ls -la | head"),
+                asks(true, "ls > x"),
+                asks(false, "ls -la | head")
+            ],
+            [false, true, true]
+        );
     }
 
     #[tokio::test]
     async fn what_is_not_shown_can_be_read_on_by_page() {
         let printed: String = (0..20_000).map(|n| format!("{n}\n")).collect();
-        let result = ExecResult { status: Some(0), bytes_printed: printed.len() as u64, stdout: printed.clone(), ..ExecResult::default() };
+        let result = ExecResult {
+            status: Some(0),
+            bytes_printed: printed.len() as u64,
+            stdout: printed.clone(),
+            ..ExecResult::default()
+        };
         let context = fixture::context_with_artifacts();
-        let tool = erased(Bash::new(Arc::new(Scripted(policy(Network::Off), Ok(result))), Arc::new(Masker::new(["not-a-real-key"]))));
+        let tool = erased(Bash::new(
+            Arc::new(Scripted(policy(Network::Off), Ok(result))),
+            Arc::new(Masker::new(["not-a-real-key"])),
+        ));
 
-        let shown = fixture::call_with(&tool, r#"{"command":"x"}"#, context.clone()).await.unwrap();
+        let shown = fixture::call_with(&tool, r#"{"command":"x"}"#, context.clone())
+            .await
+            .unwrap();
 
         assert!(
-            shown.len() <= OBSERVATION_BYTES_MAX && shown.starts_with("0\n1\n") && shown.contains("\n19999\n[kept "),
+            shown.len() <= OBSERVATION_BYTES_MAX
+                && shown.starts_with("0\n1\n")
+                && shown.contains("\n19999\n[kept "),
             "{}",
             shown.len()
         );
-        let id = shown.split("result_id=\"").nth(1).unwrap().split('"').next().unwrap();
+        let id = shown
+            .split("result_id=\"")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap();
         let Artifacts { store, owner } = context.artifacts.unwrap();
-        let kept = store.retrieve(owner, ArtifactId::parse(id).unwrap()).await.unwrap();
+        let kept = store
+            .retrieve(owner, ArtifactId::parse(id).unwrap())
+            .await
+            .unwrap();
         assert_eq!(std::str::from_utf8(&kept).unwrap(), printed.trim_end());
     }
 
     #[tokio::test]
     async fn failures_have_their_class() {
-        let timed_out = Ok(ExecResult { timed_out: true, ..ExecResult::default() });
+        let timed_out = Ok(ExecResult {
+            timed_out: true,
+            ..ExecResult::default()
+        });
 
-        assert_eq!(run("x", timed_out).await.unwrap_err(), ToolError::new(ToolErrorType::Timeout, "Tool execution exceeded timeout limit"));
-        assert_eq!(run("x", Err(SandboxError::Cancelled)).await.unwrap_err().code, "INTERRUPTED");
-        assert_eq!(run("x", Err(SandboxError::Limit("too much".to_owned()))).await.unwrap_err().code, "RESOURCE_LIMIT");
-        let refused = run("rm -rf /", Err(SandboxError::Cancelled)).await.unwrap_err();
-        assert_eq!((refused.code.as_str(), refused.not_started), ("PERMISSION_DENIED", true));
+        assert_eq!(
+            run("x", timed_out).await.unwrap_err(),
+            ToolError::new(
+                ToolErrorType::Timeout,
+                "Tool execution exceeded timeout limit"
+            )
+        );
+        assert_eq!(
+            run("x", Err(SandboxError::Cancelled))
+                .await
+                .unwrap_err()
+                .code,
+            "INTERRUPTED"
+        );
+        assert_eq!(
+            run("x", Err(SandboxError::Limit("too much".to_owned())))
+                .await
+                .unwrap_err()
+                .code,
+            "RESOURCE_LIMIT"
+        );
+        let refused = run("rm -rf /", Err(SandboxError::Cancelled))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (refused.code.as_str(), refused.not_started),
+            ("PERMISSION_DENIED", true)
+        );
     }
 }

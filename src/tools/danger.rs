@@ -7,15 +7,18 @@ const DEPTH_MAX: usize = 4;
 
 /// Programs that run the command that follows them.
 const PREFIXES: &[&str] = &[
-    "sudo", "doas", "command", "builtin", "exec", "nohup", "setsid", "env", "time", "nice", "ionice", "xargs", "busybox", "toybox",
-    "timeout", "stdbuf", "then", "do", "else", "if", "while", "until", "!", "{", "(",
+    "sudo", "doas", "command", "builtin", "exec", "nohup", "setsid", "env", "time", "nice",
+    "ionice", "xargs", "busybox", "toybox", "timeout", "stdbuf", "then", "do", "else", "if",
+    "while", "until", "!", "{", "(",
 ];
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ksh", "ash"];
 
 /// Folders that the system cannot lose.
-const SYSTEM: &[&str] =
-    &["", "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "opt", "proc", "root", "run", "sbin", "srv", "sys", "usr", "var"];
+const SYSTEM: &[&str] = &[
+    "", "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "opt", "proc", "root", "run",
+    "sbin", "srv", "sys", "usr", "var",
+];
 
 /// Returns why a command is refused; `None` if no rule matches.
 pub(super) fn refusal(command: &str) -> Option<&'static str> {
@@ -29,14 +32,20 @@ fn judge(command: &str, depth: usize) -> Option<&'static str> {
     if is_fork_bomb(command) {
         return Some("it is a fork bomb");
     }
-    split(command).iter().find_map(|words| judge_simple(words, depth))
+    split(command)
+        .iter()
+        .find_map(|words| judge_simple(words, depth))
 }
 
 fn judge_simple(words: &[String], depth: usize) -> Option<&'static str> {
     if words.iter().any(|word| writes_device(word)) {
         return Some("it writes to a disk device");
     }
-    let mut words = words.iter().map(String::as_str).skip_while(|word| is_assignment(word)).peekable();
+    let mut words = words
+        .iter()
+        .map(String::as_str)
+        .skip_while(|word| is_assignment(word))
+        .peekable();
     let name = loop {
         let name = words.next()?;
         let base = name.rsplit('/').next().unwrap_or(name);
@@ -44,28 +53,42 @@ fn judge_simple(words: &[String], depth: usize) -> Option<&'static str> {
             break base;
         }
         // Flags, assignments and numbers of the prefix (`timeout 5`, `nice -n 5`).
-        while words
-            .peek()
-            .is_some_and(|word| word.starts_with('-') || is_assignment(word) || word.starts_with(|c: char| c.is_ascii_digit()))
-        {
+        while words.peek().is_some_and(|word| {
+            word.starts_with('-')
+                || is_assignment(word)
+                || word.starts_with(|c: char| c.is_ascii_digit())
+        }) {
             words.next();
         }
     };
     let args: Vec<&str> = words.collect();
-    let recursive = args.iter().any(|arg| is_flag(arg, &['r', 'R'], "--recursive"));
+    let recursive = args
+        .iter()
+        .any(|arg| is_flag(arg, &['r', 'R'], "--recursive"));
     let at_system = args.iter().any(|arg| is_system(arg));
     match name {
         "rm" if args.contains(&"--no-preserve-root") => Some("it removes the root folder"),
         "rm" if recursive && at_system => Some("it removes a system folder"),
-        "chmod" | "chown" | "chgrp" if recursive && at_system => Some("it changes the rights of a system folder"),
-        "find" if at_system && args.iter().any(|arg| matches!(*arg, "-delete" | "rm")) => Some("it removes a system folder"),
-        "dd" if args.iter().any(|arg| arg.contains('=')) => Some("dd is not available: use head -c, truncate or cp"),
-        "wipefs" | "mkswap" | "fdisk" | "sfdisk" | "parted" | "blkdiscard" => Some("it changes disks"),
+        "chmod" | "chown" | "chgrp" if recursive && at_system => {
+            Some("it changes the rights of a system folder")
+        }
+        "find" if at_system && args.iter().any(|arg| matches!(*arg, "-delete" | "rm")) => {
+            Some("it removes a system folder")
+        }
+        "dd" if args.iter().any(|arg| arg.contains('=')) => {
+            Some("dd is not available: use head -c, truncate or cp")
+        }
+        "wipefs" | "mkswap" | "fdisk" | "sfdisk" | "parted" | "blkdiscard" => {
+            Some("it changes disks")
+        }
         "shutdown" | "reboot" | "halt" | "poweroff" => Some("it stops the machine"),
         _ if name == "mkfs" || name.starts_with("mkfs.") => Some("it formats a disk"),
         "eval" => judge(&args.join(" "), depth + 1),
         _ if SHELLS.contains(&name) => {
-            let script = args.iter().position(|arg| is_flag(arg, &['c'], "")).and_then(|at| args.get(at + 1));
+            let script = args
+                .iter()
+                .position(|arg| is_flag(arg, &['c'], ""))
+                .and_then(|at| args.get(at + 1));
             script.and_then(|script| judge(script, depth + 1))
         }
         _ => None,
@@ -73,7 +96,9 @@ fn judge_simple(words: &[String], depth: usize) -> Option<&'static str> {
 }
 
 fn is_assignment(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+    word.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    })
 }
 
 fn is_flag(arg: &str, short: &[char], long: &str) -> bool {
@@ -81,14 +106,16 @@ fn is_flag(arg: &str, short: &[char], long: &str) -> bool {
         // GNU accepts any unambiguous prefix of a long flag: `--recurs`.
         return arg.len() > 4 && long.starts_with(arg);
     }
-    arg.strip_prefix('-').is_some_and(|letters| letters.contains(short))
+    arg.strip_prefix('-')
+        .is_some_and(|letters| letters.contains(short))
 }
 
 /// `/`, `//`, `/*`, `/./`, `/usr/..`, `/etc/*`, the home folder.
 fn is_system(arg: &str) -> bool {
-    let home = ["~", "$HOME", "${HOME}"]
-        .iter()
-        .any(|home| arg.strip_prefix(home).is_some_and(|rest| rest.trim_matches(['/', '*', '.']).is_empty()));
+    let home = ["~", "$HOME", "${HOME}"].iter().any(|home| {
+        arg.strip_prefix(home)
+            .is_some_and(|rest| rest.trim_matches(['/', '*', '.']).is_empty())
+    });
     if home {
         return true;
     }
@@ -111,10 +138,16 @@ fn is_system(arg: &str) -> bool {
 }
 
 fn writes_device(word: &str) -> bool {
-    let Some(target) = word.strip_prefix('>') else { return false };
+    let Some(target) = word.strip_prefix('>') else {
+        return false;
+    };
     let target = target.trim_start_matches(['>', '|', '&', ' ']);
-    let disks = ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "disk", "mapper", "dm-", "loop", "mem", "kmem"];
-    target.strip_prefix("/dev/").is_some_and(|device| disks.iter().any(|disk| device.starts_with(disk)))
+    let disks = [
+        "sd", "hd", "vd", "xvd", "nvme", "mmcblk", "disk", "mapper", "dm-", "loop", "mem", "kmem",
+    ];
+    target
+        .strip_prefix("/dev/")
+        .is_some_and(|device| disks.iter().any(|disk| device.starts_with(disk)))
 }
 
 /// A function that pipes or sends itself to the background, a script that starts itself twice, `fork while`.
@@ -122,19 +155,37 @@ fn is_fork_bomb(command: &str) -> bool {
     let tight: String = command.chars().filter(|c| !c.is_whitespace()).collect();
     let calls_itself = |name: &str, body: &str| {
         !name.is_empty()
-            && [format!("{name}|{name}"), format!("{name}&{name}"), format!("{name}|&{name}")].iter().any(|twice| body.contains(twice))
+            && [
+                format!("{name}|{name}"),
+                format!("{name}&{name}"),
+                format!("{name}|&{name}"),
+            ]
+            .iter()
+            .any(|twice| body.contains(twice))
     };
     for (at, _) in tight.match_indices("(){") {
         let before = tight.get(..at).unwrap_or_default();
         let after = tight.get(at + 3..).unwrap_or_default();
-        let name = before.rsplit([';', '|', '&', '(', ')', '{', '}', '\'', '"']).next().unwrap_or_default();
+        let name = before
+            .rsplit([';', '|', '&', '(', ')', '{', '}', '\'', '"'])
+            .next()
+            .unwrap_or_default();
         let body = after.split('}').next().unwrap_or_default();
         if calls_itself(name, body) || calls_itself(name.trim_start_matches("function"), body) {
             return true;
         }
     }
-    ["$0|$0", "$0&$0", "${0}|${0}"].iter().any(|twice| tight.contains(twice))
-        || ["forkwhile", "while(1){fork", "whileTrue:os.fork()", "while1:os.fork()"].iter().any(|code| tight.contains(code))
+    ["$0|$0", "$0&$0", "${0}|${0}"]
+        .iter()
+        .any(|twice| tight.contains(twice))
+        || [
+            "forkwhile",
+            "while(1){fork",
+            "whileTrue:os.fork()",
+            "while1:os.fork()",
+        ]
+        .iter()
+        .any(|code| tight.contains(code))
 }
 
 /// Splits a script into simple commands of words without their quotes. A redirection is one word
@@ -166,12 +217,22 @@ fn split(script: &str) -> Vec<Vec<String>> {
                 chars.next();
                 lexer.end_command();
             }
-            '$' if chars.peek() == Some(&'{') => lexer.word.extend(std::iter::once('$').chain(take_through(&mut chars, '}'))),
-            '#' if lexer.word.is_empty() && !lexer.quoted => drop(chars.by_ref().find(|c| *c == '\n').map(|_| lexer.end_command())),
+            '$' if chars.peek() == Some(&'{') => lexer
+                .word
+                .extend(std::iter::once('$').chain(take_through(&mut chars, '}'))),
+            '#' if lexer.word.is_empty() && !lexer.quoted => drop(
+                chars
+                    .by_ref()
+                    .find(|c| *c == '\n')
+                    .map(|_| lexer.end_command()),
+            ),
             '>' => {
                 lexer.end_word();
                 lexer.word.push('>');
-                while chars.next_if(|c| matches!(c, '>' | '|' | '&' | ' ' | '\t')).is_some() {}
+                while chars
+                    .next_if(|c| matches!(c, '>' | '|' | '&' | ' ' | '\t'))
+                    .is_some()
+                {}
             }
             ';' | '|' | '&' | '\n' | '(' | ')' | '`' => lexer.end_command(),
             c if c.is_whitespace() => lexer.end_word(),
@@ -275,7 +336,13 @@ mod tests {
             "chown -R nobody /",
             "reboot",
         ];
-        assert_eq!(commands.iter().filter(|c| refusal(c).is_none()).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(
+            commands
+                .iter()
+                .filter(|c| refusal(c).is_none())
+                .collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
     }
 
     #[test]
@@ -313,19 +380,26 @@ mod tests {
             "echo \"${HOME}\"",
             "add_dd_to_list --of=1",
         ];
-        let refused: Vec<(&str, &str)> = commands.iter().filter_map(|c| refusal(c).map(|why| (*c, why))).collect();
+        let refused: Vec<(&str, &str)> = commands
+            .iter()
+            .filter_map(|c| refusal(c).map(|why| (*c, why)))
+            .collect();
         assert_eq!(refused, []);
     }
 
     #[test]
     fn no_text_makes_it_panic_or_hang() {
         let mut state = 7_u64;
-        let pieces =
-            ["'", "\"", "\\", "$(", "${", "}", ")", ";", "|", "&", "rm", " -rf ", "/", "#", "\n", ">", "bash -c ", "(){", "é", "eval "];
+        let pieces = [
+            "'", "\"", "\\", "$(", "${", "}", ")", ";", "|", "&", "rm", " -rf ", "/", "#", "\n",
+            ">", "bash -c ", "(){", "é", "eval ",
+        ];
         for _ in 0..5000 {
             let mut text = String::new();
             for _ in 0..12 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 text.push_str(pieces[(state >> 33) as usize % pieces.len()]);
             }
             let _ = refusal(&text);

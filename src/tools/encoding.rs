@@ -23,7 +23,9 @@ pub(super) enum Encoding {
 impl Encoding {
     /// Returns the encoding that a byte order mark declares.
     pub(super) fn marked(start: &[u8]) -> Option<Self> {
-        [Self::Utf8Marked, Self::Utf16Le, Self::Utf16Be].into_iter().find(|encoding| start.starts_with(encoding.mark()))
+        [Self::Utf8Marked, Self::Utf16Le, Self::Utf16Be]
+            .into_iter()
+            .find(|encoding| start.starts_with(encoding.mark()))
     }
 
     /// The byte order mark of this encoding; empty without one.
@@ -51,7 +53,9 @@ impl Encoding {
             Self::Utf8Marked => Some("[UTF-8 with a byte order mark]"),
             Self::Utf16Le => Some("[UTF-16, little-endian]"),
             Self::Utf16Be => Some("[UTF-16, big-endian]"),
-            Self::Windows1252 => Some("[not UTF-8: read as Windows-1252 (Latin-1), which is a guess]"),
+            Self::Windows1252 => {
+                Some("[not UTF-8: read as Windows-1252 (Latin-1), which is a guess]")
+            }
         }
     }
 
@@ -71,7 +75,10 @@ impl Encoding {
             Self::Utf8 | Self::Utf8Marked => String::from_utf8_lossy(bytes).into_owned(),
             Self::Utf16Le => UTF_16LE.decode_without_bom_handling(bytes).0.into_owned(),
             Self::Utf16Be => UTF_16BE.decode_without_bom_handling(bytes).0.into_owned(),
-            Self::Windows1252 => WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned(),
+            Self::Windows1252 => WINDOWS_1252
+                .decode_without_bom_handling(bytes)
+                .0
+                .into_owned(),
         }
     }
 
@@ -112,7 +119,11 @@ impl Judge {
 
     /// The likeliest encoding, and whether the text holds bytes that are invalid in it.
     pub(super) fn verdict(&self) -> (Encoding, bool) {
-        if self.stray > self.characters { (Encoding::Windows1252, false) } else { (Encoding::Utf8, self.stray > 0) }
+        if self.stray > self.characters {
+            (Encoding::Windows1252, false)
+        } else {
+            (Encoding::Utf8, self.stray > 0)
+        }
     }
 }
 
@@ -120,7 +131,9 @@ impl Judge {
 pub(super) fn detect(bytes: &[u8]) -> Encoding {
     Encoding::marked(bytes).unwrap_or_else(|| {
         let mut judge = Judge::default();
-        bytes.split(|b| *b == b'\n').for_each(|line| judge.see(line, false));
+        bytes
+            .split(|b| *b == b'\n')
+            .for_each(|line| judge.see(line, false));
         judge.verdict().0
     })
 }
@@ -150,14 +163,22 @@ pub(super) fn binary(start: &[u8]) -> Option<&'static str> {
         (b"\0asm", "a WebAssembly module"),
     ];
     let start = start.get(..START_BYTES).unwrap_or(start);
-    let of = |kinds: &[(&[u8], &'static str)]| kinds.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, kind)| *kind);
+    let of = |kinds: &[(&[u8], &'static str)]| {
+        kinds
+            .iter()
+            .find(|(magic, _)| start.starts_with(magic))
+            .map(|(_, kind)| *kind)
+    };
     if let Some(kind) = of(KINDS) {
         return Some(kind);
     }
     if Encoding::marked(start).is_some() {
         return None;
     }
-    let odd = start.iter().filter(|b| matches!(b, 1..=7 | 14..=26 | 28..=31 | 127)).count();
+    let odd = start
+        .iter()
+        .filter(|b| matches!(b, 1..=7 | 14..=26 | 28..=31 | 127))
+        .count();
     let has_nul = start.contains(&0);
     (has_nul || odd * 10 > start.len()).then(|| of(KINDS_WITH_NUL).unwrap_or("data"))
 }
@@ -175,7 +196,14 @@ mod tests {
             (b"\xff\xfea\0", Encoding::Utf16Le),
             (b"\xfe\xff\0a", Encoding::Utf16Be),
             (b"caf\xe9 d\xe9j\xe0", Encoding::Windows1252),
-            ("caf\u{e9} \u{fc}ber \u{4e16}\n".bytes().chain([0xff]).collect::<Vec<_>>().leak(), Encoding::Utf8),
+            (
+                "caf\u{e9} \u{fc}ber \u{4e16}\n"
+                    .bytes()
+                    .chain([0xff])
+                    .collect::<Vec<_>>()
+                    .leak(),
+                Encoding::Utf8,
+            ),
             (b"", Encoding::Utf8),
         ] {
             assert_eq!(detect(bytes), encoding, "{bytes:?}");
@@ -185,7 +213,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let text = "caf\u{e9}\n\u{20ac} end";
-        for encoding in [Encoding::Utf8, Encoding::Utf8Marked, Encoding::Utf16Le, Encoding::Utf16Be, Encoding::Windows1252] {
+        for encoding in [
+            Encoding::Utf8,
+            Encoding::Utf8Marked,
+            Encoding::Utf16Le,
+            Encoding::Utf16Be,
+            Encoding::Windows1252,
+        ] {
             assert_eq!(encoding.decode(&encoding.encode(text).unwrap()), text);
         }
         assert_eq!(Encoding::Windows1252.encode("\u{4e16}"), None);

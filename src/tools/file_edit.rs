@@ -112,7 +112,13 @@ Read the file first. The answer is a diff.";
 
     fn resolve(&self, args: &FileEditArgs) -> Option<RawJson> {
         let path = self.root.spelled_to_write(&args.path);
-        (path != args.path).then(|| RawJson::of(&FileEditArgs { path, ..args.clone() }).ok())?
+        (path != args.path).then(|| {
+            RawJson::of(&FileEditArgs {
+                path,
+                ..args.clone()
+            })
+            .ok()
+        })?
     }
 
     /// "Always" approves every edit of this file.
@@ -124,7 +130,10 @@ Read the file first. The answer is a diff.";
         self.check(&args)?;
         let root = self.root.clone();
         let masker = self.masker.clone();
-        blocking(context, move |cancel| Ok(masker.mask_exact(&edit(&root, &args, cancel)?))).await
+        blocking(context, move |cancel| {
+            Ok(masker.mask_exact(&edit(&root, &args, cancel)?))
+        })
+        .await
     }
 }
 
@@ -160,14 +169,19 @@ fn edit(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Result<
 fn refused(error: PathError) -> ToolError {
     match error {
         PathError::Io { .. } => ToolError::from(error),
-        PathError::NotFound(path) => {
-            ToolError::not_found(format!("{path:?} does not exist; to create it leave old_text empty")).not_started()
-        }
+        PathError::NotFound(path) => ToolError::not_found(format!(
+            "{path:?} does not exist; to create it leave old_text empty"
+        ))
+        .not_started(),
         error => ToolError::from(error).not_started(),
     }
 }
 
-fn attempt(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Result<String, Refused> {
+fn attempt(
+    root: &Root,
+    args: &FileEditArgs,
+    cancel: &CancellationToken,
+) -> Result<String, Refused> {
     if cancel.is_cancelled() {
         return Err(super::cancelled().not_started().into());
     }
@@ -178,12 +192,20 @@ fn attempt(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Resu
             return Err(PathError::NotFound(args.path.clone()).into());
         }
         slot.replace(args.new_text.as_bytes())?;
-        return Ok(format!("created {} ({} lines)", shown(&slot.relative()), args.new_text.lines().count()));
+        return Ok(format!(
+            "created {} ({} lines)",
+            shown(&slot.relative()),
+            args.new_text.lines().count()
+        ));
     }
     let old = read(&mut slot, &args.path)?;
     let file = Written::from_bytes(&old);
     if create && old.len() > file.encoding.mark().len() {
-        return Err(ToolError::invalid(format!("{:?} exists already: give the text to replace in old_text", args.path)).into());
+        return Err(ToolError::invalid(format!(
+            "{:?} exists already: give the text to replace in old_text",
+            args.path
+        ))
+        .into());
     }
     let new_text = file.bytes_of(&args.new_text, &args.path)?;
     let (new, count) = if create {
@@ -197,11 +219,16 @@ fn attempt(root: &Root, args: &FileEditArgs, cancel: &CancellationToken) -> Resu
 }
 
 fn read(slot: &mut Slot<'_>, path: &str) -> Result<Vec<u8>, Refused> {
-    let bytes = slot
-        .read(FILE_BYTES_MAX)?
-        .ok_or_else(|| ToolError::invalid(format!("{path:?} is larger than {FILE_BYTES_MAX} bytes and cannot be edited")))?;
+    let bytes = slot.read(FILE_BYTES_MAX)?.ok_or_else(|| {
+        ToolError::invalid(format!(
+            "{path:?} is larger than {FILE_BYTES_MAX} bytes and cannot be edited"
+        ))
+    })?;
     if let Some(kind) = encoding::binary(&bytes) {
-        return Err(ToolError::invalid(format!("{path:?} is a binary file ({kind}) and cannot be edited")).into());
+        return Err(ToolError::invalid(format!(
+            "{path:?} is a binary file ({kind}) and cannot be edited"
+        ))
+        .into());
     }
     Ok(bytes)
 }
@@ -217,20 +244,38 @@ struct Written<'f> {
 impl<'f> Written<'f> {
     fn from_bytes(bytes: &'f [u8]) -> Self {
         let encoding = encoding::detect(bytes);
-        let text = Self { bytes, encoding, crlf: false };
-        let count = |end: &str| text.starts_of(&encoding.encode(end).unwrap_or_default()).count();
+        let text = Self {
+            bytes,
+            encoding,
+            crlf: false,
+        };
+        let count = |end: &str| {
+            text.starts_of(&encoding.encode(end).unwrap_or_default())
+                .count()
+        };
         let ends = count("\n");
-        Self { crlf: ends > 0 && ends == count("\r\n"), ..text }
+        Self {
+            crlf: ends > 0 && ends == count("\r\n"),
+            ..text
+        }
     }
 
     /// The decoded text, without the mark.
     fn text(&self) -> String {
-        self.encoding.decode(self.bytes.get(self.encoding.mark().len()..).unwrap_or_default())
+        self.encoding.decode(
+            self.bytes
+                .get(self.encoding.mark().len()..)
+                .unwrap_or_default(),
+        )
     }
 
     /// Converts the line ends of a text to the file's.
     fn lines_of(&self, text: &str) -> String {
-        if self.crlf && !text.contains('\r') { text.replace('\n', "\r\n") } else { text.to_owned() }
+        if self.crlf && !text.contains('\r') {
+            text.replace('\n', "\r\n")
+        } else {
+            text.to_owned()
+        }
     }
 
     fn bytes_of(&self, text: &str, path: &str) -> Result<Vec<u8>, ToolError> {
@@ -246,7 +291,8 @@ impl<'f> Written<'f> {
         let mut at = self.encoding.mark().len();
         std::iter::from_fn(move || {
             loop {
-                let start = at + finder.find(self.bytes.get(at..).filter(|_| !wanted.is_empty())?)?;
+                let start =
+                    at + finder.find(self.bytes.get(at..).filter(|_| !wanted.is_empty())?)?;
                 let is_whole = start.is_multiple_of(unit);
                 at = start + if is_whole { wanted.len() } else { 1 };
                 if is_whole {
@@ -260,7 +306,10 @@ impl<'f> Written<'f> {
     /// the arguments allow.
     fn find(&self, args: &FileEditArgs) -> Result<(Vec<u8>, usize), ToolError> {
         let path = &args.path;
-        let old = self.encoding.encode(&self.lines_of(&args.old_text)).unwrap_or_default();
+        let old = self
+            .encoding
+            .encode(&self.lines_of(&args.old_text))
+            .unwrap_or_default();
         let starts: Vec<usize> = self.starts_of(&old).take(6).collect();
         let count = self.starts_of(&old).count();
         // `aa` occurs in `aaa` twice, although only one of them can be replaced.
@@ -269,9 +318,17 @@ impl<'f> Written<'f> {
             _ => false,
         };
         match count + usize::from(twice) {
-            0 => Err(ToolError::not_found(format!("old_text was not found in {path:?}. {}", self.hint(&args.old_text))).not_started()),
+            0 => Err(ToolError::not_found(format!(
+                "old_text was not found in {path:?}. {}",
+                self.hint(&args.old_text)
+            ))
+            .not_started()),
             n if n > 1 && !args.replace_all => {
-                let lines: Vec<String> = starts.iter().take(5).map(|at| self.line_of(*at).to_string()).collect();
+                let lines: Vec<String> = starts
+                    .iter()
+                    .take(5)
+                    .map(|at| self.line_of(*at).to_string())
+                    .collect();
                 let more = if n > 5 { ", …" } else { "" };
                 Err(ToolError::invalid(format!(
                     "old_text occurs {n} times in {path:?} (lines {}{more}): give more lines around it, or set replace_all",
@@ -285,9 +342,12 @@ impl<'f> Written<'f> {
     /// Returns the file with every `old` replaced. A result that would be too large is refused
     /// before it is allocated.
     fn spliced(&self, old: &[u8], new: &[u8], count: usize) -> Result<Vec<u8>, ToolError> {
-        let bytes = (self.bytes.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()));
+        let bytes =
+            (self.bytes.len() - count * old.len()).saturating_add(count.saturating_mul(new.len()));
         if bytes as u64 > FILE_BYTES_MAX {
-            return Err(ToolError::invalid(format!("the file would grow to {bytes} bytes; at most {FILE_BYTES_MAX} are edited")));
+            return Err(ToolError::invalid(format!(
+                "the file would grow to {bytes} bytes; at most {FILE_BYTES_MAX} are edited"
+            )));
         }
         let mut out = Vec::with_capacity(bytes);
         let mut at = 0;
@@ -303,7 +363,10 @@ impl<'f> Written<'f> {
     /// Whether `wanted`, found at `start`, matches again at a position inside that match.
     fn overlaps(&self, start: usize, wanted: &[u8]) -> bool {
         let unit = self.encoding.unit();
-        let twice = self.bytes.get(start + unit..(start + 2 * wanted.len()).min(self.bytes.len())).unwrap_or_default();
+        let twice = self
+            .bytes
+            .get(start + unit..(start + 2 * wanted.len()).min(self.bytes.len()))
+            .unwrap_or_default();
         let finder = Finder::new(wanted);
         let mut at = 0;
         while let Some(found) = twice.get(at..).and_then(|rest| finder.find(rest)) {
@@ -328,21 +391,38 @@ impl Written<'_> {
             return "Read the file again.".to_owned();
         }
         let text = self.text();
-        if !self.crlf && old.contains('\n') && !old.contains('\r') && text.contains(&old.replace('\n', "\r\n")) {
+        if !self.crlf
+            && old.contains('\n')
+            && !old.contains('\r')
+            && text.contains(&old.replace('\n', "\r\n"))
+        {
             return "Some lines of the file end with \\r\\n, as these do: write \\r\\n in old_text and new_text.".to_owned();
         }
         let wanted: Vec<String> = old.trim().lines().map(one_spaced).collect();
-        let Some(first) = wanted.first().filter(|first| !first.is_empty()) else { return "It holds only white space.".to_owned() };
+        let Some(first) = wanted.first().filter(|first| !first.is_empty()) else {
+            return "It holds only white space.".to_owned();
+        };
         if let Some((from, to)) = spaced_otherwise(&text, &wanted) {
             return if from == to {
                 let line = text.lines().nth(from - 1).unwrap_or_default();
-                format!("Line {from} differs from it only in white space: {:?}. Copy it exactly.", super::text::prefix(line, 200))
+                format!(
+                    "Line {from} differs from it only in white space: {:?}. Copy it exactly.",
+                    super::text::prefix(line, 200)
+                )
             } else {
-                format!("Lines {from}-{to} differ from it only in white space: read them again and copy them exactly.")
+                format!(
+                    "Lines {from}-{to} differ from it only in white space: read them again and copy them exactly."
+                )
             };
         }
         let exact = text.lines().position(|line| one_spaced(line) == *first);
-        let near = exact.or_else(|| text.lines().position(|line| one_spaced(line).to_lowercase().contains(&first.to_lowercase())));
+        let near = exact.or_else(|| {
+            text.lines().position(|line| {
+                one_spaced(line)
+                    .to_lowercase()
+                    .contains(&first.to_lowercase())
+            })
+        });
         match near.or_else(|| nearest(&text, first)) {
             Some(at) => {
                 let line = text.lines().nth(at).unwrap_or_default();
@@ -366,8 +446,14 @@ fn one_spaced(line: &str) -> String {
 fn spaced_otherwise(text: &str, wanted: &[String]) -> Option<(usize, usize)> {
     const PLACES_COMPARED: usize = 1000;
     let lines: Vec<String> = text.lines().map(one_spaced).collect();
-    let mut places = lines.windows(wanted.len()).enumerate().filter(|(_, place)| place.first() == wanted.first()).take(PLACES_COMPARED);
-    places.find(|(_, place)| *place == wanted).map(|(at, _)| (at + 1, at + wanted.len()))
+    let mut places = lines
+        .windows(wanted.len())
+        .enumerate()
+        .filter(|(_, place)| place.first() == wanted.first())
+        .take(PLACES_COMPARED);
+    places
+        .find(|(_, place)| *place == wanted)
+        .map(|(at, _)| (at + 1, at + wanted.len()))
 }
 
 /// Returns the line most like `wanted` if more than half of it is alike.
@@ -375,11 +461,18 @@ fn nearest(text: &str, wanted: &str) -> Option<usize> {
     const LINE_BYTES: usize = 400;
     let start = Instant::now();
     let mut best = (0.6_f32, None);
-    for (at, line) in text.lines().enumerate().filter(|(_, line)| line.len() <= LINE_BYTES && wanted.len() <= LINE_BYTES) {
+    for (at, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.len() <= LINE_BYTES && wanted.len() <= LINE_BYTES)
+    {
         if start.elapsed() > LIKENESS_TIME {
             break;
         }
-        let ratio = TextDiff::configure().timeout(LIKENESS_TIME / 10).diff_chars(line.trim(), wanted).ratio();
+        let ratio = TextDiff::configure()
+            .timeout(LIKENESS_TIME / 10)
+            .diff_chars(line.trim(), wanted)
+            .ratio();
         if ratio > best.0 {
             best = (ratio, Some(at));
         }
@@ -388,7 +481,11 @@ fn nearest(text: &str, wanted: &str) -> Option<usize> {
 }
 
 fn report(path: &str, old: &Written<'_>, new: &[u8], count: usize) -> String {
-    let mut times = if count == 1 { "1 place".to_owned() } else { format!("{count} places") };
+    let mut times = if count == 1 {
+        "1 place".to_owned()
+    } else {
+        format!("{count} places")
+    };
     times.push_str(if old.crlf { " (line ends \\r\\n)" } else { "" });
     if old.bytes.len().max(new.len()) > DIFFED_BYTES_MAX {
         return format!("changed {times} in {path}");
@@ -396,9 +493,18 @@ fn report(path: &str, old: &Written<'_>, new: &[u8], count: usize) -> String {
     let new = Written { bytes: new, ..*old };
     let old = old.text();
     let new = new.text();
-    let diff = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(old.as_str(), new.as_str());
-    let text = diff.unified_diff().context_radius(2).header(path, path).to_string();
-    format!("changed {times} in {path}\n{}", middle_cut(&text, DIFF_BYTES_MAX))
+    let diff = TextDiff::configure()
+        .timeout(Duration::from_millis(500))
+        .diff_lines(old.as_str(), new.as_str());
+    let text = diff
+        .unified_diff()
+        .context_radius(2)
+        .header(path, path)
+        .to_string();
+    format!(
+        "changed {times} in {path}\n{}",
+        middle_cut(&text, DIFF_BYTES_MAX)
+    )
 }
 
 // The size of tool arguments bounds a new file too.
@@ -415,10 +521,16 @@ mod tests {
         fixture.write_bytes("f", b"one\r\ntwo\nthr\xff\tee");
         let tool = fixture.tool("file_edit");
 
-        let answer = fixture.call(&tool, r#"{"path":"f","old_text":"two","new_text":"2"}"#).await.unwrap();
+        let answer = fixture
+            .call(&tool, r#"{"path":"f","old_text":"two","new_text":"2"}"#)
+            .await
+            .unwrap();
 
         assert_eq!(fixture.read("f"), b"one\r\n2\nthr\xff\tee");
-        assert!(answer.starts_with("changed 1 place in f\n--- f\n+++ f\n"), "{answer}");
+        assert!(
+            answer.starts_with("changed 1 place in f\n--- f\n+++ f\n"),
+            "{answer}"
+        );
         assert!(answer.contains("-two\n+2\n"), "{answer}");
     }
 
@@ -428,14 +540,38 @@ mod tests {
         fixture.write("f", "let a = 1;\nlet b = 1;\n");
         let tool = fixture.tool("file_edit");
 
-        let twice = fixture.call(&tool, r#"{"path":"f","old_text":" = 1","new_text":" = 2"}"#).await.unwrap_err();
-        let none = fixture.call(&tool, r#"{"path":"f","old_text":"let  a = 1;","new_text":"x"}"#).await.unwrap_err();
+        let twice = fixture
+            .call(&tool, r#"{"path":"f","old_text":" = 1","new_text":" = 2"}"#)
+            .await
+            .unwrap_err();
+        let none = fixture
+            .call(
+                &tool,
+                r#"{"path":"f","old_text":"let  a = 1;","new_text":"x"}"#,
+            )
+            .await
+            .unwrap_err();
         assert_eq!(fixture.read("f"), b"let a = 1;\nlet b = 1;\n");
-        let all = fixture.call(&tool, r#"{"path":"f","old_text":" = 1","new_text":" = 2","replace_all":true}"#).await.unwrap();
+        let all = fixture
+            .call(
+                &tool,
+                r#"{"path":"f","old_text":" = 1","new_text":" = 2","replace_all":true}"#,
+            )
+            .await
+            .unwrap();
 
-        assert_eq!(twice.message, "old_text occurs 2 times in \"f\" (lines 1, 2): give more lines around it, or set replace_all");
+        assert_eq!(
+            twice.message,
+            "old_text occurs 2 times in \"f\" (lines 1, 2): give more lines around it, or set replace_all"
+        );
         assert_eq!(none.kind, ToolErrorType::NotFound);
-        assert!(none.message.ends_with("Line 1 differs from it only in white space: \"let a = 1;\". Copy it exactly."), "{}", none.message);
+        assert!(
+            none.message.ends_with(
+                "Line 1 differs from it only in white space: \"let a = 1;\". Copy it exactly."
+            ),
+            "{}",
+            none.message
+        );
         assert!(all.starts_with("changed 2 places in f\n"));
         assert_eq!(fixture.read("f"), b"let a = 2;\nlet b = 2;\n");
     }
@@ -449,9 +585,15 @@ mod tests {
         let first = fixture.call(&tool, create).await;
         let second = fixture.call(&tool, create).await.unwrap_err();
 
-        assert_eq!(first, Ok("created new dir/..odd/f.txt (2 lines)".to_owned()));
+        assert_eq!(
+            first,
+            Ok("created new dir/..odd/f.txt (2 lines)".to_owned())
+        );
         assert_eq!(fixture.read("new dir/..odd/f.txt"), b"a\nb\n");
-        assert_eq!(second.message, "\"new dir/..odd/f.txt\" exists already: give the text to replace in old_text");
+        assert_eq!(
+            second.message,
+            "\"new dir/..odd/f.txt\" exists already: give the text to replace in old_text"
+        );
     }
 
     #[tokio::test]
@@ -460,10 +602,27 @@ mod tests {
         fixture.write("mixed", "a\r\nb\r\nc\n");
         let tool = fixture.tool("file_edit");
 
-        let ends = fixture.call(&tool, r#"{"path":"mixed","old_text":"a\nb","new_text":"x"}"#).await.unwrap_err();
-        let mark = fixture.call(&tool, r#"{"path":"mixed","old_text":"a","new_text":"[masked:1]"}"#).await.unwrap_err();
+        let ends = fixture
+            .call(
+                &tool,
+                r#"{"path":"mixed","old_text":"a\nb","new_text":"x"}"#,
+            )
+            .await
+            .unwrap_err();
+        let mark = fixture
+            .call(
+                &tool,
+                r#"{"path":"mixed","old_text":"a","new_text":"[masked:1]"}"#,
+            )
+            .await
+            .unwrap_err();
 
-        assert!(ends.message.contains("Some lines of the file end with \\r\\n"), "{}", ends.message);
+        assert!(
+            ends.message
+                .contains("Some lines of the file end with \\r\\n"),
+            "{}",
+            ends.message
+        );
         assert_eq!(mark.kind, ToolErrorType::InvalidParameters);
         assert_eq!(fixture.read("mixed"), b"a\r\nb\r\nc\n");
     }
@@ -471,7 +630,16 @@ mod tests {
     #[tokio::test]
     async fn a_file_stays_in_its_encoding_with_its_line_ends() {
         let fixture = Fixture::new();
-        let utf16 = |text: &str| [&b"\xff\xfe"[..], &text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>()].concat();
+        let utf16 = |text: &str| {
+            [
+                &b"\xff\xfe"[..],
+                &text
+                    .encode_utf16()
+                    .flat_map(u16::to_le_bytes)
+                    .collect::<Vec<_>>(),
+            ]
+            .concat()
+        };
         fixture.write_bytes("crlf", b"one\r\ntwo\r\nthree");
         fixture.write_bytes("marked", b"\xef\xbb\xbfone\n");
         fixture.write_bytes("wide", &utf16("one\r\n\u{e9}\u{4e16}\r\nthree"));
@@ -479,20 +647,48 @@ mod tests {
         fixture.write_bytes("only mark", &utf16(""));
         let tool = fixture.tool("file_edit");
         let edits = [
-            (r#"{"path":"crlf","old_text":"one\ntwo","new_text":"1\n2\n"}"#, b"1\r\n2\r\n\r\nthree".to_vec()),
-            (r#"{"path":"marked","old_text":"one\n","new_text":"1"}"#, b"\xef\xbb\xbf1".to_vec()),
-            (r#"{"path":"wide","old_text":"\u00e9\u4e16","new_text":"two\n\u4e8c"}"#, utf16("one\r\ntwo\r\n\u{4e8c}\r\nthree")),
-            (r#"{"path":"latin","old_text":"caf\u00e9 one","new_text":"\u00e0 1"}"#, b"\xe0 1\nd\xe9j\xe0\n".to_vec()),
-            (r#"{"path":"only mark","old_text":"","new_text":"now"}"#, utf16("now")),
+            (
+                r#"{"path":"crlf","old_text":"one\ntwo","new_text":"1\n2\n"}"#,
+                b"1\r\n2\r\n\r\nthree".to_vec(),
+            ),
+            (
+                r#"{"path":"marked","old_text":"one\n","new_text":"1"}"#,
+                b"\xef\xbb\xbf1".to_vec(),
+            ),
+            (
+                r#"{"path":"wide","old_text":"\u00e9\u4e16","new_text":"two\n\u4e8c"}"#,
+                utf16("one\r\ntwo\r\n\u{4e8c}\r\nthree"),
+            ),
+            (
+                r#"{"path":"latin","old_text":"caf\u00e9 one","new_text":"\u00e0 1"}"#,
+                b"\xe0 1\nd\xe9j\xe0\n".to_vec(),
+            ),
+            (
+                r#"{"path":"only mark","old_text":"","new_text":"now"}"#,
+                utf16("now"),
+            ),
         ];
 
         for (arguments, bytes) in edits {
             let answer = fixture.call(&tool, arguments).await;
-            let path = serde_json::from_str::<serde_json::Value>(arguments).unwrap()["path"].as_str().unwrap().to_owned();
+            let path = serde_json::from_str::<serde_json::Value>(arguments).unwrap()["path"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             assert_eq!(fixture.read(&path), bytes, "{arguments}: {answer:?}");
         }
-        let lacks = fixture.call(&tool, r#"{"path":"latin","old_text":"1","new_text":"\u4e16"}"#).await.unwrap_err();
-        assert!(lacks.message.contains("lacks a character"), "{}", lacks.message);
+        let lacks = fixture
+            .call(
+                &tool,
+                r#"{"path":"latin","old_text":"1","new_text":"\u4e16"}"#,
+            )
+            .await
+            .unwrap_err();
+        assert!(
+            lacks.message.contains("lacks a character"),
+            "{}",
+            lacks.message
+        );
     }
 
     #[tokio::test]
@@ -501,7 +697,8 @@ mod tests {
         fixture.write("f", "fn a() {\n\tlet  x = 1;\n}\n\naaa\n");
         let tool = fixture.tool("file_edit");
         let message = async |old: &str| {
-            let arguments = serde_json::json!({ "path": "f", "old_text": old, "new_text": "y" }).to_string();
+            let arguments =
+                serde_json::json!({ "path": "f", "old_text": old, "new_text": "y" }).to_string();
             fixture.call(&tool, &arguments).await.unwrap_err().message
         };
 
@@ -510,9 +707,21 @@ mod tests {
             spaces,
             "old_text was not found in \"f\". Lines 1-3 differ from it only in white space: read them again and copy them exactly."
         );
-        assert!(message("fn b() {").await.contains("Nearest is line 1: \"fn a() {\""));
-        assert!(message("quite another text").await.ends_with("No line is like it; read the file again."));
-        assert!(message("aa").await.starts_with("old_text occurs 2 times in \"f\" (lines 5):"));
+        assert!(
+            message("fn b() {")
+                .await
+                .contains("Nearest is line 1: \"fn a() {\"")
+        );
+        assert!(
+            message("quite another text")
+                .await
+                .ends_with("No line is like it; read the file again.")
+        );
+        assert!(
+            message("aa")
+                .await
+                .starts_with("old_text occurs 2 times in \"f\" (lines 5):")
+        );
     }
 
     #[tokio::test]
@@ -524,7 +733,10 @@ mod tests {
 
         let error = fixture.call(&tool, &arguments).await.unwrap_err();
 
-        assert_eq!(error.message, "the file would grow to 1000000000 bytes; at most 16777216 are edited");
+        assert_eq!(
+            error.message,
+            "the file would grow to 1000000000 bytes; at most 16777216 are edited"
+        );
         assert_eq!(fixture.read("f").len(), 1_000_000);
     }
 
@@ -535,19 +747,47 @@ mod tests {
         std::os::unix::fs::symlink("dir/f", fixture.path().join("link")).unwrap();
         std::os::unix::fs::symlink("dir", fixture.path().join("folder")).unwrap();
         let tool = fixture.tool("file_edit");
-        let given = callboard_actors::chat::RawJson::from_text(r#"{"path":"./a/../dir//f","old_text":"text","new_text":"new"}"#).unwrap();
+        let given = callboard_actors::chat::RawJson::from_text(
+            r#"{"path":"./a/../dir//f","old_text":"text","new_text":"new"}"#,
+        )
+        .unwrap();
 
         let resolved = tool.resolve(&given).unwrap();
-        assert_eq!(resolved.as_str(), r#"{"path":"dir/f","old_text":"text","new_text":"new"}"#);
         assert_eq!(
-            (tool.resolve(&resolved), tool.approval_pattern(&given), tool.approval_pattern(&resolved)),
+            resolved.as_str(),
+            r#"{"path":"dir/f","old_text":"text","new_text":"new"}"#
+        );
+        assert_eq!(
+            (
+                tool.resolve(&resolved),
+                tool.approval_pattern(&given),
+                tool.approval_pattern(&resolved)
+            ),
             (None, "dir/f".into(), "dir/f".into())
         );
 
-        let link = fixture.call(&tool, r#"{"path":"link","old_text":"text","new_text":"new"}"#).await.unwrap_err();
-        let folder = fixture.call(&tool, r#"{"path":"folder/new","old_text":"","new_text":"new"}"#).await.unwrap_err();
-        assert_eq!(link.message, "\"link\" is a link to \"dir/f\"; edit that path itself");
-        assert_eq!(folder.message, "\"folder\" is a link to \"dir\"; edit \"dir/new\" itself");
+        let link = fixture
+            .call(
+                &tool,
+                r#"{"path":"link","old_text":"text","new_text":"new"}"#,
+            )
+            .await
+            .unwrap_err();
+        let folder = fixture
+            .call(
+                &tool,
+                r#"{"path":"folder/new","old_text":"","new_text":"new"}"#,
+            )
+            .await
+            .unwrap_err();
+        assert_eq!(
+            link.message,
+            "\"link\" is a link to \"dir/f\"; edit that path itself"
+        );
+        assert_eq!(
+            folder.message,
+            "\"folder\" is a link to \"dir\"; edit \"dir/new\" itself"
+        );
         assert!(link.not_started && folder.not_started);
         assert_eq!(fixture.read("dir/f"), b"text");
         assert!(!fixture.path().join("dir/new").exists());
@@ -559,12 +799,26 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let fixture = Fixture::new();
         fixture.write("run.sh", "echo 1\n");
-        std::fs::set_permissions(fixture.path().join("run.sh"), std::fs::Permissions::from_mode(0o750)).unwrap();
+        std::fs::set_permissions(
+            fixture.path().join("run.sh"),
+            std::fs::Permissions::from_mode(0o750),
+        )
+        .unwrap();
         let tool = fixture.tool("file_edit");
 
-        fixture.call(&tool, r#"{"path":"run.sh","old_text":"1","new_text":"2"}"#).await.unwrap();
+        fixture
+            .call(&tool, r#"{"path":"run.sh","old_text":"1","new_text":"2"}"#)
+            .await
+            .unwrap();
 
-        assert_eq!(std::fs::metadata(fixture.path().join("run.sh")).unwrap().permissions().mode() & 0o7777, 0o750);
+        assert_eq!(
+            std::fs::metadata(fixture.path().join("run.sh"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o7777,
+            0o750
+        );
         assert_eq!(std::fs::read_dir(fixture.path()).unwrap().count(), 1);
     }
 }

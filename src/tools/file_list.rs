@@ -66,7 +66,10 @@ impl TypedTool for FileList {
 .gitignore names and the .git folder. Shows at most 100 entries and says how many more exist: then narrow it by path or glob.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Files).source(ToolSource::BuiltIn)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Files)
+            .source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &FileListArgs) -> Result<(), ToolError> {
@@ -78,7 +81,13 @@ impl TypedTool for FileList {
 
     fn resolve(&self, args: &FileListArgs) -> Option<RawJson> {
         let path = self.root.spelled(args.path.as_deref()?);
-        (Some(&path) != args.path.as_ref()).then(|| RawJson::of(&FileListArgs { path: Some(path), ..args.clone() }).ok())?
+        (Some(&path) != args.path.as_ref()).then(|| {
+            RawJson::of(&FileListArgs {
+                path: Some(path),
+                ..args.clone()
+            })
+            .ok()
+        })?
     }
 
     async fn call(&self, args: FileListArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -92,10 +101,17 @@ impl TypedTool for FileList {
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolError> {
     let given = pattern;
     if given.len() > GLOB_BYTES_MAX {
-        return Err(ToolError::invalid(format!("the glob has {} bytes; at most {GLOB_BYTES_MAX} are allowed", given.len())));
+        return Err(ToolError::invalid(format!(
+            "the glob has {} bytes; at most {GLOB_BYTES_MAX} are allowed",
+            given.len()
+        )));
     }
     let pattern = pattern.trim_start_matches("./");
-    let pattern = if pattern.contains('/') { pattern.trim_start_matches('/').to_owned() } else { format!("**/{pattern}") };
+    let pattern = if pattern.contains('/') {
+        pattern.trim_start_matches('/').to_owned()
+    } else {
+        format!("**/{pattern}")
+    };
     GlobBuilder::new(&pattern)
         .literal_separator(true)
         .build()
@@ -106,7 +122,9 @@ pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, ToolError> {
 fn list(root: &Root, args: &FileListArgs, cancel: &CancellationToken) -> Result<String, ToolError> {
     let path = args.path.as_deref().unwrap_or(".");
     let glob = args.glob.as_deref().map(glob).transpose()?;
-    let depth = args.depth.unwrap_or(if glob.is_some() { DEPTH_WITH_GLOB } else { 1 });
+    let depth = args
+        .depth
+        .unwrap_or(if glob.is_some() { DEPTH_WITH_GLOB } else { 1 });
     let (dir, base) = root.open_folder(path)?;
     let mut walk = Walk::new(root, dir, base.clone(), depth as usize);
     let mut out = String::new();
@@ -123,18 +141,32 @@ fn list(root: &Root, args: &FileListArgs, cancel: &CancellationToken) -> Result<
             break;
         }
         // A glob is relative to the listed folder; the workspace-relative form is accepted too.
-        let below = entry.relative.strip_prefix(&base).unwrap_or(&entry.relative);
-        if glob.as_ref().is_some_and(|glob| !glob.is_match(below) && !glob.is_match(&entry.relative)) {
+        let below = entry
+            .relative
+            .strip_prefix(&base)
+            .unwrap_or(&entry.relative);
+        if glob
+            .as_ref()
+            .is_some_and(|glob| !glob.is_match(below) && !glob.is_match(&entry.relative))
+        {
             continue;
         }
         found += 1;
         if found <= ENTRIES_MAX {
-            let slash = if entry.kind == FileType::Directory { "/" } else { "" };
+            let slash = if entry.kind == FileType::Directory {
+                "/"
+            } else {
+                ""
+            };
             let _ = writeln!(out, "{}{slash}", path_line(&entry.relative));
         }
     }
     if found == 0 {
-        out.push_str(if glob.is_some() { "[no entry matches]\n" } else { "[the folder is empty, or all of it is ignored]\n" });
+        out.push_str(if glob.is_some() {
+            "[no entry matches]\n"
+        } else {
+            "[the folder is empty, or all of it is ignored]\n"
+        });
     }
     if found > ENTRIES_MAX || !whole {
         let least = if whole { "" } else { "at least " };
@@ -158,24 +190,46 @@ mod tests {
     #[tokio::test]
     async fn entries_are_sorted_relative_and_without_what_gitignore_names() {
         let fixture = Fixture::new();
-        for path in
-            ["src/lib.rs", "src/a/deep.rs", "target/x.o", "README.md", ".github/ci.yml", ".git/config", "src/a/skip.log", "src/keep.log"]
-        {
+        for path in [
+            "src/lib.rs",
+            "src/a/deep.rs",
+            "target/x.o",
+            "README.md",
+            ".github/ci.yml",
+            ".git/config",
+            "src/a/skip.log",
+            "src/keep.log",
+        ] {
             fixture.write(path, "x");
         }
         fixture.write(".gitignore", "/target\n*.log\n");
         fixture.write("src/.gitignore", "!keep.log\n");
         let tool = fixture.tool("file_list");
 
-        assert_eq!(fixture.call(&tool, "{}").await, Ok(".github/\n.gitignore\nREADME.md\nsrc/\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, "{}").await,
+            Ok(".github/\n.gitignore\nREADME.md\nsrc/\n".to_owned())
+        );
         assert_eq!(
             fixture.call(&tool, r#"{"path":"src","depth":5}"#).await,
             Ok("src/.gitignore\nsrc/a/\nsrc/a/deep.rs\nsrc/keep.log\nsrc/lib.rs\n".to_owned())
         );
-        assert_eq!(fixture.call(&tool, r#"{"path":"src/a"}"#).await, Ok("src/a/deep.rs\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"glob":"*.rs"}"#).await, Ok("src/a/deep.rs\nsrc/lib.rs\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"glob":"src/*.rs"}"#).await, Ok("src/lib.rs\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"glob":"*.c"}"#).await, Ok("[no entry matches]\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"path":"src/a"}"#).await,
+            Ok("src/a/deep.rs\n".to_owned())
+        );
+        assert_eq!(
+            fixture.call(&tool, r#"{"glob":"*.rs"}"#).await,
+            Ok("src/a/deep.rs\nsrc/lib.rs\n".to_owned())
+        );
+        assert_eq!(
+            fixture.call(&tool, r#"{"glob":"src/*.rs"}"#).await,
+            Ok("src/lib.rs\n".to_owned())
+        );
+        assert_eq!(
+            fixture.call(&tool, r#"{"glob":"*.c"}"#).await,
+            Ok("[no entry matches]\n".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -189,7 +243,10 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 101);
         assert_eq!((lines[0], lines[99]), ("f000", "f099"));
-        assert_eq!(lines[100], "[100 entries shown; 50 more exist: narrow it by path or glob]");
+        assert_eq!(
+            lines[100],
+            "[100 entries shown; 50 more exist: narrow it by path or glob]"
+        );
     }
 
     #[tokio::test]
@@ -200,7 +257,10 @@ mod tests {
         std::os::unix::fs::symlink("dir", fixture.path().join("link")).unwrap();
         let tool = fixture.tool("file_list");
 
-        assert_eq!(fixture.call(&tool, r#"{"depth":9}"#).await, Ok("dir/\ndir/f\nlink\n\"two\\nlines\"\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"depth":9}"#).await,
+            Ok("dir/\ndir/f\nlink\n\"two\\nlines\"\n".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -209,9 +269,26 @@ mod tests {
         fixture.write("a", "");
         let tool = fixture.tool("file_list");
 
-        assert!(fixture.call(&tool, r#"{"glob":"[a"}"#).await.unwrap_err().message.starts_with("glob \"[a\": "));
+        assert!(
+            fixture
+                .call(&tool, r#"{"glob":"[a"}"#)
+                .await
+                .unwrap_err()
+                .message
+                .starts_with("glob \"[a\": ")
+        );
         let long = format!(r#"{{"glob":"{}"}}"#, "{a,".repeat(1000));
-        assert_eq!(fixture.call(&tool, &long).await.unwrap_err().message, "the glob has 3000 bytes; at most 1000 are allowed");
-        assert_eq!(fixture.call(&tool, r#"{"path":"a"}"#).await.unwrap_err().message, "\"a\" is not a folder");
+        assert_eq!(
+            fixture.call(&tool, &long).await.unwrap_err().message,
+            "the glob has 3000 bytes; at most 1000 are allowed"
+        );
+        assert_eq!(
+            fixture
+                .call(&tool, r#"{"path":"a"}"#)
+                .await
+                .unwrap_err()
+                .message,
+            "\"a\" is not a folder"
+        );
     }
 }

@@ -89,7 +89,10 @@ tab and its text; the number is not part of the file. Long files come in parts: 
 and binary files are refused.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Files).source(ToolSource::BuiltIn)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Files)
+            .source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &FileReadArgs) -> Result<(), ToolError> {
@@ -107,13 +110,21 @@ and binary files are refused.";
         if ArtifactId::parse(&path).is_ok() {
             path = format!("./{path}"); // a file with the name of an artifact is read as a file
         }
-        (path != args.path).then(|| RawJson::of(&FileReadArgs { path, ..args.clone() }).ok())?
+        (path != args.path).then(|| {
+            RawJson::of(&FileReadArgs {
+                path,
+                ..args.clone()
+            })
+            .ok()
+        })?
     }
 
     async fn call(&self, args: FileReadArgs, context: ToolContext) -> Result<String, ToolError> {
         self.check(&args)?;
         if let Ok(id) = ArtifactId::parse(&args.path) {
-            return Ok(self.masker.mask_exact(&read_artifact(id, &args, context).await?));
+            return Ok(self
+                .masker
+                .mask_exact(&read_artifact(id, &args, context).await?));
         }
         let root = self.root.clone();
         let masker = self.masker.clone();
@@ -125,7 +136,11 @@ and binary files are refused.";
     }
 }
 
-fn read_file(opened: Opened, args: &FileReadArgs, cancel: &CancellationToken) -> Result<String, ToolError> {
+fn read_file(
+    opened: Opened,
+    args: &FileReadArgs,
+    cancel: &CancellationToken,
+) -> Result<String, ToolError> {
     let mut pager = Pager::new(args, opened.len);
     let mut file = opened.file;
     loop {
@@ -134,23 +149,39 @@ fn read_file(opened: Opened, args: &FileReadArgs, cancel: &CancellationToken) ->
         }
         // Fill the whole first chunk: the encoding is decided by it.
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-        (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).map_err(|e| io_error(&args.path, &e))?;
+        (&mut file)
+            .take(CHUNK_BYTES as u64)
+            .read_to_end(&mut chunk)
+            .map_err(|e| io_error(&args.path, &e))?;
         if chunk.is_empty() || !pager.feed(&chunk)? {
             return pager.finish();
         }
     }
 }
 
-async fn read_artifact(id: ArtifactId, args: &FileReadArgs, context: ToolContext) -> Result<String, ToolError> {
-    let Some(Artifacts { store, owner }) = context.artifacts else { return Err(artifact_error(ArtifactError::NotFound(id))) };
-    let size = store.meta(owner.clone(), id.clone()).await.map_err(artifact_error)?.size_bytes;
+async fn read_artifact(
+    id: ArtifactId,
+    args: &FileReadArgs,
+    context: ToolContext,
+) -> Result<String, ToolError> {
+    let Some(Artifacts { store, owner }) = context.artifacts else {
+        return Err(artifact_error(ArtifactError::NotFound(id)));
+    };
+    let size = store
+        .meta(owner.clone(), id.clone())
+        .await
+        .map_err(artifact_error)?
+        .size_bytes;
     let mut pager = Pager::new(args, size);
     let mut at = 0;
     loop {
         if context.cancel.is_cancelled() {
             return Err(super::cancelled());
         }
-        let chunk = store.read_range(owner.clone(), id.clone(), at..at + CHUNK_BYTES as u64).await.map_err(artifact_error)?;
+        let chunk = store
+            .read_range(owner.clone(), id.clone(), at..at + CHUNK_BYTES as u64)
+            .await
+            .map_err(artifact_error)?;
         at += chunk.len() as u64;
         if chunk.is_empty() || !pager.feed(&chunk)? {
             return pager.finish();
@@ -163,7 +194,9 @@ fn artifact_error(error: ArtifactError) -> ToolError {
     let message = error.to_string();
     match error {
         ArtifactError::NotFound(_) => ToolError::not_found(message),
-        ArtifactError::OverQuota { .. } | ArtifactError::Unavailable(_) => ToolError::new(ToolErrorType::DependencyError, message),
+        ArtifactError::OverQuota { .. } | ArtifactError::Unavailable(_) => {
+            ToolError::new(ToolErrorType::DependencyError, message)
+        }
         _ => ToolError::failed(message),
     }
 }
@@ -185,7 +218,10 @@ impl Kept {
         // The cut may have split a character.
         let kept = kept.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let bytes = encoding.encode(kept).map_or(0, |bytes| bytes.len());
-        format!("{kept} [… {} more bytes]", self.cut + self.bytes.len().saturating_sub(bytes) as u64)
+        format!(
+            "{kept} [… {} more bytes]",
+            self.cut + self.bytes.len().saturating_sub(bytes) as u64
+        )
     }
 }
 
@@ -242,11 +278,15 @@ impl<'a> Pager<'a> {
             if let Some(kind) = binary(piece.get(..START_BYTES).unwrap_or(piece)) {
                 let path = &self.args.path;
                 let size = self.size;
-                return Err(ToolError::failed(format!("{path:?} is a binary file ({kind}, {size} bytes); it cannot be read as text")));
+                return Err(ToolError::failed(format!(
+                    "{path:?} is a binary file ({kind}, {size} bytes); it cannot be read as text"
+                )));
             }
             self.marked = Encoding::marked(piece);
             self.decoder = self.marked.and_then(Encoding::decoder);
-            text = piece.get(self.marked.map_or(0, |encoding| encoding.mark().len())..).unwrap_or_default();
+            text = piece
+                .get(self.marked.map_or(0, |encoding| encoding.mark().len())..)
+                .unwrap_or_default();
         }
         self.seen += piece.len() as u64;
         self.take(text, false);
@@ -255,7 +295,9 @@ impl<'a> Pager<'a> {
     }
 
     fn take(&mut self, bytes: &[u8], is_last: bool) {
-        let Some(mut decoder) = self.decoder.take() else { return self.split(bytes) };
+        let Some(mut decoder) = self.decoder.take() else {
+            return self.split(bytes);
+        };
         let mut rest = bytes;
         loop {
             let mut text = String::with_capacity(CHUNK_BYTES);
@@ -275,8 +317,11 @@ impl<'a> Pager<'a> {
         while !rest.is_empty() {
             let end = memchr::memchr(b'\n', rest);
             let (part, after) = rest.split_at(end.unwrap_or(rest.len()));
-            let room = LINE_BYTES_MAX.saturating_sub(self.line.len()).min(part.len());
-            self.line.extend_from_slice(part.get(..room).unwrap_or_default());
+            let room = LINE_BYTES_MAX
+                .saturating_sub(self.line.len())
+                .min(part.len());
+            self.line
+                .extend_from_slice(part.get(..room).unwrap_or_default());
             self.cut += (part.len() - room) as u64;
             self.in_line = true;
             if end.is_some() {
@@ -299,7 +344,10 @@ impl<'a> Pager<'a> {
             self.cut = 0;
             return;
         }
-        let kept = Kept { bytes: std::mem::take(&mut self.line), cut: std::mem::take(&mut self.cut) };
+        let kept = Kept {
+            bytes: std::mem::take(&mut self.line),
+            cut: std::mem::take(&mut self.cut),
+        };
         let bytes = row_bytes(self.lines, &kept.shown(Encoding::Utf8));
         if self.kept_bytes + bytes + ACCOUNT_BYTES > OBSERVATION_BYTES_MAX {
             self.full = true;
@@ -322,13 +370,23 @@ impl<'a> Pager<'a> {
             return Ok(format!("[{path:?} is empty]"));
         }
         if self.lines < first {
-            return Err(ToolError::invalid(format!("offset {first} is after the end: {path:?} has {} lines", self.lines)));
+            return Err(ToolError::invalid(format!(
+                "offset {first} is after the end: {path:?} has {} lines",
+                self.lines
+            )));
         }
-        let (encoding, stray) = self.marked.map_or_else(|| self.judge.verdict(), |marked| (marked, self.judge.verdict().1));
+        let (encoding, stray) = self.marked.map_or_else(
+            || self.judge.verdict(),
+            |marked| (marked, self.judge.verdict().1),
+        );
         let mut out = String::with_capacity(self.kept_bytes + ACCOUNT_BYTES);
         let mut last = first - 1;
         for kept in &self.kept {
-            let shown = kept.shown(if self.decoder.is_some() { Encoding::Utf8 } else { encoding });
+            let shown = kept.shown(if self.decoder.is_some() {
+                Encoding::Utf8
+            } else {
+                encoding
+            });
             if out.len() + row_bytes(last + 1, &shown) + ACCOUNT_BYTES > OBSERVATION_BYTES_MAX {
                 break;
             }
@@ -340,12 +398,23 @@ impl<'a> Pager<'a> {
             out.push('\n');
         }
         if self.replaced || stray {
-            let name = if encoding.unit() == 2 { "UTF-16" } else { "UTF-8" };
+            let name = if encoding.unit() == 2 {
+                "UTF-16"
+            } else {
+                "UTF-8"
+            };
             out.push_str(&format!("[invalid {name} was replaced by U+FFFD]\n"));
         }
         if first > 1 || last < self.lines {
-            let (least, bytes) = if self.whole { ("", self.seen) } else { ("at least ", self.seen.max(self.size)) };
-            out.push_str(&format!("[lines {first}-{last} of {least}{}; {bytes} bytes", self.lines));
+            let (least, bytes) = if self.whole {
+                ("", self.seen)
+            } else {
+                ("at least ", self.seen.max(self.size))
+            };
+            out.push_str(&format!(
+                "[lines {first}-{last} of {least}{}; {bytes} bytes",
+                self.lines
+            ));
             if last < self.lines {
                 out.push_str(&format!("; continue with offset {}", last + 1));
             }
@@ -388,20 +457,38 @@ mod tests {
 
         fn of(&self, owner: &Scope, id: ArtifactId) -> Result<&Bytes, ArtifactError> {
             let known = owner.conversation.as_str() == "c" && id == self.id();
-            if known { Ok(&self.0) } else { Err(ArtifactError::NotFound(id)) }
+            if known {
+                Ok(&self.0)
+            } else {
+                Err(ArtifactError::NotFound(id))
+            }
         }
     }
 
     impl ArtifactStore for OneArtifact {
-        fn store(&self, _: Scope, _: String, _: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
+        fn store(
+            &self,
+            _: Scope,
+            _: String,
+            _: Bytes,
+        ) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
             Box::pin(async { Err(ArtifactError::Unavailable("read only".to_owned())) })
         }
 
-        fn retrieve(&self, _: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+        fn retrieve(
+            &self,
+            _: Scope,
+            id: ArtifactId,
+        ) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
             panic!("{id} is read in ranges, never as a whole")
         }
 
-        fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+        fn read_range(
+            &self,
+            owner: Scope,
+            id: ArtifactId,
+            range: Range<u64>,
+        ) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
             Box::pin(async move {
                 let bytes = self.of(&owner, id)?;
                 let at = |end: u64| (end as usize).min(bytes.len());
@@ -409,12 +496,23 @@ mod tests {
             })
         }
 
-        fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
+        fn meta(
+            &self,
+            owner: Scope,
+            id: ArtifactId,
+        ) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
             Box::pin(async move {
                 let size_bytes = self.of(&owner, id.clone())?.len() as u64;
                 let tool_call_id = String::new();
                 let conversation_id = owner.conversation;
-                Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id, created_at: Timestamp(0), accessed_at: Timestamp(0) })
+                Ok(ArtifactMeta {
+                    id,
+                    size_bytes,
+                    tool_call_id,
+                    conversation_id,
+                    created_at: Timestamp(0),
+                    accessed_at: Timestamp(0),
+                })
             })
         }
 
@@ -422,7 +520,11 @@ mod tests {
             Box::pin(async move { self.of(&owner, id).map(drop) })
         }
 
-        fn release(&self, _: TenantId, _: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
+        fn release(
+            &self,
+            _: TenantId,
+            _: Option<ConversationId>,
+        ) -> BoxFuture<'_, Result<(), ArtifactError>> {
             Box::pin(async { Ok(()) })
         }
 
@@ -437,15 +539,26 @@ mod tests {
         fixture.write("a.txt", "one\ntwo\r\nthree");
         let tool = fixture.tool("file_read");
 
-        assert_eq!(fixture.call(&tool, r#"{"path":"a.txt"}"#).await, Ok("1\tone\n2\ttwo\n3\tthree\n".to_owned()));
         assert_eq!(
-            fixture.call(&tool, r#"{"path":"a.txt","offset":2,"limit":1}"#).await,
+            fixture.call(&tool, r#"{"path":"a.txt"}"#).await,
+            Ok("1\tone\n2\ttwo\n3\tthree\n".to_owned())
+        );
+        assert_eq!(
+            fixture
+                .call(&tool, r#"{"path":"a.txt","offset":2,"limit":1}"#)
+                .await,
             Ok("2\ttwo\n[lines 2-2 of 3; 14 bytes; continue with offset 3]\n".to_owned())
         );
-        let past = fixture.call(&tool, r#"{"path":"a.txt","offset":9}"#).await.unwrap_err();
+        let past = fixture
+            .call(&tool, r#"{"path":"a.txt","offset":9}"#)
+            .await
+            .unwrap_err();
         assert_eq!(
             (past.kind, past.message.as_str()),
-            (ToolErrorType::InvalidParameters, "offset 9 is after the end: \"a.txt\" has 3 lines")
+            (
+                ToolErrorType::InvalidParameters,
+                "offset 9 is after the end: \"a.txt\" has 3 lines"
+            )
         );
     }
 
@@ -459,7 +572,13 @@ mod tests {
         let mut offset = 1;
         let mut seen = String::new();
         loop {
-            let part = fixture.call(&tool, &format!(r#"{{"path":"long.txt","offset":{offset}}}"#)).await.unwrap();
+            let part = fixture
+                .call(
+                    &tool,
+                    &format!(r#"{{"path":"long.txt","offset":{offset}}}"#),
+                )
+                .await
+                .unwrap();
             assert!(part.len() <= OBSERVATION_BYTES_MAX);
             for line in part.lines().filter(|line| !line.starts_with('[')) {
                 seen.push_str(line.split_once('\t').unwrap().1);
@@ -483,46 +602,114 @@ mod tests {
         fixture.write("wide", &"x".repeat(100_000));
         let tool = fixture.tool("file_read");
 
-        assert_eq!(fixture.call(&tool, r#"{"path":"empty"}"#).await, Ok("[\"empty\" is empty]".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"path":"empty"}"#).await,
+            Ok("[\"empty\" is empty]".to_owned())
+        );
         assert_eq!(
             fixture.call(&tool, r#"{"path":"latin"}"#).await,
-            Ok("1\tcaf\u{e9}\n[not UTF-8: read as Windows-1252 (Latin-1), which is a guess]\n".to_owned())
+            Ok(
+                "1\tcaf\u{e9}\n[not UTF-8: read as Windows-1252 (Latin-1), which is a guess]\n"
+                    .to_owned()
+            )
         );
-        assert_eq!(fixture.call(&tool, r#"{"path":"wide"}"#).await, Ok(format!("1\t{} [… 98000 more bytes]\n", "x".repeat(2000))));
-        let image = fixture.call(&tool, r#"{"path":"image"}"#).await.unwrap_err();
-        assert_eq!(image.message, "\"image\" is a binary file (a PNG image, 6 bytes); it cannot be read as text");
+        assert_eq!(
+            fixture.call(&tool, r#"{"path":"wide"}"#).await,
+            Ok(format!("1\t{} [… 98000 more bytes]\n", "x".repeat(2000)))
+        );
+        let image = fixture
+            .call(&tool, r#"{"path":"image"}"#)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            image.message,
+            "\"image\" is a binary file (a PNG image, 6 bytes); it cannot be read as text"
+        );
         let folder = fixture.call(&tool, r#"{"path":"."}"#).await.unwrap_err();
         assert_eq!(folder.message, "\".\" is a folder, not a regular file");
-        let missing = fixture.call(&tool, r#"{"path":"nowhere"}"#).await.unwrap_err();
-        assert_eq!((missing.kind, missing.message.as_str()), (ToolErrorType::NotFound, "\"nowhere\" does not exist"));
+        let missing = fixture
+            .call(&tool, r#"{"path":"nowhere"}"#)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (missing.kind, missing.message.as_str()),
+            (ToolErrorType::NotFound, "\"nowhere\" does not exist")
+        );
     }
 
     #[tokio::test]
     async fn encodings_are_read_and_named() {
         let fixture = Fixture::new();
-        let wide = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+        let wide = |text: &str, bytes: fn(u16) -> [u8; 2]| {
+            text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>()
+        };
         fixture.write_bytes("marked", b"\xef\xbb\xbfone\r\n");
-        fixture.write_bytes("le", &[&b"\xff\xfe"[..], &wide("one\r\n\u{4e16}\n\u{1f600}", u16::to_le_bytes)].concat());
-        fixture.write_bytes("be", &[&b"\xfe\xff"[..], &wide("one", u16::to_be_bytes), b"\0"].concat());
-        fixture.write_bytes("mostly", "caf\u{e9} \u{4e16}".bytes().chain([0xff, b'\n']).collect::<Vec<u8>>().as_slice());
+        fixture.write_bytes(
+            "le",
+            &[
+                &b"\xff\xfe"[..],
+                &wide("one\r\n\u{4e16}\n\u{1f600}", u16::to_le_bytes),
+            ]
+            .concat(),
+        );
+        fixture.write_bytes(
+            "be",
+            &[&b"\xfe\xff"[..], &wide("one", u16::to_be_bytes), b"\0"].concat(),
+        );
+        fixture.write_bytes(
+            "mostly",
+            "caf\u{e9} \u{4e16}"
+                .bytes()
+                .chain([0xff, b'\n'])
+                .collect::<Vec<u8>>()
+                .as_slice(),
+        );
         let tool = fixture.tool("file_read");
 
         for (path, text) in [
             ("marked", "1\tone\n[UTF-8 with a byte order mark]\n"),
-            ("le", "1\tone\n2\t\u{4e16}\n3\t\u{1f600}\n[UTF-16, little-endian]\n"),
-            ("be", "1\tone\u{fffd}\n[UTF-16, big-endian]\n[invalid UTF-16 was replaced by U+FFFD]\n"),
-            ("mostly", "1\tcaf\u{e9} \u{4e16}\u{fffd}\n[invalid UTF-8 was replaced by U+FFFD]\n"),
+            (
+                "le",
+                "1\tone\n2\t\u{4e16}\n3\t\u{1f600}\n[UTF-16, little-endian]\n",
+            ),
+            (
+                "be",
+                "1\tone\u{fffd}\n[UTF-16, big-endian]\n[invalid UTF-16 was replaced by U+FFFD]\n",
+            ),
+            (
+                "mostly",
+                "1\tcaf\u{e9} \u{4e16}\u{fffd}\n[invalid UTF-8 was replaced by U+FFFD]\n",
+            ),
         ] {
-            assert_eq!(fixture.call(&tool, &format!(r#"{{"path":"{path}"}}"#)).await, Ok(text.to_owned()), "{path}");
+            assert_eq!(
+                fixture
+                    .call(&tool, &format!(r#"{{"path":"{path}"}}"#))
+                    .await,
+                Ok(text.to_owned()),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn a_text_is_the_same_however_it_is_cut() {
-        let text: Vec<u8> = (0..300).flat_map(|n| format!("line {n} caf\u{e9}\r\n\n").into_bytes()).collect();
-        let utf16: Vec<u8> =
-            [0xff, 0xfe].into_iter().chain(String::from_utf8(text.clone()).unwrap().encode_utf16().flat_map(u16::to_le_bytes)).collect();
-        let args = FileReadArgs { path: "f".to_owned(), offset: Some(7), limit: Some(500) };
+        let text: Vec<u8> = (0..300)
+            .flat_map(|n| format!("line {n} caf\u{e9}\r\n\n").into_bytes())
+            .collect();
+        let utf16: Vec<u8> = [0xff, 0xfe]
+            .into_iter()
+            .chain(
+                String::from_utf8(text.clone())
+                    .unwrap()
+                    .encode_utf16()
+                    .flat_map(u16::to_le_bytes),
+            )
+            .collect();
+        let args = FileReadArgs {
+            path: "f".to_owned(),
+            offset: Some(7),
+            limit: Some(500),
+        };
         for bytes in [text, utf16] {
             let paged = |size: usize| {
                 let mut pager = Pager::new(&args, bytes.len() as u64);
@@ -546,8 +733,20 @@ mod tests {
         let owner = Scope::new("t".try_into().unwrap(), "c".try_into().unwrap());
         let tool = Fixture::new().tool("file_read");
         let read = async |arguments: String, owner: &Scope| {
-            let artifacts = Some(Artifacts { store: store.clone(), owner: owner.clone() });
-            match tool.call(RawJson::from_text(arguments).unwrap(), ToolContext { artifacts, ..context() }).await? {
+            let artifacts = Some(Artifacts {
+                store: store.clone(),
+                owner: owner.clone(),
+            });
+            match tool
+                .call(
+                    RawJson::from_text(arguments).unwrap(),
+                    ToolContext {
+                        artifacts,
+                        ..context()
+                    },
+                )
+                .await?
+            {
                 ToolOutput::Text(text) => Ok::<_, ToolError>(text),
                 other => panic!("{other:?}"),
             }
@@ -556,13 +755,35 @@ mod tests {
 
         let page = read(format!(r#"{{"path":"{id}","offset":39999}}"#), &owner).await;
         let other = Scope::new("t".try_into().unwrap(), "other".try_into().unwrap());
-        let foreign = read(format!(r#"{{"path":"{id}"}}"#), &other).await.unwrap_err();
-        let unknown = read(r#"{"path":"artifact_0123456789abcdef"}"#.to_owned(), &owner).await.unwrap_err();
-        let nowhere = tool.call(RawJson::from_text(format!(r#"{{"path":"{id}"}}"#)).unwrap(), context()).await.unwrap_err();
+        let foreign = read(format!(r#"{{"path":"{id}"}}"#), &other)
+            .await
+            .unwrap_err();
+        let unknown = read(r#"{"path":"artifact_0123456789abcdef"}"#.to_owned(), &owner)
+            .await
+            .unwrap_err();
+        let nowhere = tool
+            .call(
+                RawJson::from_text(format!(r#"{{"path":"{id}"}}"#)).unwrap(),
+                context(),
+            )
+            .await
+            .unwrap_err();
 
-        assert_eq!(page, Ok("39999\tfirst\n40000\tsecond\n[lines 39999-40000 of 40000; 260000 bytes]\n".to_owned()));
-        assert_eq!([foreign.kind, unknown.kind, nowhere.kind], [ToolErrorType::NotFound; 3]);
-        assert_eq!(foreign.message, format!("there is no artifact {id}: it never was, or it expired"));
+        assert_eq!(
+            page,
+            Ok(
+                "39999\tfirst\n40000\tsecond\n[lines 39999-40000 of 40000; 260000 bytes]\n"
+                    .to_owned()
+            )
+        );
+        assert_eq!(
+            [foreign.kind, unknown.kind, nowhere.kind],
+            [ToolErrorType::NotFound; 3]
+        );
+        assert_eq!(
+            foreign.message,
+            format!("there is no artifact {id}: it never was, or it expired")
+        );
     }
 
     #[tokio::test]
@@ -570,11 +791,23 @@ mod tests {
         let fixture = Fixture::new();
         fixture.write("artifact_0123456789abcdef", "a file\n");
         let tool = fixture.tool("file_read");
-        let resolved = |path: &str| tool.resolve(&RawJson::from_text(format!(r#"{{"path":"{path}"}}"#)).unwrap());
+        let resolved = |path: &str| {
+            tool.resolve(&RawJson::from_text(format!(r#"{{"path":"{path}"}}"#)).unwrap())
+        };
 
-        assert_eq!(fixture.call(&tool, r#"{"path":"./artifact_0123456789abcdef"}"#).await, Ok("1\ta file\n".to_owned()));
+        assert_eq!(
+            fixture
+                .call(&tool, r#"{"path":"./artifact_0123456789abcdef"}"#)
+                .await,
+            Ok("1\ta file\n".to_owned())
+        );
         assert_eq!(resolved("./artifact_0123456789abcdef"), None);
-        assert_eq!(resolved("/workspace/artifact_0123456789abcdef").unwrap().as_str(), r#"{"path":"./artifact_0123456789abcdef"}"#);
+        assert_eq!(
+            resolved("/workspace/artifact_0123456789abcdef")
+                .unwrap()
+                .as_str(),
+            r#"{"path":"./artifact_0123456789abcdef"}"#
+        );
         assert_eq!(resolved("artifact_0123456789abcdef"), None);
         assert_eq!(resolved("./a//b").unwrap().as_str(), r#"{"path":"a/b"}"#);
     }
@@ -585,6 +818,9 @@ mod tests {
         fixture.write("notes", "key not-a-real-key-1234 end");
         let tool = fixture.tool("file_read");
 
-        assert_eq!(fixture.call(&tool, r#"{"path":"notes"}"#).await, Ok("1\tkey [masked:1] end\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"path":"notes"}"#).await,
+            Ok("1\tkey [masked:1] end\n".to_owned())
+        );
     }
 }

@@ -29,7 +29,10 @@ impl Fixture {
     pub(crate) fn with_secrets<const N: usize>(secrets: [&str; N]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        Self { toolbox: over(root, None, Masker::new(secrets)), folder }
+        Self {
+            toolbox: over(root, None, Masker::new(secrets)),
+            folder,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -54,14 +57,22 @@ impl Fixture {
         self.toolbox.get(name).unwrap().clone()
     }
 
-    pub(crate) async fn call(&self, tool: &Arc<dyn Tool>, arguments: &str) -> Result<String, ToolError> {
+    pub(crate) async fn call(
+        &self,
+        tool: &Arc<dyn Tool>,
+        arguments: &str,
+    ) -> Result<String, ToolError> {
         call(tool, arguments).await
     }
 }
 
 pub(crate) fn context() -> ToolContext {
     ToolContext {
-        key: CallKey { scope: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()), seq: Seq(1), index: 0 },
+        key: CallKey {
+            scope: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()),
+            seq: Seq(1),
+            index: 0,
+        },
         tool_call_id: "call_1".to_owned(),
         cancel: CancellationToken::new(),
         deadline: tokio::time::Instant::now() + Duration::from_secs(60),
@@ -76,15 +87,27 @@ pub(crate) fn context() -> ToolContext {
 /// A context whose conversation keeps artifacts.
 pub(crate) fn context_with_artifacts() -> ToolContext {
     let context = context();
-    let store = Arc::new(crate::storage::MemoryArtifacts::new(Arc::new(crate::clock::SystemClock)));
-    ToolContext { artifacts: Some(Artifacts { store, owner: context.key.scope.clone() }), ..context }
+    let store = Arc::new(crate::storage::MemoryArtifacts::new(Arc::new(
+        crate::clock::SystemClock,
+    )));
+    ToolContext {
+        artifacts: Some(Artifacts {
+            store,
+            owner: context.key.scope.clone(),
+        }),
+        ..context
+    }
 }
 
 pub(crate) async fn call(tool: &Arc<dyn Tool>, arguments: &str) -> Result<String, ToolError> {
     call_with(tool, arguments, context()).await
 }
 
-pub(crate) async fn call_with(tool: &Arc<dyn Tool>, arguments: &str, context: ToolContext) -> Result<String, ToolError> {
+pub(crate) async fn call_with(
+    tool: &Arc<dyn Tool>,
+    arguments: &str,
+    context: ToolContext,
+) -> Result<String, ToolError> {
     let arguments = RawJson::from_text(arguments).unwrap();
     tool.check(&arguments)?;
     match tool.call(arguments, context).await? {

@@ -17,7 +17,10 @@ use callboard_actors::{
 };
 use globset::GlobMatcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
-use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use grep_searcher::{
+    BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish,
+    SinkMatch,
+};
 use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -99,7 +102,10 @@ impl TypedTool for GrepSearch {
 Shows at most 200 matches and says how many were left out.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Files).source(ToolSource::BuiltIn)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Files)
+            .source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &GrepSearchArgs) -> Result<(), ToolError> {
@@ -109,19 +115,31 @@ Shows at most 200 matches and says how many were left out.";
 
     fn resolve(&self, args: &GrepSearchArgs) -> Option<RawJson> {
         let path = self.root.spelled(args.path.as_deref()?);
-        (Some(&path) != args.path.as_ref()).then(|| RawJson::of(&GrepSearchArgs { path: Some(path), ..args.clone() }).ok())?
+        (Some(&path) != args.path.as_ref()).then(|| {
+            RawJson::of(&GrepSearchArgs {
+                path: Some(path),
+                ..args.clone()
+            })
+            .ok()
+        })?
     }
 
     async fn call(&self, args: GrepSearchArgs, context: ToolContext) -> Result<String, ToolError> {
         let root = self.root.clone();
         let masker = self.masker.clone();
-        blocking(context, move |cancel| Ok(masker.mask_exact(&search(&root, &args, cancel)?))).await
+        blocking(context, move |cancel| {
+            Ok(masker.mask_exact(&search(&root, &args, cancel)?))
+        })
+        .await
     }
 }
 
 fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
     if pattern.len() > PATTERN_TEXT_MAX {
-        return Err(ToolError::invalid(format!("the pattern has {} bytes; at most {PATTERN_TEXT_MAX} are allowed", pattern.len())));
+        return Err(ToolError::invalid(format!(
+            "the pattern has {} bytes; at most {PATTERN_TEXT_MAX} are allowed",
+            pattern.len()
+        )));
     }
     RegexMatcherBuilder::new()
         .case_smart(true)
@@ -129,7 +147,11 @@ fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
         .size_limit(PATTERN_BYTES_MAX)
         .dfa_size_limit(PATTERN_BYTES_MAX)
         .build(pattern)
-        .map_err(|error| ToolError::invalid(format!("pattern {pattern:?} is not a valid regular expression: {error}")))
+        .map_err(|error| {
+            ToolError::invalid(format!(
+                "pattern {pattern:?} is not a valid regular expression: {error}"
+            ))
+        })
 }
 
 /// Matches collected over all files.
@@ -163,7 +185,11 @@ impl Found<'_> {
     }
 }
 
-fn search(root: &Root, args: &GrepSearchArgs, cancel: &CancellationToken) -> Result<String, ToolError> {
+fn search(
+    root: &Root,
+    args: &GrepSearchArgs,
+    cancel: &CancellationToken,
+) -> Result<String, ToolError> {
     let matcher = matcher(&args.pattern)?;
     let glob = args.glob.as_deref().map(glob).transpose()?;
     let context = args.context.unwrap_or(0).min(CONTEXT_MAX) as usize;
@@ -175,13 +201,29 @@ fn search(root: &Root, args: &GrepSearchArgs, cancel: &CancellationToken) -> Res
         .memory_map(MmapChoice::never())
         .heap_limit(Some(LINE_BYTES_MAX))
         .build();
-    let mut found = Found { out: String::new(), shown: 0, matches: 0, files: 0, withheld: 0, unreadable: 0, cancel, context: context > 0 };
+    let mut found = Found {
+        out: String::new(),
+        shown: 0,
+        matches: 0,
+        files: 0,
+        withheld: 0,
+        unreadable: 0,
+        cancel,
+        context: context > 0,
+    };
 
     let path = args.path.as_deref().unwrap_or(".");
     let skipped = match root.open_folder(path) {
         Ok((dir, base)) => {
             let mut walk = Walk::new(root, dir, base.clone(), usize::MAX);
-            search_tree(&mut walk, &base, glob.as_ref(), &matcher, &mut searcher, &mut found)?;
+            search_tree(
+                &mut walk,
+                &base,
+                glob.as_ref(),
+                &matcher,
+                &mut searcher,
+                &mut found,
+            )?;
             walk.skipped
         }
         Err(PathError::NotAFolder(_)) => {
@@ -229,11 +271,21 @@ fn search_tree(
     Ok(())
 }
 
-fn search_file(opened: Opened, relative: &Path, matcher: &RegexMatcher, searcher: &mut Searcher, found: &mut Found<'_>) {
+fn search_file(
+    opened: Opened,
+    relative: &Path,
+    matcher: &RegexMatcher,
+    searcher: &mut Searcher,
+    found: &mut Found<'_>,
+) {
     let before = found.matches;
     let path = path_line(relative);
     let kept = (found.out.len(), found.shown);
-    let mut lines = Lines { found, path: &path, binary: false };
+    let mut lines = Lines {
+        found,
+        path: &path,
+        binary: false,
+    };
     let file = opened.file;
     let cancel = lines.found.cancel;
     let result = searcher.search_reader(matcher, Cancellable { file, cancel }, &mut lines);
@@ -258,7 +310,11 @@ struct Cancellable<'c> {
 
 impl Read for Cancellable<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.cancel.is_cancelled() { Err(io::Error::other("cancelled")) } else { self.file.read(buffer) }
+        if self.cancel.is_cancelled() {
+            Err(io::Error::other("cancelled"))
+        } else {
+            self.file.read(buffer)
+        }
     }
 }
 
@@ -273,7 +329,11 @@ impl Sink for Lines<'_, '_> {
 
     fn matched(&mut self, _: &Searcher, hit: &SinkMatch<'_>) -> Result<bool, Self::Error> {
         self.found.matches += 1;
-        if !self.found.is_full() && self.found.push(self.path, hit.line_number(), hit.bytes(), true) {
+        if !self.found.is_full()
+            && self
+                .found
+                .push(self.path, hit.line_number(), hit.bytes(), true)
+        {
             self.found.shown += 1;
         }
         Ok(self.found.matches < COUNTED_MAX && !self.found.cancel.is_cancelled())
@@ -281,7 +341,8 @@ impl Sink for Lines<'_, '_> {
 
     fn context(&mut self, _: &Searcher, line: &SinkContext<'_>) -> Result<bool, Self::Error> {
         if !self.found.is_full() {
-            self.found.push(self.path, line.line_number(), line.bytes(), false);
+            self.found
+                .push(self.path, line.line_number(), line.bytes(), false);
         }
         Ok(true)
     }
@@ -300,11 +361,23 @@ impl Sink for Lines<'_, '_> {
 }
 
 fn account(found: Found<'_>, skipped: u64) -> String {
-    let Found { mut out, shown, matches, files, withheld, unreadable, .. } = found;
+    let Found {
+        mut out,
+        shown,
+        matches,
+        files,
+        withheld,
+        unreadable,
+        ..
+    } = found;
     if matches == 0 {
         out.push_str("[no match]\n");
     } else if matches > shown {
-        let least = if matches >= COUNTED_MAX { "at least " } else { "" };
+        let least = if matches >= COUNTED_MAX {
+            "at least "
+        } else {
+            ""
+        };
         let _ = writeln!(
             out,
             "[{shown} matches shown; {least}{} more in {files} files left out: narrow it by path, glob or pattern]",
@@ -312,10 +385,17 @@ fn account(found: Found<'_>, skipped: u64) -> String {
         );
     }
     if withheld > 0 {
-        let _ = writeln!(out, "[{withheld} files that may hold keys were not searched]");
+        let _ = writeln!(
+            out,
+            "[{withheld} files that may hold keys were not searched]"
+        );
     }
     if unreadable > 0 || skipped > 0 {
-        let _ = writeln!(out, "[{} files and {skipped} folders could not be searched in full]", unreadable);
+        let _ = writeln!(
+            out,
+            "[{} files and {skipped} folders could not be searched in full]",
+            unreadable
+        );
     }
     out
 }
@@ -338,10 +418,26 @@ mod tests {
             fixture.call(&tool, r#"{"pattern":"alpha"}"#).await,
             Ok("a/x.rs:1: fn alpha() {}\nb.txt:1: alpha\nb.txt:2: Beta alpha\n".to_owned())
         );
-        assert_eq!(fixture.call(&tool, r#"{"pattern":"beta"}"#).await, Ok("b.txt:2: Beta alpha\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"pattern":"BETA"}"#).await, Ok("[no match]\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","glob":"*.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
-        assert_eq!(fixture.call(&tool, r#"{"pattern":"alpha","path":"a/x.rs"}"#).await, Ok("a/x.rs:1: fn alpha() {}\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"pattern":"beta"}"#).await,
+            Ok("b.txt:2: Beta alpha\n".to_owned())
+        );
+        assert_eq!(
+            fixture.call(&tool, r#"{"pattern":"BETA"}"#).await,
+            Ok("[no match]\n".to_owned())
+        );
+        assert_eq!(
+            fixture
+                .call(&tool, r#"{"pattern":"alpha","glob":"*.rs"}"#)
+                .await,
+            Ok("a/x.rs:1: fn alpha() {}\n".to_owned())
+        );
+        assert_eq!(
+            fixture
+                .call(&tool, r#"{"pattern":"alpha","path":"a/x.rs"}"#)
+                .await,
+            Ok("a/x.rs:1: fn alpha() {}\n".to_owned())
+        );
         assert!(
             fixture
                 .call(&tool, r#"{"pattern":"("}"#)
@@ -359,7 +455,9 @@ mod tests {
         let tool = fixture.tool("grep_search");
 
         assert_eq!(
-            fixture.call(&tool, r#"{"pattern":"hit","context":1}"#).await,
+            fixture
+                .call(&tool, r#"{"pattern":"hit","context":1}"#)
+                .await,
             Ok("f-2- 2\nf:3: hit\nf-4- 4\n--\nf-6- 6\nf:7: hit\n".to_owned())
         );
     }
@@ -372,11 +470,25 @@ mod tests {
         let tool = fixture.tool("grep_search");
 
         let text = fixture.call(&tool, r#"{"pattern":"hit"}"#).await.unwrap();
-        let wide = fixture.call(&tool, r#"{"pattern":"needle"}"#).await.unwrap();
+        let wide = fixture
+            .call(&tool, r#"{"pattern":"needle"}"#)
+            .await
+            .unwrap();
 
         assert_eq!(text.lines().count(), 201);
-        assert_eq!(text.lines().last(), Some("[200 matches shown; 800 more in 1 files left out: narrow it by path, glob or pattern]"));
-        assert_eq!(wide, format!("wide:1: needle{} [… 606 more characters]\n", "x".repeat(394)));
+        assert_eq!(
+            text.lines().last(),
+            Some(
+                "[200 matches shown; 800 more in 1 files left out: narrow it by path, glob or pattern]"
+            )
+        );
+        assert_eq!(
+            wide,
+            format!(
+                "wide:1: needle{} [… 606 more characters]\n",
+                "x".repeat(394)
+            )
+        );
     }
 
     #[tokio::test]
@@ -386,12 +498,23 @@ mod tests {
         let tool = fixture.tool("grep_search");
         let start = std::time::Instant::now();
 
-        for pattern in ["(a{1000}){1000}".to_owned(), r"(\\w{50}){100}".to_owned(), "(".repeat(1000), "x".repeat(5000)] {
-            let error = fixture.call(&tool, &format!(r#"{{"pattern":"{pattern}"}}"#)).await.unwrap_err();
+        for pattern in [
+            "(a{1000}){1000}".to_owned(),
+            r"(\\w{50}){100}".to_owned(),
+            "(".repeat(1000),
+            "x".repeat(5000),
+        ] {
+            let error = fixture
+                .call(&tool, &format!(r#"{{"pattern":"{pattern}"}}"#))
+                .await
+                .unwrap_err();
             assert_eq!(error.code, "INVALID_PARAMETERS", "{}", error.message);
             assert!(error.message.len() < 20_000, "{}", error.message.len());
         }
-        assert_eq!(fixture.call(&tool, r#"{"pattern":"(a+)+$"}"#).await, Ok("[no match]\n".to_owned()));
+        assert_eq!(
+            fixture.call(&tool, r#"{"pattern":"(a+)+$"}"#).await,
+            Ok("[no match]\n".to_owned())
+        );
         assert!(start.elapsed() < std::time::Duration::from_secs(20));
     }
 
@@ -406,7 +529,13 @@ mod tests {
             fixture.call(&tool, r#"{"pattern":"needle"}"#).await,
             Ok("plain:1: needle\n[1 files that may hold keys were not searched]\n".to_owned())
         );
-        let direct = fixture.call(&tool, r#"{"pattern":"needle","path":".env"}"#).await.unwrap_err();
-        assert_eq!(direct.message, "\".env\" may hold keys or passwords and is not readable through tools");
+        let direct = fixture
+            .call(&tool, r#"{"pattern":"needle","path":".env"}"#)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            direct.message,
+            "\".env\" may hold keys or passwords and is not readable through tools"
+        );
     }
 }

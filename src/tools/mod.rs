@@ -55,7 +55,11 @@ pub struct Toolbox {
 impl std::fmt::Debug for Toolbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<&str> = self.tools.iter().map(|tool| tool.spec().name()).collect();
-        f.debug_struct("Toolbox").field("tools", &names).field("notes", &self.notes).field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("Toolbox")
+            .field("tools", &names)
+            .field("notes", &self.notes)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
     }
 }
 
@@ -108,19 +112,37 @@ pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
 }
 
 /// As [`with_sandbox`], with explicit rules for paths and keys to mask.
-pub fn with_policy(workspace: impl AsRef<Path>, mode: Mode, rules: PathRules, masker: Masker) -> Toolbox {
+pub fn with_policy(
+    workspace: impl AsRef<Path>,
+    mode: Mode,
+    rules: PathRules,
+    masker: Masker,
+) -> Toolbox {
     with_options(workspace, mode, Options::default(), rules, masker)
 }
 
 /// As [`with_policy`], with options for commands: which resources they may use and which hosts they
 /// can reach.
-pub fn with_options(workspace: impl AsRef<Path>, mode: Mode, options: Options, rules: PathRules, masker: Masker) -> Toolbox {
+pub fn with_options(
+    workspace: impl AsRef<Path>,
+    mode: Mode,
+    options: Options,
+    rules: PathRules,
+    masker: Masker,
+) -> Toolbox {
     let workspace = workspace.as_ref();
     let root = match Root::open(workspace, rules) {
         Ok(root) => Arc::new(root),
         Err(error) => {
-            let error = format!("workspace {} cannot be opened: {}", workspace.display(), error.kind());
-            return Toolbox { error: Some(error), ..without_workspace() };
+            let error = format!(
+                "workspace {} cannot be opened: {}",
+                workspace.display(),
+                error.kind()
+            );
+            return Toolbox {
+                error: Some(error),
+                ..without_workspace()
+            };
         }
     };
     match detect_opted(&root, mode, options) {
@@ -129,7 +151,10 @@ pub fn with_options(workspace: impl AsRef<Path>, mode: Mode, options: Options, r
             toolbox.notes.extend(detected.note);
             toolbox
         }
-        Err(error) => Toolbox { error: Some(format!("sandbox: {error}")), ..over(root, None, masker) },
+        Err(error) => Toolbox {
+            error: Some(format!("sandbox: {error}")),
+            ..over(root, None, masker)
+        },
     }
 }
 
@@ -145,13 +170,18 @@ pub fn over(root: Arc<Root>, sandbox: Option<Arc<dyn Sandbox>>, masker: Masker) 
         erased(grep_search::GrepSearch::new(root, masker.clone())),
     ]);
     toolbox.sandbox = sandbox.as_ref().map(|sandbox| sandbox.policy().clone());
-    toolbox.tools.extend(sandbox.map(|sandbox| erased(bash::Bash::new(sandbox, masker))));
+    toolbox
+        .tools
+        .extend(sandbox.map(|sandbox| erased(bash::Bash::new(sandbox, masker))));
     toolbox
 }
 
 /// Creates the tools that need no folder.
 pub fn without_workspace() -> Toolbox {
-    Toolbox { tools: vec![erased(think::Think), erased(read_more::ReadMore)], ..Toolbox::default() }
+    Toolbox {
+        tools: vec![erased(think::Think), erased(read_more::ReadMore)],
+        ..Toolbox::default()
+    }
 }
 
 impl From<PathError> for ToolError {
@@ -159,13 +189,17 @@ impl From<PathError> for ToolError {
         let message = error.to_string();
         match error {
             PathError::NotFound(_) => Self::not_found(message),
-            PathError::Outside(_) | PathError::Sensitive(_) | PathError::Protected(_) => Self::denied(message),
+            PathError::Outside(_) | PathError::Sensitive(_) | PathError::Protected(_) => {
+                Self::denied(message)
+            }
             PathError::NotAFile { .. }
             | PathError::NotAFolder(_)
             | PathError::TooManyLinks(_)
             | PathError::Link { .. }
             | PathError::Invalid(_) => Self::new(ToolErrorType::InvalidParameters, message),
-            PathError::Full { .. } => Self::new(ToolErrorType::ResourceError, message).not_started(),
+            PathError::Full { .. } => {
+                Self::new(ToolErrorType::ResourceError, message).not_started()
+            }
             // Nothing was written, and the result says so.
             PathError::Changed(_) => Self::failed(message).not_started(),
             PathError::Io { .. } => Self::failed(message),

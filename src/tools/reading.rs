@@ -117,7 +117,22 @@ const GIT: &[&str] = &[
 
 /// Git commands that only read if all their arguments are among these words.
 const GIT_LISTS: &[(&str, &[&str])] = &[
-    ("branch", &["--list", "-l", "-a", "--all", "-r", "--remotes", "-v", "-vv", "--verbose", "--show-current", "--no-color"]),
+    (
+        "branch",
+        &[
+            "--list",
+            "-l",
+            "-a",
+            "--all",
+            "-r",
+            "--remotes",
+            "-v",
+            "-vv",
+            "--verbose",
+            "--show-current",
+            "--no-color",
+        ],
+    ),
     ("remote", &["-v", "--verbose"]),
     ("stash", &["list"]),
     ("tag", &["-l", "--list", "-n"]),
@@ -132,7 +147,8 @@ const NOWHERE: &[&str] = &["2>/dev/null", ">/dev/null", "1>/dev/null", "2>&1"];
 
 /// Whether a command only reads.
 pub(super) fn only_reads(command: &str) -> bool {
-    words(command).is_some_and(|commands| !commands.is_empty() && commands.iter().all(|words| reads(words)))
+    words(command)
+        .is_some_and(|commands| !commands.is_empty() && commands.iter().all(|words| reads(words)))
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -152,16 +168,30 @@ impl Word {
 }
 
 fn reads(words: &[Word]) -> bool {
-    let Some((name, arguments)) = words.split_first().filter(|(name, _)| name.plain && !name.may_be_flag) else { return false };
-    let Some((_, kind)) = PROGRAMS.iter().find(|(known, _)| *known == name.text) else { return false };
+    let Some((name, arguments)) = words
+        .split_first()
+        .filter(|(name, _)| name.plain && !name.may_be_flag)
+    else {
+        return false;
+    };
+    let Some((_, kind)) = PROGRAMS.iter().find(|(known, _)| *known == name.text) else {
+        return false;
+    };
     match kind {
         Any => true,
         _ if arguments.iter().any(|word| word.may_be_flag) => false,
-        But(letters, long) => !arguments.iter().any(|word| is_one_of(&word.text, letters, long)),
-        Operands(most) => arguments.iter().filter(|word| !word.is_flag()).count() <= *most && (*most > 0 || arguments.is_empty()),
+        But(letters, long) => !arguments
+            .iter()
+            .any(|word| is_one_of(&word.text, letters, long)),
+        Operands(most) => {
+            arguments.iter().filter(|word| !word.is_flag()).count() <= *most
+                && (*most > 0 || arguments.is_empty())
+        }
         Find => {
             let refused = ["-exec", "-ok", "-delete", "-fprint", "-fls"];
-            !arguments.iter().any(|word| refused.iter().any(|flag| word.text.starts_with(flag)))
+            !arguments
+                .iter()
+                .any(|word| refused.iter().any(|flag| word.text.starts_with(flag)))
         }
         Sed => prints_lines(arguments),
         Git => git_reads(arguments),
@@ -178,11 +208,16 @@ fn is_one_of(text: &str, letters: &str, long: &[&str]) -> bool {
 
 /// `sed -n 10,20p file`: the script has no other commands.
 fn prints_lines(arguments: &[Word]) -> bool {
-    let [quiet, script, files @ ..] = arguments else { return false };
+    let [quiet, script, files @ ..] = arguments else {
+        return false;
+    };
     let range = script.text.strip_suffix('p').unwrap_or_default();
     let (first, last) = range.split_once(',').unwrap_or((range, "1"));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    quiet.text == "-n" && is_number(first) && (is_number(last) || last == "$") && !files.iter().any(Word::is_flag)
+    quiet.text == "-n"
+        && is_number(first)
+        && (is_number(last) || last == "$")
+        && !files.iter().any(Word::is_flag)
 }
 
 fn git_reads(mut arguments: &[Word]) -> bool {
@@ -193,11 +228,17 @@ fn git_reads(mut arguments: &[Word]) -> bool {
             _ => break,
         }
     }
-    let Some((name, arguments)) = arguments.split_first() else { return false };
+    let Some((name, arguments)) = arguments.split_first() else {
+        return false;
+    };
     if let Some((_, known)) = GIT_LISTS.iter().find(|(list, _)| *list == name.text) {
         // Without a listing word, `stash` and `worktree` create something.
-        let lists = !matches!(name.text.as_str(), "stash" | "worktree") || arguments.first().is_some_and(|word| word.text == "list");
-        return lists && arguments.iter().all(|word| known.contains(&word.text.as_str()));
+        let lists = !matches!(name.text.as_str(), "stash" | "worktree")
+            || arguments.first().is_some_and(|word| word.text == "list");
+        return lists
+            && arguments
+                .iter()
+                .all(|word| known.contains(&word.text.as_str()));
     }
     let refused = |word: &Word| {
         GIT_REFUSED.iter().any(|flag| word.text.starts_with(flag))
@@ -245,7 +286,9 @@ fn words(command: &str) -> Option<Vec<Vec<Word>>> {
             }
             '\'' | '"' => {
                 let (quoted, after) = after.split_once(c)?;
-                if quoted.contains(char::is_control) || c == '"' && quoted.contains(['$', '`', '\\']) {
+                if quoted.contains(char::is_control)
+                    || c == '"' && quoted.contains(['$', '`', '\\'])
+                {
                     return None;
                 }
                 let word = word.get_or_insert_default();
@@ -261,11 +304,19 @@ fn words(command: &str) -> Option<Vec<Vec<Word>>> {
                 after.get(1..)?
             }
             c if c.is_ascii_alphanumeric() || "_-.,/:=+@%^~]".contains(c) => {
-                word.get_or_insert_with(|| Word { plain: true, ..Word::default() }).text.push(c);
+                word.get_or_insert_with(|| Word {
+                    plain: true,
+                    ..Word::default()
+                })
+                .text
+                .push(c);
                 after
             }
             '*' | '?' | '[' => {
-                let word = word.get_or_insert_with(|| Word { plain: true, ..Word::default() });
+                let word = word.get_or_insert_with(|| Word {
+                    plain: true,
+                    ..Word::default()
+                });
                 word.may_be_flag |= word.text.is_empty() || word.text.starts_with('-');
                 word.text.push(c);
                 after
@@ -424,15 +475,29 @@ mod tests {
 
     #[test]
     fn commands_that_only_read_are_known_and_no_others() {
-        assert_eq!(READING.iter().filter(|command| !only_reads(command)).collect::<Vec<_>>(), Vec::<&&str>::new());
-        assert_eq!(OTHER.iter().filter(|command| only_reads(command)).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(
+            READING
+                .iter()
+                .filter(|command| !only_reads(command))
+                .collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
+        assert_eq!(
+            OTHER
+                .iter()
+                .filter(|command| only_reads(command))
+                .collect::<Vec<_>>(),
+            Vec::<&&str>::new()
+        );
     }
 
     /// A reproducible sequence of numbers.
     fn numbers() -> impl FnMut(usize) -> usize {
         let mut state = 7_u64;
         move |below| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         }
     }
@@ -440,7 +505,10 @@ mod tests {
     #[test]
     fn what_changes_something_is_never_hidden_by_what_reads() {
         let mut below = numbers();
-        let changing = ["> x", "$(rm x)", "`rm x`", "$x", "& rm x", "\nrm x", "| sh", "; sh", "&& tee x", "<(rm x)", "{rm,x}", "\\\nrm"];
+        let changing = [
+            "> x", "$(rm x)", "`rm x`", "$x", "& rm x", "\nrm x", "| sh", "; sh", "&& tee x",
+            "<(rm x)", "{rm,x}", "\\\nrm",
+        ];
         for _ in 0..20_000 {
             let reading = READING[below(READING.len())];
             let changing = changing[below(changing.len())];
@@ -456,11 +524,15 @@ mod tests {
     #[test]
     fn no_text_makes_it_panic_and_what_it_takes_has_no_sign_of_a_shell_outside_of_quotes() {
         let mut below = numbers();
-        let pieces =
-            ["ls", " ", "-l", "'", "\"", "$(", ")", ";", "|", "&", "git log", ">", "<", "{", "}", "\n", "é", "*", "`", "cat x", "\\"];
+        let pieces = [
+            "ls", " ", "-l", "'", "\"", "$(", ")", ";", "|", "&", "git log", ">", "<", "{", "}",
+            "\n", "é", "*", "`", "cat x", "\\",
+        ];
         let mut taken = 0;
         for _ in 0..200_000 {
-            let text: String = (0..1 + below(9)).map(|_| pieces[below(pieces.len())]).collect();
+            let text: String = (0..1 + below(9))
+                .map(|_| pieces[below(pieces.len())])
+                .collect();
             if only_reads(&text) {
                 taken += 1;
                 let mut quote = None;

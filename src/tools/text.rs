@@ -21,12 +21,14 @@ pub(super) fn cut_line(line: &str, chars_max: usize) -> String {
 
 /// Returns the longest prefix of at most `bytes_max` bytes that ends at a character.
 pub(super) fn prefix(text: &str, bytes_max: usize) -> &str {
-    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+    text.get(..text.floor_char_boundary(bytes_max))
+        .unwrap_or(text)
 }
 
 /// Returns the longest suffix of at most `bytes_max` bytes that begins at a character.
 pub(super) fn suffix(text: &str, bytes_max: usize) -> &str {
-    text.get(text.ceil_char_boundary(text.len().saturating_sub(bytes_max))..).unwrap_or(text)
+    text.get(text.ceil_char_boundary(text.len().saturating_sub(bytes_max))..)
+        .unwrap_or(text)
 }
 
 /// Keeps head and tail of a text that is too long.
@@ -51,7 +53,11 @@ pub(super) fn middle_cut_counted(text: &str, bytes_max: usize) -> (String, usize
 /// quoted, so that it stays one line.
 pub(super) fn path_line(path: &Path) -> String {
     let path = shown(path);
-    if path.contains(char::is_control) { format!("{path:?}") } else { path }
+    if path.contains(char::is_control) {
+        format!("{path:?}")
+    } else {
+        path
+    }
 }
 
 #[cfg(test)]
@@ -61,7 +67,10 @@ mod tests {
     #[test]
     fn a_name_cannot_look_like_two_lines() {
         assert_eq!(path_line(Path::new("a b/\u{fc}")), "a b/\u{fc}");
-        assert_eq!(path_line(Path::new("a\n[2 more exist]")), r#""a\n[2 more exist]""#);
+        assert_eq!(
+            path_line(Path::new("a\n[2 more exist]")),
+            r#""a\n[2 more exist]""#
+        );
         assert_eq!(path_line(Path::new("[id].tsx")), "[id].tsx");
         assert_eq!(path_line(Path::new("")), ".");
     }

@@ -27,7 +27,10 @@ impl TypedTool for Think {
 check a plan against the rules before acting.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Nothing).source(ToolSource::BuiltIn)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Nothing)
+            .source(ToolSource::BuiltIn)
     }
 
     async fn call(&self, _args: ThinkArgs, _context: ToolContext) -> Result<String, ToolError> {

@@ -51,7 +51,9 @@ pub enum Unread {
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
     /// The tree exceeds one of its limits.
-    #[error("it holds more than {TREE_FILES_MAX} files, {TREE_BYTES_MAX} bytes or {TREE_DEPTH_MAX} levels")]
+    #[error(
+        "it holds more than {TREE_FILES_MAX} files, {TREE_BYTES_MAX} bytes or {TREE_DEPTH_MAX} levels"
+    )]
     TooLarge,
     /// The operating system returned an error of this kind.
     #[error("it cannot be read: {0}")]
@@ -87,10 +89,18 @@ pub fn tree(folder: &Path) -> Result<Tree, Unread> {
     if !folder.metadata()?.is_dir() {
         return Err(Unread::NoFile);
     }
-    let mut walk = Walk { hash: Sha256::new(), files: Vec::new(), seen: 0, bytes: 0 };
+    let mut walk = Walk {
+        hash: Sha256::new(),
+        files: Vec::new(),
+        seen: 0,
+        bytes: 0,
+    };
     walk.hash.update(b"callboard tree 1\n");
     walk.below(folder, &PathBuf::new(), 0)?;
-    Ok(Tree { sha256: hex(&walk.hash.finalize()), files: walk.files })
+    Ok(Tree {
+        sha256: hex(&walk.hash.finalize()),
+        files: walk.files,
+    })
 }
 
 struct Walk {
@@ -124,7 +134,10 @@ impl Walk {
                 self.part(b"end", b"");
             } else if kind.is_symlink() {
                 self.part(b"link", inner.as_os_str().as_encoded_bytes());
-                self.part(b"to", std::fs::read_link(&path)?.as_os_str().as_encoded_bytes());
+                self.part(
+                    b"to",
+                    std::fs::read_link(&path)?.as_os_str().as_encoded_bytes(),
+                );
             } else if kind.is_file() {
                 let left = TREE_BYTES_MAX.saturating_sub(self.bytes);
                 let bytes = read(&path, OFlags::NOFOLLOW, left).map_err(|error| match error {
@@ -160,15 +173,22 @@ fn read(path: &Path, more: OFlags, bytes_max: u64) -> Result<Vec<u8>, Unread> {
         return Err(Unread::NoFile);
     }
     let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > bytes_max { Err(Unread::TooLong(bytes_max)) } else { Ok(bytes) }
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        Err(Unread::TooLong(bytes_max))
+    } else {
+        Ok(bytes)
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 #[cfg(test)]
@@ -184,7 +204,10 @@ mod tests {
         let content = file(&path, 3).unwrap();
 
         assert_eq!(content.bytes, b"abc");
-        assert_eq!(content.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            content.sha256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         assert_eq!(file(&path, 2), Err(Unread::TooLong(2)));
         assert_eq!(file(folder.path(), 9), Err(Unread::NoFile));
         assert_eq!(file(&folder.path().join("b"), 9), Err(Unread::Missing));
@@ -224,7 +247,14 @@ mod tests {
     fn a_tree_is_bounded_and_a_pipe_in_it_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
         assert_eq!(file(&fifo, 9), Err(Unread::NoFile));
         assert_eq!(tree(folder.path()).unwrap().files, Vec::<String>::new());
         let mut deep = folder.path().to_owned();

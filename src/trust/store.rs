@@ -34,10 +34,16 @@ impl Place {
     /// # Errors
     /// The parent folder does not exist, or `path` has no file name.
     pub fn of_file(path: &Path) -> io::Result<Self> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let folder = parent.canonicalize()?;
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { path: folder.join(name), folder })
+        Ok(Self {
+            path: folder.join(name),
+            folder,
+        })
     }
 
     /// Locates a folder, for an agreement to everything in it.
@@ -46,7 +52,10 @@ impl Place {
     /// The folder does not exist.
     pub fn of_folder(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
-        Ok(Self { folder: path.clone(), path })
+        Ok(Self {
+            folder: path.clone(),
+            path,
+        })
     }
 
     /// The absolute path.
@@ -133,7 +142,10 @@ impl TrustStore {
     }
 
     fn path(&self) -> Result<PathBuf, TrustError> {
-        self.folder.as_ref().map(|folder| folder.join("trust.json")).ok_or(TrustError::NoPlace)
+        self.folder
+            .as_ref()
+            .map(|folder| folder.join("trust.json"))
+            .ok_or(TrustError::NoPlace)
     }
 
     /// Looks up a file with this content. A store that cannot be used has no agreements;
@@ -143,7 +155,10 @@ impl TrustStore {
             return Standing::Barred;
         }
         let entries = self.entries().unwrap_or_default();
-        match entries.iter().find(|entry| Path::new(&entry.path) == place.path) {
+        match entries
+            .iter()
+            .find(|entry| Path::new(&entry.path) == place.path)
+        {
             Some(entry) if entry.sha256 == sha256 => Standing::Trusted,
             Some(_) => Standing::Changed,
             None => Standing::New,
@@ -172,7 +187,11 @@ impl TrustStore {
         let path = place.path.to_str().ok_or(TrustError::Path)?.to_owned();
         self.change(|entries| {
             entries.retain(|entry| entry.path != path);
-            entries.push(TrustEntry { path: path.clone(), sha256: sha256.to_owned(), since: SystemClock.now().to_string() });
+            entries.push(TrustEntry {
+                path: path.clone(),
+                sha256: sha256.to_owned(),
+                since: SystemClock.now().to_string(),
+            });
         })
     }
 
@@ -195,39 +214,59 @@ impl TrustStore {
     }
 
     fn is_inside(&self, place: &Place) -> bool {
-        self.folder.as_ref().is_some_and(|folder| real_or_nearest(folder).starts_with(&place.folder))
+        self.folder
+            .as_ref()
+            .is_some_and(|folder| real_or_nearest(folder).starts_with(&place.folder))
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<TrustEntry>)) -> Result<(), TrustError> {
         let path = self.path()?;
-        let failed = |error: io::Error| TrustError::Unwritable { path: path.clone(), reason: error.kind() };
+        let failed = |error: io::Error| TrustError::Unwritable {
+            path: path.clone(),
+            reason: error.kind(),
+        };
         let folder = path.parent().unwrap_or(Path::new("."));
         private::make_folder(folder).map_err(failed)?;
-        let lock = private::file().create(true).truncate(false).open(folder.join("trust.lock")).map_err(failed)?;
+        let lock = private::file()
+            .create(true)
+            .truncate(false)
+            .open(folder.join("trust.lock"))
+            .map_err(failed)?;
         // Open files hold the lock; another process writes only for a moment, so waiting is short.
         lock.lock().map_err(failed)?;
         let mut entries = read(&path)?;
         change(&mut entries);
         entries.sort_by(|a, b| a.path.cmp(&b.path));
-        let text = serde_json::to_vec_pretty(&Kept { version: VERSION, entries }).map_err(|error| failed(error.into()))?;
+        let text = serde_json::to_vec_pretty(&Kept {
+            version: VERSION,
+            entries,
+        })
+        .map_err(|error| failed(error.into()))?;
         private::replace(&path, &text).map_err(failed)
     }
 }
 
 fn read(path: &Path) -> Result<Vec<TrustEntry>, TrustError> {
-    let unusable = |reason: String| TrustError::Unusable { path: path.to_owned(), reason };
+    let unusable = |reason: String| TrustError::Unusable {
+        path: path.to_owned(),
+        reason,
+    };
     let bytes = match content::file(path, FILE_BYTES_MAX) {
         Ok(content) => content.bytes,
         Err(content::Unread::Missing) => return Ok(Vec::new()),
         Err(error) => return Err(unusable(error.to_string())),
     };
     if others_can_write(path) {
-        return Err(unusable("other users can write it; give it mode 0600".into()));
+        return Err(unusable(
+            "other users can write it; give it mode 0600".into(),
+        ));
     }
     match serde_json::from_slice::<Kept>(&bytes) {
         Ok(kept) if kept.version == VERSION => Ok(kept.entries),
         Ok(_) => Err(unusable("another version of Callboard wrote it".into())),
-        Err(_) => Err(unusable("it is malformed; remove it to start with an empty list".into())),
+        Err(_) => Err(unusable(
+            "it is malformed; remove it to start with an empty list".into(),
+        )),
     }
 }
 
@@ -235,7 +274,8 @@ fn read(path: &Path) -> Result<Vec<TrustEntry>, TrustError> {
 fn others_can_write(path: &Path) -> bool {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let own = rustix::process::geteuid().as_raw();
-    fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o022 != 0 || ![own, 0].contains(&data.uid()))
+    fs::metadata(path)
+        .is_ok_and(|data| data.permissions().mode() & 0o022 != 0 || ![own, 0].contains(&data.uid()))
 }
 
 #[cfg(not(unix))]
@@ -282,8 +322,18 @@ mod tests {
         let elsewhere = Place::of_file(&ground.folder.path().join("callboard.toml"));
         assert_eq!(ground.store.standing(&place, "aa"), Standing::Trusted);
         assert_eq!(ground.store.standing(&place, "ab"), Standing::Changed);
-        assert_ne!(ground.store.standing(&elsewhere.unwrap(), "aa"), Standing::Trusted);
-        assert_eq!(ground.store.revoke(&ground.folder.path().canonicalize().unwrap().join("project")).unwrap().len(), 1);
+        assert_ne!(
+            ground.store.standing(&elsewhere.unwrap(), "aa"),
+            Standing::Trusted
+        );
+        assert_eq!(
+            ground
+                .store
+                .revoke(&ground.folder.path().canonicalize().unwrap().join("project"))
+                .unwrap()
+                .len(),
+            1
+        );
         assert_eq!(ground.store.standing(&place, "aa"), Standing::New);
     }
 
@@ -292,11 +342,21 @@ mod tests {
         let ground = Ground::new();
         ground.store.add(&ground.place(), "aa").unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&ground.file()), mode(ground.file().parent().unwrap())), (0o600, 0o700));
+        assert_eq!(
+            (mode(&ground.file()), mode(ground.file().parent().unwrap())),
+            (0o600, 0o700)
+        );
 
         std::fs::set_permissions(ground.file(), std::fs::Permissions::from_mode(0o666)).unwrap();
 
-        assert!(ground.store.entries().unwrap_err().to_string().contains("other users can write it"));
+        assert!(
+            ground
+                .store
+                .entries()
+                .unwrap_err()
+                .to_string()
+                .contains("other users can write it")
+        );
         assert_eq!(ground.store.standing(&ground.place(), "aa"), Standing::New);
     }
 
@@ -304,11 +364,25 @@ mod tests {
     fn a_corrupt_or_newer_store_trusts_nothing_and_is_left_alone() {
         let ground = Ground::new();
         ground.store.add(&ground.place(), "aa").unwrap();
-        for text in ["", "{", "{\"version\":2,\"entries\":[]}", "[]", "{\"version\":1}", "\u{0}\u{1}"] {
+        for text in [
+            "",
+            "{",
+            "{\"version\":2,\"entries\":[]}",
+            "[]",
+            "{\"version\":1}",
+            "\u{0}\u{1}",
+        ] {
             std::fs::write(ground.file(), text).unwrap();
 
-            assert!(matches!(ground.store.entries(), Err(TrustError::Unusable { .. })), "{text}");
-            assert_eq!(ground.store.standing(&ground.place(), "aa"), Standing::New, "{text}");
+            assert!(
+                matches!(ground.store.entries(), Err(TrustError::Unusable { .. })),
+                "{text}"
+            );
+            assert_eq!(
+                ground.store.standing(&ground.place(), "aa"),
+                Standing::New,
+                "{text}"
+            );
             assert!(ground.store.add(&ground.place(), "aa").is_err(), "{text}");
             assert_eq!(std::fs::read_to_string(ground.file()).unwrap(), text);
         }
@@ -322,7 +396,13 @@ mod tests {
                 let ground = &ground;
                 scope.spawn(move || {
                     for file in 0..4 {
-                        let place = Place::of_file(&ground.folder.path().join(format!("project/{thread}-{file}"))).unwrap();
+                        let place = Place::of_file(
+                            &ground
+                                .folder
+                                .path()
+                                .join(format!("project/{thread}-{file}")),
+                        )
+                        .unwrap();
                         ground.store.add(&place, "aa").unwrap();
                     }
                 });
@@ -338,7 +418,13 @@ mod tests {
         let above = Place::of_file(&ground.folder.path().join("callboard.toml")).unwrap();
 
         assert_eq!(ground.store.standing(&above, "aa"), Standing::Barred);
-        assert!(matches!(ground.store.add(&above, "aa"), Err(TrustError::Inside { .. })));
-        assert_eq!(TrustStore::default().add(&ground.place(), "aa"), Err(TrustError::NoPlace));
+        assert!(matches!(
+            ground.store.add(&above, "aa"),
+            Err(TrustError::Inside { .. })
+        ));
+        assert_eq!(
+            TrustStore::default().add(&ground.place(), "aa"),
+            Err(TrustError::NoPlace)
+        );
     }
 }

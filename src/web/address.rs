@@ -66,7 +66,9 @@ impl AddressClass {
     /// their range.
     pub(super) fn opens_by_name(self) -> bool {
         match self {
-            Self::Loopback | Self::Private | Self::Shared | Self::UniqueLocal | Self::SiteLocal => true,
+            Self::Loopback | Self::Private | Self::Shared | Self::UniqueLocal | Self::SiteLocal => {
+                true
+            }
             Self::Unspecified
             | Self::LinkLocal
             | Self::Metadata
@@ -93,7 +95,9 @@ fn class_v4(ip: Ipv4Addr) -> Option<AddressClass> {
     Some(match ip.octets() {
         // Azure's agent has an address that looks public; Alibaba's and Oracle's are in ranges with
         // other purposes.
-        [168, 63, 129, 16] | [169, 254, 169, 254] | [100, 100, 100, 200] | [192, 0, 0, 192] => AddressClass::Metadata,
+        [168, 63, 129, 16] | [169, 254, 169, 254] | [100, 100, 100, 200] | [192, 0, 0, 192] => {
+            AddressClass::Metadata
+        }
         [0, ..] => AddressClass::Unspecified,
         [127, ..] => AddressClass::Loopback,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => AddressClass::Private,
@@ -116,7 +120,9 @@ fn class_v6(ip: Ipv6Addr) -> Option<AddressClass> {
         // Compatible, mapped and translated; then NAT64, well-known and local (RFC 6052, RFC 8215).
         [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => AddressClass::EmbeddedIpv4,
         [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] => AddressClass::EmbeddedIpv4,
-        [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254] | [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => AddressClass::Metadata,
+        [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254] | [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => {
+            AddressClass::Metadata
+        }
         [0xfe80..=0xfebf, ..] => AddressClass::LinkLocal,
         [0xfec0..=0xfeff, ..] => AddressClass::SiteLocal,
         [0xfc00..=0xfdff, ..] => AddressClass::UniqueLocal,
@@ -152,21 +158,32 @@ pub(super) struct Range {
 impl Range {
     /// Parses `10.0.0.0/8`, `fd00::/8` or a single address.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().ok()?
+            }
             Some(_) => return None,
             None => bits,
         };
-        (prefix <= bits).then_some(Self { first: address, prefix })
+        (prefix <= bits).then_some(Self {
+            first: address,
+            prefix,
+        })
     }
 
     pub(super) fn contains(self, ip: IpAddr) -> bool {
         match (self.first, ip) {
-            (IpAddr::V4(first), IpAddr::V4(ip)) => same_bits(first.to_bits().into(), ip.to_bits().into(), self.prefix, 32),
-            (IpAddr::V6(first), IpAddr::V6(ip)) => same_bits(first.to_bits(), ip.to_bits(), self.prefix, 128),
+            (IpAddr::V4(first), IpAddr::V4(ip)) => {
+                same_bits(first.to_bits().into(), ip.to_bits().into(), self.prefix, 32)
+            }
+            (IpAddr::V6(first), IpAddr::V6(ip)) => {
+                same_bits(first.to_bits(), ip.to_bits(), self.prefix, 128)
+            }
             _ => false,
         }
     }
@@ -280,13 +297,27 @@ mod tests {
 
     #[test]
     fn ranges_contain_what_their_prefix_says() {
-        let holds = |range: &str, ip: &str| Range::parse(range).unwrap().contains(ip.parse().unwrap());
+        let holds =
+            |range: &str, ip: &str| Range::parse(range).unwrap().contains(ip.parse().unwrap());
 
         assert!(holds("10.1.0.0/16", "10.1.255.255") && !holds("10.1.0.0/16", "10.2.0.0"));
-        assert!(holds("0.0.0.0/0", "9.9.9.9") && !holds("0.0.0.0/0", "::1") && holds("::/0", "::1"));
-        assert!(holds("127.0.0.1", "127.0.0.1") && !holds("127.0.0.1", "127.0.0.2") && !holds("127.0.0.1", "::ffff:127.0.0.1"));
+        assert!(
+            holds("0.0.0.0/0", "9.9.9.9") && !holds("0.0.0.0/0", "::1") && holds("::/0", "::1")
+        );
+        assert!(
+            holds("127.0.0.1", "127.0.0.1")
+                && !holds("127.0.0.1", "127.0.0.2")
+                && !holds("127.0.0.1", "::ffff:127.0.0.1")
+        );
         assert!(holds("[fd00::]/8", "fdff::1") && !holds("fd00::/8", "fe00::1"));
-        for wrong in ["10.0.0.0/33", "10.0.0.0/+8", "10.0.0/8", "::/129", "10.0.0.0/", "host"] {
+        for wrong in [
+            "10.0.0.0/33",
+            "10.0.0.0/+8",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "host",
+        ] {
             assert_eq!(Range::parse(wrong), None, "{wrong}");
         }
     }

@@ -56,13 +56,24 @@ pub(super) struct BodyReader {
 impl BodyReader {
     /// A reader for a body with this `Content-Encoding`.
     pub(super) fn new(encoding: Option<&str>, cap: usize) -> Result<Self, WebError> {
-        let capped = Capped { bytes: Vec::new(), cap, full: false };
-        let coding = match encoding.map(|name| name.trim().to_ascii_lowercase()).as_deref() {
+        let capped = Capped {
+            bytes: Vec::new(),
+            cap,
+            full: false,
+        };
+        let coding = match encoding
+            .map(|name| name.trim().to_ascii_lowercase())
+            .as_deref()
+        {
             None | Some("" | "identity") => Coding::Plain(capped),
             Some("gzip" | "x-gzip") => Coding::Gzip(Box::new(MultiGzDecoder::new(capped))),
             Some(_) => return Err(WebError::Encoding),
         };
-        Ok(Self { coding, wire: 0, wire_max: (cap as u64).saturating_add(WIRE_SLACK) })
+        Ok(Self {
+            coding,
+            wire: 0,
+            wire_max: (cap as u64).saturating_add(WIRE_SLACK),
+        })
     }
 
     /// Adds a chunk; `false` when no more is needed.
@@ -97,7 +108,9 @@ impl BodyReader {
             }
             Coding::Gzip(mut decoder) => match decoder.try_finish() {
                 Ok(()) => Ok((std::mem::take(&mut decoder.get_mut().bytes).into(), false)),
-                Err(_) if decoder.get_ref().full => Ok((std::mem::take(&mut decoder.get_mut().bytes).into(), true)),
+                Err(_) if decoder.get_ref().full => {
+                    Ok((std::mem::take(&mut decoder.get_mut().bytes).into(), true))
+                }
                 Err(_) => Err(WebError::Broken("its gzip data ends early")),
             },
         }
@@ -141,26 +154,55 @@ mod tests {
     fn empty_gzip_members_end_too() {
         let nothing = gzip(b"").repeat(20_000);
 
-        assert_eq!(read(Some("gzip"), 1000, &nothing).map(|(bytes, more)| (bytes.len(), more)), Ok((0, true)));
+        assert_eq!(
+            read(Some("gzip"), 1000, &nothing).map(|(bytes, more)| (bytes.len(), more)),
+            Ok((0, true))
+        );
     }
 
     #[test]
     fn a_body_that_fits_is_whole() {
         let text = b"a body of some length".repeat(500);
 
-        assert_eq!(read(None, text.len(), &text), Ok((text.clone().into(), false)));
-        assert_eq!(read(Some("GZIP"), text.len(), &gzip(&text)), Ok((text.clone().into(), false)));
-        assert_eq!(read(Some("gzip"), 100_000, &[gzip(b"one "), gzip(b"two")].concat()), Ok((Bytes::from("one two"), false)));
-        assert_eq!(read(None, 10, &text).map(|(bytes, more)| (bytes.len(), more)), Ok((10, true)));
+        assert_eq!(
+            read(None, text.len(), &text),
+            Ok((text.clone().into(), false))
+        );
+        assert_eq!(
+            read(Some("GZIP"), text.len(), &gzip(&text)),
+            Ok((text.clone().into(), false))
+        );
+        assert_eq!(
+            read(
+                Some("gzip"),
+                100_000,
+                &[gzip(b"one "), gzip(b"two")].concat()
+            ),
+            Ok((Bytes::from("one two"), false))
+        );
+        assert_eq!(
+            read(None, 10, &text).map(|(bytes, more)| (bytes.len(), more)),
+            Ok((10, true))
+        );
     }
 
     #[test]
     fn invalid_gzip_is_an_error_and_other_encodings_are_refused() {
-        assert_eq!(read(Some("gzip"), 1000, b"not packed at all, by far"), Err(WebError::Broken("its gzip data is invalid")));
+        assert_eq!(
+            read(Some("gzip"), 1000, b"not packed at all, by far"),
+            Err(WebError::Broken("its gzip data is invalid"))
+        );
         let whole = gzip(&b"abcdefgh".repeat(100));
-        assert_eq!(read(Some("gzip"), 1000, &whole[..whole.len() - 9]), Err(WebError::Broken("its gzip data ends early")));
+        assert_eq!(
+            read(Some("gzip"), 1000, &whole[..whole.len() - 9]),
+            Err(WebError::Broken("its gzip data ends early"))
+        );
         for encoding in ["br", "zstd", "deflate", "gzip, gzip"] {
-            assert_eq!(read(Some(encoding), 1000, b""), Err(WebError::Encoding), "{encoding}");
+            assert_eq!(
+                read(Some(encoding), 1000, b""),
+                Err(WebError::Encoding),
+                "{encoding}"
+            );
         }
     }
 }

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use reqwest::{
     Client, Method, Request, Response,
     header::{
-        ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+        ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap,
+        HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
     },
     redirect::Policy,
 };
@@ -46,7 +47,10 @@ struct Limits {
 
 impl fmt::Debug for WebClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebClientBuilder").field("policy", &self.policy).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("WebClientBuilder")
+            .field("policy", &self.policy)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -130,7 +134,11 @@ impl WebClientBuilder {
             .http1_max_headers(HEADERS_MAX)
             .build()
             .map_err(|_| WebError::Request("the client cannot be built"))?;
-        Ok(WebClient { http, policy, limits: self.limits })
+        Ok(WebClient {
+            http,
+            policy,
+            limits: self.limits,
+        })
     }
 }
 
@@ -147,7 +155,10 @@ pub struct WebClient {
 
 impl fmt::Debug for WebClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebClient").field("policy", &self.policy).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("WebClient")
+            .field("policy", &self.policy)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -164,20 +175,36 @@ pub struct WebRequest {
 
 impl fmt::Debug for WebRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebRequest").field("method", &self.method).finish_non_exhaustive()
+        f.debug_struct("WebRequest")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
     }
 }
 
 impl WebRequest {
     /// A GET request; follows redirects.
     pub fn get(url: impl Into<String>) -> Self {
-        Self { method: Method::GET, url: url.into(), headers: HeaderMap::new(), body: None, own: false, wrong: None }
+        Self {
+            method: Method::GET,
+            url: url.into(),
+            headers: HeaderMap::new(),
+            body: None,
+            own: false,
+            wrong: None,
+        }
     }
 
     /// A POST request with a JSON body; follows no redirects.
     pub fn post_json(url: impl Into<String>, json: impl Into<Bytes>) -> Self {
-        let mut request = Self { method: Method::POST, body: Some(json.into()), own: true, ..Self::get(url) };
-        request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut request = Self {
+            method: Method::POST,
+            body: Some(json.into()),
+            own: true,
+            ..Self::get(url)
+        };
+        request
+            .headers
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request
     }
 
@@ -220,7 +247,10 @@ pub struct WebAnswer {
 
 impl fmt::Debug for WebAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebAnswer").field("status", &self.status()).field("redirects", &self.redirects).finish_non_exhaustive()
+        f.debug_struct("WebAnswer")
+            .field("status", &self.status())
+            .field("redirects", &self.redirects)
+            .finish_non_exhaustive()
     }
 }
 
@@ -254,7 +284,11 @@ impl WebClient {
     ///
     /// # Cancel safety
     /// Dropping the future or cancelling the token closes the connection.
-    pub async fn open(&self, request: WebRequest, cancel: &CancellationToken) -> Result<WebAnswer, WebError> {
+    pub async fn open(
+        &self,
+        request: WebRequest,
+        cancel: &CancellationToken,
+    ) -> Result<WebAnswer, WebError> {
         let deadline = Instant::now() + self.limits.total;
         tokio::select! {
             biased;
@@ -272,16 +306,30 @@ impl WebClient {
         loop {
             let mut out = Request::new(request.method.clone(), url.clone());
             *out.headers_mut() = request.headers.clone();
-            out.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+            out.headers_mut()
+                .insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
             *out.body_mut() = request.body.clone().map(Into::into);
             // The wait for the head includes connecting.
             let wait = self.limits.connect + self.limits.idle;
             let response = match timeout(wait, self.http.execute(out)).await {
-                Ok(response) => response.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))?,
-                Err(_) => return Err(WebError::Timeout { what: "the response's head", limit: wait }),
+                Ok(response) => {
+                    response.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))?
+                }
+                Err(_) => {
+                    return Err(WebError::Timeout {
+                        what: "the response's head",
+                        limit: wait,
+                    });
+                }
             };
             let Some(location) = location(&response) else {
-                return Ok(WebAnswer { response, url, redirects, deadline, limits: self.limits });
+                return Ok(WebAnswer {
+                    response,
+                    url,
+                    redirects,
+                    deadline,
+                    limits: self.limits,
+                });
             };
             if request.own {
                 return Err(WebError::Redirected);
@@ -308,7 +356,10 @@ fn location(response: &Response) -> Option<&HeaderValue> {
 
 impl Limits {
     fn total_over(self) -> WebError {
-        WebError::Timeout { what: "the whole request", limit: self.total }
+        WebError::Timeout {
+            what: "the whole request",
+            limit: self.total,
+        }
     }
 }
 
@@ -335,10 +386,21 @@ impl WebAnswer {
 
     /// The `Retry-After` header as a duration from now.
     pub fn retry_after(&self) -> Option<Duration> {
-        let text = self.response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
+        let text = self
+            .response
+            .headers()
+            .get(RETRY_AFTER)?
+            .to_str()
+            .ok()?
+            .trim();
         match text.parse() {
             Ok(seconds) => Some(Duration::from_secs(seconds)),
-            Err(_) => Some(httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).unwrap_or_default()),
+            Err(_) => Some(
+                httpdate::parse_http_date(text)
+                    .ok()?
+                    .duration_since(SystemTime::now())
+                    .unwrap_or_default(),
+            ),
         }
     }
 
@@ -367,11 +429,17 @@ impl WebAnswer {
             (None, _) => None,
             (Some(_), Some(_)) => return Err(WebError::Encoding),
         };
-        let declared = self.response.content_length().filter(|_| encoding.is_none());
+        let declared = self
+            .response
+            .content_length()
+            .filter(|_| encoding.is_none());
         let mut reader = BodyReader::new(encoding, self.limits.body_bytes)?;
         let over = loop {
             let chunk = timeout(self.limits.idle, self.response.chunk()).await;
-            let chunk = chunk.map_err(|_| WebError::Timeout { what: "waiting for the next part of the body", limit: self.limits.idle })?;
+            let chunk = chunk.map_err(|_| WebError::Timeout {
+                what: "waiting for the next part of the body",
+                limit: self.limits.idle,
+            })?;
             match chunk.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))? {
                 None => break true,
                 Some(bytes) if !reader.take(&bytes)? => break false,
@@ -379,6 +447,10 @@ impl WebAnswer {
             }
         };
         let (bytes, more) = reader.finish(over)?;
-        Ok(WebBody { bytes, more, declared })
+        Ok(WebBody {
+            bytes,
+            more,
+            declared,
+        })
     }
 }

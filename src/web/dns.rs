@@ -36,7 +36,12 @@ pub struct SystemResolver;
 
 impl Resolver for SystemResolver {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.map(|address| address.ip()).collect()) })
+        Box::pin(async move {
+            Ok(tokio::net::lookup_host((host, 0))
+                .await?
+                .map(|address| address.ip())
+                .collect())
+        })
     }
 }
 
@@ -59,7 +64,9 @@ pub struct GuardedDns {
 
 impl fmt::Debug for GuardedDns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedDns").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("GuardedDns")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -79,7 +86,9 @@ impl Resolve for GuardedDns {
             if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
                 return Err(NoAddress.into());
             }
-            addresses.iter().try_for_each(|ip| policy.check_resolved(host, *ip))?;
+            addresses
+                .iter()
+                .try_for_each(|ip| policy.check_resolved(host, *ip))?;
             // Port 0: reqwest substitutes the URL's port.
             Ok(Box::new(addresses.into_iter().map(|ip| SocketAddr::new(ip, 0))) as Addrs)
         })

@@ -48,7 +48,12 @@ impl WebError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect | Self::Timeout { .. } | Self::Broken(_) => true,
-            Self::Denied(_) | Self::NoSuchHost | Self::Cancelled | Self::Encoding | Self::Redirected | Self::Request(_) => false,
+            Self::Denied(_)
+            | Self::NoSuchHost
+            | Self::Cancelled
+            | Self::Encoding
+            | Self::Redirected
+            | Self::Request(_) => false,
         }
     }
 
@@ -65,7 +70,10 @@ impl WebError {
             source = cause.source();
         }
         match error {
-            _ if error.is_timeout() => Self::Timeout { what: "connecting", limit: connect },
+            _ if error.is_timeout() => Self::Timeout {
+                what: "connecting",
+                limit: connect,
+            },
             _ if error.is_connect() => Self::Connect,
             _ if error.is_body() || error.is_decode() => Self::Broken("the body ended early"),
             _ => Self::Broken("it is not valid HTTP, or its head is too large"),

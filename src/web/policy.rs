@@ -17,12 +17,24 @@ pub const URL_BYTES_MAX: usize = 8 * 1024;
 pub const REDIRECTS_MAX: usize = 10;
 
 /// Top-level names for private use (RFC 6761, RFC 6762, RFC 8375, ICANN's `internal`).
-const OWN_NAMES: &[&str] = &["localhost", "local", "internal", "localdomain", "home.arpa", "intranet", "lan", "corp", "home"];
+const OWN_NAMES: &[&str] = &[
+    "localhost",
+    "local",
+    "internal",
+    "localdomain",
+    "home.arpa",
+    "intranet",
+    "lan",
+    "corp",
+    "home",
+];
 
 /// Ports above 1023 of other protocols, which browsers refuse as well (the Fetch standard's bad
 /// ports).
-const OTHER_PORTS: &[u16] =
-    &[1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080];
+const OTHER_PORTS: &[u16] = &[
+    1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669,
+    6679, 6697, 10080,
+];
 
 /// Why a URL or address is refused. No text contains an address that a name resolved to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +50,9 @@ pub enum Denied {
     #[error("the URL contains a user name or a password, or an `@` before its path")]
     UserInfo,
     /// The host is an IP address in an unusual spelling, such as `http://2130706433/`.
-    #[error("the URL's host is an IP address in an unusual spelling; write it as four decimal numbers")]
+    #[error(
+        "the URL's host is an IP address in an unusual spelling; write it as four decimal numbers"
+    )]
     Spelling,
     /// The host name is valid only inside of a private network.
     #[error("the URL's host is not a public name")]
@@ -47,7 +61,9 @@ pub enum Denied {
     #[error("the URL's host has an address that is not public ({})", .0.as_str())]
     Address(AddressClass),
     /// The port belongs to another protocol.
-    #[error("port {0} is not allowed; allowed are 80, 443 and those from 1024 on that belong to no other protocol")]
+    #[error(
+        "port {0} is not allowed; allowed are 80, 443 and those from 1024 on that belong to no other protocol"
+    )]
     Port(u16),
     /// A redirect from `https` to `http`.
     #[error("the server redirects from https to http")]
@@ -59,7 +75,9 @@ pub enum Denied {
 
 /// An invalid entry of an allow-list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("must be a host name, `*.` with a domain, an IP address or a range such as 10.0.0.0/8, not {0:?}")]
+#[error(
+    "must be a host name, `*.` with a domain, an IP address or a range such as 10.0.0.0/8, not {0:?}"
+)]
 pub struct NoSuchEntry(String);
 
 /// Which URLs and addresses may be reached: the public internet, and what the operator permits by
@@ -132,7 +150,9 @@ impl UrlPolicy {
             return Err(Denied::Invalid("it is longer than 8 KiB"));
         }
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(Denied::Invalid("it contains white space or control characters"));
+            return Err(Denied::Invalid(
+                "it contains white space or control characters",
+            ));
         }
         let authority = authority(text)?;
         if authority.contains('@') {
@@ -221,8 +241,14 @@ impl UrlPolicy {
 
     fn is_named(&self, host: &str) -> bool {
         let host = bare(host);
-        let below = |domain: &String| host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.') && rest.len() > 1);
-        self.names.iter().any(|name| host.eq_ignore_ascii_case(name)) || self.domains.iter().any(below)
+        let below = |domain: &String| {
+            host.strip_suffix(domain.as_str())
+                .is_some_and(|rest| rest.ends_with('.') && rest.len() > 1)
+        };
+        self.names
+            .iter()
+            .any(|name| host.eq_ignore_ascii_case(name))
+            || self.domains.iter().any(below)
     }
 
     /// Checks a host name; `true` if the operator permits it by name.
@@ -231,9 +257,16 @@ impl UrlPolicy {
         if self.is_named(host) {
             return Ok(true);
         }
-        let own = |name: &&str| host.strip_suffix(*name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let own = |name: &&str| {
+            host.strip_suffix(*name)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
         // Labels must not be empty: extra dots would hide a private name.
-        if host.split('.').any(str::is_empty) || host.len() > 253 || !host.contains('.') || OWN_NAMES.iter().any(own) {
+        if host.split('.').any(str::is_empty)
+            || host.len() > 253
+            || !host.contains('.')
+            || OWN_NAMES.iter().any(own)
+        {
             return Err(Denied::Name);
         }
         Ok(false)
@@ -252,11 +285,15 @@ fn bare(host: &str) -> &str {
 
 /// The text between `//` and the path, before any parsing.
 fn authority(text: &str) -> Result<&str, Denied> {
-    let (scheme, rest) = text.split_once(':').ok_or(Denied::Invalid("it must start with http:// or https://"))?;
+    let (scheme, rest) = text
+        .split_once(':')
+        .ok_or(Denied::Invalid("it must start with http:// or https://"))?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(Denied::Scheme);
     }
-    let rest = rest.strip_prefix("//").ok_or(Denied::Invalid("it must start with http:// or https://"))?;
+    let rest = rest
+        .strip_prefix("//")
+        .ok_or(Denied::Invalid("it must start with http:// or https://"))?;
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
     if rest.get(end..).is_some_and(|path| path.starts_with('\\')) {
         return Err(Denied::Invalid("it contains a backslash"));
@@ -300,16 +337,31 @@ mod tests {
             ("file:///etc/passwd", Denied::Scheme),
             ("javascript:alert(1)", Denied::Scheme),
             ("gopher://example.com/", Denied::Scheme),
-            ("example.com", Denied::Invalid("it must start with http:// or https://")),
-            ("http:/example.com", Denied::Invalid("it must start with http:// or https://")),
-            ("http:example.com", Denied::Invalid("it must start with http:// or https://")),
+            (
+                "example.com",
+                Denied::Invalid("it must start with http:// or https://"),
+            ),
+            (
+                "http:/example.com",
+                Denied::Invalid("it must start with http:// or https://"),
+            ),
+            (
+                "http:example.com",
+                Denied::Invalid("it must start with http:// or https://"),
+            ),
             ("http://", Denied::Invalid("it names no host")),
             ("http:///example.com", Denied::Invalid("it names no host")),
             ("http://user:pass@example.com/", Denied::UserInfo),
             ("http://@example.com/", Denied::UserInfo),
             ("http://example.com@127.0.0.1/", Denied::UserInfo),
-            ("http://127.0.0.1\\@example.com/", Denied::Invalid("it contains a backslash")),
-            ("http://exa\tmple.com/", Denied::Invalid("it contains white space or control characters")),
+            (
+                "http://127.0.0.1\\@example.com/",
+                Denied::Invalid("it contains a backslash"),
+            ),
+            (
+                "http://exa\tmple.com/",
+                Denied::Invalid("it contains white space or control characters"),
+            ),
             ("http://127.0.0.1/", Denied::Address(Loopback)),
             ("http://2130706433/", Denied::Spelling),
             ("http://0x7f000001/", Denied::Spelling),
@@ -322,7 +374,10 @@ mod tests {
             ("http://127。0。0。1/", Denied::Spelling),
             ("http://[::1]/", Denied::Address(Loopback)),
             ("http://[::ffff:127.0.0.1]/", Denied::Address(EmbeddedIpv4)),
-            ("http://[0:0:0:0:0:ffff:7f00:1]/", Denied::Address(EmbeddedIpv4)),
+            (
+                "http://[0:0:0:0:0:ffff:7f00:1]/",
+                Denied::Address(EmbeddedIpv4),
+            ),
             ("http://169.254.169.254/latest/", Denied::Address(Metadata)),
             ("http://localhost/", Denied::Name),
             ("http://.localhost.../", Denied::Name),
@@ -345,22 +400,60 @@ mod tests {
 
         let loopback = allow("127.0.0.1");
         assert!(loopback.check_url("http://127.0.0.1:22/").is_ok());
-        assert!(loopback.check_url("http://127.0.0.2/").is_err() && loopback.check_url("http://[::ffff:127.0.0.1]/").is_err());
+        assert!(
+            loopback.check_url("http://127.0.0.2/").is_err()
+                && loopback.check_url("http://[::ffff:127.0.0.1]/").is_err()
+        );
 
         let named = allow("Wiki.Intranet");
-        assert!(named.check_url("http://wiki.intranet:81/").is_ok() && named.check_url("http://other.intranet/").is_err());
-        assert!(named.check_resolved("wiki.intranet.", "10.0.0.1".parse().unwrap()).is_ok());
-        assert!(named.check_resolved("wiki.intranet", "169.254.169.254".parse().unwrap()).is_err());
-        assert!(named.check_resolved("example.com", "10.0.0.1".parse().unwrap()).is_err());
+        assert!(
+            named.check_url("http://wiki.intranet:81/").is_ok()
+                && named.check_url("http://other.intranet/").is_err()
+        );
+        assert!(
+            named
+                .check_resolved("wiki.intranet.", "10.0.0.1".parse().unwrap())
+                .is_ok()
+        );
+        assert!(
+            named
+                .check_resolved("wiki.intranet", "169.254.169.254".parse().unwrap())
+                .is_err()
+        );
+        assert!(
+            named
+                .check_resolved("example.com", "10.0.0.1".parse().unwrap())
+                .is_err()
+        );
 
         let domain = allow("*.corp.example");
-        assert!(domain.check_resolved("a.corp.example", "10.0.0.1".parse().unwrap()).is_ok());
-        assert!(domain.check_resolved("corp.example", "10.0.0.1".parse().unwrap()).is_err());
-        assert!(domain.check_resolved("evilcorp.example", "10.0.0.1".parse().unwrap()).is_err());
+        assert!(
+            domain
+                .check_resolved("a.corp.example", "10.0.0.1".parse().unwrap())
+                .is_ok()
+        );
+        assert!(
+            domain
+                .check_resolved("corp.example", "10.0.0.1".parse().unwrap())
+                .is_err()
+        );
+        assert!(
+            domain
+                .check_resolved("evilcorp.example", "10.0.0.1".parse().unwrap())
+                .is_err()
+        );
 
         let nat64 = allow("64:ff9b::/96");
-        assert!(nat64.check_addr("64:ff9b::808:808".parse().unwrap()).is_ok());
-        assert!(nat64.check_addr("64:ff9b::7f00:1".parse().unwrap()).is_err());
+        assert!(
+            nat64
+                .check_addr("64:ff9b::808:808".parse().unwrap())
+                .is_ok()
+        );
+        assert!(
+            nat64
+                .check_addr("64:ff9b::7f00:1".parse().unwrap())
+                .is_err()
+        );
 
         for wrong in ["", "*", "*.", "http://a.b", "a.b:80", "a/b", "10.0.0.0/40"] {
             assert!(UrlPolicy::public().allow(wrong).is_err(), "{wrong}");
@@ -372,12 +465,21 @@ mod tests {
         let policy = UrlPolicy::public();
         let url = |text: &str| Url::parse(text).unwrap();
 
-        assert_eq!(policy.check_redirect(&url("https://a.example/"), &url("http://a.example/")), Err(Denied::Downgrade));
-        assert_eq!(policy.check_redirect(&url("http://a.example/"), &url("https://b.example/")), Ok(()));
+        assert_eq!(
+            policy.check_redirect(&url("https://a.example/"), &url("http://a.example/")),
+            Err(Denied::Downgrade)
+        );
+        assert_eq!(
+            policy.check_redirect(&url("http://a.example/"), &url("https://b.example/")),
+            Ok(())
+        );
         assert_eq!(
             policy.check_redirect(&url("http://a.example/"), &url("http://2130706433/")),
             Err(Denied::Address(AddressClass::Loopback))
         );
-        assert_eq!(policy.check_redirect(&url("http://a.example/"), &url("ftp://a.example/")), Err(Denied::Scheme));
+        assert_eq!(
+            policy.check_redirect(&url("http://a.example/"), &url("ftp://a.example/")),
+            Err(Denied::Scheme)
+        );
     }
 }

@@ -22,24 +22,36 @@ struct Cassette {
 
 fn cassettes(test: &str, prefix: &str) -> Vec<Cassette> {
     let Some(folder) = std::env::var_os("CALLBOARD_CASSETTES").map(PathBuf::from) else {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: CALLBOARD_CASSETTES is not set");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: {test}: CALLBOARD_CASSETTES is not set"
+        );
         return Vec::new();
     };
     let index = std::fs::read_to_string(folder.join("index.jsonl")).unwrap();
-    let entries = index.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let entries = index
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let wanted = entries.filter(|entry| entry["id"].as_str().unwrap().starts_with(prefix));
     let all: Vec<_> = wanted
         .map(|entry| {
             let id = entry["id"].as_str().unwrap().to_owned();
             let body = std::fs::read(folder.join(format!("{id}.sse"))).unwrap();
-            Cassette { id, body, golden: entry["golden"].clone() }
+            Cassette {
+                id,
+                body,
+                golden: entry["golden"].clone(),
+            }
         })
         .collect();
     assert!(!all.is_empty(), "no recording begins with {prefix}");
     all
 }
 
-fn assemble<'a>(mut assembler: impl Assemble, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<ModelEvent>, ProviderError> {
+fn assemble<'a>(
+    mut assembler: impl Assemble,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<ModelEvent>, ProviderError> {
     let mut out = Vec::new();
     for piece in pieces {
         assembler.feed(piece, &mut out)?;
@@ -73,16 +85,30 @@ fn summary(events: &[ModelEvent], golden: &Value) -> Value {
             ModelEvent::Block(_) => {}
             ModelEvent::Limits(_) => {}
             ModelEvent::Completed(completion) => {
-                let usage: Value = completion.raw_usage.as_ref().map_or(Value::Null, |raw| raw.parse().unwrap());
+                let usage: Value = completion
+                    .raw_usage
+                    .as_ref()
+                    .map_or(Value::Null, |raw| raw.parse().unwrap());
                 // The golden usage holds only the plain figures.
-                let names = golden["usage"].as_object().into_iter().flatten().map(|(name, _)| name);
-                let usage: Value = names.map(|name| (name.clone(), usage[name].clone())).collect::<serde_json::Map<_, _>>().into();
+                let names = golden["usage"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, _)| name);
+                let usage: Value = names
+                    .map(|name| (name.clone(), usage[name].clone()))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into();
                 end = json!({"stop": completion.raw_stop, "usage": usage});
             }
         }
     }
     assert_eq!(text, block_text, "pieces and blocks are the same text");
-    let thinking = if golden["provider"] == "anthropic" { json!(thinking) } else { Value::Null };
+    let thinking = if golden["provider"] == "anthropic" {
+        json!(thinking)
+    } else {
+        Value::Null
+    };
     json!({"text": text, "thinking_len": thinking, "tools": tools, "end": end})
 }
 
@@ -90,11 +116,20 @@ fn summary(events: &[ModelEvent], golden: &Value) -> Value {
 /// it, because it must not run.
 fn expected(golden: &Value) -> Value {
     let cut = matches!(golden["stop"].as_str(), Some("length" | "max_tokens"));
-    let tools =
-        golden["tools"].as_array().unwrap().iter().filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
-    let tools: Vec<_> = tools.map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]})).collect();
+    let tools = golden["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|tool| tool["args_raw_ok"] == true && !(cut && tool["args"] == json!({})));
+    let tools: Vec<_> = tools
+        .map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]}))
+        .collect();
     // The golden results of Chat Completions contain no reasoning.
-    let thinking = if golden["provider"] == "anthropic" { &golden["thinking_len"] } else { &Value::Null };
+    let thinking = if golden["provider"] == "anthropic" {
+        &golden["thinking_len"]
+    } else {
+        &Value::Null
+    };
     json!({
         "text": golden["text"], "thinking_len": thinking, "tools": tools,
         "end": {"stop": golden["stop"], "usage": golden["usage"]},
@@ -107,13 +142,17 @@ fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
     for Cassette { id, body, golden } in cassettes(test, prefix) {
         let expected = expected(&golden);
         let check = |how: &str, pieces: Vec<&[u8]>| {
-            let events = assemble(assembler(), pieces).unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
+            let events = assemble(assembler(), pieces)
+                .unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
             assert_eq!(summary(&events, &golden), expected, "{id}, {how}");
         };
         check("whole", vec![&body]);
         check("byte by byte", body.chunks(1).collect());
         for _ in 0..10 {
-            check(&format!("random splits of seed {seed}"), random_splits(&body, &mut random));
+            check(
+                &format!("random splits of seed {seed}"),
+                random_splits(&body, &mut random),
+            );
         }
     }
 }
@@ -126,16 +165,26 @@ fn check_cuts<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) 
         for cut in (0..body.len()).step_by(1 + body.len() / 300) {
             let mut assembler = assembler();
             let mut events = Vec::new();
-            let ended = assembler.feed(&body[..cut], &mut events).and_then(|()| assembler.finish(&mut events));
+            let ended = assembler
+                .feed(&body[..cut], &mut events)
+                .and_then(|()| assembler.finish(&mut events));
             let calls = events.iter().filter_map(|event| match event {
-                ModelEvent::Block(ContentBlock::ToolUse(call)) => Some((call.id.clone(), call.input.parse::<Value>().unwrap())),
+                ModelEvent::Block(ContentBlock::ToolUse(call)) => {
+                    Some((call.id.clone(), call.input.parse::<Value>().unwrap()))
+                }
                 _ => None,
             });
             for (call, arguments) in calls {
-                let known = whole["tools"].as_array().unwrap().iter().any(|tool| tool["id"] == call.as_str() && tool["args"] == arguments);
+                let known = whole["tools"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|tool| tool["id"] == call.as_str() && tool["args"] == arguments);
                 assert!(known, "{id} cut at {cut}: {call} with {arguments}");
             }
-            let complete = events.iter().any(|event| matches!(event, ModelEvent::Completed(_)));
+            let complete = events
+                .iter()
+                .any(|event| matches!(event, ModelEvent::Completed(_)));
             assert_eq!(complete, ended.is_ok(), "{id} cut at {cut}");
         }
     }
@@ -143,16 +192,24 @@ fn check_cuts<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) 
 
 #[test]
 fn recorded_anthropic_streams_give_their_golden_result_under_every_split() {
-    check("recorded_anthropic_streams", "anthropic-", || AnthropicAssembler::new(MessageList::default()));
+    check("recorded_anthropic_streams", "anthropic-", || {
+        AnthropicAssembler::new(MessageList::default())
+    });
 }
 
 #[test]
 fn recorded_chat_completions_streams_give_their_golden_result_under_every_split() {
-    check("recorded_chat_completions_streams", "openai_chat-", || OpenAiAssembler::new(MessageList::default()));
+    check("recorded_chat_completions_streams", "openai_chat-", || {
+        OpenAiAssembler::new(MessageList::default())
+    });
 }
 
 #[test]
 fn a_cut_recording_never_runs_a_tool_with_other_arguments() {
-    check_cuts("a_cut_recording (anthropic)", "anthropic-", || AnthropicAssembler::new(MessageList::default()));
-    check_cuts("a_cut_recording (openai)", "openai_chat-", || OpenAiAssembler::new(MessageList::default()));
+    check_cuts("a_cut_recording (anthropic)", "anthropic-", || {
+        AnthropicAssembler::new(MessageList::default())
+    });
+    check_cuts("a_cut_recording (openai)", "openai_chat-", || {
+        OpenAiAssembler::new(MessageList::default())
+    });
 }

@@ -41,7 +41,10 @@ impl Home {
         std::fs::create_dir_all(folder.path().join("home")).unwrap();
         let source = "//! Retries.\n\n/// Longest delay, in milliseconds.\npub const RETRY_CAP_MS: u64 = 10_000;\n";
         std::fs::write(folder.path().join("work/src/retry.rs"), source).unwrap();
-        Self { folder, variables: Vec::new() }
+        Self {
+            folder,
+            variables: Vec::new(),
+        }
     }
 
     pub fn work(&self) -> std::path::PathBuf {
@@ -56,13 +59,17 @@ impl Home {
     pub fn dress<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         for (name, _) in std::env::vars_os() {
             let name_text = name.to_string_lossy().to_ascii_uppercase();
-            let ours = ["CALLBOARD_", "ANTHROPIC_", "OPENAI_", "XDG_"].iter().any(|start| name_text.starts_with(start));
+            let ours = ["CALLBOARD_", "ANTHROPIC_", "OPENAI_", "XDG_"]
+                .iter()
+                .any(|start| name_text.starts_with(start));
             if ours || name_text.ends_with("_PROXY") {
                 command.env_remove(&name);
             }
         }
         command.envs(self.variables.iter().cloned());
-        command.env("HOME", self.folder.path().join("home")).stdin(Stdio::null())
+        command
+            .env("HOME", self.folder.path().join("home"))
+            .stdin(Stdio::null())
     }
 
     /// A command in the workspace. A `callboard.toml` there is named with `--config`, as its owner
@@ -78,7 +85,11 @@ impl Home {
     /// A command in a folder whose files are neither named nor trusted.
     pub fn command_in(&self, folder: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
-        command.args(args).current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(args)
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         self.dress(&mut command);
         command
     }
@@ -89,7 +100,12 @@ impl Home {
 
     pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
         Ran::of(args, child)
     }
 }
@@ -115,8 +131,16 @@ impl Ran {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let Output { status, stdout, stderr } = waiting.join().unwrap();
-        Self { code: status.code(), out: String::from_utf8(stdout).unwrap(), err: String::from_utf8(stderr).unwrap() }
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = waiting.join().unwrap();
+        Self {
+            code: status.code(),
+            out: String::from_utf8(stdout).unwrap(),
+            err: String::from_utf8(stderr).unwrap(),
+        }
     }
 
     #[track_caller]
@@ -133,13 +157,20 @@ impl Ran {
     /// The events that `--json` printed.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     /// The one line that reports the error.
     #[track_caller]
     pub fn error(&self) -> &str {
-        let lines: Vec<&str> = self.err.lines().filter(|line| line.starts_with("error:")).collect();
+        let lines: Vec<&str> = self
+            .err
+            .lines()
+            .filter(|line| line.starts_with("error:"))
+            .collect();
         assert_eq!(lines.len(), 1, "{self:?}");
         lines[0]
     }
@@ -147,7 +178,11 @@ impl Ran {
 
 /// Sends a signal to a process that a test started.
 pub fn kill(pid: u32, signal: &str) {
-    Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+    Command::new("kill")
+        .arg(format!("-{signal}"))
+        .arg(pid.to_string())
+        .status()
+        .unwrap();
 }
 
 /// Waits for a condition, with a time limit.

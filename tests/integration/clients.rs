@@ -30,28 +30,47 @@ impl Drop for Server {
 
 impl Server {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (found, urls) = std::sync::mpsc::channel();
-        let streams: [Box<dyn Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        let streams: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().unwrap()),
+            Box::new(child.stderr.take().unwrap()),
+        ];
         for stream in streams {
             let found = found.clone();
             // Read all output, or the process would block on a full pipe.
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     if let Some(at) = line.find("http://") {
-                        let _ = found.send(line[at..].split_whitespace().next().unwrap_or_default().trim_end_matches('/').to_owned());
+                        let _ = found.send(
+                            line[at..]
+                                .split_whitespace()
+                                .next()
+                                .unwrap_or_default()
+                                .trim_end_matches('/')
+                                .to_owned(),
+                        );
                     }
                 }
             });
         }
-        let url = urls.recv_timeout(Duration::from_secs(30)).expect("an address in the first lines");
+        let url = urls
+            .recv_timeout(Duration::from_secs(30))
+            .expect("an address in the first lines");
         Self(child, url)
     }
 }
 
 fn sha256(text: &str) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    sha2::Sha256::digest(text.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// A host with one tenant, connected to a mock model that streams forty pieces.
@@ -64,8 +83,15 @@ struct Host {
 fn host() -> Host {
     let folder = scratch();
     let binary = env!("CARGO_BIN_EXE_callboard");
-    let model =
-        Server::start(Command::new(binary).args(["mock-model", "--listen", "127.0.0.1:0", "--chunks", "40", "--chunk-delay-ms", "2"]));
+    let model = Server::start(Command::new(binary).args([
+        "mock-model",
+        "--listen",
+        "127.0.0.1:0",
+        "--chunks",
+        "40",
+        "--chunk-delay-ms",
+        "2",
+    ]));
     let config = format!(
         "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
         folder.path().join("data").display(),
@@ -76,14 +102,26 @@ fn host() -> Host {
     let file = folder.path().join("callboard.toml");
     std::fs::write(&file, config).unwrap();
     let serve = Server::start(
-        Command::new(binary).arg("--config").arg(&file).arg("serve").env_remove("CALLBOARD_LOG").env_remove("CALLBOARD_CLIENTS"),
+        Command::new(binary)
+            .arg("--config")
+            .arg(&file)
+            .arg("serve")
+            .env_remove("CALLBOARD_LOG")
+            .env_remove("CALLBOARD_CLIENTS"),
     );
-    Host { serve, _model: model, _folder: folder }
+    Host {
+        serve,
+        _model: model,
+        _folder: folder,
+    }
 }
 
 /// Folder of the clients' packages, which may be missing.
 fn packages() -> PathBuf {
-    std::env::var_os("CALLBOARD_CLIENTS").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients"), PathBuf::from)
+    std::env::var_os("CALLBOARD_CLIENTS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients"),
+        PathBuf::from,
+    )
 }
 
 /// Runs a client to its end. The client must succeed and verify `promises` promises.
@@ -92,17 +130,31 @@ fn keeps(mut client: Command, promises: usize) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{client:?}\n{stdout}\n{stderr}");
-    assert_eq!(stdout.lines().filter(|line| line.starts_with("ok: ")).count(), promises, "{stdout}");
+    assert_eq!(
+        stdout
+            .lines()
+            .filter(|line| line.starts_with("ok: "))
+            .count(),
+        promises,
+        "{stdout}"
+    );
 }
 
 fn script(program: &str, name: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["120", program]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name));
+    command.args(["120", program]).arg(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/clients")
+            .join(name),
+    );
     command
 }
 
 fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    Command::new(program)
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 #[test]
@@ -122,12 +174,17 @@ fn a_person_with_curl_is_served() {
 fn the_official_openai_client_is_served() {
     let modules = packages().join("python");
     if !modules.join("openai").is_dir() {
-        return skipped("the_official_openai_client_is_served", "the Python package `openai` is not in target/clients/python");
+        return skipped(
+            "the_official_openai_client_is_served",
+            "the Python package `openai` is not in target/clients/python",
+        );
     }
     let host = host();
 
     let mut client = script("python3", "openai_client.py");
-    client.args([&host.serve.1, KEY]).env("PYTHONPATH", &modules);
+    client
+        .args([&host.serve.1, KEY])
+        .env("PYTHONPATH", &modules);
 
     keeps(client, 8);
 }
@@ -136,12 +193,17 @@ fn the_official_openai_client_is_served() {
 fn an_event_source_that_is_cut_off_misses_nothing() {
     let modules = packages();
     if !modules.join("node_modules/eventsource").is_dir() || !is_there("node") {
-        return skipped("an_event_source_that_is_cut_off_misses_nothing", "node or its package `eventsource` is not in target/clients");
+        return skipped(
+            "an_event_source_that_is_cut_off_misses_nothing",
+            "node or its package `eventsource` is not in target/clients",
+        );
     }
     let host = host();
 
     let mut client = script("node", "event_source.mjs");
-    client.args([&host.serve.1, KEY, "8", "6"]).env("CLIENT_MODULES", modules.join("node_modules"));
+    client
+        .args([&host.serve.1, KEY, "8", "6"])
+        .env("CLIENT_MODULES", modules.join("node_modules"));
 
     keeps(client, 1);
 }
@@ -149,14 +211,21 @@ fn an_event_source_that_is_cut_off_misses_nothing() {
 #[test]
 fn other_peoples_parsers_read_the_openapi_document_and_the_metrics() {
     let modules = packages().join("python");
-    if !modules.join("openapi_spec_validator").is_dir() || !modules.join("prometheus_client").is_dir() {
+    if !modules.join("openapi_spec_validator").is_dir()
+        || !modules.join("prometheus_client").is_dir()
+    {
         let name = "other_peoples_parsers_read_the_openapi_document_and_the_metrics";
-        return skipped(name, "the Python packages `openapi-spec-validator` and `prometheus-client` are not in target/clients/python");
+        return skipped(
+            name,
+            "the Python packages `openapi-spec-validator` and `prometheus-client` are not in target/clients/python",
+        );
     }
     let host = host();
 
     let mut client = script("python3", "contracts.py");
-    client.args([&host.serve.1, ADMIN_KEY]).env("PYTHONPATH", &modules);
+    client
+        .args([&host.serve.1, ADMIN_KEY])
+        .env("PYTHONPATH", &modules);
 
     keeps(client, 2);
 }

@@ -31,27 +31,51 @@ async fn every_built_in_tool_keeps_the_contract_of_tools() {
             "bash" => json!({ "command": "echo hello" }),
             other => panic!("no example for {other}"),
         };
-        let schema = JsonSchemas.compile(&name, &tool.spec().definition.input_schema).unwrap();
+        let schema = JsonSchemas
+            .compile(&name, &tool.spec().definition.input_schema)
+            .unwrap();
         assert_eq!(schema.check(&good), Ok(()), "{name}");
         let wrong = schema.check(&json!({ "no such argument": 1 })).unwrap_err();
-        assert!(wrong.message.contains("/no such argument is unknown"), "{}", wrong.message);
+        assert!(
+            wrong.message.contains("/no such argument is unknown"),
+            "{}",
+            wrong.message
+        );
         contract::tool(tool, &good).await;
         names.push(name);
     }
 
     let data = tempfile::tempdir().unwrap();
     let memory = erased(tools::memory::Memory::per_tenant(data.path()));
-    contract::tool(memory, &json!({ "action": "write", "path": "a", "content": "b" })).await;
+    contract::tool(
+        memory,
+        &json!({ "action": "write", "path": "a", "content": "b" }),
+    )
+    .await;
 
     names.sort();
-    assert_eq!(names, ["bash", "file_edit", "file_list", "file_read", "grep_search", "read_more", "think"]);
+    assert_eq!(
+        names,
+        [
+            "bash",
+            "file_edit",
+            "file_list",
+            "file_read",
+            "grep_search",
+            "read_more",
+            "think"
+        ]
+    );
 }
 
 #[test]
 fn the_systems_clock_and_chance_keep_their_contracts() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     contract::clock(&clock);
-    for entropy in [Arc::new(SystemEntropy) as Arc<dyn Entropy>, Arc::new(SeededEntropy::new(3))] {
+    for entropy in [
+        Arc::new(SystemEntropy) as Arc<dyn Entropy>,
+        Arc::new(SeededEntropy::new(3)),
+    ] {
         contract::entropy(&entropy);
     }
 }

@@ -43,14 +43,28 @@ struct Bare(tempfile::TempDir);
 impl Bare {
     /// `None`, with a note on standard error, where valgrind is missing.
     fn new(test: &str) -> Option<Self> {
-        if !Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
-            writeln!(&mut std::io::stderr(), "SKIPPED: {test}: valgrind is not installed").unwrap();
+        if !Command::new("valgrind")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            writeln!(
+                &mut std::io::stderr(),
+                "SKIPPED: {test}: valgrind is not installed"
+            )
+            .unwrap();
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
         let this = std::env::current_exe().unwrap();
         let bare = folder.path().join("bare");
-        if !Command::new("strip").arg("-o").args([&bare, &this]).status().is_ok_and(|status| status.success()) {
+        if !Command::new("strip")
+            .arg("-o")
+            .args([&bare, &this])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
             std::fs::copy(this, bare).unwrap();
         }
         Some(Self(folder))
@@ -60,19 +74,40 @@ impl Bare {
     fn instructions(&self, scene: &str) -> f64 {
         let mut command = Command::new("valgrind");
         // Cachegrind counts as callgrind does, in a third of the time when it simulates no cache.
-        command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(self.0.path().join("bare"));
-        command.args(["--exact", "costs::child_that_is_counted", "--test-threads=1"]).env("CALLBOARD_TEST_COUNT", scene);
+        command
+            .args([
+                "--tool=cachegrind",
+                "--cache-sim=no",
+                "--cachegrind-out-file=/dev/null",
+            ])
+            .arg(self.0.path().join("bare"));
+        command
+            .args([
+                "--exact",
+                "costs::child_that_is_counted",
+                "--test-threads=1",
+            ])
+            .env("CALLBOARD_TEST_COUNT", scene);
         let output = command.current_dir(self.0.path()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{scene}: {stderr}\n{}", String::from_utf8_lossy(&output.stdout));
-        let counted = stderr.lines().find_map(|line| line.split_once("refs:")).unwrap_or_else(|| panic!("{scene}: {stderr}")).1;
+        assert!(
+            output.status.success(),
+            "{scene}: {stderr}\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        let counted = stderr
+            .lines()
+            .find_map(|line| line.split_once("refs:"))
+            .unwrap_or_else(|| panic!("{scene}: {stderr}"))
+            .1;
         counted.trim().replace(',', "").parse().unwrap()
     }
 
     /// Instructions of one more repetition of a scene, from the difference of a long and a short
     /// run.
     fn each(&self, scene: &str, few: usize, many: usize) -> f64 {
-        let [few_took, many_took] = [few, many].map(|count| self.instructions(&format!("{scene} {count}")));
+        let [few_took, many_took] =
+            [few, many].map(|count| self.instructions(&format!("{scene} {count}")));
         (many_took - few_took) / (many - few) as f64
     }
 }
@@ -80,21 +115,36 @@ impl Bare {
 /// Runs in a child process only, selected by an environment variable.
 #[test]
 fn child_that_is_counted() {
-    let Ok(scene) = std::env::var("CALLBOARD_TEST_COUNT") else { return };
+    let Ok(scene) = std::env::var("CALLBOARD_TEST_COUNT") else {
+        return;
+    };
     let words: Vec<&str> = scene.split(' ').collect();
     let number = |at: usize| words[at].parse::<usize>().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         match words[0] {
             "turn" => {
-                let host = ours::host(ours::model(), std::sync::Arc::new(forgetful::Forgetful)).await;
-                let conversation = ours::conversation(&host, reference::turns_before(number(1), &reference::result())).await;
+                let host =
+                    ours::host(ours::model(), std::sync::Arc::new(forgetful::Forgetful)).await;
+                let conversation = ours::conversation(
+                    &host,
+                    reference::turns_before(number(1), &reference::result()),
+                )
+                .await;
                 for _ in 0..number(2) {
                     ours::turn(&conversation).await;
                 }
             }
             wire => {
-                let wire = if wire == "openai" { Wire::OpenAi } else { Wire::Anthropic };
+                let wire = if wire == "openai" {
+                    Wire::OpenAi
+                } else {
+                    Wire::Anthropic
+                };
                 let host = fed::host(wire, number(1), 16, None).await;
                 fed::read_answer(&host, number(1)).await;
             }
@@ -104,25 +154,40 @@ fn child_that_is_counted() {
 
 #[test]
 fn a_turn_takes_its_instructions_and_no_more_late_in_a_conversation() {
-    let Some(bare) = Bare::new("a_turn_takes_its_instructions_and_no_more_late_in_a_conversation") else { return };
+    let Some(bare) = Bare::new("a_turn_takes_its_instructions_and_no_more_late_in_a_conversation")
+    else {
+        return;
+    };
 
     let early = bare.each("turn 0", 5, 20) / 1000.0;
     let late = bare.each("turn 300", 5, 20) / 1000.0;
 
     println!("thousands of instructions of a turn: {early:.0} early, {late:.0} late");
-    assert!(early <= TURN_MAX, "a turn takes {early:.0} thousand instructions, {TURN_MAX:.0} are its bound");
-    assert!(late <= early * LATE_MAX, "a turn takes {early:.0} thousand instructions early in a conversation, {late:.0} after 300 others");
+    assert!(
+        early <= TURN_MAX,
+        "a turn takes {early:.0} thousand instructions, {TURN_MAX:.0} are its bound"
+    );
+    assert!(
+        late <= early * LATE_MAX,
+        "a turn takes {early:.0} thousand instructions early in a conversation, {late:.0} after 300 others"
+    );
 }
 
 #[test]
 fn a_token_takes_its_instructions() {
-    let Some(bare) = Bare::new("a_token_takes_its_instructions") else { return };
+    let Some(bare) = Bare::new("a_token_takes_its_instructions") else {
+        return;
+    };
 
     for (wire, most) in TOKEN_MAX {
         let each = bare.each(wire.name(), 1600, 4800);
 
         println!("instructions of a token, {}: {each:.0}", wire.name());
-        assert!(each <= most, "a token of {} takes {each:.0} instructions, {most:.0} are its bound", wire.name());
+        assert!(
+            each <= most,
+            "a token of {} takes {each:.0} instructions, {most:.0} are its bound",
+            wire.name()
+        );
     }
 }
 
@@ -138,7 +203,10 @@ fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
 
     let out = String::from_utf8_lossy(&alone.stdout);
     let err = String::from_utf8_lossy(&alone.stderr);
-    assert!(alone.status.success() && out.contains("made and deleted"), "{out}\n{err}");
+    assert!(
+        alone.status.success() && out.contains("made and deleted"),
+        "{out}\n{err}"
+    );
     println!("{out}");
 }
 
@@ -155,7 +223,14 @@ fn child_that_churns() {
         made_and_deleted::run(&host, rate, length, |_, _| {}).await
     });
     let left = churned.slope(0.4) * churned.wall.as_secs_f64() / churned.deleted as f64;
-    println!("{} made and deleted, {left:.0} bytes left of each", churned.deleted);
+    println!(
+        "{} made and deleted, {left:.0} bytes left of each",
+        churned.deleted
+    );
     assert!(churned.deleted > 1000, "the machine did not get to it");
-    assert!(left <= LEFT_MAX, "{left:.0} bytes are left of each of {} conversations, {LEFT_MAX:.0} are their bound", churned.deleted);
+    assert!(
+        left <= LEFT_MAX,
+        "{left:.0} bytes are left of each of {} conversations, {LEFT_MAX:.0} are their bound",
+        churned.deleted
+    );
 }

@@ -80,12 +80,21 @@ impl Model {
         if text.contains('\0') {
             return None;
         }
-        let parts = |text: &str| text.split('/').filter(|name| !matches!(*name, "" | ".")).map(str::to_owned).collect::<Vec<_>>();
+        let parts = |text: &str| {
+            text.split('/')
+                .filter(|name| !matches!(*name, "" | "."))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let names = parts(text);
         if !text.starts_with('/') {
             return Some(names);
         }
-        self.roots.iter().find_map(|root| names.strip_prefix(parts(root).as_slice()).map(<[_]>::to_vec))
+        self.roots.iter().find_map(|root| {
+            names
+                .strip_prefix(parts(root).as_slice())
+                .map(<[_]>::to_vec)
+        })
     }
 
     /// The end of a path to read, with links followed.
@@ -141,7 +150,11 @@ impl Model {
                 _ => way.push(name),
             }
         }
-        let folders = (0..way.len()).all(|end| self.nodes.get(&way[..end]).is_none_or(|node| *node == Node::Folder));
+        let folders = (0..way.len()).all(|end| {
+            self.nodes
+                .get(&way[..end])
+                .is_none_or(|node| *node == Node::Folder)
+        });
         let free = self.nodes.get(&way).is_none_or(|node| *node == Node::File);
         let fits = way.iter().all(|name| name.len() <= 255);
         (folders && free && fits && !refused(&way, true)).then_some(way)
@@ -194,7 +207,9 @@ impl Ground {
         }
         let roots = [real.to_str().unwrap().to_owned(), "/workspace".to_owned()];
         for _ in 0..30 {
-            let at = real.join(["", "a", "a/b"][random.below(3)]).join(NAMES[random.below(NAMES.len())]);
+            let at = real
+                .join(["", "a", "a/b"][random.below(3)])
+                .join(NAMES[random.below(NAMES.len())]);
             if fs::symlink_metadata(&at).is_ok() {
                 continue;
             }
@@ -209,7 +224,10 @@ impl Ground {
                 _ => fs::write(&at, "").unwrap(),
             }
         }
-        let mut model = Model { nodes: BTreeMap::from([(Vec::new(), Node::Folder)]), roots };
+        let mut model = Model {
+            nodes: BTreeMap::from([(Vec::new(), Node::Folder)]),
+            roots,
+        };
         for (way, at) in walk(&real) {
             let meta = fs::symlink_metadata(&at).unwrap();
             let node = if meta.is_symlink() {
@@ -228,8 +246,16 @@ impl Ground {
 
     fn contents(&self) -> BTreeMap<PathBuf, String> {
         let all = walk(&self.folder.path().canonicalize().unwrap()).into_iter();
-        all.filter_map(|(_, at)| Some((at.clone(), fs::symlink_metadata(&at).ok()?.is_file().then(|| fs::read_to_string(&at).unwrap())?)))
-            .collect()
+        all.filter_map(|(_, at)| {
+            Some((
+                at.clone(),
+                fs::symlink_metadata(&at)
+                    .ok()?
+                    .is_file()
+                    .then(|| fs::read_to_string(&at).unwrap())?,
+            ))
+        })
+        .collect()
     }
 }
 
@@ -239,7 +265,8 @@ fn walk(folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
     while let Some((way, folder)) = todo.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
-            let way: Vec<String> = [way.as_slice(), &[entry.file_name().into_string().unwrap()]].concat();
+            let way: Vec<String> =
+                [way.as_slice(), &[entry.file_name().into_string().unwrap()]].concat();
             if entry.file_type().unwrap().is_dir() {
                 todo.push((way.clone(), entry.path()));
             }
@@ -254,15 +281,26 @@ async fn call(tool: &Arc<dyn Tool>, arguments: Value) -> Result<String, ToolErro
     tool.check(&arguments)?;
     // Resolve first, as the executor does: the path shown and approved is the path used.
     let resolved = tool.resolve(&arguments).unwrap_or(arguments);
-    assert_eq!(tool.resolve(&resolved), None, "{resolved:?}: a spelling is spelled as itself");
-    match tool.call(resolved, example_context(CancellationToken::new())).await? {
+    assert_eq!(
+        tool.resolve(&resolved),
+        None,
+        "{resolved:?}: a spelling is spelled as itself"
+    );
+    match tool
+        .call(resolved, example_context(CancellationToken::new()))
+        .await?
+    {
         ToolOutput::Text(text) => Ok(text),
         other => panic!("{other:?}"),
     }
 }
 
 fn rounds() -> usize {
-    if std::env::var_os("CALLBOARD_LONG").is_some() { 300 } else { 12 }
+    if std::env::var_os("CALLBOARD_LONG").is_some() {
+        300
+    } else {
+        12
+    }
 }
 
 #[tokio::test]
@@ -283,19 +321,29 @@ async fn every_text_names_the_path_of_the_call_or_none() {
             let path = path(&mut random, &ground.model.roots);
             let what = format!("seed {seed}, round {round}: {path:?}");
 
-            let expected = ground.model.read(&path).filter(|(way, _)| !refused(way, false));
+            let expected = ground
+                .model
+                .read(&path)
+                .filter(|(way, _)| !refused(way, false));
             let answer = call(&file_read, json!({ "path": path })).await;
             match &expected {
                 Some((way, Node::File)) => {
                     // The given name may be refused as well: `.env` that links to another file.
                     let named = path.trim_end_matches(['/', '.']).ends_with(".env");
-                    assert!(named || answer.as_deref() == Ok(&format!("1\t{way:?} old\n")), "{what}: {answer:?}");
+                    assert!(
+                        named || answer.as_deref() == Ok(&format!("1\t{way:?} old\n")),
+                        "{what}: {answer:?}"
+                    );
                     read += 1;
                 }
                 _ => assert!(answer.is_err(), "{what}: {answer:?}"),
             }
             let answer = call(&file_list, json!({ "path": path })).await;
-            assert_eq!(answer.is_ok(), matches!(expected, Some((_, Node::Folder))), "{what}: {answer:?}");
+            assert_eq!(
+                answer.is_ok(),
+                matches!(expected, Some((_, Node::Folder))),
+                "{what}: {answer:?}"
+            );
             listed += usize::from(answer.is_ok());
         }
         for at in 0..20 {
@@ -304,33 +352,64 @@ async fn every_text_names_the_path_of_the_call_or_none() {
             let before = ground.contents();
 
             let expected = ground.model.written(&path);
-            let new = expected.as_ref().is_some_and(|way| !ground.model.nodes.contains_key(way));
+            let new = expected
+                .as_ref()
+                .is_some_and(|way| !ground.model.nodes.contains_key(way));
             let arguments = json!({ "path": path, "old_text": if new { "" } else { " old" }, "new_text": " new" });
             let answer = call(&file_edit, arguments).await;
 
             let after = ground.contents();
-            let changed: Vec<&PathBuf> = after.iter().filter(|(at, text)| before.get(*at) != Some(text)).map(|(at, _)| at).collect();
-            assert!(before.keys().all(|at| after.contains_key(at)), "{what}: nothing goes");
+            let changed: Vec<&PathBuf> = after
+                .iter()
+                .filter(|(at, text)| before.get(*at) != Some(text))
+                .map(|(at, _)| at)
+                .collect();
+            assert!(
+                before.keys().all(|at| after.contains_key(at)),
+                "{what}: nothing goes"
+            );
             let Some(way) = expected else {
-                assert!(answer.is_err() && changed.is_empty(), "{what}: {answer:?} {changed:?}");
+                assert!(
+                    answer.is_err() && changed.is_empty(),
+                    "{what}: {answer:?} {changed:?}"
+                );
                 continue;
             };
-            let place = way.iter().fold(Path::new(&ground.model.roots[0]).to_owned(), |place, name| place.join(name));
-            assert!(answer.is_ok() && changed == [&place], "{what}: {answer:?} {changed:?}");
+            let place = way.iter().fold(
+                Path::new(&ground.model.roots[0]).to_owned(),
+                |place, name| place.join(name),
+            );
+            assert!(
+                answer.is_ok() && changed == [&place],
+                "{what}: {answer:?} {changed:?}"
+            );
             written += 1;
             // Restore the state that the model knows.
             match before.get(&place) {
                 Some(text) => fs::write(&place, text).unwrap(),
                 None => {
                     fs::remove_file(&place).unwrap();
-                    let made = (0..way.len()).rev().map(|end| &way[..end]).take_while(|way| !ground.model.nodes.contains_key(*way));
+                    let made = (0..way.len())
+                        .rev()
+                        .map(|end| &way[..end])
+                        .take_while(|way| !ground.model.nodes.contains_key(*way));
                     for folder in made {
-                        fs::remove_dir(folder.iter().fold(Path::new(&ground.model.roots[0]).to_owned(), |at, name| at.join(name))).unwrap();
+                        fs::remove_dir(
+                            folder
+                                .iter()
+                                .fold(Path::new(&ground.model.roots[0]).to_owned(), |at, name| {
+                                    at.join(name)
+                                }),
+                        )
+                        .unwrap();
                     }
                 }
             }
         }
     }
     // A minimum of the texts must name something, or the test would prove nothing.
-    assert!(read > 0 && written > rounds() && listed > rounds(), "seed {seed}: {read} read, {written} written, {listed} listed");
+    assert!(
+        read > 0 && written > rounds() && listed > rounds(),
+        "seed {seed}: {read} read, {written} written, {listed} listed"
+    );
 }

@@ -37,7 +37,11 @@ const BATCH: u64 = 1000;
 
 /// Tries of each of the five kinds of swap.
 fn tries() -> u64 {
-    if std::env::var_os("CALLBOARD_LONG").is_some() { 20 * BATCH } else { BATCH }
+    if std::env::var_os("CALLBOARD_LONG").is_some() {
+        20 * BATCH
+    } else {
+        BATCH
+    }
 }
 
 /// Which names are swapped.
@@ -56,7 +60,13 @@ enum Swap {
     InSteps,
 }
 
-const SWAPS: [Swap; 5] = [Swap::Folder, Swap::FolderByRelativeLink, Swap::Parent, Swap::File, Swap::InSteps];
+const SWAPS: [Swap; 5] = [
+    Swap::Folder,
+    Swap::FolderByRelativeLink,
+    Swap::Parent,
+    Swap::File,
+    Swap::InSteps,
+];
 
 struct Ground {
     folder: tempfile::TempDir,
@@ -99,7 +109,11 @@ impl Ground {
 
     fn assert_untouched(&self) {
         assert_eq!(tree(&self.folder.path().join("outside")), self.before);
-        assert_eq!(fs::read_dir(self.folder.path()).unwrap().count(), 2, "nothing was made beside the workspace");
+        assert_eq!(
+            fs::read_dir(self.folder.path()).unwrap().count(),
+            2,
+            "nothing was made beside the workspace"
+        );
     }
 }
 
@@ -164,10 +178,22 @@ struct Tally {
 
 /// Calls a tool repeatedly during the swaps. `arguments` returns the arguments of the nth try;
 /// `inside` is what a successful result must contain.
-fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64, Option<&str>) -> Value) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+fn race(
+    kind: Swap,
+    tool_name: &str,
+    inside: &str,
+    mut arguments: impl FnMut(u64, Option<&str>) -> Value,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let start = Instant::now();
-    let mut tally = Tally { tries: 0, done: 0, swaps: 0 };
+    let mut tally = Tally {
+        tries: 0,
+        done: 0,
+        swaps: 0,
+    };
     while tally.tries < tries() {
         let ground = Ground::new(kind);
         let tool = tool(&ground, tool_name);
@@ -182,12 +208,16 @@ fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64
         let mut last = None;
         for at in 0..BATCH {
             let text = RawJson::from_text(arguments(at, last.as_deref()).to_string()).unwrap();
-            let answer = runtime.block_on(tool.call(text, example_context(CancellationToken::new())));
+            let answer =
+                runtime.block_on(tool.call(text, example_context(CancellationToken::new())));
             tally.tries += 1;
             tally.done += u64::from(answer.is_ok());
             let text = match answer {
                 Ok(ToolOutput::Text(text)) => {
-                    assert!(text.contains(inside), "{kind:?} {tool_name} try {at}: {text}");
+                    assert!(
+                        text.contains(inside),
+                        "{kind:?} {tool_name} try {at}: {text}"
+                    );
                     text
                 }
                 Ok(other) => panic!("{other:?}"),
@@ -196,8 +226,14 @@ fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64
                     error.message
                 }
             };
-            assert!(!text.contains("OUTSIDE") && !text.contains("only-outside"), "{kind:?} {tool_name} try {at}: {text}");
-            assert!(!text.contains(ground.folder.path().to_str().unwrap()), "{kind:?} {tool_name} try {at}: {text}");
+            assert!(
+                !text.contains("OUTSIDE") && !text.contains("only-outside"),
+                "{kind:?} {tool_name} try {at}: {text}"
+            );
+            assert!(
+                !text.contains(ground.folder.path().to_str().unwrap()),
+                "{kind:?} {tool_name} try {at}: {text}"
+            );
             last = Some(text);
         }
         stop.store(true, Ordering::Relaxed);
@@ -210,37 +246,71 @@ fn race(kind: Swap, tool_name: &str, inside: &str, mut arguments: impl FnMut(u64
     // Writes to the stream itself: the harness hides what a passing test prints.
     let mut stderr = std::io::stderr();
     writeln!(stderr, "note: {tool_name} {kind:?}: {tries} tries, {done} done, {swaps} swaps, 0 escapes, {took} ms").unwrap();
-    assert!(done * 2 >= tries, "{kind:?} {tool_name}: {done} of {tries} tries succeeded beside {swaps} swaps");
-    assert!(swaps >= tries / 10, "{kind:?} {tool_name}: the race was run: {swaps} swaps in {tries} tries");
+    assert!(
+        done * 2 >= tries,
+        "{kind:?} {tool_name}: {done} of {tries} tries succeeded beside {swaps} swaps"
+    );
+    assert!(
+        swaps >= tries / 10,
+        "{kind:?} {tool_name}: the race was run: {swaps} swaps in {tries} tries"
+    );
 }
 
 fn tool(ground: &Ground, name: &str) -> Arc<dyn Tool> {
     if name == "memory" {
         let root = Root::private(ground.workspace(), PathRules::default()).unwrap();
-        return erased(Memory::new(Arc::new(root), Quota { files: 100_000, ..Quota::default() }));
+        return erased(Memory::new(
+            Arc::new(root),
+            Quota {
+                files: 100_000,
+                ..Quota::default()
+            },
+        ));
     }
-    tools::with_sandbox(ground.workspace(), Mode::None).get(name).unwrap().clone()
+    tools::with_sandbox(ground.workspace(), Mode::None)
+        .get(name)
+        .unwrap()
+        .clone()
 }
 
 #[test]
 fn reading_beside_swaps_shows_nothing_from_outside() {
     for kind in SWAPS {
-        race(kind, "file_read", "INSIDE", |_, _| json!({ "path": "top/dir/file" }));
+        race(
+            kind,
+            "file_read",
+            "INSIDE",
+            |_, _| json!({ "path": "top/dir/file" }),
+        );
     }
 }
 
 #[test]
 fn listing_beside_swaps_shows_nothing_from_outside() {
     for kind in SWAPS {
-        race(kind, "file_list", "file", |_, _| json!({ "path": "top/dir", "depth": 3 }));
+        race(
+            kind,
+            "file_list",
+            "file",
+            |_, _| json!({ "path": "top/dir", "depth": 3 }),
+        );
     }
 }
 
 #[test]
 fn searching_beside_swaps_shows_nothing_from_outside() {
     for kind in SWAPS {
-        let path = if matches!(kind, Swap::File) { "top/dir/file" } else { "top/dir" };
-        race(kind, "grep_search", "INSIDE", |_, _| json!({ "path": path, "pattern": "SIDE" }));
+        let path = if matches!(kind, Swap::File) {
+            "top/dir/file"
+        } else {
+            "top/dir"
+        };
+        race(
+            kind,
+            "grep_search",
+            "INSIDE",
+            |_, _| json!({ "path": path, "pattern": "SIDE" }),
+        );
     }
 }
 
@@ -256,18 +326,30 @@ fn walking_the_whole_workspace_beside_swaps_shows_nothing_from_outside() {
 fn editing_beside_swaps_changes_nothing_outside() {
     for kind in SWAPS {
         let mut old = 0;
-        race(kind, "file_edit", "changed 1 place in top/dir/file", |_, last| {
-            if last.is_some_and(|last| last.starts_with("changed") || last.contains("not found")) {
-                old = 1 - old;
-            }
-            json!({ "path": "top/dir/file", "old_text": format!("SIDE {old}"), "new_text": format!("SIDE {}", 1 - old) })
-        });
+        race(
+            kind,
+            "file_edit",
+            "changed 1 place in top/dir/file",
+            |_, last| {
+                if last
+                    .is_some_and(|last| last.starts_with("changed") || last.contains("not found"))
+                {
+                    old = 1 - old;
+                }
+                json!({ "path": "top/dir/file", "old_text": format!("SIDE {old}"), "new_text": format!("SIDE {}", 1 - old) })
+            },
+        );
     }
 }
 
 #[test]
 fn creating_beside_swaps_makes_nothing_outside() {
-    for kind in [Swap::Folder, Swap::FolderByRelativeLink, Swap::Parent, Swap::InSteps] {
+    for kind in [
+        Swap::Folder,
+        Swap::FolderByRelativeLink,
+        Swap::Parent,
+        Swap::InSteps,
+    ] {
         race(
             kind,
             "file_edit",

@@ -3,12 +3,18 @@
 
 use std::time::Duration;
 
-use callboard::{EventKind, Host, StopReason, chat::Role, providers::offline::Offline, storage::Sqlite, tools};
+use callboard::{
+    EventKind, Host, StopReason, chat::Role, providers::offline::Offline, storage::Sqlite, tools,
+};
 use callboard_actors::host::FanOut;
 
 fn fixture() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("retry.rs"), "/// Longest delay.\npub const CAP_MS: u64 = 10_000;\n").unwrap();
+    std::fs::write(
+        folder.path().join("retry.rs"),
+        "/// Longest delay.\npub const CAP_MS: u64 = 10_000;\n",
+    )
+    .unwrap();
     folder
 }
 
@@ -18,13 +24,22 @@ async fn the_code_of_the_readme_answers_from_files() {
     let data = tempfile::tempdir().unwrap();
     let host = Host::builder()
         .provider(Offline)
-        .sessions(Sqlite::open(data.path().join("callboard.db")).await.unwrap())
+        .sessions(
+            Sqlite::open(data.path().join("callboard.db"))
+                .await
+                .unwrap(),
+        )
         .tools(tools::standard(workspace.path()))
         .build()
         .await
         .unwrap();
 
-    let mut reply = host.tenant("acme").conversation("support-42").send("Where is CAP_MS?").await.unwrap();
+    let mut reply = host
+        .tenant("acme")
+        .conversation("support-42")
+        .send("Where is CAP_MS?")
+        .await
+        .unwrap();
     let mut streamed = String::new();
     while let Some(event) = reply.next().await {
         if let EventKind::TextDelta { text } = &event.kind {
@@ -44,27 +59,78 @@ async fn two_hosts_in_one_process_do_not_see_each_other() {
     let one = Host::builder().provider(Offline).build().await.unwrap();
     let other = Host::builder().provider(Offline).build().await.unwrap();
 
-    one.tenant("acme").conversation("c").send("Hello").await.unwrap().outcome().await.unwrap();
+    one.tenant("acme")
+        .conversation("c")
+        .send("Hello")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!(one.tenant("acme").conversation("c").messages().await.unwrap().len(), 2);
-    assert_eq!(other.tenant("acme").conversation("c").messages().await.unwrap().len(), 0);
-    assert_eq!((one.report().await.total.rounds, other.report().await.total.rounds), (1, 0));
+    assert_eq!(
+        one.tenant("acme")
+            .conversation("c")
+            .messages()
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!(
+        other
+            .tenant("acme")
+            .conversation("c")
+            .messages()
+            .await
+            .unwrap()
+            .len(),
+        0
+    );
+    assert_eq!(
+        (
+            one.report().await.total.rounds,
+            other.report().await.total.rounds
+        ),
+        (1, 0)
+    );
 }
 
 #[tokio::test]
 async fn a_dropped_host_loses_nothing_that_was_acknowledged() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("callboard.db");
-    let host = Host::builder().provider(Offline).sessions(Sqlite::open(&file).await.unwrap()).build().await.unwrap();
-    let reply = host.tenant("acme").conversation("c").send("Hello").await.unwrap();
+    let host = Host::builder()
+        .provider(Offline)
+        .sessions(Sqlite::open(&file).await.unwrap())
+        .build()
+        .await
+        .unwrap();
+    let reply = host
+        .tenant("acme")
+        .conversation("c")
+        .send("Hello")
+        .await
+        .unwrap();
     drop((reply, host));
 
-    let next = Host::builder().provider(Offline).sessions(Sqlite::open(&file).await.unwrap()).build().await.unwrap();
+    let next = Host::builder()
+        .provider(Offline)
+        .sessions(Sqlite::open(&file).await.unwrap())
+        .build()
+        .await
+        .unwrap();
     let conversation = next.tenant("acme").conversation("c");
     if let Some(mut reply) = conversation.resume().await.unwrap() {
         reply.outcome().await.unwrap();
     }
-    let roles: Vec<Role> = conversation.messages().await.unwrap().iter().map(|message| message.role()).collect();
+    let roles: Vec<Role> = conversation
+        .messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|message| message.role())
+        .collect();
     next.shutdown(Duration::from_secs(10)).await;
 
     assert_eq!(roles, [Role::User, Role::Assistant]);
@@ -74,10 +140,21 @@ async fn a_dropped_host_loses_nothing_that_was_acknowledged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_fan_out_is_over_its_conversations_sleep() {
     let data = tempfile::tempdir().unwrap();
-    let sessions = Sqlite::open(data.path().join("callboard.db")).await.unwrap();
-    let host = Host::builder().provider(Offline).sessions(sessions).build().await.unwrap();
+    let sessions = Sqlite::open(data.path().join("callboard.db"))
+        .await
+        .unwrap();
+    let host = Host::builder()
+        .provider(Offline)
+        .sessions(sessions)
+        .build()
+        .await
+        .unwrap();
     for _ in 0..20 {
-        let run = host.tenant("acme").fan_out(FanOut::over((0..32).map(|n| format!("Hello {n}")))).await.unwrap();
+        let run = host
+            .tenant("acme")
+            .fan_out(FanOut::over((0..32).map(|n| format!("Hello {n}"))))
+            .await
+            .unwrap();
 
         let summary = run.finish().await;
 
@@ -88,7 +165,12 @@ async fn when_a_fan_out_is_over_its_conversations_sleep() {
 
 #[tokio::test]
 async fn a_workspace_that_cannot_be_opened_fails_the_build() {
-    let error = Host::builder().provider(Offline).tools(tools::standard("/no/such/folder")).build().await.unwrap_err();
+    let error = Host::builder()
+        .provider(Offline)
+        .tools(tools::standard("/no/such/folder"))
+        .build()
+        .await
+        .unwrap_err();
 
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
 }
@@ -102,12 +184,29 @@ async fn an_erased_tenant_leaves_nothing_in_the_memory_of_its_tool() {
         1 => Reply::tool("memory", &note),
         _ => Reply::text("noted"),
     });
-    let memory = callboard::ports::erased(callboard::tools::memory::Memory::per_tenant(folder.path()));
-    let host = Host::builder().provider(model).tool(memory).build().await.unwrap();
+    let memory =
+        callboard::ports::erased(callboard::tools::memory::Memory::per_tenant(folder.path()));
+    let host = Host::builder()
+        .provider(model)
+        .tool(memory)
+        .build()
+        .await
+        .unwrap();
     for tenant in ["acme", "other"] {
-        host.tenant(tenant).conversation("c").send("Note it").await.unwrap().outcome().await.unwrap();
+        host.tenant(tenant)
+            .conversation("c")
+            .send("Note it")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
     }
-    let folders = || std::fs::read_dir(folder.path().join("memory")).unwrap().count();
+    let folders = || {
+        std::fs::read_dir(folder.path().join("memory"))
+            .unwrap()
+            .count()
+    };
     assert_eq!(folders(), 2);
 
     host.tenant("acme").erase().await.unwrap();

@@ -1,6 +1,13 @@
 //! Integration tests, a module for each part, in one binary: linking twenty would take minutes.
 //! Needs the default features.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
 #![cfg(feature = "load")]
 
 mod support;

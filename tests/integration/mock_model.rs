@@ -25,10 +25,26 @@ const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
 
 impl Wire {
     fn provider(self, url: &str) -> Arc<dyn LlmProvider> {
-        let timeouts = Timeouts { idle: Duration::from_millis(300), ..Timeouts::default() };
+        let timeouts = Timeouts {
+            idle: Duration::from_millis(300),
+            ..Timeouts::default()
+        };
         match self {
-            Self::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(url).timeouts(timeouts).build().unwrap()),
-            Self::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(format!("{url}/v1")).timeouts(timeouts).build().unwrap()),
+            Self::Anthropic => Arc::new(
+                Anthropic::builder(KEY)
+                    .base_url(url)
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
+            Self::OpenAi => Arc::new(
+                OpenAi::builder()
+                    .api_key(KEY)
+                    .base_url(format!("{url}/v1"))
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
         }
     }
 }
@@ -45,13 +61,21 @@ async fn start(settings: MockModelSettings) -> Served {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let stop = CancellationToken::new();
     let end = tokio::spawn(serve(listener, settings, stop.clone()));
-    Served { url, _stop: stop.drop_guard(), end }
+    Served {
+        url,
+        _stop: stop.drop_guard(),
+        end,
+    }
 }
 
 /// A GET without a client library: one request on one connection.
 async fn get(url: String) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let (address, path) = url
+        .strip_prefix("http://")
+        .unwrap()
+        .split_once('/')
+        .unwrap();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("GET /{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -62,19 +86,47 @@ async fn get(url: String) -> String {
 
 async fn check_contract(wire: Wire) {
     contract::llm_provider(async |scene| {
-        let base = MockModelSettings { text: Some(TEXT.to_owned()), chunks: 1, ..MockModelSettings::default() };
-        let broken = |fault| MockModelSettings { chunks: 2, fault_rate: 1.0, faults: vec![fault], ..base.clone() };
+        let base = MockModelSettings {
+            text: Some(TEXT.to_owned()),
+            chunks: 1,
+            ..MockModelSettings::default()
+        };
+        let broken = |fault| MockModelSettings {
+            chunks: 2,
+            fault_rate: 1.0,
+            faults: vec![fault],
+            ..base.clone()
+        };
         let settings = match scene {
             Scene::Text => base,
-            Scene::ToolCall => MockModelSettings { tool_calls: 2, tool: Some("f".into()), tool_input: r#"{"a":1}"#.into(), ..base },
+            Scene::ToolCall => MockModelSettings {
+                tool_calls: 2,
+                tool: Some("f".into()),
+                tool_input: r#"{"a":1}"#.into(),
+                ..base
+            },
             Scene::Cut => broken(Fault::Half),
-            Scene::Refuses => MockModelSettings { key: Some("another".into()), ..base },
+            Scene::Refuses => MockModelSettings {
+                key: Some("another".into()),
+                ..base
+            },
             Scene::Stalls => broken(Fault::Stall),
         };
         let served = start(settings).await;
         let provider = match wire {
-            Wire::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(&served.url).build().unwrap()) as Arc<dyn LlmProvider>,
-            Wire::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(format!("{}/v1", served.url)).build().unwrap()),
+            Wire::Anthropic => Arc::new(
+                Anthropic::builder(KEY)
+                    .base_url(&served.url)
+                    .build()
+                    .unwrap(),
+            ) as Arc<dyn LlmProvider>,
+            Wire::OpenAi => Arc::new(
+                OpenAi::builder()
+                    .api_key(KEY)
+                    .base_url(format!("{}/v1", served.url))
+                    .build()
+                    .unwrap(),
+            ),
         };
         let url = served.url.clone();
         let client_left = Box::pin(async move {
@@ -83,7 +135,10 @@ async fn check_contract(wire: Wire) {
             }
             drop(served);
         });
-        Stage { provider, client_left }
+        Stage {
+            provider,
+            client_left,
+        }
     })
     .await;
 }
@@ -100,7 +155,10 @@ async fn openais_adapter_keeps_its_contract_against_the_mock() {
 
 /// Returns the text of a call, and how it ended.
 async fn call(provider: &dyn LlmProvider) -> (String, Result<bool, ProviderError>) {
-    let mut stream = match provider.stream(example_request(), CancellationToken::new()).await {
+    let mut stream = match provider
+        .stream(example_request(), CancellationToken::new())
+        .await
+    {
         Ok(stream) => stream,
         Err(error) => return (String::new(), Err(error)),
     };
@@ -127,24 +185,42 @@ async fn call(provider: &dyn LlmProvider) -> (String, Result<bool, ProviderError
 async fn every_fault_reaches_the_adapters_as_its_class() {
     for wire in WIRES {
         for fault in Fault::ALL {
-            let served = start(MockModelSettings { chunks: 4, fault_rate: 1.0, faults: vec![fault], ..MockModelSettings::default() }).await;
+            let served = start(MockModelSettings {
+                chunks: 4,
+                fault_rate: 1.0,
+                faults: vec![fault],
+                ..MockModelSettings::default()
+            })
+            .await;
 
             let (text, end) = call(&*wire.provider(&served.url)).await;
 
             let error = end.expect_err(fault.name());
             let class = match fault {
-                Fault::RateLimited => error.code() == "provider_rate_limited" && error.retry_after() == Some(Duration::from_secs(1)),
+                Fault::RateLimited => {
+                    error.code() == "provider_rate_limited"
+                        && error.retry_after() == Some(Duration::from_secs(1))
+                }
                 Fault::Overloaded => matches!(error, ProviderError::Server { status: 529, .. }),
                 Fault::ServerError => matches!(error, ProviderError::Server { status: 500, .. }),
                 Fault::Reset | Fault::Half => matches!(error, ProviderError::Connection { .. }),
                 Fault::Stall => error.code() == "provider_timeout",
-                Fault::Html | Fault::MalformedJson => matches!(error, ProviderError::Protocol { .. }),
+                Fault::Html | Fault::MalformedJson => {
+                    matches!(error, ProviderError::Protocol { .. })
+                }
                 Fault::ErrorEvent => matches!(error, ProviderError::Server { .. }),
                 _ => false,
             };
             assert!(class, "{wire:?} {fault}: {error:?}");
-            let begun = matches!(fault, Fault::Stall | Fault::Half | Fault::ErrorEvent | Fault::MalformedJson);
-            assert_eq!(text, if begun { "wordword" } else { "" }, "{wire:?} {fault}");
+            let begun = matches!(
+                fault,
+                Fault::Stall | Fault::Half | Fault::ErrorEvent | Fault::MalformedJson
+            );
+            assert_eq!(
+                text,
+                if begun { "wordword" } else { "" },
+                "{wire:?} {fault}"
+            );
         }
     }
 }
@@ -152,7 +228,11 @@ async fn every_fault_reaches_the_adapters_as_its_class() {
 #[tokio::test]
 async fn what_is_beyond_the_rate_is_refused_with_the_time_to_come_again() {
     for wire in WIRES {
-        let served = start(MockModelSettings { requests_per_minute: Some(2), ..MockModelSettings::default() }).await;
+        let served = start(MockModelSettings {
+            requests_per_minute: Some(2),
+            ..MockModelSettings::default()
+        })
+        .await;
         let provider = wire.provider(&served.url);
 
         let first = [call(&*provider).await.1, call(&*provider).await.1];
@@ -160,13 +240,20 @@ async fn what_is_beyond_the_rate_is_refused_with_the_time_to_come_again() {
 
         assert_eq!(first, [Ok(true), Ok(true)]);
         let error = third.unwrap_err();
-        assert!(matches!(error.retry_after(), Some(wait) if wait > Duration::from_secs(20)), "{error:?}");
+        assert!(
+            matches!(error.retry_after(), Some(wait) if wait > Duration::from_secs(20)),
+            "{error:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn chunks_come_one_by_one_and_tokens_are_counted_as_the_request_is_long() {
-    let settings = MockModelSettings { chunks: 5, chunk_delay: Duration::from_millis(20), ..MockModelSettings::default() };
+    let settings = MockModelSettings {
+        chunks: 5,
+        chunk_delay: Duration::from_millis(20),
+        ..MockModelSettings::default()
+    };
     let served = start(settings).await;
     let provider = Wire::Anthropic.provider(&served.url);
     let began = std::time::Instant::now();
@@ -180,11 +267,22 @@ async fn chunks_come_one_by_one_and_tokens_are_counted_as_the_request_is_long() 
 
 #[tokio::test]
 async fn a_mock_ends_after_the_calls_it_was_given() {
-    let served = start(MockModelSettings { requests_max: Some(2), ..MockModelSettings::default() }).await;
+    let served = start(MockModelSettings {
+        requests_max: Some(2),
+        ..MockModelSettings::default()
+    })
+    .await;
     let provider = Wire::OpenAi.provider(&served.url);
-    assert!(get(format!("{}/v1/models", served.url)).await.contains(r#""id":"mock""#));
+    assert!(
+        get(format!("{}/v1/models", served.url))
+            .await
+            .contains(r#""id":"mock""#)
+    );
 
-    assert_eq!([call(&*provider).await.1, call(&*provider).await.1], [Ok(true), Ok(true)]);
+    assert_eq!(
+        [call(&*provider).await.1, call(&*provider).await.1],
+        [Ok(true), Ok(true)]
+    );
 
     assert_eq!(served.end.await.unwrap().unwrap(), 2);
 }

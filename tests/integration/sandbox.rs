@@ -34,7 +34,10 @@ use std::{
 
 use callboard::{
     ports::{Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError},
-    sandbox::{Boundary, ControlGroups, Local, Mode, Options, PathError, PathRules, Root, Spawner, detect, detect_with},
+    sandbox::{
+        Boundary, ControlGroups, Local, Mode, Options, PathError, PathRules, Root, Spawner, detect,
+        detect_with,
+    },
 };
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
@@ -48,18 +51,39 @@ struct SandboxFixture {
 /// The program used as helper, since the `main` of this binary is the test harness's. A test that
 /// runs as another user names a copy that this user may execute.
 fn helper() -> PathBuf {
-    std::env::var_os("CALLBOARD_TEST_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_callboard").into(), PathBuf::from)
+    std::env::var_os("CALLBOARD_TEST_HELPER")
+        .map_or_else(|| env!("CARGO_BIN_EXE_callboard").into(), PathBuf::from)
 }
 
 /// Creates a sandbox with the given boundary over a folder.
-fn boundary(workspace: &Path, only: Boundary, limits: ExecLimits) -> Result<Arc<dyn Sandbox>, SandboxError> {
+fn boundary(
+    workspace: &Path,
+    only: Boundary,
+    limits: ExecLimits,
+) -> Result<Arc<dyn Sandbox>, SandboxError> {
     counted(workspace, only, limits, ControlGroups::Auto)
 }
 
-fn counted(workspace: &Path, only: Boundary, limits: ExecLimits, groups: ControlGroups) -> Result<Arc<dyn Sandbox>, SandboxError> {
+fn counted(
+    workspace: &Path,
+    only: Boundary,
+    limits: ExecLimits,
+    groups: ControlGroups,
+) -> Result<Arc<dyn Sandbox>, SandboxError> {
     let root = Arc::new(Root::open(workspace, PathRules::default()).unwrap());
-    let options = Options { only: Some(only), limits, helper: Some(helper()), ..Options::default() };
-    detect_with(&root, Mode::Linux, &Spawner::start_with(groups).unwrap(), options).map(|detected| detected.sandbox.unwrap())
+    let options = Options {
+        only: Some(only),
+        limits,
+        helper: Some(helper()),
+        ..Options::default()
+    };
+    detect_with(
+        &root,
+        Mode::Linux,
+        &Spawner::start_with(groups).unwrap(),
+        options,
+    )
+    .map(|detected| detected.sandbox.unwrap())
 }
 
 impl SandboxFixture {
@@ -68,7 +92,12 @@ impl SandboxFixture {
         Self::counted(test, only, limits, ControlGroups::Auto)
     }
 
-    fn counted(test: &str, only: Boundary, limits: ExecLimits, groups: ControlGroups) -> Option<Self> {
+    fn counted(
+        test: &str,
+        only: Boundary,
+        limits: ExecLimits,
+        groups: ControlGroups,
+    ) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
@@ -96,7 +125,11 @@ impl SandboxFixture {
         if fixture.kind() == "landlock" {
             return Some(fixture);
         }
-        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no mount namespace can be made here").unwrap();
+        writeln!(
+            &mut std::io::stderr(),
+            "SKIPPED: {test}: no mount namespace can be made here"
+        )
+        .unwrap();
         None
     }
 
@@ -107,7 +140,10 @@ impl SandboxFixture {
     }
 
     fn both_with(test: &str, limits: ExecLimits) -> Vec<Self> {
-        [Boundary::Bubblewrap, Boundary::Landlock].into_iter().filter_map(|only| Self::of(test, only, limits)).collect()
+        [Boundary::Bubblewrap, Boundary::Landlock]
+            .into_iter()
+            .filter_map(|only| Self::of(test, only, limits))
+            .collect()
     }
 
     fn both(test: &str) -> Vec<Self> {
@@ -117,8 +153,16 @@ impl SandboxFixture {
     fn local() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("workspace")).unwrap();
-        let root = Arc::new(Root::open(folder.path().join("workspace"), PathRules::default()).unwrap());
-        Self { folder, sandbox: Arc::new(Local::new(root, &Spawner::start().unwrap(), ExecLimits::default())) }
+        let root =
+            Arc::new(Root::open(folder.path().join("workspace"), PathRules::default()).unwrap());
+        Self {
+            folder,
+            sandbox: Arc::new(Local::new(
+                root,
+                &Spawner::start().unwrap(),
+                ExecLimits::default(),
+            )),
+        }
     }
 
     fn kind(&self) -> &'static str {
@@ -130,43 +174,80 @@ impl SandboxFixture {
     }
 
     async fn run(&self, command: &str) -> ExecResult {
-        self.exec(command, Duration::from_secs(20), CancellationToken::new()).await.unwrap()
+        self.exec(command, Duration::from_secs(20), CancellationToken::new())
+            .await
+            .unwrap()
     }
 
-    async fn exec(&self, command: &str, timeout: Duration, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
-        let exec = Exec { timeout, ..Exec::new(command) };
+    async fn exec(
+        &self,
+        command: &str,
+        timeout: Duration,
+        cancel: CancellationToken,
+    ) -> Result<ExecResult, SandboxError> {
+        let exec = Exec {
+            timeout,
+            ..Exec::new(command)
+        };
         self.sandbox.exec(exec, cancel).await
     }
 }
 
 /// Runs a test in every sandbox, even after one has failed, so that a hole is reported for each
 /// boundary that has it.
-async fn each(fixtures: impl IntoIterator<Item = SandboxFixture>, test: impl AsyncFn(SandboxFixture)) {
-    each_of(fixtures.into_iter().map(|fixture| (fixture.kind().to_owned(), fixture)), test).await;
+async fn each(
+    fixtures: impl IntoIterator<Item = SandboxFixture>,
+    test: impl AsyncFn(SandboxFixture),
+) {
+    each_of(
+        fixtures
+            .into_iter()
+            .map(|fixture| (fixture.kind().to_owned(), fixture)),
+        test,
+    )
+    .await;
 }
 
 /// Like [`each`], with names.
 async fn each_of<G>(fixtures: impl IntoIterator<Item = (String, G)>, test: impl AsyncFn(G)) {
     let mut failed = Vec::new();
     for (name, fixture) in fixtures {
-        if AssertUnwindSafe(test(fixture)).catch_unwind().await.is_err() {
+        if AssertUnwindSafe(test(fixture))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
             failed.push(name);
         }
     }
-    assert!(failed.is_empty(), "failed behind {failed:?}, each for what is said above");
+    assert!(
+        failed.is_empty(),
+        "failed behind {failed:?}, each for what is said above"
+    );
 }
 
 /// Number of processes with `marker` as one of their arguments.
 fn alive(marker: &str) -> usize {
-    let holds =
-        |pid: PathBuf| fs::read(pid.join("cmdline")).is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == marker.as_bytes()));
-    fs::read_dir("/proc").unwrap().flatten().filter(|entry| holds(entry.path())).count()
+    let holds = |pid: PathBuf| {
+        fs::read(pid.join("cmdline")).is_ok_and(|line| {
+            line.split(|b| *b == 0)
+                .any(|word| word == marker.as_bytes())
+        })
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|entry| holds(entry.path()))
+        .count()
 }
 
 async fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < within, "{what} did not come within {within:?}");
+        assert!(
+            start.elapsed() < within,
+            "{what} did not come within {within:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     start.elapsed()
@@ -174,7 +255,8 @@ async fn wait_until(what: &str, within: Duration, condition: impl Fn() -> bool) 
 
 /// Commands that try to outlive their end, each with the marker in its arguments.
 fn stragglers(marker: &str) -> String {
-    let sleeper = format!("bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1000; done' {marker}");
+    let sleeper =
+        format!("bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1000; done' {marker}");
     format!(
         "setsid {sleeper} >/dev/null 2>&1 & nohup {sleeper} >/dev/null 2>&1 & (setsid nohup {sleeper} &) ; {sleeper} & touch started; wait"
     )
@@ -186,7 +268,11 @@ fn marker(test: &str) -> String {
 
 #[tokio::test]
 async fn a_command_sees_the_workspace_and_nothing_else_of_the_host() {
-    let Some(fixture) = SandboxFixture::linux("a_command_sees_the_workspace_and_nothing_else_of_the_host") else { return };
+    let Some(fixture) =
+        SandboxFixture::linux("a_command_sees_the_workspace_and_nothing_else_of_the_host")
+    else {
+        return;
+    };
     fs::write(fixture.path("inside.txt"), "inside").unwrap();
     let outside = fixture.folder.path().join("outside.txt");
 
@@ -209,15 +295,31 @@ async fn a_command_sees_the_workspace_and_nothing_else_of_the_host() {
             ..ExecResult::default()
         }
     );
-    assert!(!beyond.stdout.contains("outside") && !beyond.stdout.contains("HOME=/root"), "{}", beyond.stdout);
-    assert_eq!(beyond.stderr.matches("No such file or directory").count(), 6, "{}", beyond.stderr);
+    assert!(
+        !beyond.stdout.contains("outside") && !beyond.stdout.contains("HOME=/root"),
+        "{}",
+        beyond.stdout
+    );
+    assert_eq!(
+        beyond.stderr.matches("No such file or directory").count(),
+        6,
+        "{}",
+        beyond.stderr
+    );
     assert_eq!(write.stdout, "tmp\n");
-    assert_eq!(fs::read_to_string(fixture.path("made.txt")).unwrap(), "made\n");
+    assert_eq!(
+        fs::read_to_string(fixture.path("made.txt")).unwrap(),
+        "made\n"
+    );
 }
 
 #[tokio::test]
 async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
-    let Some(fixture) = SandboxFixture::linux("a_command_has_no_network_no_keys_and_no_descriptors_of_the_host") else { return };
+    let Some(fixture) =
+        SandboxFixture::linux("a_command_has_no_network_no_keys_and_no_descriptors_of_the_host")
+    else {
+        return;
+    };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // Simulates a descriptor that the host forgot to close on exec.
@@ -227,7 +329,9 @@ async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
     let net = fixture.run(&format!("(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo CONNECTED; (echo x > /dev/udp/127.0.0.1/{port}) 2>/dev/null; cat /proc/net/dev | grep -cv lo:")).await;
     let environment = fixture.run("env | grep -v SHLVL | sort").await;
     let descriptors = fixture.run("for p in /proc/[0-9]*; do for f in $p/fd/*; do readlink $f; done; done | sort -u | grep -v -e pipe: -e /dev/null -e socket: -e anon_inode -e /proc -e ' '").await;
-    let status = fixture.run("grep -E 'CapEff|NoNewPrivs' /proc/self/status").await;
+    let status = fixture
+        .run("grep -E 'CapEff|NoNewPrivs' /proc/self/status")
+        .await;
     drop(leak);
 
     assert_eq!(net.stdout, "2\n", "only the two header lines beside lo");
@@ -247,7 +351,10 @@ fn rustix_clear_cloexec(file: &fs::File) {
 
 #[tokio::test]
 async fn protected_files_cannot_be_written_by_a_command() {
-    let Some(fixture) = SandboxFixture::linux("protected_files_cannot_be_written_by_a_command") else { return };
+    let Some(fixture) = SandboxFixture::linux("protected_files_cannot_be_written_by_a_command")
+    else {
+        return;
+    };
     for (path, text) in [
         (".git/config", "config"),
         (".git/hooks/old", "hook"),
@@ -269,16 +376,28 @@ async fn protected_files_cannot_be_written_by_a_command() {
 
     let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
     assert_eq!(
-        [read(".git/config"), read(".git/hooks/old"), read("callboard.toml"), read("sub/.git/config")],
+        [
+            read(".git/config"),
+            read(".git/hooks/old"),
+            read("callboard.toml"),
+            read("sub/.git/config")
+        ],
         ["config", "hook", "toml", "nested"]
     );
     assert!(!fixture.path(".git/hooks/pre-commit").exists());
-    assert_eq!(read(".git/HEAD"), "y\n", "the rest of .git stays writable: agents commit");
+    assert_eq!(
+        read(".git/HEAD"),
+        "y\n",
+        "the rest of .git stays writable: agents commit"
+    );
 }
 
 #[tokio::test]
 async fn protected_files_that_were_absent_do_not_stay() {
-    let Some(fixture) = SandboxFixture::linux("protected_files_that_were_absent_do_not_stay") else { return };
+    let Some(fixture) = SandboxFixture::linux("protected_files_that_were_absent_do_not_stay")
+    else {
+        return;
+    };
     fs::create_dir_all(fixture.path("repo/.git")).unwrap();
     fs::write(fixture.path("repo/.git/config"), "mine").unwrap();
 
@@ -289,18 +408,42 @@ async fn protected_files_that_were_absent_do_not_stay() {
         )
         .await;
 
-    for path in [".git/hooks", ".git/config", ".mcp.json", ".callboard", "callboard.toml", "new/.git/config", ".bashrc", "repo/.git/config"]
-    {
-        assert!(fs::symlink_metadata(fixture.path(path)).is_err(), "{path} is there");
-        assert!(result.stderr.contains(&format!("[refused: {path} ")), "{path}: {}", result.stderr);
+    for path in [
+        ".git/hooks",
+        ".git/config",
+        ".mcp.json",
+        ".callboard",
+        "callboard.toml",
+        "new/.git/config",
+        ".bashrc",
+        "repo/.git/config",
+    ] {
+        assert!(
+            fs::symlink_metadata(fixture.path(path)).is_err(),
+            "{path} is there"
+        );
+        assert!(
+            result.stderr.contains(&format!("[refused: {path} ")),
+            "{path}: {}",
+            result.stderr
+        );
     }
-    assert_eq!(fs::read_to_string(fixture.path("moved/.git/config")).unwrap(), "mine", "what the user had moves along");
-    assert_eq!(fs::read_to_string(fixture.path(".mcp.json.refused")).unwrap(), "evil\n");
+    assert_eq!(
+        fs::read_to_string(fixture.path("moved/.git/config")).unwrap(),
+        "mine",
+        "what the user had moves along"
+    );
+    assert_eq!(
+        fs::read_to_string(fixture.path(".mcp.json.refused")).unwrap(),
+        "evil\n"
+    );
 }
 
 #[tokio::test]
 async fn commands_cannot_read_files_that_hold_keys() {
-    let Some(fixture) = SandboxFixture::linux("commands_cannot_read_files_that_hold_keys") else { return };
+    let Some(fixture) = SandboxFixture::linux("commands_cannot_read_files_that_hold_keys") else {
+        return;
+    };
     fs::write(fixture.path(".env"), "KEY=needle").unwrap();
     fs::write(fixture.path(".env.example"), "KEY=example").unwrap();
     fs::create_dir_all(fixture.path("a/.ssh")).unwrap();
@@ -309,41 +452,87 @@ async fn commands_cannot_read_files_that_hold_keys() {
     let result = fixture.run("cat .env .env.example a/.ssh/id_rsa; cp .env copy; mv .env e; cat copy e; grep -r needle . ; true").await;
 
     assert_eq!(result.stdout, "KEY=example");
-    assert_eq!(fs::read_to_string(fixture.path(".env")).unwrap(), "KEY=needle");
+    assert_eq!(
+        fs::read_to_string(fixture.path(".env")).unwrap(),
+        "KEY=needle"
+    );
 }
 
 #[tokio::test]
 async fn many_commands_run_at_once_and_each_gets_its_own_answer() {
-    each(SandboxFixture::both("many_commands_run_at_once_and_each_gets_its_own_answer"), async |fixture| {
-        let runs = (0..24).map(|n| {
-            let sandbox = fixture.sandbox.clone();
-            tokio::spawn(async move { sandbox.exec(Exec::new(format!("echo {n}; exit {n}")), CancellationToken::new()).await.unwrap() })
-        });
-        let runs: Vec<_> = runs.collect();
+    each(
+        SandboxFixture::both("many_commands_run_at_once_and_each_gets_its_own_answer"),
+        async |fixture| {
+            let runs = (0..24).map(|n| {
+                let sandbox = fixture.sandbox.clone();
+                tokio::spawn(async move {
+                    sandbox
+                        .exec(
+                            Exec::new(format!("echo {n}; exit {n}")),
+                            CancellationToken::new(),
+                        )
+                        .await
+                        .unwrap()
+                })
+            });
+            let runs: Vec<_> = runs.collect();
 
-        for (n, run) in runs.into_iter().enumerate() {
-            let result = run.await.unwrap();
-            assert_eq!((result.status, result.stdout), (Some(n as i32), format!("{n}\n")), "{}", fixture.kind());
-        }
-    })
+            for (n, run) in runs.into_iter().enumerate() {
+                let result = run.await.unwrap();
+                assert_eq!(
+                    (result.status, result.stdout),
+                    (Some(n as i32), format!("{n}\n")),
+                    "{}",
+                    fixture.kind()
+                );
+            }
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_working_folder_must_lie_inside() {
-    each(SandboxFixture::both("a_working_folder_must_lie_inside").into_iter().chain([SandboxFixture::local()]), async |fixture| {
-        fs::create_dir(fixture.path("sub")).unwrap();
-        std::os::unix::fs::symlink("/etc", fixture.path("out")).unwrap();
-        let exec = |folder: &str| Exec { working_dir: Some(PathBuf::from(folder)), ..Exec::new("pwd; cd ..; exit 4") };
-        let shown = if fixture.kind() == "bubblewrap" { "/workspace/sub\n" } else { "$WORKSPACE/sub\n" };
+    each(
+        SandboxFixture::both("a_working_folder_must_lie_inside")
+            .into_iter()
+            .chain([SandboxFixture::local()]),
+        async |fixture| {
+            fs::create_dir(fixture.path("sub")).unwrap();
+            std::os::unix::fs::symlink("/etc", fixture.path("out")).unwrap();
+            let exec = |folder: &str| Exec {
+                working_dir: Some(PathBuf::from(folder)),
+                ..Exec::new("pwd; cd ..; exit 4")
+            };
+            let shown = if fixture.kind() == "bubblewrap" {
+                "/workspace/sub\n"
+            } else {
+                "$WORKSPACE/sub\n"
+            };
 
-        let inside = fixture.sandbox.exec(exec("sub"), CancellationToken::new()).await.unwrap();
-        assert_eq!((inside.status, inside.stdout.as_str(), inside.working_dir), (Some(4), shown, Some(PathBuf::new())));
-        for folder in ["..", "out", "/etc", "sub/../.."] {
-            let refused = fixture.sandbox.exec(exec(folder), CancellationToken::new()).await;
-            assert_eq!(refused, Err(SandboxError::Denied(format!("{folder:?} is outside of the workspace"))));
-        }
-    })
+            let inside = fixture
+                .sandbox
+                .exec(exec("sub"), CancellationToken::new())
+                .await
+                .unwrap();
+            assert_eq!(
+                (inside.status, inside.stdout.as_str(), inside.working_dir),
+                (Some(4), shown, Some(PathBuf::new()))
+            );
+            for folder in ["..", "out", "/etc", "sub/../.."] {
+                let refused = fixture
+                    .sandbox
+                    .exec(exec(folder), CancellationToken::new())
+                    .await;
+                assert_eq!(
+                    refused,
+                    Err(SandboxError::Denied(format!(
+                        "{folder:?} is outside of the workspace"
+                    )))
+                );
+            }
+        },
+    )
     .await;
 }
 
@@ -359,12 +548,26 @@ async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
             let folder = async |command: &str| fixture.run(command).await.working_dir;
 
             assert_eq!(folder("cd 'link/b c'").await, Some(PathBuf::from("a/b c")));
-            assert_eq!(folder("cd a; false; exit 3").await, Some(PathBuf::from("a")));
+            assert_eq!(
+                folder("cd a; false; exit 3").await,
+                Some(PathBuf::from("a"))
+            );
             assert_eq!(folder("cd /usr").await, None);
-            assert_eq!(folder("cd a; exec 2>log; echo x >&2").await, None, "a file gets no words of ours");
+            assert_eq!(
+                folder("cd a; exec 2>log; echo x >&2").await,
+                None,
+                "a file gets no words of ours"
+            );
             assert_eq!(fs::read_to_string(fixture.path("a/log")).unwrap(), "x\n");
             let quiet = fixture.run("cd a; echo out; echo err >&2").await;
-            assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str(), quiet.bytes_printed), ("out\n", "err\n", 8));
+            assert_eq!(
+                (
+                    quiet.stdout.as_str(),
+                    quiet.stderr.as_str(),
+                    quiet.bytes_printed
+                ),
+                ("out\n", "err\n", 8)
+            );
         },
     )
     .await;
@@ -372,27 +575,51 @@ async fn the_folder_a_command_ends_in_is_known_and_one_outside_is_forgotten() {
 
 #[tokio::test]
 async fn watchers_hear_the_latest_line_of_a_long_command() {
-    each(SandboxFixture::both("watchers_hear_the_latest_line_of_a_long_command"), async |fixture| {
-        let heard = Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let sink = heard.clone();
-        let progress = callboard::ports::Progress::new(move |line| sink.lock().push(line));
+    each(
+        SandboxFixture::both("watchers_hear_the_latest_line_of_a_long_command"),
+        async |fixture| {
+            let heard = Arc::new(parking_lot::Mutex::new(Vec::new()));
+            let sink = heard.clone();
+            let progress = callboard::ports::Progress::new(move |line| sink.lock().push(line));
 
-        let exec = Exec { progress, ..Exec::new("for n in {1..30}; do echo line $n in $PWD; sleep 0.05; done") };
-        fixture.sandbox.exec(exec, CancellationToken::new()).await.unwrap();
+            let exec = Exec {
+                progress,
+                ..Exec::new("for n in {1..30}; do echo line $n in $PWD; sleep 0.05; done")
+            };
+            fixture
+                .sandbox
+                .exec(exec, CancellationToken::new())
+                .await
+                .unwrap();
 
-        let heard = heard.lock();
-        let place = if fixture.kind() == "bubblewrap" { "/workspace" } else { "$WORKSPACE" };
-        assert!((2..=8).contains(&heard.len()), "{heard:?}");
-        assert!(heard.iter().all(|line| line.starts_with("line ") && line.ends_with(place)), "{heard:?}");
-    })
+            let heard = heard.lock();
+            let place = if fixture.kind() == "bubblewrap" {
+                "/workspace"
+            } else {
+                "$WORKSPACE"
+            };
+            assert!((2..=8).contains(&heard.len()), "{heard:?}");
+            assert!(
+                heard
+                    .iter()
+                    .all(|line| line.starts_with("line ") && line.ends_with(place)),
+                "{heard:?}"
+            );
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn the_sandboxes_keep_the_contract() {
-    each(SandboxFixture::both("the_sandboxes_keep_the_contract").into_iter().chain([SandboxFixture::local()]), async |fixture| {
-        callboard_actors::testing::contract::sandbox(fixture.sandbox.clone()).await;
-    })
+    each(
+        SandboxFixture::both("the_sandboxes_keep_the_contract")
+            .into_iter()
+            .chain([SandboxFixture::local()]),
+        async |fixture| {
+            callboard_actors::testing::contract::sandbox(fixture.sandbox.clone()).await;
+        },
+    )
     .await;
 }
 
@@ -403,11 +630,20 @@ fn a_policy_reports_what_holds_and_no_path_of_the_host() {
     let reported = serde_json::to_value(policy).unwrap();
 
     assert_eq!(
-        (reported["kind"].as_str(), reported["network"].as_str(), reported["boundary"].as_bool()),
+        (
+            reported["kind"].as_str(),
+            reported["network"].as_str(),
+            reported["boundary"].as_bool()
+        ),
         (Some("local"), Some("open"), Some(false))
     );
     assert_eq!(reported["limits"]["processes"], 512);
-    assert!(reported.get("root").is_none() && !reported.to_string().contains(fixture.folder.path().to_str().unwrap()));
+    assert!(
+        reported.get("root").is_none()
+            && !reported
+                .to_string()
+                .contains(fixture.folder.path().to_str().unwrap())
+    );
     assert_eq!(policy.network, Network::Open);
 }
 
@@ -421,10 +657,24 @@ fn paths_are_validated_after_links_and_new_ones_by_their_parents() {
     let validate = |path: &str| fixture.sandbox.validate_path(path);
 
     assert_eq!(validate("inner/new/file"), Ok(real.join("a/new/file")));
-    assert_eq!(validate(&real.join("a").to_string_lossy()), Ok(real.join("a")));
+    assert_eq!(
+        validate(&real.join("a").to_string_lossy()),
+        Ok(real.join("a"))
+    );
     assert_eq!(validate("/workspace/a"), Ok(real.join("a")));
-    for path in ["outer", "outer/new/file", "../x", "new/../../x", "/etc/passwd", "a/../../workspace2"] {
-        assert!(matches!(validate(path), Err(SandboxError::Denied(_))), "{path}: {:?}", validate(path));
+    for path in [
+        "outer",
+        "outer/new/file",
+        "../x",
+        "new/../../x",
+        "/etc/passwd",
+        "a/../../workspace2",
+    ] {
+        assert!(
+            matches!(validate(path), Err(SandboxError::Denied(_))),
+            "{path}: {:?}",
+            validate(path)
+        );
     }
 }
 
@@ -436,6 +686,9 @@ fn auto_without_commands_says_why() {
     let none = detect(&root, Mode::None).unwrap();
 
     assert!(none.sandbox.is_none());
-    assert_eq!(none.note.as_deref(), Some("no bash tool: the sandbox mode is none"));
+    assert_eq!(
+        none.note.as_deref(),
+        Some("no bash tool: the sandbox mode is none")
+    );
     assert!(Path::new(root.real_path()).is_absolute());
 }

@@ -9,7 +9,9 @@ use std::{path::Path, process::Command, sync::Arc};
 use callboard::{
     Host,
     config::Observability,
-    http::{HttpConfig, KeyHash, Keys, MadeKey, Operator, OperatorError, Reloaded, TenantPut, serve},
+    http::{
+        HttpConfig, KeyHash, Keys, MadeKey, Operator, OperatorError, Reloaded, TenantPut, serve,
+    },
     ids::TenantId,
     observe::Redactor,
     ports::{BoxFuture, ProviderError},
@@ -40,9 +42,13 @@ fn forms(key: &str) -> [String; 3] {
 #[track_caller]
 fn holds_none(sink: &str, text: &[u8], keys: &[&str]) {
     for form in keys.iter().flat_map(|key| forms(key)) {
-        let found = text.windows(form.len()).position(|window| window == form.as_bytes());
+        let found = text
+            .windows(form.len())
+            .position(|window| window == form.as_bytes());
         if let Some(at) = found {
-            let around = String::from_utf8_lossy(&text[at.saturating_sub(200)..(at + 100).min(text.len())]).into_owned();
+            let around =
+                String::from_utf8_lossy(&text[at.saturating_sub(200)..(at + 100).min(text.len())])
+                    .into_owned();
             panic!("{sink} holds {form}: …{around}…");
         }
     }
@@ -57,12 +63,17 @@ impl Operator for Talkative {
     }
 
     fn put_tenant(&self, _: TenantId, _: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
-        let wrong = OperatorError::Invalid { pointer: Some(format!("/{KEY}")), message: format!("{KEY} is wrong") };
+        let wrong = OperatorError::Invalid {
+            pointer: Some(format!("/{KEY}")),
+            message: format!("{KEY} is wrong"),
+        };
         Box::pin(std::future::ready(Err(wrong)))
     }
 
     fn put_quota(&self, _: TenantId, _: Value) -> BoxFuture<'_, Result<(), OperatorError>> {
-        Box::pin(std::future::ready(Err(OperatorError::Unavailable(format!("{KEY} is away")))))
+        Box::pin(std::future::ready(Err(OperatorError::Unavailable(
+            format!("{KEY} is away"),
+        ))))
     }
 
     fn new_key(&self, _: TenantId, _: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
@@ -76,37 +87,80 @@ impl Operator for Talkative {
 
 /// What clients receive from a host whose parts report keys: status and body of each refusal.
 async fn refusals() -> Vec<(u16, String)> {
-    let model = ScriptedModel::always(Reply::error(ProviderError::Auth { message: format!("no such key: {KEY}") }));
+    let model = ScriptedModel::always(Reply::error(ProviderError::Auth {
+        message: format!("no such key: {KEY}"),
+    }));
     let host = Host::builder().provider(model).build().await.unwrap();
     let keys = Keys::new();
     for key in [TENANT_KEY, CHOSEN] {
         keys.put(TenantId::new("acme").unwrap(), KeyHash::from_key(key));
     }
     keys.set_admin(Some(KeyHash::from_key(ADMIN)));
-    let config = HttpConfig::new(keys).operator(Arc::new(Talkative)).redactor(Redactor::new([KEY]));
+    let config = HttpConfig::new(keys)
+        .operator(Arc::new(Talkative))
+        .redactor(Redactor::new([KEY]));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let served = tokio::spawn(serve(listener, host, config, std::future::pending()));
-    let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
+    let client = callboard::tls::client_builder()
+        .unwrap()
+        .no_proxy()
+        .build()
+        .unwrap();
     let chat = json!({ "model": "default", "messages": [{ "role": "user", "content": "hi" }] });
     let asked = [
         // The endpoint repeats the provider's message.
-        ("POST", "/openai/v1/chat/completions", TENANT_KEY, chat.clone()),
+        (
+            "POST",
+            "/openai/v1/chat/completions",
+            TENANT_KEY,
+            chat.clone(),
+        ),
         // The error repeats the name of the unknown field, which must be masked if it is a key.
-        ("POST", "/v1/conversations/c/messages", TENANT_KEY, json!({ "content": "hi", TENANT_KEY: 1 })),
-        ("POST", "/v1/conversations/c/messages", CHOSEN, json!({ "content": "hi", CHOSEN: 1 })),
-        ("POST", "/v1/conversations/c/messages", CHOSEN, json!({ "content": "hi", KEY: 1 })),
-        ("POST", "/openai/v1/chat/completions", CHOSEN, json!({ "model": CHOSEN, "messages": [{ "role": CHOSEN, "content": "hi" }] })),
+        (
+            "POST",
+            "/v1/conversations/c/messages",
+            TENANT_KEY,
+            json!({ "content": "hi", TENANT_KEY: 1 }),
+        ),
+        (
+            "POST",
+            "/v1/conversations/c/messages",
+            CHOSEN,
+            json!({ "content": "hi", CHOSEN: 1 }),
+        ),
+        (
+            "POST",
+            "/v1/conversations/c/messages",
+            CHOSEN,
+            json!({ "content": "hi", KEY: 1 }),
+        ),
+        (
+            "POST",
+            "/openai/v1/chat/completions",
+            CHOSEN,
+            json!({ "model": CHOSEN, "messages": [{ "role": CHOSEN, "content": "hi" }] }),
+        ),
         ("PUT", "/v1/admin/tenants/acme", ADMIN, json!({})),
         ("PUT", "/v1/admin/tenants/acme/quota", ADMIN, json!({})),
         ("POST", "/v1/admin/reload", ADMIN, json!({})),
     ];
     let mut answers = Vec::new();
     for (method, path, key, body) in asked {
-        let request = client.request(method.parse().unwrap(), format!("{url}{path}")).bearer_auth(key);
-        let response = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
+        let request = client
+            .request(method.parse().unwrap(), format!("{url}{path}"))
+            .bearer_auth(key);
+        let response = request
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .send()
+            .await
+            .unwrap();
         let status = response.status().as_u16();
-        let length = response.headers().get("content-length").map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
+        let length = response
+            .headers()
+            .get("content-length")
+            .map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
         let text = response.text().await.unwrap();
         assert!(length.is_none_or(|length| length == text.len()), "{path}");
         answers.push((status, text));
@@ -120,12 +174,23 @@ async fn no_refusal_of_the_http_host_holds_a_key() {
     let answers = refusals().await;
 
     let statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
-    assert_eq!(statuses, [502, 422, 422, 422, 404, 422, 503, 500], "{answers:?}");
+    assert_eq!(
+        statuses,
+        [502, 422, 422, 422, 404, 422, 503, 500],
+        "{answers:?}"
+    );
     for (status, text) in &answers {
-        holds_none(&format!("a refusal with {status}"), text.as_bytes(), &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
+        holds_none(
+            &format!("a refusal with {status}"),
+            text.as_bytes(),
+            &[KEY, TENANT_KEY, CHOSEN, ADMIN],
+        );
         assert!(serde_json::from_str::<Value>(text).is_ok(), "{text}");
     }
-    let masked = answers.iter().filter(|(_, text)| text.contains("[masked")).count();
+    let masked = answers
+        .iter()
+        .filter(|(_, text)| text.contains("[masked"))
+        .count();
     assert!(masked >= 5, "the keys were there to be masked: {answers:?}");
 }
 
@@ -136,7 +201,12 @@ async fn child_that_panics() {
     if std::env::var_os("CALLBOARD_TEST_PANICS").is_none() {
         return;
     }
-    let telemetry = callboard::telemetry::init(Some("trace"), &Observability::default(), &Redactor::new([KEY])).unwrap();
+    let telemetry = callboard::telemetry::init(
+        Some("trace"),
+        &Observability::default(),
+        &Redactor::new([KEY]),
+    )
+    .unwrap();
 
     for (status, text) in refusals().await {
         eprintln!("{status} {text}");
@@ -147,13 +217,26 @@ async fn child_that_panics() {
 #[test]
 fn a_panic_of_a_handler_shows_no_key() {
     let this = std::env::current_exe().unwrap();
-    let args = ["--exact", "secrets::child_that_panics", "--nocapture", "--test-threads=1"];
-    let ran = Command::new(this).args(args).env("CALLBOARD_TEST_PANICS", "1").env_remove("CALLBOARD_LOG").output().unwrap();
+    let args = [
+        "--exact",
+        "secrets::child_that_panics",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    let ran = Command::new(this)
+        .args(args)
+        .env("CALLBOARD_TEST_PANICS", "1")
+        .env_remove("CALLBOARD_LOG")
+        .output()
+        .unwrap();
 
     let output = [ran.stdout, ran.stderr].concat();
     let text = String::from_utf8_lossy(&output);
     assert!(ran.status.success(), "{text}");
-    assert!(text.contains("the reload broke down at [masked:1]") && text.contains("a handler panicked"), "{text}");
+    assert!(
+        text.contains("the reload broke down at [masked:1]") && text.contains("a handler panicked"),
+        "{text}"
+    );
     holds_none("a panic", &output, &[KEY, TENANT_KEY, CHOSEN, ADMIN]);
 }
 
@@ -165,7 +248,10 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         if path.is_dir() {
             found.extend(files(&path));
         } else {
-            found.push((path.display().to_string(), std::fs::read(&path).unwrap_or_default()));
+            found.push((
+                path.display().to_string(),
+                std::fs::read(&path).unwrap_or_default(),
+            ));
         }
     }
     found

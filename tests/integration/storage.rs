@@ -1,5 +1,7 @@
 //! The SQLite store: its contract, and guarantees that only a file can give.
 
+mod erased;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     path::Path,
@@ -11,7 +13,10 @@ use std::{
 use callboard::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
     journal::{Head, StoredEntry},
-    ports::{Append, AppendError, AppendExt, BoxFuture, Durability, ListQuery, SessionBackend, StoreError},
+    ports::{
+        Append, AppendError, AppendExt, BoxFuture, Durability, ListQuery, SessionBackend,
+        StoreError,
+    },
     storage::{Check, CommitMode, LockError, Sqlite, SqliteOptions},
     stream::Open,
 };
@@ -21,20 +26,43 @@ use tokio::sync::mpsc;
 const SOON: Duration = Duration::from_secs(30);
 
 fn scope(tenant: &str, conversation: &str) -> Scope {
-    Scope::new(TenantId::new(tenant).unwrap(), ConversationId::new(conversation).unwrap())
+    Scope::new(
+        TenantId::new(tenant).unwrap(),
+        ConversationId::new(conversation).unwrap(),
+    )
 }
 
 fn head(epoch: u64, seq: u64) -> Head {
-    Head { epoch: Epoch(epoch), seq: Seq(seq) }
+    Head {
+        epoch: Epoch(epoch),
+        seq: Seq(seq),
+    }
 }
 
 fn entries(first: u64, last: u64) -> Vec<StoredEntry> {
-    (first..=last).map(|seq| StoredEntry { seq: Seq(seq), bytes: format!("entry {seq}").into() }).collect()
+    (first..=last)
+        .map(|seq| StoredEntry {
+            seq: Seq(seq),
+            bytes: format!("entry {seq}").into(),
+        })
+        .collect()
 }
 
 /// Appends at once; the future resolves to the outcome.
-fn write(store: &Sqlite, scope: &Scope, expected: Head, epoch: u64, last: u64) -> BoxFuture<'static, Result<(), AppendError>> {
-    store.append_and_wait(scope, expected, Epoch(epoch), entries(expected.seq.0 + 1, last), Open::None)
+fn write(
+    store: &Sqlite,
+    scope: &Scope,
+    expected: Head,
+    epoch: u64,
+    last: u64,
+) -> BoxFuture<'static, Result<(), AppendError>> {
+    store.append_and_wait(
+        scope,
+        expected,
+        Epoch(epoch),
+        entries(expected.seq.0 + 1, last),
+        Open::None,
+    )
 }
 
 /// splitmix64
@@ -53,8 +81,15 @@ async fn sqlite_keeps_the_contract_of_a_session_backend() {
         let count = std::sync::atomic::AtomicU32::new(0);
         contract::session_backend(async || {
             let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let options = SqliteOptions { durability, ..SqliteOptions::default() };
-            Arc::new(Sqlite::open_with(folder.path().join(format!("{n}.db")), options).await.unwrap()) as Arc<dyn SessionBackend>
+            let options = SqliteOptions {
+                durability,
+                ..SqliteOptions::default()
+            };
+            Arc::new(
+                Sqlite::open_with(folder.path().join(format!("{n}.db")), options)
+                    .await
+                    .unwrap(),
+            ) as Arc<dyn SessionBackend>
         })
         .await;
     }
@@ -69,7 +104,10 @@ async fn everything_is_there_after_the_file_was_opened_again() {
     let store = Sqlite::open(&path).await.unwrap();
     write(&store, &a, Head::default(), 1, 5).await.unwrap();
     write(&store, &a, head(1, 5), 2, 9).await.unwrap();
-    store.append_and_wait(&b, Head::default(), Epoch(1), entries(1, 1), Open::Running).await.unwrap();
+    store
+        .append_and_wait(&b, Head::default(), Epoch(1), entries(1, 1), Open::Running)
+        .await
+        .unwrap();
     store.snapshot(&a, Seq(7), "state".into()).await.unwrap();
     store.mark_failed(&b, Some("why".into())).await.unwrap();
     let listed = store.list(&a.tenant, ListQuery::default()).await.unwrap();
@@ -80,26 +118,50 @@ async fn everything_is_there_after_the_file_was_opened_again() {
     let store = Sqlite::open(&path).await.unwrap();
 
     let loaded = store.load(&a).await.unwrap();
-    assert_eq!((loaded.head, loaded.snapshot, loaded.entries), (head(2, 9), Some((Seq(7), "state".into())), entries(8, 9)));
+    assert_eq!(
+        (loaded.head, loaded.snapshot, loaded.entries),
+        (head(2, 9), Some((Seq(7), "state".into())), entries(8, 9))
+    );
     assert_eq!(store.entries(&a, Seq(0), 100).await.unwrap(), entries(1, 9));
-    assert_eq!(store.list(&a.tenant, ListQuery::default()).await.unwrap(), listed);
+    assert_eq!(
+        store.list(&a.tenant, ListQuery::default()).await.unwrap(),
+        listed
+    );
     assert_eq!(listed[1].failed.as_deref(), Some("why"));
-    assert_eq!(write(&store, &a, head(1, 5), 1, 6).await, Err(AppendError::Conflict { scope: a, found: head(2, 9) }));
+    assert_eq!(
+        write(&store, &a, head(1, 5), 1, 6).await,
+        Err(AppendError::Conflict {
+            scope: a,
+            found: head(2, 9)
+        })
+    );
 }
 
 #[tokio::test]
 async fn a_drop_without_close_loses_nothing_that_was_queued() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let options = SqliteOptions { commit_delay: Duration::from_millis(500), ..SqliteOptions::default() };
+    let options = SqliteOptions {
+        commit_delay: Duration::from_millis(500),
+        ..SqliteOptions::default()
+    };
     let store = Sqlite::open_with(&path, options).await.unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    pour(&store, &scope("t", "c"), 1..=50, Durability::Awaited, &sender);
+    pour(
+        &store,
+        &scope("t", "c"),
+        1..=50,
+        Durability::Awaited,
+        &sender,
+    );
     drop(sender);
 
     let started = Instant::now();
     drop(store);
-    assert!(started.elapsed() < Duration::from_millis(400), "a drop does not wait for the disk");
+    assert!(
+        started.elapsed() < Duration::from_millis(400),
+        "a drop does not wait for the disk"
+    );
 
     while let Some((seq, result)) = tokio::time::timeout(SOON, receiver.recv()).await.unwrap() {
         assert_eq!(result, Ok(()), "{seq}");
@@ -138,8 +200,15 @@ async fn conversations_that_append_at_once_share_commits() {
     const CONVERSATIONS: u64 = 64;
     const EACH: u64 = 20;
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { commit_delay: Duration::from_millis(2), ..SqliteOptions::default() };
-    let store = Arc::new(Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap());
+    let options = SqliteOptions {
+        commit_delay: Duration::from_millis(2),
+        ..SqliteOptions::default()
+    };
+    let store = Arc::new(
+        Sqlite::open_with(folder.path().join("s.db"), options)
+            .await
+            .unwrap(),
+    );
 
     let writers: Vec<_> = (0..CONVERSATIONS)
         .map(|n| {
@@ -147,7 +216,9 @@ async fn conversations_that_append_at_once_share_commits() {
             tokio::spawn(async move {
                 let scope = scope(["a", "b", "c"][n as usize % 3], &format!("c{n}"));
                 for seq in 1..=EACH {
-                    write(&store, &scope, head(u64::from(seq > 1), seq - 1), 1, seq).await.unwrap();
+                    write(&store, &scope, head(u64::from(seq > 1), seq - 1), 1, seq)
+                        .await
+                        .unwrap();
                 }
             })
         })
@@ -158,7 +229,12 @@ async fn conversations_that_append_at_once_share_commits() {
 
     let stats = store.stats();
     assert_eq!(stats.appends, CONVERSATIONS * EACH);
-    assert!(stats.commits <= stats.appends / 8, "{} commits for {} appends", stats.commits, stats.appends);
+    assert!(
+        stats.commits <= stats.appends / 8,
+        "{} commits for {} appends",
+        stats.commits,
+        stats.appends
+    );
 }
 
 #[tokio::test]
@@ -167,9 +243,18 @@ async fn unawaited_appends_are_written_without_a_flush_and_in_few_commits() {
     let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
 
-    pour(&store, &scope("t", "c"), 1..=100, Durability::Deferred, &sender);
+    pour(
+        &store,
+        &scope("t", "c"),
+        1..=100,
+        Durability::Deferred,
+        &sender,
+    );
     for seq in 1..=100 {
-        assert_eq!(tokio::time::timeout(SOON, receiver.recv()).await.unwrap(), Some((seq, Ok(()))));
+        assert_eq!(
+            tokio::time::timeout(SOON, receiver.recv()).await.unwrap(),
+            Some((seq, Ok(())))
+        );
     }
 
     assert!(store.stats().commits <= 10, "{:?}", store.stats());
@@ -178,9 +263,16 @@ async fn unawaited_appends_are_written_without_a_flush_and_in_few_commits() {
 #[tokio::test]
 async fn a_conflict_fails_its_member_of_a_commit_only() {
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { commit_delay: Duration::from_millis(50), ..SqliteOptions::default() };
-    let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
-    write(&store, &scope("t", "first"), Head::default(), 1, 1).await.unwrap();
+    let options = SqliteOptions {
+        commit_delay: Duration::from_millis(50),
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options)
+        .await
+        .unwrap();
+    write(&store, &scope("t", "first"), Head::default(), 1, 1)
+        .await
+        .unwrap();
 
     // The first commit is in progress; the others meet in the second.
     let one = write(&store, &scope("t", "first"), head(1, 1), 1, 2);
@@ -190,7 +282,13 @@ async fn a_conflict_fails_its_member_of_a_commit_only() {
     let (one, good, bad, other) = tokio::join!(one, good, bad, other);
 
     assert_eq!((one, good, other), (Ok(()), Ok(()), Ok(())));
-    assert_eq!(bad, Err(AppendError::Conflict { scope: scope("t", "bad"), found: Head::default() }));
+    assert_eq!(
+        bad,
+        Err(AppendError::Conflict {
+            scope: scope("t", "bad"),
+            found: Head::default()
+        })
+    );
     assert!(store.stats().commits <= 3, "{:?}", store.stats());
     assert_eq!(store.head(&scope("t", "good")).await, Ok(head(1, 3)));
 }
@@ -198,16 +296,35 @@ async fn a_conflict_fails_its_member_of_a_commit_only() {
 #[tokio::test]
 async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { commit_delay: Duration::from_millis(700), queue_bytes_max: 20_000, ..SqliteOptions::default() };
-    let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
+    let options = SqliteOptions {
+        commit_delay: Duration::from_millis(700),
+        queue_bytes_max: 20_000,
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options)
+        .await
+        .unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
 
     let started = Instant::now();
-    pour(&store, &scope("t", "c"), 1..=200, Durability::Awaited, &sender);
-    assert!(started.elapsed() < Duration::from_millis(600), "{:?}", started.elapsed());
+    pour(
+        &store,
+        &scope("t", "c"),
+        1..=200,
+        Durability::Awaited,
+        &sender,
+    );
+    assert!(
+        started.elapsed() < Duration::from_millis(600),
+        "{:?}",
+        started.elapsed()
+    );
 
     let (seq, refused) = receiver.recv().await.unwrap();
-    assert!(seq > 1 && matches!(&refused, Err(AppendError::Unavailable { message }) if message.contains("waiting for the disk")));
+    assert!(
+        seq > 1
+            && matches!(&refused, Err(AppendError::Unavailable { message }) if message.contains("waiting for the disk"))
+    );
     store.close(SOON).await.unwrap();
     drop(sender);
     let mut stored = 0;
@@ -215,21 +332,39 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
         stored += u64::from(result.is_ok());
     }
     let again = Sqlite::open(folder.path().join("s.db")).await.unwrap();
-    assert_eq!(again.head(&scope("t", "c")).await, Ok(head(1, stored)), "a prefix is stored: an append after a gap is a conflict");
+    assert_eq!(
+        again.head(&scope("t", "c")).await,
+        Ok(head(1, stored)),
+        "a prefix is stored: an append after a gap is a conflict"
+    );
 }
 
 #[tokio::test]
 async fn a_close_without_time_fails_every_append_that_it_discards() {
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { commit_delay: Duration::from_millis(400), ..SqliteOptions::default() };
-    let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
+    let options = SqliteOptions {
+        commit_delay: Duration::from_millis(400),
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options)
+        .await
+        .unwrap();
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    pour(&store, &scope("t", "c"), 1..=1000, Durability::Awaited, &sender);
+    pour(
+        &store,
+        &scope("t", "c"),
+        1..=1000,
+        Durability::Awaited,
+        &sender,
+    );
     drop(sender);
 
     let closed = store.close(Duration::from_millis(50)).await;
 
-    assert!(matches!(closed, Err(StoreError::Unavailable { .. })), "{closed:?}");
+    assert!(
+        matches!(closed, Err(StoreError::Unavailable { .. })),
+        "{closed:?}"
+    );
     let mut seen = Vec::new();
     while let Some((seq, _)) = tokio::time::timeout(SOON, receiver.recv()).await.unwrap() {
         seen.push(seq);
@@ -251,7 +386,13 @@ async fn of_two_handles_on_one_file_the_stale_one_cannot_write() {
     assert_eq!(two.head(&c).await, Ok(head(1, 2)), "seen at once");
     write(&two, &c, head(1, 2), 2, 3).await.unwrap();
 
-    assert_eq!(write(&one, &c, head(1, 2), 1, 3).await, Err(AppendError::Conflict { scope: c.clone(), found: head(2, 3) }));
+    assert_eq!(
+        write(&one, &c, head(1, 2), 1, 3).await,
+        Err(AppendError::Conflict {
+            scope: c.clone(),
+            found: head(2, 3)
+        })
+    );
     assert_eq!(one.load(&c).await.unwrap().entries, entries(1, 3));
 }
 
@@ -267,7 +408,11 @@ async fn handles_that_create_one_file_concurrently_all_open_it() {
             })
         };
         let opened = tokio::join!(open(), open(), open());
-        assert_eq!((opened.0.unwrap(), opened.1.unwrap(), opened.2.unwrap()), (Ok(()), Ok(()), Ok(())), "file {round}");
+        assert_eq!(
+            (opened.0.unwrap(), opened.1.unwrap(), opened.2.unwrap()),
+            (Ok(()), Ok(()), Ok(())),
+            "file {round}"
+        );
     }
 }
 
@@ -283,7 +428,15 @@ async fn two_handles_write_different_conversations_without_loss() {
         .map(|(store, id)| {
             tokio::spawn(async move {
                 for seq in 1..=30 {
-                    write(&store, &scope("t", id), head(u64::from(seq > 1), seq - 1), 1, seq).await.unwrap();
+                    write(
+                        &store,
+                        &scope("t", id),
+                        head(u64::from(seq > 1), seq - 1),
+                        1,
+                        seq,
+                    )
+                    .await
+                    .unwrap();
                 }
                 store
             })
@@ -296,7 +449,10 @@ async fn two_handles_write_different_conversations_without_loss() {
     }
     let store = Sqlite::open(&path).await.unwrap();
     for id in ["a", "b"] {
-        assert_eq!(store.load(&scope("t", id)).await.unwrap().entries, entries(1, 30));
+        assert_eq!(
+            store.load(&scope("t", id)).await.unwrap().entries,
+            entries(1, 30)
+        );
     }
 }
 
@@ -304,7 +460,10 @@ async fn two_handles_write_different_conversations_without_loss() {
 async fn a_database_locked_by_another_process_is_unavailable_until_released() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let options = SqliteOptions { busy: Duration::from_millis(100), ..SqliteOptions::default() };
+    let options = SqliteOptions {
+        busy: Duration::from_millis(100),
+        ..SqliteOptions::default()
+    };
     let store = Sqlite::open_with(&path, options).await.unwrap();
     let c = scope("t", "c");
     write(&store, &c, Head::default(), 1, 1).await.unwrap();
@@ -312,7 +471,12 @@ async fn a_database_locked_by_another_process_is_unavailable_until_released() {
 
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = write(&store, &c, head(1, 1), 1, 2).await;
-    assert_eq!(refused, Err(AppendError::Unavailable { message: "another process holds the database".into() }));
+    assert_eq!(
+        refused,
+        Err(AppendError::Unavailable {
+            message: "another process holds the database".into()
+        })
+    );
     assert_eq!(store.head(&c).await, Ok(head(1, 1)), "reads still work");
     other.execute_batch("ROLLBACK").unwrap();
 
@@ -331,7 +495,10 @@ async fn a_failure_inside_of_a_batch_stores_nothing_of_it() {
 
     let refused = write(&store, &c, head(1, 1), 1, 5).await;
 
-    assert!(matches!(refused, Err(AppendError::Unavailable { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(AppendError::Unavailable { .. })),
+        "{refused:?}"
+    );
     assert_eq!(store.head(&c).await, Ok(head(1, 1)));
     assert_eq!(store.load(&c).await.unwrap().entries, entries(1, 1));
     other.execute_batch("DROP TRIGGER no").unwrap();
@@ -344,7 +511,9 @@ async fn one_damaged_journal_is_one_damaged_session() {
     let path = folder.path().join("s.db");
     let store = Sqlite::open(&path).await.unwrap();
     for id in ["bad", "cut", "good"] {
-        write(&store, &scope("t", id), Head::default(), 1, 5).await.unwrap();
+        write(&store, &scope("t", id), Head::default(), 1, 5)
+            .await
+            .unwrap();
     }
     let sql = "DELETE FROM journal WHERE seq = ?2 AND conv = (SELECT conv FROM conversation WHERE id = ?1)";
     let other = rusqlite::Connection::open(&path).unwrap();
@@ -354,28 +523,69 @@ async fn one_damaged_journal_is_one_damaged_session() {
 
     for (id, seq) in [("bad", 3), ("cut", 5)] {
         let message = format!("entry {seq} is missing or out of order");
-        assert_eq!(store.load(&scope("t", id)).await, Err(StoreError::Damaged { scope: scope("t", id), message }));
+        assert_eq!(
+            store.load(&scope("t", id)).await,
+            Err(StoreError::Damaged {
+                scope: scope("t", id),
+                message
+            })
+        );
     }
-    assert_eq!(store.load(&scope("t", "good")).await.unwrap().entries, entries(1, 5));
-    let readable: Vec<u64> = store.entries(&scope("t", "bad"), Seq(0), 10).await.unwrap().iter().map(|entry| entry.seq.0).collect();
+    assert_eq!(
+        store.load(&scope("t", "good")).await.unwrap().entries,
+        entries(1, 5)
+    );
+    let readable: Vec<u64> = store
+        .entries(&scope("t", "bad"), Seq(0), 10)
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| entry.seq.0)
+        .collect();
     assert_eq!(readable, [1, 2, 4, 5], "an export gives what is readable");
-    assert_eq!(store.list(&scope("t", "x").tenant, ListQuery::default()).await.unwrap().len(), 3);
+    assert_eq!(
+        store
+            .list(&scope("t", "x").tenant, ListQuery::default())
+            .await
+            .unwrap()
+            .len(),
+        3
+    );
 }
 
 #[tokio::test]
 async fn the_log_stays_short_while_it_is_written_without_pause() {
     const MIB: u64 = 1024 * 1024;
     let folder = tempfile::tempdir().unwrap();
-    let options = SqliteOptions { durability: CommitMode::Batched, ..SqliteOptions::default() };
-    let store = Sqlite::open_with(folder.path().join("s.db"), options).await.unwrap();
+    let options = SqliteOptions {
+        durability: CommitMode::Batched,
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options)
+        .await
+        .unwrap();
     let c = scope("t", "c");
 
     for seq in 1..=80 {
-        let entry = StoredEntry { seq: Seq(seq), bytes: vec![b'x'; MIB as usize].into() };
-        store.append_and_wait(&c, head(u64::from(seq > 1), seq - 1), Epoch(1), vec![entry], Open::None).await.unwrap();
+        let entry = StoredEntry {
+            seq: Seq(seq),
+            bytes: vec![b'x'; MIB as usize].into(),
+        };
+        store
+            .append_and_wait(
+                &c,
+                head(u64::from(seq > 1), seq - 1),
+                Epoch(1),
+                vec![entry],
+                Open::None,
+            )
+            .await
+            .unwrap();
     }
 
-    let log = std::fs::metadata(folder.path().join("s.db-wal")).unwrap().len();
+    let log = std::fs::metadata(folder.path().join("s.db-wal"))
+        .unwrap()
+        .len();
     assert!(log < 48 * MIB, "{log} bytes of log after 80 MiB");
 }
 
@@ -383,12 +593,26 @@ async fn the_log_stays_short_while_it_is_written_without_pause() {
 async fn a_newer_schema_is_named_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    Sqlite::open(&path).await.unwrap().close(SOON).await.unwrap();
-    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    Sqlite::open(&path)
+        .await
+        .unwrap()
+        .close(SOON)
+        .await
+        .unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
 
     let refused = Sqlite::open(&path).await.map(drop);
 
-    assert_eq!(refused, Err(StoreError::NewerSchema { found: 99, known: 2 }));
+    assert_eq!(
+        refused,
+        Err(StoreError::NewerSchema {
+            found: 99,
+            known: 2
+        })
+    );
 }
 
 #[tokio::test]
@@ -398,22 +622,42 @@ async fn a_file_that_cannot_be_opened_is_reported_in_one_line_with_its_name() {
         Ok(store) => panic!("{name} opened: {store:?}"),
         Err(error) => error.to_string(),
     };
-    std::fs::write(folder.path().join("notes.txt"), "not a database, but long enough to have a header of one ".repeat(20)).unwrap();
-    rusqlite::Connection::open(folder.path().join("foreign.db")).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    std::fs::write(
+        folder.path().join("notes.txt"),
+        "not a database, but long enough to have a header of one ".repeat(20),
+    )
+    .unwrap();
+    rusqlite::Connection::open(folder.path().join("foreign.db"))
+        .unwrap()
+        .execute_batch("CREATE TABLE theirs (x)")
+        .unwrap();
     std::fs::create_dir(folder.path().join("folder.db")).unwrap();
     std::fs::write(folder.path().join("file"), "").unwrap();
 
     let hint = "; the file and its folder must be writable by this user, or name another file";
     for (name, last, why) in [
-        ("notes.txt", "notes.txt", "the file is not a SQLite database"),
-        ("foreign.db", "foreign.db", "it is a database of another program"),
+        (
+            "notes.txt",
+            "notes.txt",
+            "the file is not a SQLite database",
+        ),
+        (
+            "foreign.db",
+            "foreign.db",
+            "it is a database of another program",
+        ),
         ("folder.db", "folder.db", "is a directory"),
         ("file/below.db", "below.db", "not a directory"),
     ] {
-        assert_eq!(open(name).await, format!("the store is not available: cannot open {last}: {why}{hint}"));
+        assert_eq!(
+            open(name).await,
+            format!("the store is not available: cannot open {last}: {why}{hint}")
+        );
     }
     let theirs = rusqlite::Connection::open(folder.path().join("foreign.db")).unwrap();
-    let mode: String = theirs.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    let mode: String = theirs
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .unwrap();
     assert_eq!(mode, "delete", "another program's file stays unchanged");
 }
 
@@ -423,7 +667,15 @@ async fn damage_after_a_crash_is_found_on_opening() {
     let path = folder.path().join("s.db");
     let store = Sqlite::open(&path).await.unwrap();
     for n in 0..20 {
-        write(&store, &scope("t", &format!("c{n}")), Head::default(), 1, 50).await.unwrap();
+        write(
+            &store,
+            &scope("t", &format!("c{n}")),
+            Head::default(),
+            1,
+            50,
+        )
+        .await
+        .unwrap();
     }
     store.close(SOON).await.unwrap();
     // A page in the middle is overwritten, and a log is left as after a crash.
@@ -435,10 +687,19 @@ async fn damage_after_a_crash_is_found_on_opening() {
 
     crash();
     let refused = Sqlite::open(&path).await.map(drop).unwrap_err().to_string();
-    assert!(refused.contains("s.db is damaged") || refused.contains("the file is damaged"), "{refused}");
+    assert!(
+        refused.contains("s.db is damaged") || refused.contains("the file is damaged"),
+        "{refused}"
+    );
     crash();
-    let options = SqliteOptions { check: Check::Never, ..SqliteOptions::default() };
-    assert!(Sqlite::open_with(&path, options).await.is_ok(), "the intact rest can be read");
+    let options = SqliteOptions {
+        check: Check::Never,
+        ..SqliteOptions::default()
+    };
+    assert!(
+        Sqlite::open_with(&path, options).await.is_ok(),
+        "the intact rest can be read"
+    );
 }
 
 #[cfg(unix)]
@@ -449,12 +710,17 @@ async fn the_file_is_for_its_owner_only() {
     let path = folder.path().join("private/s.db");
 
     let store = Sqlite::open(&path).await.unwrap();
-    write(&store, &scope("t", "c"), Head::default(), 1, 1).await.unwrap();
+    write(&store, &scope("t", "c"), Head::default(), 1, 1)
+        .await
+        .unwrap();
     let lock = store.lock_session(&scope("t", "c")).unwrap();
 
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(path.parent().unwrap()), 0o700);
-    let modes: Vec<u32> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|file| mode(&file.unwrap().path())).collect();
+    let modes: Vec<u32> = std::fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .map(|file| mode(&file.unwrap().path()))
+        .collect();
     assert_eq!(modes, [0o600; 4], "database, log, index of the log, lock");
     drop(lock);
 }
@@ -469,8 +735,16 @@ async fn a_session_has_one_live_holder() {
 
     let lock = one.lock_session(&c).unwrap();
     let refused = two.lock_session(&c).unwrap_err();
-    assert_eq!(refused, LockError::SessionInUse { conversation: c.conversation.clone() });
-    assert!(refused.to_string().starts_with("session in use"), "{refused}");
+    assert_eq!(
+        refused,
+        LockError::SessionInUse {
+            conversation: c.conversation.clone()
+        }
+    );
+    assert!(
+        refused.to_string().starts_with("session in use"),
+        "{refused}"
+    );
     let _other_tenant = two.lock_session(&scope("u", "c")).unwrap();
     drop(lock);
 
@@ -488,25 +762,52 @@ const FULL_CHILD: &str = "CALLBOARD_TEST_FULL_CHILD";
 /// Not a test: the child process of the full-disk test, under a limit on file size.
 #[test]
 fn full_child() {
-    let Ok(path) = std::env::var(FULL_CHILD) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let Ok(path) = std::env::var(FULL_CHILD) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let c = scope("t", "c");
         let store = Sqlite::open(path).await.unwrap();
-        let big = |seq| vec![StoredEntry { seq: Seq(seq), bytes: vec![b'x'; 20_000].into() }];
+        let big = |seq| {
+            vec![StoredEntry {
+                seq: Seq(seq),
+                bytes: vec![b'x'; 20_000].into(),
+            }]
+        };
         let mut at = Head::default();
         let refused = loop {
             let next = head(1, at.seq.0 + 1);
-            match store.append_and_wait(&c, at, Epoch(1), big(next.seq.0), Open::None).await {
+            match store
+                .append_and_wait(&c, at, Epoch(1), big(next.seq.0), Open::None)
+                .await
+            {
                 Ok(()) => at = next,
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, AppendError::Unavailable { .. }), "{refused:?}");
-        assert_eq!(store.head(&c).await, Ok(at), "nothing of the refused append is stored");
-        let again = store.append_and_wait(&c, at, Epoch(1), big(at.seq.0 + 1), Open::None).await;
-        assert!(matches!(again, Err(AppendError::Unavailable { .. })), "{again:?}");
-        std::io::stdout().write_all(format!("\nSTORED {}\n", at.seq).as_bytes()).unwrap();
+        assert!(
+            matches!(refused, AppendError::Unavailable { .. }),
+            "{refused:?}"
+        );
+        assert_eq!(
+            store.head(&c).await,
+            Ok(at),
+            "nothing of the refused append is stored"
+        );
+        let again = store
+            .append_and_wait(&c, at, Epoch(1), big(at.seq.0 + 1), Open::None)
+            .await;
+        assert!(
+            matches!(again, Err(AppendError::Unavailable { .. })),
+            "{again:?}"
+        );
+        std::io::stdout()
+            .write_all(format!("\nSTORED {}\n", at.seq).as_bytes())
+            .unwrap();
     });
 }
 
@@ -518,19 +819,38 @@ async fn a_full_disk_refuses_appends_and_loses_nothing() {
 
     // A limit on file size stands in for a full disk: the operating system reports the same errors.
     let output = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$0\" --exact storage::full_child --nocapture"])
+        .args([
+            "-c",
+            "trap '' XFSZ; ulimit -f 400; exec \"$0\" --exact storage::full_child --nocapture",
+        ])
         .arg(std::env::current_exe().unwrap())
         .env(FULL_CHILD, &path)
         .output()
         .unwrap();
 
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let stored: u64 = text.lines().find_map(|line| line.strip_prefix("STORED ")).unwrap().parse().unwrap();
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let stored: u64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("STORED "))
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(stored > 0);
     let store = Sqlite::open(&path).await.unwrap();
-    assert_eq!(store.load(&scope("t", "c")).await.unwrap().entries.len() as u64, stored);
-    assert_eq!(write(&store, &scope("t", "c"), head(1, stored), 1, stored + 1).await, Ok(()), "with room again, appends succeed");
+    assert_eq!(
+        store.load(&scope("t", "c")).await.unwrap().entries.len() as u64,
+        stored
+    );
+    assert_eq!(
+        write(&store, &scope("t", "c"), head(1, stored), 1, stored + 1).await,
+        Ok(()),
+        "with room again, appends succeed"
+    );
 }
 
 const KILL_CHILD: &str = "CALLBOARD_TEST_KILL_CHILD";
@@ -539,8 +859,13 @@ const KILL_CONVERSATIONS: u64 = 6;
 /// Not a test: the child process of the kill test.
 #[test]
 fn kill_child() {
-    let Ok(path) = std::env::var(KILL_CHILD) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let Ok(path) = std::env::var(KILL_CHILD) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let store = Arc::new(Sqlite::open(path).await.unwrap());
         let writers = (0..KILL_CONVERSATIONS).map(|n| {
@@ -555,7 +880,9 @@ fn kill_child() {
                     at = head(epoch, last);
                     // The acknowledgement is one write, so that a kill cannot truncate it to
                     // another valid number.
-                    std::io::stdout().write_all(format!("ACK {n} {last} .\n").as_bytes()).unwrap();
+                    std::io::stdout()
+                        .write_all(format!("ACK {n} {last} .\n").as_bytes())
+                        .unwrap();
                 }
             }
         });
@@ -565,7 +892,10 @@ fn kill_child() {
 
 #[tokio::test]
 async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
-    let mut seed = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    let mut seed = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(7);
     println!("CALLBOARD_SEED={seed}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
@@ -582,7 +912,9 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut note = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let is_ack = words.len() >= 4 && words[words.len() - 4] == "ACK" && words[words.len() - 1] == ".";
+            let is_ack = words.len() >= 4
+                && words[words.len() - 4] == "ACK"
+                && words[words.len() - 1] == ".";
             if is_ack {
                 let n: usize = words[words.len() - 3].parse().unwrap();
                 let seq: u64 = words[words.len() - 2].parse().unwrap();
@@ -593,7 +925,10 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
         let mut left = 1 + random(&mut seed) % 60;
         while left > 0 {
             let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "the child ended early in round {round}");
+            assert!(
+                lines.read_line(&mut line).unwrap() > 0,
+                "the child ended early in round {round}"
+            );
             left -= u64::from(note(&line));
         }
         // The kill may hit between two acknowledgements, inside of a commit or not.
@@ -614,7 +949,11 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
         for n in 0..KILL_CONVERSATIONS {
             let loaded = store.load(&scope("t", &format!("c{n}"))).await.unwrap();
             let seq = acknowledged[n as usize];
-            assert!(loaded.head.seq.0 >= seq, "round {round}, conversation {n}: {seq} was acknowledged, {:?} is stored", loaded.head);
+            assert!(
+                loaded.head.seq.0 >= seq,
+                "round {round}, conversation {n}: {seq} was acknowledged, {:?} is stored",
+                loaded.head
+            );
             assert_eq!(loaded.entries, entries(1, loaded.head.seq.0));
         }
         store.close(SOON).await.unwrap();
@@ -622,144 +961,13 @@ async fn kill_nine_at_any_point_loses_no_acknowledged_append() {
     assert!(acknowledged.iter().all(|seq| *seq > 0), "{acknowledged:?}");
 }
 
-#[tokio::test]
-async fn what_was_deleted_and_scrubbed_is_in_no_page_of_the_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
-    let gone = scope("erased-tenant", "erased-conversation");
-    let kept = scope("t", "c");
-    let body = |mark: &str, seq| StoredEntry { seq: Seq(seq), bytes: format!("{mark} {}", "x".repeat(9000)).into() };
-    for (scope, mark) in [(&gone, "fake-secret-of-the-erased"), (&kept, "what-a-neighbour-said")] {
-        store.append_and_wait(scope, Head::default(), Epoch(1), (1..=20).map(|seq| body(mark, seq)).collect(), Open::None).await.unwrap();
-        store.snapshot(scope, Seq(20), format!("{mark} {}", "y".repeat(9000)).into()).await.unwrap();
-    }
-    let found = |mark: &str| {
-        let files = std::fs::read_dir(folder.path()).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
-        files.map(|file| file.windows(mark.len()).filter(|window| *window == mark.as_bytes()).count()).sum::<usize>()
-    };
-    assert!(found("fake-secret-of-the-erased") > 0);
-
-    assert_eq!(store.delete(&gone).await, Ok(true));
-    store.scrub().await.unwrap();
-
-    for mark in ["fake-secret-of-the-erased", "erased-tenant", "erased-conversation"] {
-        assert_eq!(found(mark), 0, "{mark}");
-    }
-    assert!(found("what-a-neighbour-said") > 0);
-    assert_eq!(store.load(&kept).await.unwrap().head, head(1, 20));
-    store.close(SOON).await.unwrap();
-}
-
-#[tokio::test]
-async fn an_erased_tenant_leaves_no_row_not_even_under_an_id_that_is_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
-    let store = Arc::new(Sqlite::open(&path).await.unwrap());
-    let acme = scope("acme", "c");
-    let other = scope("other", "c");
-    for scope in [&acme, &other] {
-        write(&store, scope, Head::default(), 1, 3).await.unwrap();
-    }
-    let malformed = rusqlite::Connection::open(&path).unwrap();
-    malformed.execute("UPDATE conversation SET id = '../no id' WHERE tenant = 'acme'", []).unwrap();
-    assert!(store.list(&acme.tenant, ListQuery::default()).await.unwrap().is_empty(), "no list shows it");
-
-    let host =
-        callboard::Host::builder().provider(callboard::providers::offline::Offline).shared_sessions(store.clone()).build().await.unwrap();
-    host.tenant("acme").erase().await.unwrap();
-
-    let rows = |table: &str| malformed.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap();
-    assert_eq!((rows("conversation"), rows("journal")), (1, 3));
-    assert_eq!(store.entries(&other, Seq(0), 10).await.unwrap().len(), 3, "another tenant is unaffected");
-    assert_eq!(store.erase(&acme.tenant).await, Ok(false));
-}
-
-/// Bytes of the store's file and of SQLite's companion files.
-fn raw(path: &std::path::Path) -> Vec<u8> {
-    let beside = |suffix: &str| std::fs::read(format!("{}{suffix}", path.display())).unwrap_or_default();
-    [beside(""), beside("-wal")].concat()
-}
-
-fn holds(path: &std::path::Path, canary: &str) -> bool {
-    raw(path).windows(canary.len()).any(|window| window == canary.as_bytes())
-}
-
-/// Waits until no file of the store contains the canary; the timeout allows for a loaded machine.
-async fn gone(path: &std::path::Path, canary: &str) {
-    for _ in 0..200 {
-        if !holds(path, canary) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{canary} is still in the files of an idle store");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_deleted_or_reset_is_in_no_file_of_an_idle_host() {
-    use callboard_actors::testing::{Reply, ScriptedModel};
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
-    let store = Arc::new(Sqlite::open(&path).await.unwrap());
-    let model = ScriptedModel::answering(|request, _| Reply::text(format!("ANSWER-TO-{}", request.messages.last().unwrap().text())));
-    let host = callboard::Host::builder().provider(model).shared_sessions(store.clone()).build().await.unwrap();
-    let tenant = host.tenant("acme");
-    for (id, canary) in [("deleted", "CANARY-ONE"), ("reset", "CANARY-TWO"), ("stays", "KEPT-ONE")] {
-        tenant.conversation(id).send(canary).await.unwrap().outcome().await.unwrap();
-    }
-    tenant.conversation("deleted").fork("fork", None).await.unwrap();
-    assert!(holds(&path, "ANSWER-TO-CANARY-ONE") && holds(&path, "ANSWER-TO-CANARY-TWO"));
-
-    tenant.conversation("reset").reset().await.unwrap();
-    gone(&path, "CANARY-TWO").await;
-    tenant.conversation("deleted").delete().await.unwrap();
-    assert!(holds(&path, "CANARY-ONE"), "the fork is another conversation");
-    tenant.conversation("fork").delete().await.unwrap();
-    gone(&path, "CANARY-ONE").await;
-
-    assert!(holds(&path, "ANSWER-TO-KEPT-ONE"));
-    assert_eq!(tenant.conversation("stays").messages().await.unwrap().len(), 2);
-    tenant.conversation("reset").send("Hello again.").await.unwrap().outcome().await.unwrap();
-    drop(host);
-    let again = callboard::Host::builder()
-        .provider(ScriptedModel::answering(|_, _| Reply::text("Still here.")))
-        .sessions(Sqlite::open(&path).await.unwrap())
-        .build()
-        .await
-        .unwrap();
-    let reset = again.tenant("acme").conversation("reset");
-    assert_eq!(reset.messages().await.unwrap().len(), 2);
-    assert_eq!(reset.send("One more.").await.unwrap().outcome().await.unwrap().text, "Still here.");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_host_had_deleted_is_gone_soon_after_the_next_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
-    let copy = folder.path().join("copy.db");
-    let store = Sqlite::open(&path).await.unwrap();
-    let scope = Scope::new(TenantId::new("acme").unwrap(), ConversationId::new("c").unwrap());
-    let entry = StoredEntry { seq: Seq(1), bytes: "CANARY-THREE".into() };
-    store.append_and_wait(&scope, Head::default(), Epoch(1), vec![entry], Open::None).await.unwrap();
-    store.delete(&scope).await.unwrap();
-    // The files that a kill right after the deletion leaves.
-    for suffix in ["", "-wal"] {
-        std::fs::copy(format!("{}{suffix}", path.display()), format!("{}{suffix}", copy.display())).unwrap();
-    }
-    assert!(holds(&copy, "CANARY-THREE"));
-
-    let next = Sqlite::open(&copy).await.unwrap();
-
-    gone(&copy, "CANARY-THREE").await;
-    assert_eq!(next.head(&scope).await, Ok(Head::default()));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_of_the_first_version_counts_what_it_holds() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute_batch(include_str!("../../src/storage/sqlite/schema.sql")).unwrap();
+    conn.execute_batch(include_str!("../../src/storage/sqlite/schema.sql"))
+        .unwrap();
     conn.execute_batch(
         "INSERT INTO conversation VALUES (1, 't', 'a', 1, 2, 0, NULL, 5, 5, NULL), (2, 'u', 'a', 1, 1, 0, NULL, 5, 5, NULL);
          INSERT INTO journal (conv, seq, body) VALUES (1, 1, x'0102'), (1, 2, x'030405'), (2, 1, x'00');
@@ -771,9 +979,24 @@ async fn a_store_of_the_first_version_counts_what_it_holds() {
 
     let store = Sqlite::open(&path).await.unwrap();
 
-    let stored = async |tenant: &str| store.stored_bytes(&TenantId::new(tenant).unwrap()).await.unwrap();
-    assert_eq!((stored("t").await, stored("u").await, stored("unknown").await), (2 + 3 + 4, 1, 0));
+    let stored = async |tenant: &str| {
+        store
+            .stored_bytes(&TenantId::new(tenant).unwrap())
+            .await
+            .unwrap()
+    };
+    assert_eq!(
+        (
+            stored("t").await,
+            stored("u").await,
+            stored("unknown").await
+        ),
+        (2 + 3 + 4, 1, 0)
+    );
     store.close(Duration::from_secs(5)).await.unwrap();
     let again = Sqlite::open(&path).await.unwrap();
-    assert_eq!(again.stored_bytes(&TenantId::new("t").unwrap()).await, Ok(9));
+    assert_eq!(
+        again.stored_bytes(&TenantId::new("t").unwrap()).await,
+        Ok(9)
+    );
 }

@@ -11,7 +11,9 @@ use std::{
 use callboard::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
-    ports::{Approval, CachePolicy, Concurrency, Extensions, Progress, Reach, ToolContext, ToolOutput},
+    ports::{
+        Approval, CachePolicy, Concurrency, Extensions, Progress, Reach, ToolContext, ToolOutput,
+    },
     tool::{EffectClass, ToolError, ToolErrorType},
     tools::{self, Mode, Toolbox},
 };
@@ -42,10 +44,16 @@ impl Ground {
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> Result<String, ToolError> {
-        self.call_with(tool, arguments, CancellationToken::new()).await
+        self.call_with(tool, arguments, CancellationToken::new())
+            .await
     }
 
-    async fn call_with(&self, tool: &str, arguments: Value, cancel: CancellationToken) -> Result<String, ToolError> {
+    async fn call_with(
+        &self,
+        tool: &str,
+        arguments: Value,
+        cancel: CancellationToken,
+    ) -> Result<String, ToolError> {
         let arguments = RawJson::from_text(arguments.to_string()).unwrap();
         let tool = self.toolbox.get(tool).unwrap();
         tool.check(&arguments)?;
@@ -61,9 +69,18 @@ impl Ground {
         vec![
             self.call("file_read", json!({ "path": path })).await,
             self.call("file_list", json!({ "path": path })).await,
-            self.call("grep_search", json!({ "path": path, "pattern": "." })).await,
-            self.call("file_edit", json!({ "path": path, "old_text": "OUTSIDE", "new_text": "EVIL" })).await,
-            self.call("file_edit", json!({ "path": path, "old_text": "", "new_text": "EVIL" })).await,
+            self.call("grep_search", json!({ "path": path, "pattern": "." }))
+                .await,
+            self.call(
+                "file_edit",
+                json!({ "path": path, "old_text": "OUTSIDE", "new_text": "EVIL" }),
+            )
+            .await,
+            self.call(
+                "file_edit",
+                json!({ "path": path, "old_text": "", "new_text": "EVIL" }),
+            )
+            .await,
         ]
     }
 
@@ -74,7 +91,11 @@ impl Ground {
 
 fn context(cancel: CancellationToken) -> ToolContext {
     ToolContext {
-        key: CallKey { scope: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()), seq: Seq(1), index: 0 },
+        key: CallKey {
+            scope: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()),
+            seq: Seq(1),
+            index: 0,
+        },
         tool_call_id: "call_1".to_owned(),
         cancel,
         deadline: tokio::time::Instant::now() + Duration::from_secs(60),
@@ -95,21 +116,47 @@ fn every_tool_declares_what_it_does() {
         .iter()
         .map(|tool| tool.spec())
         .map(|spec| {
-            (spec.name().to_owned(), spec.effect, spec.concurrency.clone(), spec.approval, spec.definition.input_schema.is_object())
+            (
+                spec.name().to_owned(),
+                spec.effect,
+                spec.concurrency.clone(),
+                spec.approval,
+                spec.definition.input_schema.is_object(),
+            )
         })
         .collect();
 
-    let pure = |name: &str| (name.to_owned(), EffectClass::Pure, Concurrency::Parallel, Approval::Never, true);
+    let pure = |name: &str| {
+        (
+            name.to_owned(),
+            EffectClass::Pure,
+            Concurrency::Parallel,
+            Approval::Never,
+            true,
+        )
+    };
     assert_eq!(
         declared,
         [
             pure("think"),
             pure("read_more"),
             pure("file_read"),
-            ("file_edit".to_owned(), EffectClass::Once, Concurrency::PerFile("path".to_owned()), Approval::ByMode, true),
+            (
+                "file_edit".to_owned(),
+                EffectClass::Once,
+                Concurrency::PerFile("path".to_owned()),
+                Approval::ByMode,
+                true
+            ),
             pure("file_list"),
             pure("grep_search"),
-            ("bash".to_owned(), EffectClass::Once, Concurrency::Exclusive, Approval::ByMode, true),
+            (
+                "bash".to_owned(),
+                EffectClass::Once,
+                Concurrency::Exclusive,
+                Approval::ByMode,
+                true
+            ),
         ]
     );
     for tool in &ground.toolbox.tools {
@@ -121,11 +168,27 @@ fn every_tool_declares_what_it_does() {
             "bash" => continue, // has separate tests
             _ => Reach::Files,
         };
-        assert_eq!((reach, spec.shared, spec.cache), (expected, false, CachePolicy::NoCache), "{}", spec.name());
+        assert_eq!(
+            (reach, spec.shared, spec.cache),
+            (expected, false, CachePolicy::NoCache),
+            "{}",
+            spec.name()
+        );
     }
-    let schema: Value = ground.toolbox.get("file_read").unwrap().spec().definition.input_schema.parse().unwrap();
+    let schema: Value = ground
+        .toolbox
+        .get("file_read")
+        .unwrap()
+        .spec()
+        .definition
+        .input_schema
+        .parse()
+        .unwrap();
     assert_eq!(schema["required"], json!(["path"]));
-    assert_eq!(schema["properties"]["path"]["description"], json!("Path of the file, relative to the workspace; or an artifact_id."));
+    assert_eq!(
+        schema["properties"]["path"]["description"],
+        json!("Path of the file, relative to the workspace; or an artifact_id.")
+    );
     assert_eq!(ground.toolbox.notes.len(), 1);
     assert!(ground.toolbox.notes[0].contains("WITHOUT a boundary"));
 }
@@ -134,8 +197,17 @@ fn every_tool_declares_what_it_does() {
 fn a_bad_workspace_is_reported_and_leaves_only_tools_that_need_none() {
     let toolbox = tools::standard("/nowhere/at/all");
 
-    assert_eq!(toolbox.error(), Some("workspace /nowhere/at/all cannot be opened: entity not found"));
-    assert_eq!(toolbox.into_iter().map(|tool| tool.spec().name().to_owned()).collect::<Vec<_>>(), ["think", "read_more"]);
+    assert_eq!(
+        toolbox.error(),
+        Some("workspace /nowhere/at/all cannot be opened: entity not found")
+    );
+    assert_eq!(
+        toolbox
+            .into_iter()
+            .map(|tool| tool.spec().name().to_owned())
+            .collect::<Vec<_>>(),
+        ["think", "read_more"]
+    );
 }
 
 #[tokio::test]
@@ -186,7 +258,10 @@ async fn no_path_leaves_the_workspace() {
                 Ok(text) => text.clone(),
                 Err(error) => error.message.clone(),
             };
-            assert!(!text.contains("OUTSIDE") && !text.contains("root:"), "{path}: {text}");
+            assert!(
+                !text.contains("OUTSIDE") && !text.contains("root:"),
+                "{path}: {text}"
+            );
             // No host path appears that the model did not write itself.
             let host = ground.folder.path().to_string_lossy().into_owned();
             assert!(!text.replace(path, "").contains(&host), "{path}: {text}");
@@ -194,76 +269,176 @@ async fn no_path_leaves_the_workspace() {
     }
 
     assert_eq!(ground.outside(), "OUTSIDE");
-    let names: Vec<_> = fs::read_dir(ground.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(ground.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names.len(), 2, "{names:?}");
-    let refused = ground.call("file_read", json!({ "path": "../outside.txt" })).await.unwrap_err();
+    let refused = ground
+        .call("file_read", json!({ "path": "../outside.txt" }))
+        .await
+        .unwrap_err();
     assert_eq!(
         (refused.kind, refused.message.as_str()),
-        (ToolErrorType::PermissionDenied, "\"../outside.txt\" is outside of the workspace")
+        (
+            ToolErrorType::PermissionDenied,
+            "\"../outside.txt\" is outside of the workspace"
+        )
     );
 }
 
 #[tokio::test]
 async fn odd_names_and_inner_links_work() {
     let ground = Ground::new(Mode::None);
-    for name in ["..foo", "...", "with space", "ünï©ödé", "-dash", "a/..b/c", "new\nline", "quote\"'"] {
+    for name in [
+        "..foo",
+        "...",
+        "with space",
+        "ünï©ödé",
+        "-dash",
+        "a/..b/c",
+        "new\nline",
+        "quote\"'",
+    ] {
         ground.write(name, "text");
-        assert_eq!(ground.call("file_read", json!({ "path": name })).await, Ok("1\ttext\n".to_owned()), "{name:?}");
-        ground.call("file_edit", json!({ "path": name, "old_text": "text", "new_text": "TEXT" })).await.unwrap();
-        assert_eq!(fs::read_to_string(ground.path(name)).unwrap(), "TEXT", "{name:?}");
+        assert_eq!(
+            ground.call("file_read", json!({ "path": name })).await,
+            Ok("1\ttext\n".to_owned()),
+            "{name:?}"
+        );
+        ground
+            .call(
+                "file_edit",
+                json!({ "path": name, "old_text": "text", "new_text": "TEXT" }),
+            )
+            .await
+            .unwrap();
+        assert_eq!(
+            fs::read_to_string(ground.path(name)).unwrap(),
+            "TEXT",
+            "{name:?}"
+        );
     }
     symlink("with space", ground.path("inner")).unwrap();
     symlink(ground.path("with space"), ground.path("absolute")).unwrap();
     symlink("a", ground.path("folder")).unwrap();
 
-    for path in ["inner", "absolute", "folder/..b/c", "folder/../..foo", "./a/./..b/../..b/c"] {
-        assert_eq!(ground.call("file_read", json!({ "path": path })).await, Ok("1\tTEXT\n".to_owned()), "{path}");
+    for path in [
+        "inner",
+        "absolute",
+        "folder/..b/c",
+        "folder/../..foo",
+        "./a/./..b/../..b/c",
+    ] {
+        assert_eq!(
+            ground.call("file_read", json!({ "path": path })).await,
+            Ok("1\tTEXT\n".to_owned()),
+            "{path}"
+        );
     }
-    for path in [ground.path("..foo").to_string_lossy().into_owned(), "/workspace/..foo".to_owned()] {
-        assert_eq!(ground.call("file_read", json!({ "path": path })).await, Ok("1\tTEXT\n".to_owned()), "{path}");
+    for path in [
+        ground.path("..foo").to_string_lossy().into_owned(),
+        "/workspace/..foo".to_owned(),
+    ] {
+        assert_eq!(
+            ground.call("file_read", json!({ "path": path })).await,
+            Ok("1\tTEXT\n".to_owned()),
+            "{path}"
+        );
     }
     for (path, message) in [
-        ("inner", r#""inner" is a link to "with space"; edit that path itself"#),
-        ("absolute", r#""absolute" is a link to "with space"; edit that path itself"#),
-        ("folder/..b/c", r#""folder" is a link to "a"; edit "a/..b/c" itself"#),
+        (
+            "inner",
+            r#""inner" is a link to "with space"; edit that path itself"#,
+        ),
+        (
+            "absolute",
+            r#""absolute" is a link to "with space"; edit that path itself"#,
+        ),
+        (
+            "folder/..b/c",
+            r#""folder" is a link to "a"; edit "a/..b/c" itself"#,
+        ),
     ] {
-        let through = ground.call("file_edit", json!({ "path": path, "old_text": "TEXT", "new_text": "through" })).await.unwrap_err();
-        assert_eq!(through.message, message, "what is approved is what is changed");
+        let through = ground
+            .call(
+                "file_edit",
+                json!({ "path": path, "old_text": "TEXT", "new_text": "through" }),
+            )
+            .await
+            .unwrap_err();
+        assert_eq!(
+            through.message, message,
+            "what is approved is what is changed"
+        );
     }
-    assert!(fs::symlink_metadata(ground.path("inner")).unwrap().is_symlink());
-    assert_eq!(fs::read_to_string(ground.path("with space")).unwrap(), "TEXT");
+    assert!(
+        fs::symlink_metadata(ground.path("inner"))
+            .unwrap()
+            .is_symlink()
+    );
+    assert_eq!(
+        fs::read_to_string(ground.path("with space")).unwrap(),
+        "TEXT"
+    );
 }
 
 #[tokio::test]
 async fn fifos_devices_and_sockets_are_refused_at_once() {
     let ground = Ground::new(Mode::None);
-    let made = std::process::Command::new("mkfifo").arg(ground.path("fifo")).status().unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(ground.path("fifo"))
+        .status()
+        .unwrap();
     assert!(made.success());
     let _socket = std::os::unix::net::UnixListener::bind(ground.path("socket")).unwrap();
     // Creating a device needs a right that the test may lack. Another test binds a device in the
     // sandbox.
-    let device =
-        std::process::Command::new("mknod").arg(ground.path("device")).args(["c", "1", "5"]).status().is_ok_and(|status| status.success());
+    let device = std::process::Command::new("mknod")
+        .arg(ground.path("device"))
+        .args(["c", "1", "5"])
+        .status()
+        .is_ok_and(|status| status.success());
 
     let start = Instant::now();
-    for (path, kind) in [("fifo", "a fifo"), ("socket", "a socket"), ("device", "a device")] {
+    for (path, kind) in [
+        ("fifo", "a fifo"),
+        ("socket", "a socket"),
+        ("device", "a device"),
+    ] {
         if path == "device" && !device {
             continue;
         }
-        let read = ground.call("file_read", json!({ "path": path })).await.unwrap_err();
-        assert_eq!(read.message, format!("{path:?} is {kind}, not a regular file"));
+        let read = ground
+            .call("file_read", json!({ "path": path }))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            read.message,
+            format!("{path:?} is {kind}, not a regular file")
+        );
         for answer in ground.all(path).await {
             assert!(answer.is_err(), "{path}: {answer:?}");
         }
     }
-    assert_eq!(ground.call("grep_search", json!({ "pattern": "x" })).await, Ok("[no match]\n".to_owned()));
+    assert_eq!(
+        ground.call("grep_search", json!({ "pattern": "x" })).await,
+        Ok("[no match]\n".to_owned())
+    );
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
 async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
     let ground = Ground::new(Mode::None);
-    for path in [".env", ".env.production", "deep/id_rsa", "cert.pem", ".aws/credentials", ".ssh/config"] {
+    for path in [
+        ".env",
+        ".env.production",
+        "deep/id_rsa",
+        "cert.pem",
+        ".aws/credentials",
+        ".ssh/config",
+    ] {
         ground.write(path, "NEEDLE=1\n");
     }
     ground.write(".env.example", "EXAMPLE=1\n");
@@ -289,12 +464,27 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
         for (at, answer) in ground.all(path).await.into_iter().enumerate() {
             let error = answer.unwrap_err();
             assert!(!error.message.contains("NEEDLE"), "{path}");
-            assert!(at == 1 || error.kind == ToolErrorType::PermissionDenied, "{path}: {at}: {error:?}");
+            assert!(
+                at == 1 || error.kind == ToolErrorType::PermissionDenied,
+                "{path}: {at}: {error:?}"
+            );
         }
     }
-    let search = ground.call("grep_search", json!({ "pattern": "NEEDLE|EXAMPLE", "context": 2 })).await.unwrap();
-    assert_eq!(search, ".env.example:1: EXAMPLE=1\n[6 files that may hold keys were not searched]\n");
-    assert_eq!(fs::read_to_string(ground.path(".env")).unwrap(), "NEEDLE=1\n");
+    let search = ground
+        .call(
+            "grep_search",
+            json!({ "pattern": "NEEDLE|EXAMPLE", "context": 2 }),
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        search,
+        ".env.example:1: EXAMPLE=1\n[6 files that may hold keys were not searched]\n"
+    );
+    assert_eq!(
+        fs::read_to_string(ground.path(".env")).unwrap(),
+        "NEEDLE=1\n"
+    );
 }
 
 #[tokio::test]
@@ -328,17 +518,28 @@ async fn protected_files_are_not_written_also_through_links() {
     ];
 
     for path in paths {
-        for arguments in
-            [json!({ "path": path, "old_text": "", "new_text": "EVIL" }), json!({ "path": path, "old_text": "config", "new_text": "EVIL" })]
-        {
+        for arguments in [
+            json!({ "path": path, "old_text": "", "new_text": "EVIL" }),
+            json!({ "path": path, "old_text": "config", "new_text": "EVIL" }),
+        ] {
             let error = ground.call("file_edit", arguments).await.unwrap_err();
-            assert_eq!(error.message, format!("{path:?} is protected: only the user may change it"));
+            assert_eq!(
+                error.message,
+                format!("{path:?} is protected: only the user may change it")
+            );
         }
     }
 
-    assert_eq!(fs::read_to_string(ground.path(".git/config")).unwrap(), "config");
+    assert_eq!(
+        fs::read_to_string(ground.path(".git/config")).unwrap(),
+        "config"
+    );
     assert_eq!(fs::read_dir(ground.path(".git/hooks")).unwrap().count(), 1);
-    assert!(!ground.path(".mcp.json").exists() && !ground.path("sub").exists() && !ground.path(".callboard").exists());
+    assert!(
+        !ground.path(".mcp.json").exists()
+            && !ground.path("sub").exists()
+            && !ground.path(".callboard").exists()
+    );
 }
 
 #[tokio::test]
@@ -348,8 +549,18 @@ async fn a_cancelled_search_stops() {
     let cancel = CancellationToken::new();
     cancel.cancel();
 
-    for (tool, arguments) in [("grep_search", json!({ "pattern": "text" })), ("file_list", json!({ "depth": 5 }))] {
-        assert_eq!(ground.call_with(tool, arguments, cancel.clone()).await.unwrap_err().code, "INTERRUPTED");
+    for (tool, arguments) in [
+        ("grep_search", json!({ "pattern": "text" })),
+        ("file_list", json!({ "depth": 5 })),
+    ] {
+        assert_eq!(
+            ground
+                .call_with(tool, arguments, cancel.clone())
+                .await
+                .unwrap_err()
+                .code,
+            "INTERRUPTED"
+        );
     }
 }
 
@@ -358,20 +569,50 @@ async fn bash_runs_in_the_workspace_and_hides_keys() {
     let ground = Ground::new(Mode::Auto);
     if ground.toolbox.get("bash").is_none() {
         use std::io::Write;
-        writeln!(&mut std::io::stderr(), "SKIPPED: bash_runs_in_the_workspace_and_hides_keys: {:?}", ground.toolbox.notes).unwrap();
+        writeln!(
+            &mut std::io::stderr(),
+            "SKIPPED: bash_runs_in_the_workspace_and_hides_keys: {:?}",
+            ground.toolbox.notes
+        )
+        .unwrap();
         return;
     }
     ground.write("a.txt", "one\ntwo\n");
 
     assert_eq!(
-        ground.call("bash", json!({ "command": "wc -l < a.txt; echo oops >&2; exit 4" })).await,
+        ground
+            .call(
+                "bash",
+                json!({ "command": "wc -l < a.txt; echo oops >&2; exit 4" })
+            )
+            .await,
         Ok("[exit status 4]\n2\n[stderr]\noops".to_owned())
     );
-    assert_eq!(ground.call("bash", json!({ "command": "echo API_KEY=abc123def456" })).await, Ok("API_KEY=[masked:1]".to_owned()));
-    let late = ground.call("bash", json!({ "command": "sleep 30", "timeout_ms": 200 })).await.unwrap_err();
-    assert_eq!((late.kind, late.message.as_str()), (ToolErrorType::Timeout, "Tool execution exceeded timeout limit"));
+    assert_eq!(
+        ground
+            .call("bash", json!({ "command": "echo API_KEY=abc123def456" }))
+            .await,
+        Ok("API_KEY=[masked:1]".to_owned())
+    );
+    let late = ground
+        .call("bash", json!({ "command": "sleep 30", "timeout_ms": 200 }))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (late.kind, late.message.as_str()),
+        (
+            ToolErrorType::Timeout,
+            "Tool execution exceeded timeout limit"
+        )
+    );
     let host = ground.folder.path().to_string_lossy().into_owned();
-    let look = ground.call("bash", json!({ "command": "pwd; cat /proc/self/mountinfo; cat nowhere" })).await.unwrap();
+    let look = ground
+        .call(
+            "bash",
+            json!({ "command": "pwd; cat /proc/self/mountinfo; cat nowhere" }),
+        )
+        .await
+        .unwrap();
     assert!(look.contains("/workspace\n"));
     assert!(!look.split("[stderr]").nth(1).unwrap().contains(&host));
 }
@@ -382,7 +623,11 @@ async fn git_init_and_commit_work_in_the_sandbox() {
     let git = Path::new("/usr/bin/git").exists() || Path::new("/usr/local/bin/git").exists();
     if ground.toolbox.get("bash").is_none() || !git {
         use std::io::Write;
-        writeln!(&mut std::io::stderr(), "SKIPPED: git_init_and_commit_work_in_the_sandbox: no bash tool or no git").unwrap();
+        writeln!(
+            &mut std::io::stderr(),
+            "SKIPPED: git_init_and_commit_work_in_the_sandbox: no bash tool or no git"
+        )
+        .unwrap();
         return;
     }
     // Without background maintenance: on a busy machine it could still run when the command ends,
@@ -391,10 +636,22 @@ async fn git_init_and_commit_work_in_the_sandbox() {
     let commit = format!("git add . && git {quiet} commit -qm one && git log --oneline | wc -l");
     ground.write("a.txt", "x");
 
-    let init = ground.call("bash", json!({ "command": format!("git init -q . && {commit}") })).await.unwrap();
+    let init = ground
+        .call(
+            "bash",
+            json!({ "command": format!("git init -q . && {commit}") }),
+        )
+        .await
+        .unwrap();
     ground.write("a.txt", "y");
-    let again = ground.call("bash", json!({ "command": &commit })).await.unwrap();
+    let again = ground
+        .call("bash", json!({ "command": &commit }))
+        .await
+        .unwrap();
 
-    assert!(init.starts_with("1\n") && init.contains("[refused: .git/config "), "{init}");
+    assert!(
+        init.starts_with("1\n") && init.contains("[refused: .git/config "),
+        "{init}"
+    );
     assert_eq!(again, "2");
 }

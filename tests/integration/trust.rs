@@ -52,6 +52,8 @@ impl Ground {
     }
 
     fn store(&self) -> PathBuf {
-        self.home.path().join("home/.local/share/callboard/trust.json")
+        self.home
+            .path()
+            .join("home/.local/share/callboard/trust.json")
     }
 }

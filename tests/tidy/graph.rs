@@ -43,7 +43,12 @@ impl Graph {
         let mut modules = BTreeMap::new();
         let mut sources = Vec::new();
         for (file, text) in files {
-            let Some(inner) = file.strip_prefix(root).and_then(|file| file.strip_prefix('/')?.strip_suffix(".rs")) else { continue };
+            let Some(inner) = file
+                .strip_prefix(root)
+                .and_then(|file| file.strip_prefix('/')?.strip_suffix(".rs"))
+            else {
+                continue;
+            };
             let source = Source::of(file, text);
             if source.is_test(1) && source.is_test(text.lines().count().max(1)) {
                 continue;
@@ -52,15 +57,27 @@ impl Graph {
             if path.last().is_some_and(|last| last == "mod") || inner == "lib" {
                 path.pop();
             }
-            modules.insert(path.clone(), Module { file: file.clone(), imports: BTreeMap::new(), globs: Vec::new(), uses: Vec::new() });
+            modules.insert(
+                path.clone(),
+                Module {
+                    file: file.clone(),
+                    imports: BTreeMap::new(),
+                    globs: Vec::new(),
+                    uses: Vec::new(),
+                },
+            );
             sources.push((path, source));
         }
         let known: BTreeSet<Path> = modules.keys().cloned().collect();
         for (path, source) in sources {
-            let Some(module) = modules.get_mut(&path) else { continue };
+            let Some(module) = modules.get_mut(&path) else {
+                continue;
+            };
             let tokens = source.tokens();
             for token in tokens.iter().filter(|token| !source.is_test(token.line)) {
-                let Some(absolute) = absolute(&path, &token.path, &known) else { continue };
+                let Some(absolute) = absolute(&path, &token.path, &known) else {
+                    continue;
+                };
                 if token.kind == Kind::Import {
                     match absolute.last().map(String::as_str) {
                         Some("*") => module.globs.push(absolute[..absolute.len() - 1].to_vec()),
@@ -89,9 +106,12 @@ impl Graph {
                 at = child;
                 continue;
             }
-            let Some(module) = self.modules.get(&at).filter(|_| depth < 8) else { return at };
+            let Some(module) = self.modules.get(&at).filter(|_| depth < 8) else {
+                return at;
+            };
             let rest = &path[done + 1..];
-            let onward = |target: &Path| self.defines(&[target.as_slice(), rest].concat(), depth + 1);
+            let onward =
+                |target: &Path| self.defines(&[target.as_slice(), rest].concat(), depth + 1);
             return match module.imports.get(segment) {
                 Some(target) => onward(target),
                 None => at,
@@ -103,16 +123,26 @@ impl Graph {
     /// The edges in each folder.
     fn edges(&self) -> BTreeMap<Path, Edges> {
         let mut folders: BTreeMap<Path, Edges> = BTreeMap::new();
-        for (from, module) in self.modules.iter().filter(|(from, _)| !from.is_empty() && **from != ["main"]) {
+        for (from, module) in self
+            .modules
+            .iter()
+            .filter(|(from, _)| !from.is_empty() && **from != ["main"])
+        {
             for (line, used) in &module.uses {
                 let to = self.defines(used, 0);
                 if to == *from || to.is_empty() {
                     continue;
                 }
                 let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-                let (Some(from_node), Some(to_node)) = (from.get(shared), to.get(shared)) else { continue };
+                let (Some(from_node), Some(to_node)) = (from.get(shared), to.get(shared)) else {
+                    continue;
+                };
                 let place = format!("{}:{line} `{}`", module.file, used.join("::"));
-                folders.entry(from[..shared].to_vec()).or_default().entry((from_node.clone(), to_node.clone())).or_insert(place);
+                folders
+                    .entry(from[..shared].to_vec())
+                    .or_default()
+                    .entry((from_node.clone(), to_node.clone()))
+                    .or_insert(place);
             }
         }
         folders
@@ -123,15 +153,26 @@ impl Graph {
         let mut cycles = Vec::new();
         for (folder, edges) in self.edges() {
             let nodes: BTreeSet<&String> = edges.keys().flat_map(|(from, to)| [from, to]).collect();
-            let reach: BTreeMap<&String, BTreeSet<&String>> = nodes.iter().map(|node| (*node, reached(node, &edges))).collect();
+            let reach: BTreeMap<&String, BTreeSet<&String>> = nodes
+                .iter()
+                .map(|node| (*node, reached(node, &edges)))
+                .collect();
             let mut seen = BTreeSet::new();
             for node in nodes {
-                let circle: BTreeSet<&String> = reach[node].iter().filter(|other| reach[**other].contains(node)).copied().collect();
+                let circle: BTreeSet<&String> = reach[node]
+                    .iter()
+                    .filter(|other| reach[**other].contains(node))
+                    .copied()
+                    .collect();
                 if circle.is_empty() || !seen.insert(circle.clone()) {
                     continue;
                 }
                 let way = around(node, &circle, &edges);
-                cycles.push(Cycle { folder: folder.join("/"), nodes: circle.into_iter().cloned().collect(), way });
+                cycles.push(Cycle {
+                    folder: folder.join("/"),
+                    nodes: circle.into_iter().cloned().collect(),
+                    way,
+                });
             }
         }
         cycles
@@ -143,25 +184,44 @@ fn reached<'e>(from: &'e String, edges: &'e Edges) -> BTreeSet<&'e String> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
     while let Some(node) = open.pop() {
-        open.extend(edges.keys().filter(|(a, _)| a == node).map(|(_, b)| b).filter(|b| reached.insert(*b)));
+        open.extend(
+            edges
+                .keys()
+                .filter(|(a, _)| a == node)
+                .map(|(_, b)| b)
+                .filter(|b| reached.insert(*b)),
+        );
     }
     reached
 }
 
 /// A shortest way from a node around to itself, one line an edge.
 fn around(start: &String, circle: &BTreeSet<&String>, edges: &Edges) -> Vec<String> {
-    let mut ways: Vec<Vec<(&String, &String)>> =
-        edges.keys().filter(|(a, b)| a == start && circle.contains(b)).map(|(a, b)| vec![(a, b)]).collect();
+    let mut ways: Vec<Vec<(&String, &String)>> = edges
+        .keys()
+        .filter(|(a, b)| a == start && circle.contains(b))
+        .map(|(a, b)| vec![(a, b)])
+        .collect();
     loop {
-        if let Some(way) = ways.iter().find(|way| way.last().is_some_and(|(_, end)| *end == start)) {
-            return way.iter().map(|(a, b)| format!("{a} -> {b} ({})", edges[&((*a).clone(), (*b).clone())])).collect();
+        if let Some(way) = ways
+            .iter()
+            .find(|way| way.last().is_some_and(|(_, end)| *end == start))
+        {
+            return way
+                .iter()
+                .map(|(a, b)| format!("{a} -> {b} ({})", edges[&((*a).clone(), (*b).clone())]))
+                .collect();
         }
         let longer: Vec<_> = ways
             .iter()
             .flat_map(|way| {
                 let end = way.last().map(|(_, end)| *end);
-                let onward = edges.keys().filter(move |(a, b)| Some(a) == end && circle.contains(b));
-                onward.filter(|(_, b)| b == start || !way.iter().any(|(a, _)| *a == b)).map(|(a, b)| [way.as_slice(), &[(a, b)]].concat())
+                let onward = edges
+                    .keys()
+                    .filter(move |(a, b)| Some(a) == end && circle.contains(b));
+                onward
+                    .filter(|(_, b)| b == start || !way.iter().any(|(a, _)| *a == b))
+                    .map(|(a, b)| [way.as_slice(), &[(a, b)]].concat())
             })
             .collect();
         if longer.is_empty() {
@@ -182,14 +242,25 @@ fn absolute(module: &Path, path: &str, known: &BTreeSet<Path>) -> Option<Path> {
         }
         "self" => &segments[1..],
         "super" => {
-            let ups = segments.iter().take_while(|segment| **segment == "super").count();
+            let ups = segments
+                .iter()
+                .take_while(|segment| **segment == "super")
+                .count();
             base.truncate(base.len().checked_sub(ups)?);
             &segments[ups..]
         }
         // A child of this module; a lone word is more often a variable of that name.
-        first if segments.len() > 1 && known.contains(&[base.as_slice(), &[first.to_owned()]].concat()) => &segments[..],
+        first
+            if segments.len() > 1
+                && known.contains(&[base.as_slice(), &[first.to_owned()]].concat()) =>
+        {
+            &segments[..]
+        }
         _ => return None,
     };
-    let path: Path = base.into_iter().chain(rest.iter().map(|segment| (*segment).to_owned())).collect();
+    let path: Path = base
+        .into_iter()
+        .chain(rest.iter().map(|segment| (*segment).to_owned()))
+        .collect();
     Some(path).filter(|_| !rest.is_empty()) // `pub(super)` names nothing.
 }

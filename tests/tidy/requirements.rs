@@ -45,8 +45,11 @@ const REASONS: &[&str] = &["not built: ", "no test: "];
 
 /// The ids of all rows and promises.
 fn expected() -> BTreeSet<String> {
-    let rows = AREAS.iter().flat_map(|(area, rows)| (1..=*rows).map(move |row| format!("{area}-{row:02}")));
-    rows.chain((1..=PROMISES).map(|promise| format!("F{promise}"))).collect()
+    let rows = AREAS
+        .iter()
+        .flat_map(|(area, rows)| (1..=*rows).map(move |row| format!("{area}-{row:02}")));
+    rows.chain((1..=PROMISES).map(|promise| format!("F{promise}")))
+        .collect()
 }
 
 /// Returns what is wrong with the page. `text` reads a file of the project.
@@ -60,36 +63,57 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
     let mut area = "";
     for (number, line) in (1..).zip(page.lines()) {
         if let Some(heading) = line.strip_prefix("## ") {
-            area = heading.rsplit_once('(').map_or("", |(_, area)| area.trim_end_matches(')'));
+            area = heading
+                .rsplit_once('(')
+                .map_or("", |(_, area)| area.trim_end_matches(')'));
         }
         if !line.starts_with('|') {
             continue;
         }
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, row, holds, tests, note, _] = cells.as_slice() else {
-            found.push(format!("{PAGE}:{number}: a row has four cells: `| row | what must hold | tests | note |`"));
+            found.push(format!(
+                "{PAGE}:{number}: a row has four cells: `| row | what must hold | tests | note |`"
+            ));
             continue;
         };
         if ["Row", "---"].contains(row) {
             continue;
         }
         if !missing.remove(*row) {
-            found.push(format!("{PAGE}:{number}: {row:?} is no requirement, or has two rows"));
+            found.push(format!(
+                "{PAGE}:{number}: {row:?} is no requirement, or has two rows"
+            ));
         }
         if row.split_once('-').map_or("F1 to F34", |(area, _)| area) != area {
-            found.push(format!("{PAGE}:{number}: {row} stands in the area {area:?}"));
+            found.push(format!(
+                "{PAGE}:{number}: {row} stands in the area {area:?}"
+            ));
         }
         if !holds.ends_with('.') || holds.split_whitespace().count() < 4 {
-            found.push(format!("{PAGE}:{number}: {row} does not say in a sentence what must hold"));
+            found.push(format!(
+                "{PAGE}:{number}: {row} does not say in a sentence what must hold"
+            ));
         }
         if *tests == "none" {
-            if !REASONS.iter().any(|reason| note.strip_prefix(reason).is_some_and(|why| !why.is_empty())) {
-                found.push(format!("{PAGE}:{number}: {row} has no test and gives no reason ({})", REASONS.join("…, ")));
+            if !REASONS
+                .iter()
+                .any(|reason| note.strip_prefix(reason).is_some_and(|why| !why.is_empty()))
+            {
+                found.push(format!(
+                    "{PAGE}:{number}: {row} has no test and gives no reason ({})",
+                    REASONS.join("…, ")
+                ));
             }
             continue;
         }
-        if REASONS.iter().any(|reason| note.starts_with(reason.trim_end())) {
-            found.push(format!("{PAGE}:{number}: {row} has tests and a note that says that it has none"));
+        if REASONS
+            .iter()
+            .any(|reason| note.starts_with(reason.trim_end()))
+        {
+            found.push(format!(
+                "{PAGE}:{number}: {row} has tests and a note that says that it has none"
+            ));
         }
         for test in tests.split(',').map(|test| test.trim().trim_matches('`')) {
             let Some((file, name)) = test.split_once("::") else {
@@ -99,11 +123,17 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
             let source = files.entry(file.to_owned()).or_insert_with(|| text(file));
             let is_there = source.as_ref().is_some_and(|source| is_test(source, name));
             if !is_there {
-                found.push(format!("{PAGE}:{number}: {row}: there is no test {name} in {file}"));
+                found.push(format!(
+                    "{PAGE}:{number}: {row}: there is no test {name} in {file}"
+                ));
             }
         }
     }
-    found.extend(missing.into_iter().map(|row| format!("{PAGE}: {row} is missing")));
+    found.extend(
+        missing
+            .into_iter()
+            .map(|row| format!("{PAGE}: {row} is missing")),
+    );
     found
 }
 
@@ -112,8 +142,16 @@ fn is_test(source: &str, name: &str) -> bool {
     let needle = format!("fn {name}(");
     source.match_indices(&needle).any(|(at, _)| {
         // The lines above that of the function, which may begin with `async` or nothing.
-        let (above, _) = source.get(..at).unwrap_or_default().rsplit_once('\n').unwrap_or_default();
-        let attributes: String = above.lines().rev().take_while(|line| line.trim_start().starts_with("#[")).collect();
+        let (above, _) = source
+            .get(..at)
+            .unwrap_or_default()
+            .rsplit_once('\n')
+            .unwrap_or_default();
+        let attributes: String = above
+            .lines()
+            .rev()
+            .take_while(|line| line.trim_start().starts_with("#["))
+            .collect();
         attributes.contains("test")
     })
 }
@@ -142,7 +180,11 @@ fn the_table_check_sees_what_it_should() {
     let source = "#[tokio::test]\nasync fn holds() {}\nfn gone() {}";
 
     let found = faults(page, |file| (file == "a.rs").then(|| source.to_owned()));
-    let found: Vec<&str> = found.iter().filter(|fault| !fault.ends_with("is missing")).map(String::as_str).collect();
+    let found: Vec<&str> = found
+        .iter()
+        .filter(|fault| !fault.ends_with("is missing"))
+        .map(String::as_str)
+        .collect();
 
     assert_eq!(
         found,

@@ -33,7 +33,12 @@ pub struct Row {
 const PURE: &str = "//! Pure.";
 
 /// What every actor may import and no one of these.
-const FLOOR: &[&str] = &["actors/src/ports/**", "actors/src/chat/**", "actors/src/journal/**", "actors/src/ids.rs"];
+const FLOOR: &[&str] = &[
+    "actors/src/ports/**",
+    "actors/src/chat/**",
+    "actors/src/journal/**",
+    "actors/src/ids.rs",
+];
 
 /// Words that say that a message or a handle of an actor is meant.
 const ACTOR_MAIL: &[Needle] = &[
@@ -48,8 +53,10 @@ const ACTOR_MAIL: &[Needle] = &[
     Has("ToolExecutorRef"),
 ];
 
-const FAMILY: &str = "an adapter family stands alone: it knows the kernel's ports and nothing beside it";
-const WIRING: &str = "pass what it needs as an argument or a port; src/app.rs wires families together";
+const FAMILY: &str =
+    "an adapter family stands alone: it knows the kernel's ports and nothing beside it";
+const WIRING: &str =
+    "pass what it needs as an argument or a port; src/app.rs wires families together";
 
 pub const ROWS: &[Row] = &[
     Row {
@@ -205,7 +212,12 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         // The tools stand on the sandbox: one policy decides for every tool. Never the reverse.
-        within: &["src/tools/**", "src/sandbox/**", "src/mcp/**", "src/skills/**"],
+        within: &[
+            "src/tools/**",
+            "src/sandbox/**",
+            "src/mcp/**",
+            "src/skills/**",
+        ],
         except: &[],
         forbidden: &[
             Starts("crate::providers"),
@@ -274,13 +286,24 @@ pub const ROWS: &[Row] = &[
     Row {
         within: &["src/sandbox/**"],
         except: &[],
-        forbidden: &[Starts("crate::tools"), Starts("crate::mcp"), Starts("crate::skills")],
+        forbidden: &[
+            Starts("crate::tools"),
+            Starts("crate::mcp"),
+            Starts("crate::skills"),
+        ],
         in_tests: false,
         reason: "the sandbox is below the tools, never above",
         fix: WIRING,
     },
     Row {
-        within: &["src/providers/**", "src/storage/**", "src/tools/**", "src/sandbox/**", "src/mcp/**", "src/skills/**"],
+        within: &[
+            "src/providers/**",
+            "src/storage/**",
+            "src/tools/**",
+            "src/sandbox/**",
+            "src/mcp/**",
+            "src/skills/**",
+        ],
         except: &[],
         forbidden: ACTOR_MAIL,
         in_tests: false,
@@ -290,7 +313,11 @@ pub const ROWS: &[Row] = &[
     Row {
         within: &["src/**"],
         except: &["src/sandbox/**"],
-        forbidden: &[Has("process::Command"), Starts("tokio::process"), Has("Command::spawn")],
+        forbidden: &[
+            Has("process::Command"),
+            Starts("tokio::process"),
+            Has("Command::spawn"),
+        ],
         in_tests: false,
         reason: "only the spawner starts a process: it alone lives long enough and reaps",
         fix: "ask the sandbox's spawner",
@@ -298,7 +325,13 @@ pub const ROWS: &[Row] = &[
     Row {
         within: &["src/**", "actors/src/**"],
         except: &["src/cli/**", "src/main.rs"],
-        forbidden: &[Call("println"), Call("eprintln"), Call("print"), Call("eprint"), Call("dbg")],
+        forbidden: &[
+            Call("println"),
+            Call("eprintln"),
+            Call("print"),
+            Call("eprint"),
+            Call("dbg"),
+        ],
         in_tests: false,
         reason: "a library is silent: standard output and error belong to the application",
         fix: "use tracing, or return the text; only src/cli and src/main.rs print",
@@ -306,7 +339,12 @@ pub const ROWS: &[Row] = &[
     Row {
         within: &["src/**", "actors/src/**"],
         except: &[],
-        forbidden: &[Has("unbounded_channel"), Has("mpsc::unbounded"), Starts("ractor::registry"), Starts("ractor::pg")],
+        forbidden: &[
+            Has("unbounded_channel"),
+            Has("mpsc::unbounded"),
+            Starts("ractor::registry"),
+            Starts("ractor::pg"),
+        ],
         in_tests: false,
         reason: "no unbounded queue of ours, and no names or process groups of ractor",
         fix: "take a bounded channel and say in limits.rs what happens beyond; find actors through the directory",
@@ -318,13 +356,20 @@ impl Needle {
         let path = token.path.as_str();
         match self {
             Self::Starts(prefix) => {
-                let whole = prefix.contains("::") || path.contains("::") || token.kind == Kind::Import;
-                whole && path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+                let whole =
+                    prefix.contains("::") || path.contains("::") || token.kind == Kind::Import;
+                whole
+                    && path
+                        .strip_prefix(prefix)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             }
             Self::Call(name) => token.kind == Kind::Macro && path.rsplit("::").next() == Some(name),
             Self::Has(part) => format!("::{path}::").contains(&format!("::{part}::")),
             Self::Ends(end) => path.ends_with(end),
-            Self::Dyn(port) => before.is_some_and(|word| word.path == "dyn") && path.rsplit("::").next() == Some(port),
+            Self::Dyn(port) => {
+                before.is_some_and(|word| word.path == "dyn")
+                    && path.rsplit("::").next() == Some(port)
+            }
         }
     }
 }
@@ -337,15 +382,30 @@ pub fn glob(pattern: &str, path: &str) -> bool {
         None => {
             let wanted: Vec<_> = pattern.split('/').collect();
             let given: Vec<_> = path.split('/').collect();
-            wanted.len() == given.len() && wanted.iter().zip(given).all(|(wanted, given)| *wanted == "*" || *wanted == given)
+            wanted.len() == given.len()
+                && wanted
+                    .iter()
+                    .zip(given)
+                    .all(|(wanted, given)| *wanted == "*" || *wanted == given)
         }
     }
 }
 
 fn applies(row: &Row, path: &str, text: &str) -> bool {
-    let says = |line: &str| text.lines().take_while(|header| header.starts_with("//!")).any(|header| header == line);
-    let within = |pattern: &str| if pattern == PURE { says(PURE) } else { glob(pattern, path) };
-    row.within.iter().any(|pattern| within(pattern)) && !row.except.iter().any(|pattern| glob(pattern, path))
+    let says = |line: &str| {
+        text.lines()
+            .take_while(|header| header.starts_with("//!"))
+            .any(|header| header == line)
+    };
+    let within = |pattern: &str| {
+        if pattern == PURE {
+            says(PURE)
+        } else {
+            glob(pattern, path)
+        }
+    };
+    row.within.iter().any(|pattern| within(pattern))
+        && !row.except.iter().any(|pattern| glob(pattern, path))
 }
 
 /// Every broken rule of one Rust file: `path:line: what: why. Fix: how`.
@@ -356,9 +416,15 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     for row in ROWS.iter().filter(|row| applies(row, path, text)) {
         for (at, token) in tokens.iter().enumerate() {
             let before = at.checked_sub(1).and_then(|at| tokens.get(at));
-            let forbidden = row.forbidden.iter().any(|needle| needle.matches(before, token));
+            let forbidden = row
+                .forbidden
+                .iter()
+                .any(|needle| needle.matches(before, token));
             if forbidden && (row.in_tests || !source.is_test(token.line)) {
-                found.push((token.line, format!("`{}`: {}. Fix: {}", token.path, row.reason, row.fix)));
+                found.push((
+                    token.line,
+                    format!("`{}`: {}. Fix: {}", token.path, row.reason, row.fix),
+                ));
             }
         }
     }
@@ -366,5 +432,8 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     found.extend(super::text_rules::of_text(&source));
     found.sort();
     found.dedup();
-    found.into_iter().map(|(line, what)| format!("{path}:{line}: {what}")).collect()
+    found
+        .into_iter()
+        .map(|(line, what)| format!("{path}:{line}: {what}"))
+        .collect()
 }

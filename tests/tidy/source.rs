@@ -31,8 +31,17 @@ pub enum Kind {
 impl<'t> Source<'t> {
     pub fn of(path: &'t str, text: &'t str) -> Self {
         let code = blanked(text);
-        let test_lines = if is_test_file(path) { vec![true; text.lines().count() + 1] } else { test_lines(&code) };
-        Self { path, text, code, test_lines }
+        let test_lines = if is_test_file(path) {
+            vec![true; text.lines().count() + 1]
+        } else {
+            test_lines(&code)
+        };
+        Self {
+            path,
+            text,
+            code,
+            test_lines,
+        }
     }
 
     /// Whether a line (from 1) is compiled for tests only.
@@ -41,7 +50,10 @@ impl<'t> Source<'t> {
     }
 
     pub fn line_of(&self, byte: usize) -> usize {
-        1 + self.code.as_bytes()[..byte].iter().filter(|byte| **byte == b'\n').count()
+        1 + self.code.as_bytes()[..byte]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
     }
 
     /// All words and paths in order.
@@ -60,17 +72,35 @@ impl<'t> Source<'t> {
             at = end_of_path(code, at);
             let path = &self.code[start..at];
             if path == "use" && code.get(at).is_some_and(u8::is_ascii_whitespace) {
-                let end = self.code[at..].find(';').map_or(code.len(), |length| at + length);
+                let end = self.code[at..]
+                    .find(';')
+                    .map_or(code.len(), |length| at + length);
                 let is_exported = is_visibility(self.code[..start].trim_end());
                 unfold("", &self.code[at..end], &mut |offset, path, alias| {
                     let line = line + self.code[at..at + offset].matches('\n').count();
-                    tokens.push(Token { line, path, kind: Kind::Import, alias, is_exported });
+                    tokens.push(Token {
+                        line,
+                        path,
+                        kind: Kind::Import,
+                        alias,
+                        is_exported,
+                    });
                 });
                 line += self.code[at..end].matches('\n').count();
                 at = end;
             } else {
-                let kind = if code.get(at) == Some(&b'!') { Kind::Macro } else { Kind::Other };
-                tokens.push(Token { line, path: path.to_owned(), kind, alias: None, is_exported: false });
+                let kind = if code.get(at) == Some(&b'!') {
+                    Kind::Macro
+                } else {
+                    Kind::Other
+                };
+                tokens.push(Token {
+                    line,
+                    path: path.to_owned(),
+                    kind,
+                    alias: None,
+                    is_exported: false,
+                });
             }
         }
         tokens
@@ -81,7 +111,9 @@ impl<'t> Source<'t> {
 fn is_test_file(path: &str) -> bool {
     let in_folder = |folder: &str| path.starts_with(&folder[1..]) || path.contains(folder);
     let name = path.rsplit('/').next().unwrap_or(path);
-    ["/tests/", "/benches/", "/examples/", "/testing/"].into_iter().any(in_folder)
+    ["/tests/", "/benches/", "/examples/", "/testing/"]
+        .into_iter()
+        .any(in_folder)
         || ["tests.rs", "testing.rs", "fixture.rs", "fixtures.rs"].contains(&name)
         || name.ends_with("_tests.rs")
 }
@@ -104,8 +136,13 @@ fn end_of_path(code: &[u8], mut at: usize) -> usize {
 
 /// Whether a text ends with `pub` or `pub(…)`.
 fn is_visibility(text: &str) -> bool {
-    let open = text.strip_suffix(')').and_then(|text| text.rfind('(').map(|open| &text[..open]));
-    open.unwrap_or(text).split(|c: char| !c.is_alphanumeric() && c != '_').next_back() == Some("pub")
+    let open = text
+        .strip_suffix(')')
+        .and_then(|text| text.rfind('(').map(|open| &text[..open]));
+    open.unwrap_or(text)
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .next_back()
+        == Some("pub")
 }
 
 /// Calls `found` with the place, the whole path and the new name of every leaf of a `use` tree.
@@ -130,15 +167,29 @@ fn unfold(prefix: &str, tree: &str, found: &mut dyn FnMut(usize, String, Option<
                     Some(open) => {
                         let inner = tree[open + 1..at].trim_end();
                         let inner = inner.strip_suffix('}').unwrap_or(inner);
-                        let prefix = format!("{prefix}{}", tree[start..open].trim().trim_start_matches("::"));
-                        unfold(&prefix, inner, &mut |at, path, alias| found(open + 1 + at, path, alias));
+                        let prefix = format!(
+                            "{prefix}{}",
+                            tree[start..open].trim().trim_start_matches("::")
+                        );
+                        unfold(&prefix, inner, &mut |at, path, alias| {
+                            found(open + 1 + at, path, alias)
+                        });
                     }
                     None if leaf.is_empty() => {}
                     None => {
-                        let (name, alias) =
-                            leaf.split_once(" as ").map_or((leaf, None), |(name, alias)| (name, Some(alias.trim().to_owned())));
+                        let (name, alias) = leaf
+                            .split_once(" as ")
+                            .map_or((leaf, None), |(name, alias)| {
+                                (name, Some(alias.trim().to_owned()))
+                            });
                         let name = name.trim().trim_start_matches("::");
-                        found(offset, format!("{prefix}{name}").trim_end_matches("::self").to_owned(), alias);
+                        found(
+                            offset,
+                            format!("{prefix}{name}")
+                                .trim_end_matches("::self")
+                                .to_owned(),
+                            alias,
+                        );
                     }
                 }
                 start = at + 1;
@@ -154,14 +205,24 @@ fn test_lines(code: &str) -> Vec<bool> {
     let mut from = 0;
     while let Some(found) = code[from..].find("#[cfg(") {
         let start = from + found;
-        let Some(end) = code[start..].find(']').map(|length| start + length) else { break };
+        let Some(end) = code[start..].find(']').map(|length| start + length) else {
+            break;
+        };
         from = end;
-        let words: Vec<&str> = code[start..end].split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let words: Vec<&str> = code[start..end]
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .collect();
         if !words.contains(&"test") || words.contains(&"not") {
             continue;
         }
-        let Some(open) = code[end..].find(['{', ';']).map(|length| end + length) else { break };
-        let close = if code.as_bytes()[open] == b'{' { matching_brace(code, open) } else { open };
+        let Some(open) = code[end..].find(['{', ';']).map(|length| end + length) else {
+            break;
+        };
+        let close = if code.as_bytes()[open] == b'{' {
+            matching_brace(code, open)
+        } else {
+            open
+        };
         let line = |byte: usize| code[..byte].matches('\n').count();
         lines[line(start)..=line(close)].fill(true);
         from = close;
@@ -207,7 +268,11 @@ fn blanked(text: &str) -> String {
 fn literal_end(text: &str, at: usize) -> usize {
     let bytes = text.as_bytes();
     let rest = &bytes[at..];
-    let find = |what: &str, from: usize| text.get(from..).and_then(|rest| rest.find(what)).map_or(text.len(), |length| from + length);
+    let find = |what: &str, from: usize| {
+        text.get(from..)
+            .and_then(|rest| rest.find(what))
+            .map_or(text.len(), |length| from + length)
+    };
     match rest {
         [b'/', b'/', ..] => find("\n", at),
         [b'/', b'*', ..] => block_comment_end(bytes, at),
@@ -215,14 +280,29 @@ fn literal_end(text: &str, at: usize) -> usize {
         [b'\'', b'\\', _, ..] => find("'", at + 3) + 1,
         [b'\'', ..] => {
             let width = text[at + 1..].chars().next().map_or(1, char::len_utf8);
-            if bytes.get(at + 1 + width) == Some(&b'\'') { at + width + 2 } else { at }
+            if bytes.get(at + 1 + width) == Some(&b'\'') {
+                at + width + 2
+            } else {
+                at
+            }
         }
         [b'r' | b'b' | b'c', ..] if at == 0 || !is_ident(bytes[at - 1]) => {
-            let prefix = rest.iter().take_while(|byte| matches!(byte, b'r' | b'b' | b'c')).count();
-            let hashes = rest[prefix..].iter().take_while(|byte| **byte == b'#').count();
+            let prefix = rest
+                .iter()
+                .take_while(|byte| matches!(byte, b'r' | b'b' | b'c'))
+                .count();
+            let hashes = rest[prefix..]
+                .iter()
+                .take_while(|byte| **byte == b'#')
+                .count();
             let raw = rest[..prefix].contains(&b'r');
             match rest.get(prefix + hashes) {
-                Some(b'"') if raw => (find(&format!("\"{}", "#".repeat(hashes)), at + prefix + hashes + 1) + 1 + hashes).min(text.len()),
+                Some(b'"') if raw => (find(
+                    &format!("\"{}", "#".repeat(hashes)),
+                    at + prefix + hashes + 1,
+                ) + 1
+                    + hashes)
+                    .min(text.len()),
                 Some(b'"') if hashes == 0 => string_end(bytes, at + prefix + 1),
                 _ => at,
             }

@@ -90,7 +90,9 @@ impl AttachmentError {
             Self::Empty => "attachment_empty",
             Self::Unsupported | Self::WrongType { .. } => "attachment_unsupported",
             Self::Cut { .. } | Self::Block { .. } => "attachment_broken",
-            Self::TooLarge { .. } | Self::TooManyPixels { .. } | Self::TooManyPages => "attachment_too_large",
+            Self::TooLarge { .. } | Self::TooManyPixels { .. } | Self::TooManyPages => {
+                "attachment_too_large"
+            }
             Self::Encrypted => "attachment_encrypted",
         }
     }
@@ -123,7 +125,10 @@ impl Attachment {
     pub fn image(media_type: &str, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != media_type || !found.starts_with("image/") {
-            return Err(AttachmentError::WrongType { declared: media_type.to_owned(), found });
+            return Err(AttachmentError::WrongType {
+                declared: media_type.to_owned(),
+                found,
+            });
         }
         Ok(Self::of(found, bytes))
     }
@@ -136,7 +141,10 @@ impl Attachment {
     pub fn pdf(bytes: &[u8]) -> Result<Self, AttachmentError> {
         let found = check(bytes)?;
         if found != PDF {
-            return Err(AttachmentError::WrongType { declared: PDF.to_owned(), found });
+            return Err(AttachmentError::WrongType {
+                declared: PDF.to_owned(),
+                found,
+            });
         }
         Ok(Self::of(found, bytes))
     }
@@ -150,8 +158,17 @@ impl Attachment {
     }
 
     fn of(media_type: &'static str, bytes: &[u8]) -> Self {
-        let kind = if media_type == PDF { MediaKind::Document } else { MediaKind::Image };
-        Self { kind, media_type, data: STANDARD.encode(bytes), title: None }
+        let kind = if media_type == PDF {
+            MediaKind::Document
+        } else {
+            MediaKind::Image
+        };
+        Self {
+            kind,
+            media_type,
+            data: STANDARD.encode(bytes),
+            title: None,
+        }
     }
 
     /// Sets the title that the model sees, such as a file name without its folder. The wire form
@@ -177,12 +194,20 @@ impl Attachment {
         let source = json!({"type": "base64", "media_type": self.media_type, "data": self.data});
         let (kind, raw) = match (self.kind, &self.title) {
             (MediaKind::Image, _) => ("image", json!({"type": "image", "source": source})),
-            (MediaKind::Document, None) => ("document", json!({"type": "document", "source": source})),
-            (MediaKind::Document, Some(title)) => ("document", json!({"type": "document", "source": source, "title": title})),
+            (MediaKind::Document, None) => {
+                ("document", json!({"type": "document", "source": source}))
+            }
+            (MediaKind::Document, Some(title)) => (
+                "document",
+                json!({"type": "document", "source": source, "title": title}),
+            ),
         };
         // Serializing an object of strings cannot fail.
         let raw = RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object());
-        ContentBlock::Other { kind: kind.to_owned(), raw }
+        ContentBlock::Other {
+            kind: kind.to_owned(),
+            raw,
+        }
     }
 }
 
@@ -211,7 +236,15 @@ fn check(bytes: &[u8]) -> Result<&'static str, AttachmentError> {
 }
 
 fn fits(media_type: &'static str, size: usize, max: usize) -> Result<(), AttachmentError> {
-    if size > max { Err(AttachmentError::TooLarge { media_type, size, max }) } else { Ok(()) }
+    if size > max {
+        Err(AttachmentError::TooLarge {
+            media_type,
+            size,
+            max,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// An image or document block that contains its bytes.
@@ -233,15 +266,21 @@ impl Media<'_> {
     /// # Errors
     /// [`AttachmentError::Block`] when the data is not base64.
     pub fn bytes(&self) -> Result<Vec<u8>, AttachmentError> {
-        STANDARD.decode(self.data.as_bytes()).map_err(|_| self.broken("its data is not base64"))
+        STANDARD
+            .decode(self.data.as_bytes())
+            .map_err(|_| self.broken("its data is not base64"))
     }
 
     /// Returns the width and height of an image in pixels, read from its header.
     pub fn dimensions(&self) -> Option<(u32, u32)> {
         // Most images have their size in the first bytes; only a JPEG may have it behind a large
         // preview.
-        let head = self.data.get(..HEAD_CHARS).and_then(|head| STANDARD.decode(head).ok());
-        head.and_then(|head| dimensions(&head)).or_else(|| dimensions(&self.bytes().ok()?))
+        let head = self
+            .data
+            .get(..HEAD_CHARS)
+            .and_then(|head| STANDARD.decode(head).ok());
+        head.and_then(|head| dimensions(&head))
+            .or_else(|| dimensions(&self.bytes().ok()?))
     }
 
     fn broken(&self, reason: &'static str) -> AttachmentError {
@@ -249,7 +288,10 @@ impl Media<'_> {
             MediaKind::Image => "image",
             MediaKind::Document => "document",
         };
-        AttachmentError::Block { kind: kind.to_owned(), reason }
+        AttachmentError::Block {
+            kind: kind.to_owned(),
+            reason,
+        }
     }
 }
 
@@ -281,7 +323,9 @@ struct Source<'a> {
 /// Returns the image or PDF in a block. `None` for other blocks, and for blocks that refer to their
 /// content (a URL, a file at the provider) or hold text.
 pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
-    let ContentBlock::Other { kind, raw } = block else { return None };
+    let ContentBlock::Other { kind, raw } = block else {
+        return None;
+    };
     let kind = match kind.as_str() {
         "image" => MediaKind::Image,
         "document" => MediaKind::Document,
@@ -289,9 +333,17 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
     };
     let wire: Wire<'_> = serde_json::from_str(raw.as_str()).ok()?;
     match wire.source {
-        Source { kind: source, media_type: Some(media_type), data: Some(data), .. } if source == "base64" => {
-            Some(Media { kind, media_type, data, title: wire.title })
-        }
+        Source {
+            kind: source,
+            media_type: Some(media_type),
+            data: Some(data),
+            ..
+        } if source == "base64" => Some(Media {
+            kind,
+            media_type,
+            data,
+            title: wire.title,
+        }),
         _ => None,
     }
 }
@@ -302,25 +354,43 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
 /// [`AttachmentError`], for base64 the same as [`Attachment::sniffed`]. A URL must be `https`,
 /// because the provider fetches it.
 pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
-    let ContentBlock::Other { kind, raw } = block else { return Ok(()) };
+    let ContentBlock::Other { kind, raw } = block else {
+        return Ok(());
+    };
     if kind != "image" && kind != "document" {
         return Ok(());
     }
-    let broken = |reason| AttachmentError::Block { kind: kind.clone(), reason };
+    let broken = |reason| AttachmentError::Block {
+        kind: kind.clone(),
+        reason,
+    };
     if let Some(media) = media_of(block) {
         let found = check(&media.bytes()?)?;
         let fits = (media.kind == MediaKind::Document) == (found == PDF);
         if !fits || found != media.media_type {
-            return Err(AttachmentError::WrongType { declared: media.media_type.into_owned(), found });
+            return Err(AttachmentError::WrongType {
+                declared: media.media_type.into_owned(),
+                found,
+            });
         }
         return Ok(());
     }
-    let wire: Wire<'_> = serde_json::from_str(raw.as_str()).map_err(|_| broken("it has no source"))?;
+    let wire: Wire<'_> =
+        serde_json::from_str(raw.as_str()).map_err(|_| broken("it has no source"))?;
     match (kind.as_str(), &*wire.source.kind) {
         (_, "base64") => Err(broken("its source needs media_type and data")),
-        (_, "url") if wire.source.url.is_some_and(|url| url.starts_with("https://")) => Ok(()),
+        (_, "url")
+            if wire
+                .source
+                .url
+                .is_some_and(|url| url.starts_with("https://")) =>
+        {
+            Ok(())
+        }
         (_, "url") => Err(broken("the URL of its source must begin with https://")),
-        ("document", "text") if wire.source.data.is_some_and(|text| !text.trim().is_empty()) => Ok(()),
+        ("document", "text") if wire.source.data.is_some_and(|text| !text.trim().is_empty()) => {
+            Ok(())
+        }
         ("document", "text") => Err(AttachmentError::Empty),
         (_, "file") | ("document", "content") => Ok(()),
         _ => Err(broken("the type of its source is not known")),
@@ -335,14 +405,25 @@ pub fn note(block: &ContentBlock) -> Option<String> {
 
 /// Describes an image or document for people: `image: 640x480 image/png`. `None` for other blocks.
 pub fn label(block: &ContentBlock) -> Option<String> {
-    let ContentBlock::Other { kind, .. } = block else { return None };
+    let ContentBlock::Other { kind, .. } = block else {
+        return None;
+    };
     if kind != "image" && kind != "document" {
         return None;
     }
-    let Some(media) = media_of(block) else { return Some(kind.clone()) };
+    let Some(media) = media_of(block) else {
+        return Some(kind.clone());
+    };
     let size = match media.kind {
-        MediaKind::Image => media.dimensions().map(|(width, height)| format!("{width}x{height} ")).unwrap_or_default(),
-        MediaKind::Document => media.title.as_ref().map(|title| format!("\"{}\" ", plain(title))).unwrap_or_default(),
+        MediaKind::Image => media
+            .dimensions()
+            .map(|(width, height)| format!("{width}x{height} "))
+            .unwrap_or_default(),
+        MediaKind::Document => media
+            .title
+            .as_ref()
+            .map(|title| format!("\"{}\" ", plain(title)))
+            .unwrap_or_default(),
     };
     Some(format!("{kind}: {size}{}", plain(&media.media_type)))
 }
@@ -351,12 +432,20 @@ pub fn label(block: &ContentBlock) -> Option<String> {
 /// ([`crate::ports::DocumentText`]). The block follows the PDF.
 pub fn document_text(title: Option<&str>, pages: usize, text: &str) -> ContentBlock {
     let source = json!({"type": "text", "media_type": "text/plain", "data": text});
-    let context = format!("{TEXT_CONTEXT}, {pages} page{}", if pages == 1 { "" } else { "s" });
+    let context = format!(
+        "{TEXT_CONTEXT}, {pages} page{}",
+        if pages == 1 { "" } else { "s" }
+    );
     let raw = match title {
-        Some(title) => json!({"type": "document", "source": source, "title": title, "context": context}),
+        Some(title) => {
+            json!({"type": "document", "source": source, "title": title, "context": context})
+        }
         None => json!({"type": "document", "source": source, "context": context}),
     };
-    ContentBlock::Other { kind: "document".to_owned(), raw: RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object()) }
+    ContentBlock::Other {
+        kind: "document".to_owned(),
+        raw: RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object()),
+    }
 }
 
 /// Start of the `context` field of such a block.
@@ -364,30 +453,49 @@ pub const TEXT_CONTEXT: &str = "The text of the PDF before it";
 
 /// Whether a block is the text of the PDF before it, and so not the work of a person.
 pub fn is_document_text(block: &ContentBlock) -> bool {
-    text_wire(block).is_some_and(|wire| wire.context.is_some_and(|context| context.starts_with(TEXT_CONTEXT)))
+    text_wire(block).is_some_and(|wire| {
+        wire.context
+            .is_some_and(|context| context.starts_with(TEXT_CONTEXT))
+    })
 }
 
 fn text_wire(block: &ContentBlock) -> Option<Wire<'_>> {
-    let ContentBlock::Other { kind, raw } = block else { return None };
+    let ContentBlock::Other { kind, raw } = block else {
+        return None;
+    };
     if kind != "document" {
         return None;
     }
-    serde_json::from_str::<Wire<'_>>(raw.as_str()).ok().filter(|wire| wire.source.kind == "text")
+    serde_json::from_str::<Wire<'_>>(raw.as_str())
+        .ok()
+        .filter(|wire| wire.source.kind == "text")
 }
 
 /// Converts a document block of text to plain text, for APIs without documents; `None` for other
 /// blocks. The title stands in a tag around the text, and no content can close the tag.
 pub fn as_text(block: &ContentBlock) -> Option<String> {
-    let Wire { source, title, context } = text_wire(block)?;
+    let Wire {
+        source,
+        title,
+        context,
+    } = text_wire(block)?;
     let text = source.data.unwrap_or_default();
     if title.is_none() && context.is_none() {
         return Some(text.into_owned());
     }
     let named = |name: &str, value: Option<Cow<'_, str>>| {
-        value.map(|value| format!(" {name}=\"{}\"", plain(&value).replace('"', "'"))).unwrap_or_default()
+        value
+            .map(|value| format!(" {name}=\"{}\"", plain(&value).replace('"', "'")))
+            .unwrap_or_default()
     };
-    let text = text.replace("<document", "<document ").replace("</document", "</document ");
-    Some(format!("<document{}{}>\n{text}\n</document>", named("title", title), named("context", context)))
+    let text = text
+        .replace("<document", "<document ")
+        .replace("</document", "</document ");
+    Some(format!(
+        "<document{}{}>\n{text}\n</document>",
+        named("title", title),
+        named("context", context)
+    ))
 }
 
 /// Selects the blocks for a model: of a PDF and its text, the PDF if the model reads documents,
@@ -409,5 +517,14 @@ pub fn as_shown(blocks: Vec<ContentBlock>, documents: bool) -> Vec<ContentBlock>
 
 /// Reduces a title to one line without markup characters.
 fn plain(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() || matches!(c, '<' | '>' | '[' | ']') { ' ' } else { c }).take(200).collect()
+    name.chars()
+        .map(|c| {
+            if c.is_control() || matches!(c, '<' | '>' | '[' | ']') {
+                ' '
+            } else {
+                c
+            }
+        })
+        .take(200)
+        .collect()
 }

@@ -99,10 +99,15 @@ impl<'de> Deserialize<'de> for ToolResultContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = RawJson::deserialize(deserializer)?;
         match raw.as_str().as_bytes().first() {
-            Some(b'"') => raw.parse().map(Self::Text).map_err(serde::de::Error::custom),
+            Some(b'"') => raw
+                .parse()
+                .map(Self::Text)
+                .map_err(serde::de::Error::custom),
             Some(b'[') => Ok(Self::Blocks(raw)),
             Some(b'n') => Ok(Self::default()),
-            _ => Err(serde::de::Error::custom("tool_result content must be a string or a list of blocks")),
+            _ => Err(serde::de::Error::custom(
+                "tool_result content must be a string or a list of blocks",
+            )),
         }
     }
 }
@@ -131,7 +136,11 @@ pub enum ContentBlock {
 impl ContentBlock {
     /// Creates a text block.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::Text(TextBlock { text: text.into(), cache_control: None, citations: None })
+        Self::Text(TextBlock {
+            text: text.into(),
+            cache_control: None,
+            citations: None,
+        })
     }
 
     /// Returns the text of a text block; `None` for other blocks.
@@ -158,11 +167,28 @@ impl ContentBlock {
         let content = match self {
             Self::Text(block) => {
                 let rest = [&block.cache_control, &block.citations];
-                block.text.len() + rest.into_iter().flatten().map(|raw| raw.as_str().len() + 20).sum::<usize>()
+                block.text.len()
+                    + rest
+                        .into_iter()
+                        .flatten()
+                        .map(|raw| raw.as_str().len() + 20)
+                        .sum::<usize>()
             }
-            Self::Thinking(block) => block.thinking.len() + block.signature.as_ref().map_or(0, |signature| signature.len() + 16),
-            Self::ToolUse(block) => block.id.len() + block.name.len() + block.input.as_str().len() + 16,
-            Self::ToolResult(ToolResultBlock { tool_use_id, content, .. }) => {
+            Self::Thinking(block) => {
+                block.thinking.len()
+                    + block
+                        .signature
+                        .as_ref()
+                        .map_or(0, |signature| signature.len() + 16)
+            }
+            Self::ToolUse(block) => {
+                block.id.len() + block.name.len() + block.input.as_str().len() + 16
+            }
+            Self::ToolResult(ToolResultBlock {
+                tool_use_id,
+                content,
+                ..
+            }) => {
                 let content = match content {
                     ToolResultContent::Text(text) => text.len(),
                     ToolResultContent::Blocks(raw) => raw.as_str().len(),
@@ -193,10 +219,14 @@ impl ContentBlock {
             #[serde(borrow)]
             text: Cow<'a, str>,
         }
-        let plain = raw.strip_prefix(r#"{"type":"text","text":""#).and_then(|rest| rest.strip_suffix(r#""}"#));
+        let plain = raw
+            .strip_prefix(r#"{"type":"text","text":""#)
+            .and_then(|rest| rest.strip_suffix(r#""}"#));
         match plain.filter(|text| !text.contains('\\') && !text.contains('"')) {
             Some(text) => Some(Cow::Borrowed(text)),
-            None => serde_json::from_str::<TextField<'_>>(raw).ok().map(|field| field.text),
+            None => serde_json::from_str::<TextField<'_>>(raw)
+                .ok()
+                .map(|field| field.text),
         }
     }
 
@@ -212,7 +242,10 @@ impl ContentBlock {
                 Self::ToolUse(block)
             }
             "tool_result" => Self::ToolResult(serde_json::from_str(text)?),
-            kind => Self::Other { kind: kind.to_owned(), raw: RawJson::from_text(text)? },
+            kind => Self::Other {
+                kind: kind.to_owned(),
+                raw: RawJson::from_text(text)?,
+            },
         })
     }
 }
@@ -225,7 +258,9 @@ struct Tag<'a> {
 
 /// Returns the `type` of a block, quickly where it comes first.
 fn kind_of(block: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    if let Some((kind, _)) = block.strip_prefix(r#"{"type":""#).and_then(|rest| rest.split_once('"'))
+    if let Some((kind, _)) = block
+        .strip_prefix(r#"{"type":""#)
+        .and_then(|rest| rest.split_once('"'))
         && !kind.contains('\\')
     {
         return Ok(Cow::Borrowed(kind));

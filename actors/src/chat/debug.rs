@@ -9,7 +9,10 @@ use crate::time::Timestamp;
 
 /// A content block with every field optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the fields of the blocks they flatten")]
+#[allow(
+    missing_docs,
+    reason = "the names are the fields of the blocks they flatten"
+)]
 pub struct DebugBlock {
     #[serde(rename = "type")]
     pub kind: String,
@@ -33,18 +36,35 @@ pub struct DebugBlock {
 
 impl From<&ContentBlock> for DebugBlock {
     fn from(block: &ContentBlock) -> Self {
-        let flat = Self { kind: block.kind().to_owned(), ..Self::default() };
+        let flat = Self {
+            kind: block.kind().to_owned(),
+            ..Self::default()
+        };
         match block {
-            ContentBlock::Text(b) => Self { text: Some(b.text.clone()), ..flat },
-            ContentBlock::Thinking(b) => Self { thinking: Some(b.thinking.clone()), ..flat },
-            ContentBlock::ToolUse(b) => Self { id: Some(b.id.clone()), name: Some(b.name.clone()), input: Some(b.input.clone()), ..flat },
+            ContentBlock::Text(b) => Self {
+                text: Some(b.text.clone()),
+                ..flat
+            },
+            ContentBlock::Thinking(b) => Self {
+                thinking: Some(b.thinking.clone()),
+                ..flat
+            },
+            ContentBlock::ToolUse(b) => Self {
+                id: Some(b.id.clone()),
+                name: Some(b.name.clone()),
+                input: Some(b.input.clone()),
+                ..flat
+            },
             ContentBlock::ToolResult(b) => Self {
                 tool_use_id: Some(b.tool_use_id.clone()),
                 content: Some(b.content.text().into_owned()),
                 is_error: Some(b.is_error),
                 ..flat
             },
-            ContentBlock::Other { raw, .. } => Self { content: Some(raw.as_str().to_owned()), ..flat },
+            ContentBlock::Other { raw, .. } => Self {
+                content: Some(raw.as_str().to_owned()),
+                ..flat
+            },
         }
     }
 }
@@ -77,7 +97,9 @@ impl StandardMessage {
             role: message.role(),
             content: message.blocks().iter().map(DebugBlock::from).collect(),
             timestamp: at.to_string(),
-            message_id: uuid::Builder::from_random_bytes(random).into_uuid().to_string(),
+            message_id: uuid::Builder::from_random_bytes(random)
+                .into_uuid()
+                .to_string(),
             conversation_id: String::new(),
             user_id: String::new(),
         }
@@ -106,7 +128,10 @@ mod tests {
     #[test]
     fn the_debug_form_names_everything_and_leaves_out_what_is_not_there() {
         let mut message = StandardMessage::new(&Message::user("hello"), Timestamp(0), [0xff; 16]);
-        assert_eq!((message.conversation_id.as_str(), message.user_id.as_str()), ("", ""));
+        assert_eq!(
+            (message.conversation_id.as_str(), message.user_id.as_str()),
+            ("", "")
+        );
         message.conversation_id = "c".into();
         message.user_id = "u".into();
 
@@ -124,6 +149,9 @@ mod tests {
                 "user_id": "u",
             })
         );
-        assert_eq!(serde_json::from_value::<StandardMessage>(dict).unwrap(), message);
+        assert_eq!(
+            serde_json::from_value::<StandardMessage>(dict).unwrap(),
+            message
+        );
     }
 }

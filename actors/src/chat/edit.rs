@@ -32,10 +32,17 @@ impl Edit {
         for edit in edits {
             match edit {
                 Self::Keep(count) => {
-                    moves.extend((next..next.saturating_add(*count)).map(Some).take(len - moves.len()));
+                    moves.extend(
+                        (next..next.saturating_add(*count))
+                            .map(Some)
+                            .take(len - moves.len()),
+                    );
                     next = next.saturating_add(*count);
                 }
-                Self::Drop(count) => moves.extend(std::iter::repeat_n(None, (*count as usize).min(len - moves.len()))),
+                Self::Drop(count) => moves.extend(std::iter::repeat_n(
+                    None,
+                    (*count as usize).min(len - moves.len()),
+                )),
                 Self::Put(_) => next = next.saturating_add(1),
             }
         }
@@ -79,9 +86,16 @@ impl History {
     /// ends between calls and their results. For forks and rewinds.
     pub fn prefix(&self, count: usize) -> (Self, usize) {
         let count = count.min(self.messages().len());
-        let torn = count > 0 && self.messages().get(count - 1).is_some_and(|last| !last.tool_use_ids().is_empty());
+        let torn = count > 0
+            && self
+                .messages()
+                .get(count - 1)
+                .is_some_and(|last| !last.tool_use_ids().is_empty());
         let border = count - usize::from(torn);
-        (Self::from_valid(self.messages().range(0..border).cloned().collect()), border)
+        (
+            Self::from_valid(self.messages().range(0..border).cloned().collect()),
+            border,
+        )
     }
 }
 
@@ -99,17 +113,25 @@ impl Rebuilt {
         }
         match message.role() {
             Role::User => self.history.push_user(message.clone()),
-            Role::Assistant if message.tool_use_ids().is_empty() => self.history.push_assistant(message.clone()),
+            Role::Assistant if message.tool_use_ids().is_empty() => {
+                self.history.push_assistant(message.clone())
+            }
             Role::Assistant => {
                 self.calls = Some(message.clone());
                 Ok(())
             }
-            Role::System => Err(HistoryError::WrongRole { expected: Role::User }),
+            Role::System => Err(HistoryError::WrongRole {
+                expected: Role::User,
+            }),
         }
     }
 
     fn finish(self) -> Result<History, HistoryError> {
-        if self.calls.is_some() { Err(HistoryError::Unpaired) } else { Ok(self.history) }
+        if self.calls.is_some() {
+            Err(HistoryError::Unpaired)
+        } else {
+            Ok(self.history)
+        }
     }
 }
 
@@ -128,7 +150,11 @@ pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String 
         hash.update(text.as_bytes());
     }
     hash.update(b"]");
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Writes JSON without whitespace, with sorted keys and uniform escapes. Numbers stay as written.
@@ -136,7 +162,8 @@ pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String 
 fn canonical(json: &str, out: &mut String) {
     match json.as_bytes().first() {
         Some(b'{') => {
-            let members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+            let members: BTreeMap<Cow<'_, str>, &RawValue> =
+                serde_json::from_str(json).unwrap_or_default();
             out.push('{');
             for (index, (key, value)) in members.iter().enumerate() {
                 if index > 0 {
@@ -159,7 +186,10 @@ fn canonical(json: &str, out: &mut String) {
             }
             out.push(']');
         }
-        Some(b'"') if json.contains('\\') => string(&serde_json::from_str::<String>(json).unwrap_or_default(), out),
+        Some(b'"') if json.contains('\\') => string(
+            &serde_json::from_str::<String>(json).unwrap_or_default(),
+            out,
+        ),
         _ => out.push_str(json),
     }
 }
@@ -174,9 +204,20 @@ mod tests {
     use crate::chat::{ContentBlock, RawJson, ToolResultBlock, ToolUseBlock};
 
     fn exchange(id: &str) -> (Message, Message) {
-        let call = ToolUseBlock { id: id.into(), name: "f".into(), input: RawJson::empty_object() };
-        let result = ToolResultBlock { tool_use_id: id.into(), content: crate::chat::ToolResultContent::default(), is_error: false };
-        (Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap(), Message::tool_results([result], []))
+        let call = ToolUseBlock {
+            id: id.into(),
+            name: "f".into(),
+            input: RawJson::empty_object(),
+        };
+        let result = ToolResultBlock {
+            tool_use_id: id.into(),
+            content: crate::chat::ToolResultContent::default(),
+            is_error: false,
+        };
+        (
+            Message::new(Role::Assistant, &[ContentBlock::ToolUse(call)]).unwrap(),
+            Message::tool_results([result], []),
+        )
     }
 
     fn history() -> History {
@@ -190,13 +231,29 @@ mod tests {
 
     #[test]
     fn edits_are_data_and_what_they_do_not_name_is_kept() {
-        let edits = vec![Edit::Keep(1), Edit::Drop(2), Edit::Put(Message::user("new"))];
+        let edits = vec![
+            Edit::Keep(1),
+            Edit::Drop(2),
+            Edit::Put(Message::user("new")),
+        ];
         let text = serde_json::to_string(&edits).unwrap();
 
-        let edited = history().edited(&serde_json::from_str::<Vec<Edit>>(&text).unwrap()).unwrap();
+        let edited = history()
+            .edited(&serde_json::from_str::<Vec<Edit>>(&text).unwrap())
+            .unwrap();
 
-        assert_eq!(text, r#"[{"keep":1},{"drop":2},{"put":{"role":"user","content":[{"type":"text","text":"new"}]}}]"#);
-        assert_eq!(edited.messages().iter().map(Message::text).collect::<Vec<_>>(), ["one", "new", "two"]);
+        assert_eq!(
+            text,
+            r#"[{"keep":1},{"drop":2},{"put":{"role":"user","content":[{"type":"text","text":"new"}]}}]"#
+        );
+        assert_eq!(
+            edited
+                .messages()
+                .iter()
+                .map(Message::text)
+                .collect::<Vec<_>>(),
+            ["one", "new", "two"]
+        );
         assert_eq!(edited.messages().first_fault(), None);
         assert_eq!(history().edited(&[]), Ok(history()));
     }
@@ -205,13 +262,40 @@ mod tests {
     fn edits_that_would_tear_a_call_from_its_result_are_refused() {
         let (calls, results) = exchange("b");
 
-        assert_eq!(history().edited(&[Edit::Keep(1), Edit::Drop(1)]), Err(HistoryError::Unpaired));
-        assert_eq!(history().edited(&[Edit::Keep(2), Edit::Drop(1)]), Err(HistoryError::WrongRole { expected: Role::User }));
-        assert_eq!(history().edited(&[Edit::Keep(2), Edit::Put(Message::user("x"))]), Err(HistoryError::Unpaired));
-        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(calls.clone())]), Err(HistoryError::Unpaired));
-        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(results.clone())]), Err(HistoryError::Unpaired));
-        assert_eq!(history().edited(&[Edit::Drop(5)]), Err(HistoryError::BeyondEnd));
-        assert_eq!(history().edited(&[Edit::Keep(4), Edit::Put(calls), Edit::Put(results)]).unwrap().messages().len(), 6);
+        assert_eq!(
+            history().edited(&[Edit::Keep(1), Edit::Drop(1)]),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history().edited(&[Edit::Keep(2), Edit::Drop(1)]),
+            Err(HistoryError::WrongRole {
+                expected: Role::User
+            })
+        );
+        assert_eq!(
+            history().edited(&[Edit::Keep(2), Edit::Put(Message::user("x"))]),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history().edited(&[Edit::Keep(4), Edit::Put(calls.clone())]),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history().edited(&[Edit::Keep(4), Edit::Put(results.clone())]),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history().edited(&[Edit::Drop(5)]),
+            Err(HistoryError::BeyondEnd)
+        );
+        assert_eq!(
+            history()
+                .edited(&[Edit::Keep(4), Edit::Put(calls), Edit::Put(results)])
+                .unwrap()
+                .messages()
+                .len(),
+            6
+        );
     }
 
     #[test]
@@ -221,7 +305,10 @@ mod tests {
         assert_eq!(borders, [0, 1, 1, 3, 4, 4, 4]);
         for count in 0..7 {
             let (prefix, border) = history().prefix(count);
-            assert_eq!((prefix.messages().len(), prefix.messages().first_fault()), (border, None));
+            assert_eq!(
+                (prefix.messages().len(), prefix.messages().first_fault()),
+                (border, None)
+            );
         }
     }
 

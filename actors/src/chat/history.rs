@@ -6,7 +6,9 @@
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
-use super::{ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, message::chain_digest};
+use super::{
+    ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, message::chain_digest,
+};
 
 /// Messages in shared segments: cloning a list of ten thousand messages copies two pointers.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +45,11 @@ impl MessageList {
 
     /// Returns the messages in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> {
-        self.sealed.iter().flat_map(|segment| segment.iter()).chain(&*self.tail).map(|link| &link.message)
+        self.sealed
+            .iter()
+            .flat_map(|segment| segment.iter())
+            .chain(&*self.tail)
+            .map(|link| &link.message)
     }
 
     /// Returns the message at an index.
@@ -68,7 +74,11 @@ impl MessageList {
 
     /// Whether the list starts with these messages.
     pub fn starts_with(&self, prefix: &Self) -> bool {
-        self.chain(prefix.len) == prefix.chain(prefix.len) && self.iter().zip(prefix.iter()).all(|(mine, theirs)| mine == theirs)
+        self.chain(prefix.len) == prefix.chain(prefix.len)
+            && self
+                .iter()
+                .zip(prefix.iter())
+                .all(|(mine, theirs)| mine == theirs)
     }
 
     fn link(&self, index: usize) -> Option<&Link> {
@@ -79,7 +89,9 @@ impl MessageList {
     }
 
     fn last_link(&self) -> Option<&Link> {
-        self.tail.last().or_else(|| self.sealed.last().and_then(|segment| segment.last()))
+        self.tail
+            .last()
+            .or_else(|| self.sealed.last().and_then(|segment| segment.last()))
     }
 
     /// Returns the messages of a range, each in constant time. The part of the range beyond the end
@@ -90,11 +102,17 @@ impl MessageList {
 
     /// Appends a message.
     pub fn push(&mut self, message: Message) {
-        let (chain, bytes) = self.last_link().map_or((0, 0), |last| (last.chain, last.bytes));
+        let (chain, bytes) = self
+            .last_link()
+            .map_or((0, 0), |last| (last.chain, last.bytes));
         let chain = chain_digest(chain, message.digest());
         let bytes = bytes + message.wire().len() as u64;
         let tail = Arc::make_mut(&mut self.tail);
-        tail.push(Link { message, chain, bytes });
+        tail.push(Link {
+            message,
+            chain,
+            bytes,
+        });
         self.len += 1;
         if tail.len() >= SEGMENT_MESSAGES * 2 {
             let rest = tail.split_off(SEGMENT_MESSAGES);
@@ -115,7 +133,8 @@ impl MessageList {
 
     /// Returns the bytes of all messages in the wire form, from a running sum.
     pub fn wire_bytes(&self) -> usize {
-        self.last_link().map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
+        self.last_link()
+            .map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
     }
 }
 
@@ -187,7 +206,9 @@ impl History {
     /// [`HistoryError`] for another role or a message with tool results.
     pub fn push_user(&mut self, message: Message) -> Result<(), HistoryError> {
         if message.role() != Role::User {
-            return Err(HistoryError::WrongRole { expected: Role::User });
+            return Err(HistoryError::WrongRole {
+                expected: Role::User,
+            });
         }
         if !message.tool_result_ids().is_empty() {
             return Err(HistoryError::Unpaired);
@@ -202,7 +223,9 @@ impl History {
     /// [`HistoryError`] for another role or a message with tool calls.
     pub fn push_assistant(&mut self, message: Message) -> Result<(), HistoryError> {
         if message.role() != Role::Assistant {
-            return Err(HistoryError::WrongRole { expected: Role::Assistant });
+            return Err(HistoryError::WrongRole {
+                expected: Role::Assistant,
+            });
         }
         if !message.tool_use_ids().is_empty() {
             return Err(HistoryError::Unpaired);
@@ -226,7 +249,11 @@ impl History {
     /// Removes and returns the last message, if it is a user message without tool results.
     pub fn withdraw_last_user(&mut self) -> Option<Message> {
         let last = self.messages.last()?;
-        if last.role() == Role::User && last.tool_result_ids().is_empty() { self.messages.pop() } else { None }
+        if last.role() == Role::User && last.tool_result_ids().is_empty() {
+            self.messages.pop()
+        } else {
+            None
+        }
     }
 
     /// Keeps the first `keep` messages and removes the others.
@@ -235,7 +262,12 @@ impl History {
     /// [`HistoryError::Unpaired`] when the cut would separate calls from their results; then
     /// nothing is removed.
     pub fn cut(&mut self, keep: usize) -> Result<(), HistoryError> {
-        if self.messages.iter().nth(keep).is_some_and(|next| !next.tool_result_ids().is_empty()) {
+        if self
+            .messages
+            .iter()
+            .nth(keep)
+            .is_some_and(|next| !next.tool_result_ids().is_empty())
+        {
             return Err(HistoryError::Unpaired);
         }
         while self.messages.len() > keep {
@@ -277,10 +309,16 @@ impl History {
     }
 
     /// Pairs the open calls with the user message that follows them. Either may be missing.
-    fn answer(&mut self, calls: Option<(usize, Message)>, user: Option<(usize, Message)>, repairs: &mut Vec<Repair>) {
+    fn answer(
+        &mut self,
+        calls: Option<(usize, Message)>,
+        user: Option<(usize, Message)>,
+        repairs: &mut Vec<Repair>,
+    ) {
         let Some((call_index, calls)) = calls else {
             if let Some((index, user)) = user {
-                self.messages.push(without_stray_results(index, user, &[], repairs));
+                self.messages
+                    .push(without_stray_results(index, user, &[], repairs));
             }
             return;
         };
@@ -294,18 +332,27 @@ impl History {
         // Results are rebuilt in call order, with an error result for each call that has none.
         // Blocks that are not the first result of a call follow behind them: other blocks as they
         // are, surplus results as text.
-        let (user_index, blocks) = user.map_or((call_index, Vec::new()), |(index, message)| (index, message.blocks()));
+        let (user_index, blocks) = user.map_or((call_index, Vec::new()), |(index, message)| {
+            (index, message.blocks())
+        });
         let mut results: Vec<ToolResultBlock> = Vec::new();
         for id in calls.tool_use_ids() {
             let found = blocks.iter().find_map(|block| match block {
-                ContentBlock::ToolResult(result) if *result.tool_use_id == **id => Some(result.clone()),
+                ContentBlock::ToolResult(result) if *result.tool_use_id == **id => {
+                    Some(result.clone())
+                }
                 _ => None,
             });
             results.push(found.unwrap_or_else(|| {
-                repairs.push(Repair { index: call_index, what: format!("tool_use {id} had no result: an error result was added") });
+                repairs.push(Repair {
+                    index: call_index,
+                    what: format!("tool_use {id} had no result: an error result was added"),
+                });
                 ToolResultBlock {
                     tool_use_id: id.to_string(),
-                    content: ToolResultContent::Text("[no result was recorded for this call]".into()),
+                    content: ToolResultContent::Text(
+                        "[no result was recorded for this call]".into(),
+                    ),
                     is_error: true,
                 }
             }));
@@ -315,7 +362,10 @@ impl History {
         for block in blocks.iter().cloned() {
             match block {
                 ContentBlock::ToolResult(result) => {
-                    let known = calls.tool_use_ids().iter().find(|id| ***id == *result.tool_use_id);
+                    let known = calls
+                        .tool_use_ids()
+                        .iter()
+                        .find(|id| ***id == *result.tool_use_id);
                     match known {
                         Some(id) if answered.insert(id) => {}
                         _ => rest.push(stray(user_index, &result, repairs)),
@@ -324,8 +374,14 @@ impl History {
                 other => rest.push(other),
             }
         }
-        if repairs.last().is_none_or(|repair| repair.index != call_index && repair.index != user_index) {
-            repairs.push(Repair { index: user_index, what: "tool results were put in call order, before other blocks".into() });
+        if repairs
+            .last()
+            .is_none_or(|repair| repair.index != call_index && repair.index != user_index)
+        {
+            repairs.push(Repair {
+                index: user_index,
+                what: "tool results were put in call order, before other blocks".into(),
+            });
         }
         self.messages.push(calls);
         self.messages.push(Message::tool_results(results, rest));
@@ -334,12 +390,27 @@ impl History {
 
 fn stray(index: usize, result: &ToolResultBlock, repairs: &mut Vec<Repair>) -> ContentBlock {
     let id = &result.tool_use_id;
-    repairs.push(Repair { index, what: format!("tool_result {id} had no call before it: kept as text") });
-    ContentBlock::text(format!("[result of tool call {id}]\n{}", result.content.text()))
+    repairs.push(Repair {
+        index,
+        what: format!("tool_result {id} had no call before it: kept as text"),
+    });
+    ContentBlock::text(format!(
+        "[result of tool call {id}]\n{}",
+        result.content.text()
+    ))
 }
 
-fn without_stray_results(index: usize, message: Message, known: &[Box<str>], repairs: &mut Vec<Repair>) -> Message {
-    if message.tool_result_ids().iter().all(|id| known.contains(id)) {
+fn without_stray_results(
+    index: usize,
+    message: Message,
+    known: &[Box<str>],
+    repairs: &mut Vec<Repair>,
+) -> Message {
+    if message
+        .tool_result_ids()
+        .iter()
+        .all(|id| known.contains(id))
+    {
         return message;
     }
     let blocks: Vec<_> = message
@@ -366,7 +437,13 @@ fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Repair
             ContentBlock::ToolUse(call) => {
                 let first = seen.insert(call.id.clone());
                 if !first {
-                    repairs.push(Repair { index, what: format!("tool_use id {} appeared twice: the later one was dropped", call.id) });
+                    repairs.push(Repair {
+                        index,
+                        what: format!(
+                            "tool_use id {} appeared twice: the later one was dropped",
+                            call.id
+                        ),
+                    });
                 }
                 first
             }
@@ -378,10 +455,14 @@ fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Repair
 
 fn check_exchange(calls: &Message, results: &Message) -> Result<(), HistoryError> {
     if calls.role() != Role::Assistant {
-        return Err(HistoryError::WrongRole { expected: Role::Assistant });
+        return Err(HistoryError::WrongRole {
+            expected: Role::Assistant,
+        });
     }
     if results.role() != Role::User {
-        return Err(HistoryError::WrongRole { expected: Role::User });
+        return Err(HistoryError::WrongRole {
+            expected: Role::User,
+        });
     }
     let ids = calls.tool_use_ids();
     if ids.is_empty() || ids != results.tool_result_ids() {
@@ -403,9 +484,16 @@ impl MessageList {
         let mut expected: &[Box<str>] = &[];
         for (index, message) in messages.iter().enumerate() {
             if message.tool_result_ids() != expected {
-                return Some(format!("message {index}: results {:?}, calls {expected:?}", message.tool_result_ids()));
+                return Some(format!(
+                    "message {index}: results {:?}, calls {expected:?}",
+                    message.tool_result_ids()
+                ));
             }
-            expected = if message.role() == Role::Assistant { message.tool_use_ids() } else { &[] };
+            expected = if message.role() == Role::Assistant {
+                message.tool_use_ids()
+            } else {
+                &[]
+            };
         }
         (!expected.is_empty()).then(|| format!("calls {expected:?} at the end have no results"))
     }
@@ -419,14 +507,23 @@ mod tests {
     fn calls(ids: &[&str]) -> Message {
         let blocks: Vec<_> = ids
             .iter()
-            .map(|id| ContentBlock::ToolUse(ToolUseBlock { id: (*id).into(), name: "f".into(), input: RawJson::empty_object() }))
+            .map(|id| {
+                ContentBlock::ToolUse(ToolUseBlock {
+                    id: (*id).into(),
+                    name: "f".into(),
+                    input: RawJson::empty_object(),
+                })
+            })
             .collect();
         Message::new(Role::Assistant, &blocks).unwrap()
     }
 
     fn results(ids: &[&str]) -> Message {
-        let result =
-            |id: &&str| ToolResultBlock { tool_use_id: (*id).into(), content: ToolResultContent::Text("ok".into()), is_error: false };
+        let result = |id: &&str| ToolResultBlock {
+            tool_use_id: (*id).into(),
+            content: ToolResultContent::Text("ok".into()),
+            is_error: false,
+        };
         Message::tool_results(ids.iter().map(result), [])
     }
 
@@ -434,13 +531,31 @@ mod tests {
     fn a_call_without_its_result_cannot_enter() {
         let mut history = History::default();
 
-        assert_eq!(history.push_assistant(calls(&["a"])), Err(HistoryError::Unpaired));
-        assert_eq!(history.push_user(results(&["a"])), Err(HistoryError::Unpaired));
-        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["a"])), Err(HistoryError::Unpaired));
-        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["b", "a"])), Err(HistoryError::Unpaired));
-        assert_eq!(history.push_exchange(calls(&["a", "a"]), results(&["a", "a"])), Err(HistoryError::RepeatedId("a".into())));
+        assert_eq!(
+            history.push_assistant(calls(&["a"])),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history.push_user(results(&["a"])),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history.push_exchange(calls(&["a", "b"]), results(&["a"])),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history.push_exchange(calls(&["a", "b"]), results(&["b", "a"])),
+            Err(HistoryError::Unpaired)
+        );
+        assert_eq!(
+            history.push_exchange(calls(&["a", "a"]), results(&["a", "a"])),
+            Err(HistoryError::RepeatedId("a".into()))
+        );
         assert!(history.messages().is_empty());
-        assert_eq!(history.push_exchange(calls(&["a", "b"]), results(&["a", "b"])), Ok(()));
+        assert_eq!(
+            history.push_exchange(calls(&["a", "b"]), results(&["a", "b"])),
+            Ok(())
+        );
     }
 
     #[test]
@@ -458,17 +573,36 @@ mod tests {
         ];
         let n = pieces.len();
         for code in 0..n.pow(4) {
-            let list: Vec<Message> = (0..4).map(|place| pieces[code / n.pow(place) % n].1.clone()).collect();
+            let list: Vec<Message> = (0..4)
+                .map(|place| pieces[code / n.pow(place) % n].1.clone())
+                .collect();
             let said = list.iter().filter(|m| m.text() == "said").count();
 
             let (history, repairs) = History::repair(list.clone());
 
             assert_eq!(history.messages().first_fault(), None, "{list:?}");
-            assert_eq!(history.messages().iter().filter(|m| m.text() == "said").count(), said);
-            let valid = list.iter().cloned().collect::<MessageList>().first_fault().is_none()
-                && list.iter().all(|m| m.tool_use_ids() != [Box::from("a"), Box::from("a")]);
+            assert_eq!(
+                history
+                    .messages()
+                    .iter()
+                    .filter(|m| m.text() == "said")
+                    .count(),
+                said
+            );
+            let valid = list
+                .iter()
+                .cloned()
+                .collect::<MessageList>()
+                .first_fault()
+                .is_none()
+                && list
+                    .iter()
+                    .all(|m| m.tool_use_ids() != [Box::from("a"), Box::from("a")]);
             assert_eq!(repairs.is_empty(), valid, "{list:?}\n{repairs:?}");
-            assert_eq!(History::repair(history.messages().iter().cloned()), (history.clone(), vec![]));
+            assert_eq!(
+                History::repair(history.messages().iter().cloned()),
+                (history.clone(), vec![])
+            );
         }
     }
 
@@ -482,8 +616,16 @@ mod tests {
             let part = list(&texts[..len]);
             assert!(whole.starts_with(&part), "{len}");
             assert_eq!(whole.chain(len), part.chain(len));
-            assert_eq!((part.get(len), part.last()), (None, len.checked_sub(1).and_then(|last| whole.get(last))));
-            assert_eq!(part.wire_bytes(), part.iter().map(|message| message.wire().len()).sum::<usize>());
+            assert_eq!(
+                (part.get(len), part.last()),
+                (None, len.checked_sub(1).and_then(|last| whole.get(last)))
+            );
+            assert_eq!(
+                part.wire_bytes(),
+                part.iter()
+                    .map(|message| message.wire().len())
+                    .sum::<usize>()
+            );
         }
         let mut other = texts.clone();
         other[3] = "x".into();
@@ -500,9 +642,18 @@ mod tests {
 
         assert!((0..200).all(|index| list.get(index).unwrap().text() == index.to_string()));
         assert_eq!(list.get(200), None);
-        assert!(list.range(30..70).map(Message::text).eq((30..70).map(|index| index.to_string())));
+        assert!(
+            list.range(30..70)
+                .map(Message::text)
+                .eq((30..70).map(|index| index.to_string()))
+        );
         assert_eq!(list.range(190..900).count(), 10);
-        assert_eq!(list.wire_bytes(), list.iter().map(|message| message.wire().len()).sum::<usize>());
+        assert_eq!(
+            list.wire_bytes(),
+            list.iter()
+                .map(|message| message.wire().len())
+                .sum::<usize>()
+        );
 
         let before = list.clone();
         let mut backwards = Vec::new();

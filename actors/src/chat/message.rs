@@ -101,7 +101,9 @@ impl<'de> Deserialize<'de> for Content {
         let content = match raw.as_str().as_bytes().first() {
             Some(b'"') => raw.parse().map(Self::Text),
             Some(b'[') => raw.parse().map(Self::Blocks),
-            _ => Err(serde::de::Error::custom("content must be a string or a list of blocks")),
+            _ => Err(serde::de::Error::custom(
+                "content must be a string or a list of blocks",
+            )),
         };
         content.map_err(serde::de::Error::custom)
     }
@@ -128,13 +130,20 @@ impl Message {
         }
         for block in blocks {
             let fits = match (block, role) {
-                (_, Role::System) => return Err(MessageError::new("the system prompt is not a history message")),
+                (_, Role::System) => {
+                    return Err(MessageError::new(
+                        "the system prompt is not a history message",
+                    ));
+                }
                 (ContentBlock::ToolUse(_) | ContentBlock::Thinking(_), Role::User) => false,
                 (ContentBlock::ToolResult(_), Role::Assistant) => false,
                 (_, Role::User | Role::Assistant) => true,
             };
             if !fits {
-                return Err(MessageError::new(format_args!("{} does not belong into a {role:?} message", block.kind())));
+                return Err(MessageError::new(format_args!(
+                    "{} does not belong into a {role:?} message",
+                    block.kind()
+                )));
             }
         }
         Ok(Self::build(role, blocks))
@@ -142,13 +151,22 @@ impl Message {
 
     /// Creates the user message with the results of a whole batch, in call order, and further
     /// blocks behind them.
-    pub fn tool_results(results: impl IntoIterator<Item = ToolResultBlock>, after: impl IntoIterator<Item = ContentBlock>) -> Self {
-        let blocks: Vec<_> = results.into_iter().map(ContentBlock::ToolResult).chain(after).collect();
+    pub fn tool_results(
+        results: impl IntoIterator<Item = ToolResultBlock>,
+        after: impl IntoIterator<Item = ContentBlock>,
+    ) -> Self {
+        let blocks: Vec<_> = results
+            .into_iter()
+            .map(ContentBlock::ToolResult)
+            .chain(after)
+            .collect();
         Self::build(Role::User, &blocks)
     }
 
     fn build(role: Role, blocks: &[ContentBlock]) -> Self {
-        let mut wire = Vec::with_capacity(WIRE_START_MAX + blocks.iter().map(|block| block.size() + 1).sum::<usize>());
+        let mut wire = Vec::with_capacity(
+            WIRE_START_MAX + blocks.iter().map(|block| block.size() + 1).sum::<usize>(),
+        );
         wire.extend_from_slice(br#"{"role":""#);
         wire.extend_from_slice(role.as_str().as_bytes());
         wire.extend_from_slice(br#"","content":["#);
@@ -163,7 +181,9 @@ impl Message {
             let _ = json::write(&mut wire, block);
         }
         wire.extend_from_slice(b"]}");
-        let ids = |id: fn(&ContentBlock) -> Option<&str>| blocks.iter().filter_map(id).map(Box::from).collect();
+        let ids = |id: fn(&ContentBlock) -> Option<&str>| {
+            blocks.iter().filter_map(id).map(Box::from).collect()
+        };
         Self(Arc::new(Stored {
             digest: digest(&wire),
             // Boxed, because a vector would keep its capacity, up to twice the text, as long as the
@@ -171,8 +191,20 @@ impl Message {
             wire: Bytes::from(wire.into_boxed_slice()),
             begins: begins.into_boxed_slice(),
             role,
-            tool_uses: ids(|block| if let ContentBlock::ToolUse(block) = block { Some(&block.id) } else { None }),
-            tool_results: ids(|block| if let ContentBlock::ToolResult(block) = block { Some(&block.tool_use_id) } else { None }),
+            tool_uses: ids(|block| {
+                if let ContentBlock::ToolUse(block) = block {
+                    Some(&block.id)
+                } else {
+                    None
+                }
+            }),
+            tool_results: ids(|block| {
+                if let ContentBlock::ToolResult(block) = block {
+                    Some(&block.tool_use_id)
+                } else {
+                    None
+                }
+            }),
             tokens: AtomicU32::new(0),
             rendered: OnceLock::new(),
         }))
@@ -221,7 +253,9 @@ impl Message {
 
     /// Decodes the blocks.
     pub fn blocks(&self) -> Vec<ContentBlock> {
-        self.raw_blocks().filter_map(ContentBlock::of_wire).collect()
+        self.raw_blocks()
+            .filter_map(ContentBlock::of_wire)
+            .collect()
     }
 
     /// Returns the blocks in wire form, without decoding them.
@@ -229,8 +263,15 @@ impl Message {
         let wire = self.wire_str();
         let begins = &self.0.begins;
         let end = wire.len().saturating_sub(1); // Position of the list's `]`.
-        let ends = begins.iter().skip(1).map(|begin| *begin as usize).chain([end]);
-        begins.iter().zip(ends).filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))
+        let ends = begins
+            .iter()
+            .skip(1)
+            .map(|begin| *begin as usize)
+            .chain([end]);
+        begins
+            .iter()
+            .zip(ends)
+            .filter_map(|(begin, end)| wire.get(*begin as usize..end.saturating_sub(1)))
     }
 
     /// Decodes the tool calls.
@@ -238,13 +279,20 @@ impl Message {
         if self.0.tool_uses.is_empty() {
             return Vec::new();
         }
-        let calls = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "tool_use"));
-        calls.filter_map(|raw| serde_json::from_str(raw).ok()).collect()
+        let calls = self
+            .raw_blocks()
+            .filter(|raw| ContentBlock::is_kind(raw, "tool_use"));
+        calls
+            .filter_map(|raw| serde_json::from_str(raw).ok())
+            .collect()
     }
 
     /// Returns the text blocks, joined.
     pub fn text(&self) -> String {
-        let mut texts = self.raw_blocks().filter(|raw| ContentBlock::is_kind(raw, "text")).filter_map(ContentBlock::text_of_wire);
+        let mut texts = self
+            .raw_blocks()
+            .filter(|raw| ContentBlock::is_kind(raw, "text"))
+            .filter_map(ContentBlock::text_of_wire);
         let first = texts.next().map(Cow::into_owned).unwrap_or_default();
         texts.fold(first, |all, text| all + &text)
     }
@@ -252,12 +300,21 @@ impl Message {
     /// Whether the message holds only reminders, and so nothing that a person wrote.
     pub(crate) fn is_reminders(&self) -> bool {
         let opens = |raw: &str| raw.starts_with(r#"{"type":"text","text":"<system-reminder>\n"#);
-        self.raw_blocks().all(|raw| opens(raw) && ContentBlock::text_of_wire(raw).is_some_and(|text| is_reminder(&text)))
+        self.raw_blocks().all(|raw| {
+            opens(raw) && ContentBlock::text_of_wire(raw).is_some_and(|text| is_reminder(&text))
+        })
     }
 
     /// Whether the message contains all blocks of another message, next to each other.
     pub(crate) fn holds_blocks_of(&self, other: &Self) -> bool {
-        let blocks = |wire: &str| Some(wire.split_once(r#""content":["#)?.1.strip_suffix("]}")?.to_owned());
+        let blocks = |wire: &str| {
+            Some(
+                wire.split_once(r#""content":["#)?
+                    .1
+                    .strip_suffix("]}")?
+                    .to_owned(),
+            )
+        };
         blocks(other.wire_str()).is_some_and(|blocks| self.wire_str().contains(&blocks))
     }
 
@@ -277,7 +334,9 @@ impl Message {
     /// 255 ([`crate::tokens::EncoderRegistry`]). Counts above 16 million are not stored.
     pub fn keep_tokens(&self, way: u8, tokens: u32) {
         if way != 0 && tokens <= TOKENS_MAX {
-            self.0.tokens.store(u32::from(way) << TOKEN_BITS | tokens, Ordering::Relaxed);
+            self.0
+                .tokens
+                .store(u32::from(way) << TOKEN_BITS | tokens, Ordering::Relaxed);
         }
     }
 
@@ -299,14 +358,21 @@ fn digest(bytes: &[u8]) -> u64 {
         }
     }
     let (words, last) = rest.as_chunks::<8>();
-    let last = last.iter().fold(1, |sum, byte| (sum << 8) | u64::from(*byte));
+    let last = last
+        .iter()
+        .fold(1, |sum, byte| (sum << 8) | u64::from(*byte));
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
-    std::iter::once(bytes.len() as u64).chain(lanes).chain(words).chain([last]).fold(0, chain_digest)
+    std::iter::once(bytes.len() as u64)
+        .chain(lanes)
+        .chain(words)
+        .chain([last])
+        .fold(0, chain_digest)
 }
 
 /// Adds a number to a running hash.
 pub(super) fn chain_digest(hash: u64, next: u64) -> u64 {
-    let product = u128::from(hash.rotate_left(29) ^ next ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xa076_1d64_78bd_642f);
+    let product = u128::from(hash.rotate_left(29) ^ next ^ 0x9e37_79b9_7f4a_7c15)
+        .wrapping_mul(0xa076_1d64_78bd_642f);
     hash ^ (product as u64) ^ (product >> 64) as u64 // both halves; truncation intended
 }
 
@@ -347,7 +413,10 @@ mod tests {
         let is = |blocks: &[ContentBlock]| Message::new(Role::User, blocks).unwrap().is_reminders();
 
         assert!(is(std::slice::from_ref(&reminder)) && is(&[reminder.clone(), reminder.clone()]));
-        assert!(!is(&[reminder.clone(), ContentBlock::text("x")]) && !is(&[ContentBlock::text("<system-reminder>\nx")]));
+        assert!(
+            !is(&[reminder.clone(), ContentBlock::text("x")])
+                && !is(&[ContentBlock::text("<system-reminder>\nx")])
+        );
         assert!(!is(&[ContentBlock::text("<system-reminder>")]) && !is(&[ContentBlock::text("")]));
     }
 
@@ -358,7 +427,10 @@ mod tests {
         let message = Message::from_wire(wire.as_bytes()).unwrap();
 
         assert_eq!(message.wire_str(), wire);
-        assert_eq!(Message::new(message.role(), &message.blocks()).unwrap(), message);
+        assert_eq!(
+            Message::new(message.role(), &message.blocks()).unwrap(),
+            message
+        );
         assert_eq!(message.tool_use_ids(), [Box::from("t1")]);
         assert_eq!(message.text(), "汉字 \" \\");
     }
@@ -367,14 +439,30 @@ mod tests {
     fn a_count_is_kept_for_the_way_it_was_counted() {
         let message = Message::user("Hello");
 
-        assert_eq!((message.counted_tokens(0), message.counted_tokens(1)), (None, None));
+        assert_eq!(
+            (message.counted_tokens(0), message.counted_tokens(1)),
+            (None, None)
+        );
         message.keep_tokens(1, 0);
-        assert_eq!((message.counted_tokens(0), message.counted_tokens(1), message.counted_tokens(2)), (None, Some(0), None));
+        assert_eq!(
+            (
+                message.counted_tokens(0),
+                message.counted_tokens(1),
+                message.counted_tokens(2)
+            ),
+            (None, Some(0), None)
+        );
         message.clone().keep_tokens(255, TOKENS_MAX);
-        assert_eq!((message.counted_tokens(1), message.counted_tokens(255)), (None, Some(TOKENS_MAX)));
+        assert_eq!(
+            (message.counted_tokens(1), message.counted_tokens(255)),
+            (None, Some(TOKENS_MAX))
+        );
         message.keep_tokens(2, TOKENS_MAX + 1);
         message.keep_tokens(0, 1);
-        assert_eq!((message.counted_tokens(2), message.counted_tokens(255)), (None, Some(TOKENS_MAX)));
+        assert_eq!(
+            (message.counted_tokens(2), message.counted_tokens(255)),
+            (None, Some(TOKENS_MAX))
+        );
     }
 
     #[test]
@@ -385,7 +473,14 @@ mod tests {
 
         assert_eq!(message.text(), "a\nb");
         assert_eq!(message.tool_uses().len(), 1);
-        assert_eq!(message.blocks().iter().map(ContentBlock::kind).collect::<Vec<_>>(), ["text", "redacted_thinking", "text", "tool_use"]);
+        assert_eq!(
+            message
+                .blocks()
+                .iter()
+                .map(ContentBlock::kind)
+                .collect::<Vec<_>>(),
+            ["text", "redacted_thinking", "text", "tool_use"]
+        );
     }
 
     #[test]
@@ -401,7 +496,10 @@ mod tests {
             "nonsense",
         ] {
             let error = Message::from_wire(wire.as_bytes()).unwrap_err();
-            assert!(error.to_string().starts_with("Message validation failed: "), "{error}");
+            assert!(
+                error.to_string().starts_with("Message validation failed: "),
+                "{error}"
+            );
         }
     }
 }

@@ -18,7 +18,9 @@ mod request;
 mod usage;
 
 pub use attachment::{Attachment, AttachmentError};
-pub use block::{ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock};
+pub use block::{
+    ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock,
+};
 pub use debug::{DebugBlock, StandardMessage};
 pub use edit::{Edit, span_hash};
 pub use history::{History, HistoryError, MessageList, Repair};

@@ -31,7 +31,9 @@ impl RawJson {
     pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
         let text = text.into();
         if depth(&text) > JSON_DEPTH_MAX {
-            return Err(serde::de::Error::custom(format_args!("nested deeper than {JSON_DEPTH_MAX} levels")));
+            return Err(serde::de::Error::custom(format_args!(
+                "nested deeper than {JSON_DEPTH_MAX} levels"
+            )));
         }
         RawValue::from_string(text).map(Self)
     }
@@ -45,7 +47,11 @@ impl RawJson {
             return Ok(Self::empty_object());
         }
         let raw = Self::from_text(text).map_err(|error| NotAnObject(error.to_string()))?;
-        if raw.is_object() { Ok(raw) } else { Err(NotAnObject("another kind of value".into())) }
+        if raw.is_object() {
+            Ok(raw)
+        } else {
+            Err(NotAnObject("another kind of value".into()))
+        }
     }
 
     /// Serializes `value`.
@@ -136,7 +142,12 @@ mod tests {
     #[test]
     fn arguments_are_an_object_and_keep_their_text() {
         assert_eq!(RawJson::arguments("").unwrap().as_str(), "{}");
-        assert_eq!(RawJson::arguments(r#"{"b": 1,  "a":1.0}"#).unwrap().as_str(), r#"{"b": 1,  "a":1.0}"#);
+        assert_eq!(
+            RawJson::arguments(r#"{"b": 1,  "a":1.0}"#)
+                .unwrap()
+                .as_str(),
+            r#"{"b": 1,  "a":1.0}"#
+        );
         assert!(RawJson::arguments("[1]").is_err());
         assert!(RawJson::arguments(r#"{"a":"#).is_err());
     }

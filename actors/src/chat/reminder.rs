@@ -11,7 +11,9 @@ const CLOSE: &str = "\n</system-reminder>";
 /// Creates a reminder as a block of a user message. Tags inside `text` are escaped, so that quoted
 /// text cannot close the reminder.
 pub fn reminder(text: &str) -> ContentBlock {
-    let text = text.replace("<system-reminder>", "<system-reminder >").replace("</system-reminder>", "</system-reminder >");
+    let text = text
+        .replace("<system-reminder>", "<system-reminder >")
+        .replace("</system-reminder>", "</system-reminder >");
     ContentBlock::text(format!("{OPEN}{text}{CLOSE}"))
 }
 

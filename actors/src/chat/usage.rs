@@ -21,7 +21,9 @@ pub struct Usage {
 impl Usage {
     /// Returns all input tokens: uncached, read and written.
     pub fn input(&self) -> u64 {
-        self.input_uncached.saturating_add(self.cache_read).saturating_add(self.cache_write)
+        self.input_uncached
+            .saturating_add(self.cache_read)
+            .saturating_add(self.cache_write)
     }
 
     /// Returns the sum of two usages, saturating.

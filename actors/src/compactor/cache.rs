@@ -40,7 +40,10 @@ pub fn summary_key(scope: &Scope, span_hash: &str) -> String {
 
 /// The common prefix of the keys of a conversation's summaries, or of all summaries of a tenant.
 pub(super) fn summaries_of(tenant: &TenantId, conversation: Option<&ConversationId>) -> String {
-    conversation.map_or_else(|| format!("{tenant}/"), |conversation| format!("{tenant}/{conversation}:"))
+    conversation.map_or_else(
+        || format!("{tenant}/"),
+        |conversation| format!("{tenant}/{conversation}:"),
+    )
 }
 
 /// Summaries by key, each kept for the configured time.
@@ -52,8 +55,14 @@ pub struct SummaryCache {
 impl SummaryCache {
     /// An empty cache. `summary_cache_ttl` of the settings sets the time to live.
     pub fn new(settings: &CompactionSettings) -> Self {
-        let config = TtlCacheConfig { ttl: settings.summary_ttl(), entries_max: SUMMARIES_MAX, bytes_max: SUMMARIES_BYTES_MAX };
-        Self { entries: TtlCache::new(config) }
+        let config = TtlCacheConfig {
+            ttl: settings.summary_ttl(),
+            entries_max: SUMMARIES_MAX,
+            bytes_max: SUMMARIES_BYTES_MAX,
+        };
+        Self {
+            entries: TtlCache::new(config),
+        }
     }
 
     /// The summary of exactly these messages, if it is cached and not expired. `now` is a monotonic
@@ -89,7 +98,11 @@ mod tests {
     }
 
     fn summary(text: &str) -> CachedSummary {
-        CachedSummary { summary: text.into(), timestamp: Timestamp(0), metadata: RawJson::empty_object() }
+        CachedSummary {
+            summary: text.into(),
+            timestamp: Timestamp(0),
+            metadata: RawJson::empty_object(),
+        }
     }
 
     #[test]
@@ -100,8 +113,17 @@ mod tests {
 
         cache.put(key.clone(), summary("ab"), Duration::ZERO);
 
-        assert!(key.starts_with("t/c:") && key.len() == "t/c:".len() + 16, "{key}");
-        assert_eq!(cache.get(&summary_key(&scope("t", "c"), &span_hash(&span.clone())), Duration::ZERO), Some(&summary("ab")));
+        assert!(
+            key.starts_with("t/c:") && key.len() == "t/c:".len() + 16,
+            "{key}"
+        );
+        assert_eq!(
+            cache.get(
+                &summary_key(&scope("t", "c"), &span_hash(&span.clone())),
+                Duration::ZERO
+            ),
+            Some(&summary("ab"))
+        );
         for other in [
             summary_key(&scope("u", "c"), &span_hash(&span)),
             summary_key(&scope("t", "d"), &span_hash(&span)),
@@ -114,10 +136,19 @@ mod tests {
     #[test]
     fn a_conversation_and_a_tenant_are_forgotten_alone() {
         let mut cache = SummaryCache::new(&CompactionSettings::default());
-        let keys =
-            [scope("a", "same"), scope("a", "other"), scope("b", "same"), scope("ab", "same")].map(|scope| summary_key(&scope, "hash"));
-        keys.iter().for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
-        let kept = |cache: &mut SummaryCache| keys.each_ref().map(|key| cache.get(key, Duration::ZERO).is_some());
+        let keys = [
+            scope("a", "same"),
+            scope("a", "other"),
+            scope("b", "same"),
+            scope("ab", "same"),
+        ]
+        .map(|scope| summary_key(&scope, "hash"));
+        keys.iter()
+            .for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
+        let kept = |cache: &mut SummaryCache| {
+            keys.each_ref()
+                .map(|key| cache.get(key, Duration::ZERO).is_some())
+        };
         let of = scope("a", "same");
 
         cache.forget(&summaries_of(&of.tenant, Some(&of.conversation)));
@@ -128,7 +159,10 @@ mod tests {
 
     #[test]
     fn the_setting_governs_how_long_and_the_oldest_of_too_many_goes() {
-        let mut cache = SummaryCache::new(&CompactionSettings { summary_cache_ttl: 2, ..CompactionSettings::default() });
+        let mut cache = SummaryCache::new(&CompactionSettings {
+            summary_cache_ttl: 2,
+            ..CompactionSettings::default()
+        });
         let two_hours = Duration::from_secs(7200);
 
         for index in 0..=SUMMARIES_MAX {
@@ -137,7 +171,15 @@ mod tests {
 
         assert_eq!(cache.size(), 1000);
         assert_eq!(cache.get("k0", Duration::ZERO), None);
-        assert!(cache.get("k1", two_hours - Duration::from_millis(1)).is_some());
-        assert_eq!(cache.get("k1", two_hours), None, "an age of exactly the time to live is over");
+        assert!(
+            cache
+                .get("k1", two_hours - Duration::from_millis(1))
+                .is_some()
+        );
+        assert_eq!(
+            cache.get("k1", two_hours),
+            None,
+            "an age of exactly the time to live is over"
+        );
     }
 }

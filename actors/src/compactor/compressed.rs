@@ -41,14 +41,27 @@ pub enum RoundView {
 /// The rounds of a history. Messages before the first round form a separate round. With
 /// `compressed`, only the last five rounds are in full. `round_id` returns the id of the round at a
 /// position.
-pub fn round_views(history: &History, round_starts: &[usize], compressed: bool, round_id: impl Fn(usize) -> String) -> Vec<RoundView> {
+pub fn round_views(
+    history: &History,
+    round_starts: &[usize],
+    compressed: bool,
+    round_id: impl Fn(usize) -> String,
+) -> Vec<RoundView> {
     let messages = history.messages();
-    let mut starts: Vec<usize> = round_starts.iter().copied().filter(|start| *start < messages.len()).collect();
+    let mut starts: Vec<usize> = round_starts
+        .iter()
+        .copied()
+        .filter(|start| *start < messages.len())
+        .collect();
     if !messages.is_empty() && starts.first() != Some(&0) {
         starts.insert(0, 0);
     }
     let ends = starts.iter().copied().skip(1).chain([messages.len()]);
-    let short = if compressed { starts.len().saturating_sub(VIEW_ROUNDS) } else { 0 };
+    let short = if compressed {
+        starts.len().saturating_sub(VIEW_ROUNDS)
+    } else {
+        0
+    };
     let view = |(round, (start, end)): (usize, (usize, usize))| {
         let messages = messages.range(start..end);
         if round < short {
@@ -57,7 +70,13 @@ pub fn round_views(history: &History, round_starts: &[usize], compressed: bool, 
             RoundView::Full(messages.cloned().collect())
         }
     };
-    starts.iter().copied().zip(ends).enumerate().map(view).collect()
+    starts
+        .iter()
+        .copied()
+        .zip(ends)
+        .enumerate()
+        .map(view)
+        .collect()
 }
 
 /// A message with metadata.
@@ -102,11 +121,26 @@ pub struct MarkedMessage {
 
 impl MessageRecords {
     /// Adds a message and counts its tokens. Returns whether the total is now above the threshold.
-    pub fn add(&mut self, message: Message, round: u64, timestamp: Timestamp, count: impl Fn(&Message) -> u64, window: (u64, f64)) -> bool {
+    pub fn add(
+        &mut self,
+        message: Message,
+        round: u64,
+        timestamp: Timestamp,
+        count: impl Fn(&Message) -> u64,
+        window: (u64, f64),
+    ) -> bool {
         let tokens = count(&message);
         self.total_tokens = self.total_tokens.saturating_add(tokens);
         let importance = MessageImportance::from_message(&message);
-        let record = MessageRecord { message, importance, timestamp, tokens, round, is_compressed: false, compressed_content: None };
+        let record = MessageRecord {
+            message,
+            importance,
+            timestamp,
+            tokens,
+            round,
+            is_compressed: false,
+            compressed_content: None,
+        };
         self.records.push(record);
         should_compress(self.total_tokens, window.0, window.1)
     }
@@ -124,17 +158,26 @@ impl MessageRecords {
     /// Shortens old messages. Never shortens the current round, user messages, errors or
     /// observations, nor a message with tool calls, since its results would then have no calls.
     /// Returns the number of shortened messages.
-    pub fn compress_by_age(&mut self, current_round: u64, count: impl Fn(&Message) -> u64) -> usize {
+    pub fn compress_by_age(
+        &mut self,
+        current_round: u64,
+        count: impl Fn(&Message) -> u64,
+    ) -> usize {
         let mut shortened = 0;
         for record in &mut self.records {
             let age = current_round.saturating_sub(record.round);
-            let may = !record.is_compressed && record.message.tool_use_ids().is_empty() && record.importance.compressible_at(age);
+            let may = !record.is_compressed
+                && record.message.tool_use_ids().is_empty()
+                && record.importance.compressible_at(age);
             if !may {
                 continue;
             }
             let short = compressed_text(&record.message);
             let tokens = count(&as_sent(&record.message, &short));
-            self.total_tokens = self.total_tokens.saturating_sub(record.tokens).saturating_add(tokens);
+            self.total_tokens = self
+                .total_tokens
+                .saturating_sub(record.tokens)
+                .saturating_add(tokens);
             record.compressed_content = Some(short);
             record.is_compressed = true;
             shortened += 1;
@@ -160,7 +203,9 @@ impl MessageRecords {
 
 impl MessageRecord {
     fn sent(&self) -> Message {
-        self.compressed_content.as_ref().map_or_else(|| self.message.clone(), |text| as_sent(&self.message, text))
+        self.compressed_content
+            .as_ref()
+            .map_or_else(|| self.message.clone(), |text| as_sent(&self.message, text))
     }
 }
 
@@ -174,7 +219,13 @@ fn as_sent(message: &Message, text: &str) -> Message {
 /// The short form of a message. `...` appears only where text was cut.
 pub fn compressed_text(message: &Message) -> String {
     let blocks = message.blocks();
-    let result = blocks.iter().find_map(|block| if let ContentBlock::ToolResult(result) = block { Some(result) } else { None });
+    let result = blocks.iter().find_map(|block| {
+        if let ContentBlock::ToolResult(result) = block {
+            Some(result)
+        } else {
+            None
+        }
+    });
     if let Some(result) = result {
         return format!("[Tool Result: {}]", clip(&result.content.text(), 200));
     }
@@ -196,10 +247,14 @@ mod tests {
         let mut starts = Vec::new();
         for round in 0..rounds {
             starts.push(history.messages().len());
-            history.push_user(Message::user(format!("ask {round}"))).unwrap();
+            history
+                .push_user(Message::user(format!("ask {round}")))
+                .unwrap();
             let [calls, results] = exchange(&format!("c{round}"), &format!("seen {round}"));
             history.push_exchange(calls, results).unwrap();
-            history.push_assistant(Message::assistant("a".repeat(101))).unwrap();
+            history
+                .push_assistant(Message::assistant("a".repeat(101)))
+                .unwrap();
         }
         (history, starts)
     }
@@ -210,10 +265,19 @@ mod tests {
 
         let views = round_views(&history, &starts, false, |round| round.to_string());
 
-        let messages = views.iter().flat_map(|view| if let RoundView::Full(messages) = view { messages.clone() } else { panic!() });
+        let messages = views.iter().flat_map(|view| {
+            if let RoundView::Full(messages) = view {
+                messages.clone()
+            } else {
+                panic!()
+            }
+        });
         assert!(messages.eq(history.messages().iter().cloned()));
         assert_eq!(views.len(), 7);
-        assert_eq!(round_views(&History::default(), &[], true, |_| String::new()), []);
+        assert_eq!(
+            round_views(&History::default(), &[], true, |_| String::new()),
+            []
+        );
     }
 
     #[test]
@@ -222,9 +286,17 @@ mod tests {
 
         let views = round_views(&history, &starts, true, |round| format!("r{round}"));
 
-        let expected = format!("Round r1:\n  Request: ask 1\n  Tools: [f]\n  Observed: seen 1\n  Answer: {}...\n", "a".repeat(100));
+        let expected = format!(
+            "Round r1:\n  Request: ask 1\n  Tools: [f]\n  Observed: seen 1\n  Answer: {}...\n",
+            "a".repeat(100)
+        );
         assert_eq!(views[1], RoundView::Summary(expected));
-        assert!(views.iter().skip(2).all(|view| matches!(view, RoundView::Full(messages) if messages.len() == 4)));
+        assert!(
+            views
+                .iter()
+                .skip(2)
+                .all(|view| matches!(view, RoundView::Full(messages) if messages.len() == 4))
+        );
         assert_eq!(views.len(), 7);
     }
 
@@ -239,8 +311,17 @@ mod tests {
         let mut records = MessageRecords::default();
         let long = "想".repeat(300);
         for round in 0..8 {
-            let [calls, results] = if round == 0 { failed_exchange("x", &long) } else { exchange("y", &long) };
-            for message in [Message::user(long.clone()), calls, results, Message::assistant(long.clone())] {
+            let [calls, results] = if round == 0 {
+                failed_exchange("x", &long)
+            } else {
+                exchange("y", &long)
+            };
+            for message in [
+                Message::user(long.clone()),
+                calls,
+                results,
+                Message::assistant(long.clone()),
+            ] {
                 let due = records.add(message, round, Timestamp(7), count, (1000, 0.8));
                 assert_eq!(due, records.total_tokens() > 800);
             }
@@ -253,16 +334,43 @@ mod tests {
         assert_eq!(records.compress_by_age(7, count), 0);
         let sent = records.compressed_messages();
         assert_eq!(sent.len(), 32);
-        assert!(sent.iter().cloned().collect::<crate::chat::MessageList>().first_fault().is_none());
-        assert_eq!(sent[3].text(), format!("[assistant] {}...", "想".repeat(100)));
-        assert_eq!((sent[0].text(), sent[11].text()), (long.clone(), long.clone()));
+        assert!(
+            sent.iter()
+                .cloned()
+                .collect::<crate::chat::MessageList>()
+                .first_fault()
+                .is_none()
+        );
+        assert_eq!(
+            sent[3].text(),
+            format!("[assistant] {}...", "想".repeat(100))
+        );
+        assert_eq!(
+            (sent[0].text(), sent[11].text()),
+            (long.clone(), long.clone())
+        );
         assert_eq!(records.total_tokens(), sent.iter().map(count).sum::<u64>());
         assert!(records.total_tokens() < before);
-        let marked: Vec<String> = records.marked_messages().iter().map(|message| serde_json::to_string(message).unwrap()).collect();
-        assert!(marked[7].ends_with(r#""compressed":true,"original_round_id":1}"#), "{}", marked[7]);
+        let marked: Vec<String> = records
+            .marked_messages()
+            .iter()
+            .map(|message| serde_json::to_string(message).unwrap())
+            .collect();
+        assert!(
+            marked[7].ends_with(r#""compressed":true,"original_round_id":1}"#),
+            "{}",
+            marked[7]
+        );
         assert!(!marked[0].contains("compressed"));
-        assert!(sent.iter().all(|message| !message.wire_str().contains("original_round_id")));
-        assert_eq!(records.records()[2].importance, MessageImportance::Critical, "an error");
+        assert!(
+            sent.iter()
+                .all(|message| !message.wire_str().contains("original_round_id"))
+        );
+        assert_eq!(
+            records.records()[2].importance,
+            MessageImportance::Critical,
+            "an error"
+        );
         assert_eq!(records.records()[6].importance, MessageImportance::High);
     }
 
@@ -273,7 +381,10 @@ mod tests {
         assert_eq!([3, 4].map(|age| Low.compressible_at(age)), [false, true]);
         assert_eq!([5, 6].map(|age| Medium.compressible_at(age)), [false, true]);
         assert!(!High.compressible_at(99) && !Critical.compressible_at(99));
-        assert_eq!(serde_json::to_string(&[Critical, High, Medium, Low]).unwrap(), "[1,2,3,4]");
+        assert_eq!(
+            serde_json::to_string(&[Critical, High, Medium, Low]).unwrap(),
+            "[1,2,3,4]"
+        );
         assert!(serde_json::from_str::<MessageImportance>("5").is_err());
     }
 
@@ -282,7 +393,10 @@ mod tests {
         let [_, results] = exchange("a", "short");
 
         assert_eq!(compressed_text(&results), "[Tool Result: short]");
-        assert_eq!(compressed_text(&exchange("a", &"x".repeat(201))[1]), format!("[Tool Result: {}...]", "x".repeat(200)));
+        assert_eq!(
+            compressed_text(&exchange("a", &"x".repeat(201))[1]),
+            format!("[Tool Result: {}...]", "x".repeat(200))
+        );
         assert_eq!(compressed_text(&Message::user("hi")), "[user] hi");
     }
 }

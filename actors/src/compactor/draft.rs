@@ -80,12 +80,37 @@ impl<'a> Draft<'a> {
     pub(super) fn new(problem: &'a Problem<'a>) -> Self {
         let messages = problem.history.messages();
         let cut = cut(messages, problem.round_starts);
-        let tokens = |range: std::ops::Range<usize>| messages.range(range).map(|message| (problem.count)(message)).sum::<u64>();
-        let slots: Vec<Slot> =
-            cut.units.iter().map(|unit| Slot { unit: *unit, tokens: tokens(unit.messages()), cleared: None, dropped: None }).collect();
-        let earlier = messages.get(0).filter(|_| cut.has_pair).map(|pair| Earlier { pair: SummaryPair::read(pair), tokens: tokens(0..2) });
-        let pinned = if problem.pinned.is_empty() { 0 } else { (problem.count)(&Message::user(problem.pinned.join("\n- "))) };
-        let share = (problem.window.target(problem.settings) / 4).min(PAIR_TOKENS_MAX).saturating_add(pinned);
+        let tokens = |range: std::ops::Range<usize>| {
+            messages
+                .range(range)
+                .map(|message| (problem.count)(message))
+                .sum::<u64>()
+        };
+        let slots: Vec<Slot> = cut
+            .units
+            .iter()
+            .map(|unit| Slot {
+                unit: *unit,
+                tokens: tokens(unit.messages()),
+                cleared: None,
+                dropped: None,
+            })
+            .collect();
+        let earlier = messages
+            .get(0)
+            .filter(|_| cut.has_pair)
+            .map(|pair| Earlier {
+                pair: SummaryPair::read(pair),
+                tokens: tokens(0..2),
+            });
+        let pinned = if problem.pinned.is_empty() {
+            0
+        } else {
+            (problem.count)(&Message::user(problem.pinned.join("\n- ")))
+        };
+        let share = (problem.window.target(problem.settings) / 4)
+            .min(PAIR_TOKENS_MAX)
+            .saturating_add(pinned);
         Self {
             problem,
             messages,
@@ -103,19 +128,28 @@ impl<'a> Draft<'a> {
     /// Tokens of the request in its current state. A pair that is not written yet counts at its
     /// maximum size.
     pub(super) fn tokens(&self) -> u64 {
-        let pair = if self.is_rewritten() { self.pair_max } else { self.earlier_tokens() };
+        let pair = if self.is_rewritten() {
+            self.pair_max
+        } else {
+            self.earlier_tokens()
+        };
         self.fixed().saturating_add(self.body).saturating_add(pair)
     }
 
     /// Tokens of the request if results were cleared but nothing was dropped.
     pub(super) fn tokens_if_nothing_were_dropped(&self) -> u64 {
         let all: u64 = self.slots.iter().map(|slot| slot.tokens).sum();
-        self.fixed().saturating_add(all).saturating_add(self.earlier_tokens())
+        self.fixed()
+            .saturating_add(all)
+            .saturating_add(self.earlier_tokens())
     }
 
     fn fixed(&self) -> u64 {
         let fixed = &self.problem.fixed;
-        fixed.system.saturating_add(fixed.tools).saturating_add(fixed.pinned)
+        fixed
+            .system
+            .saturating_add(fixed.tools)
+            .saturating_add(fixed.pinned)
     }
 
     fn earlier_tokens(&self) -> u64 {
@@ -133,18 +167,30 @@ impl<'a> Draft<'a> {
 
     /// The kept units of the first `rounds` rounds, with their indices.
     pub(super) fn kept_units(&self, rounds: usize) -> impl Iterator<Item = (usize, Unit)> {
-        let kept = self.slots.iter().enumerate().take_while(move |(_, slot)| slot.unit.round < rounds);
-        kept.filter(|(_, slot)| slot.dropped.is_none()).map(|(index, slot)| (index, slot.unit))
+        let kept = self
+            .slots
+            .iter()
+            .enumerate()
+            .take_while(move |(_, slot)| slot.unit.round < rounds);
+        kept.filter(|(_, slot)| slot.dropped.is_none())
+            .map(|(index, slot)| (index, slot.unit))
     }
 
     /// The original blocks of a message.
     pub(super) fn original(&self, message: usize) -> Vec<ContentBlock> {
-        self.messages.get(message).map(Message::blocks).unwrap_or_default()
+        self.messages
+            .get(message)
+            .map(Message::blocks)
+            .unwrap_or_default()
     }
 
     /// Drops a unit.
     pub(super) fn drop_unit(&mut self, index: usize, step: CompactionStep) {
-        if let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.dropped.is_none()) {
+        if let Some(slot) = self
+            .slots
+            .get_mut(index)
+            .filter(|slot| slot.dropped.is_none())
+        {
             slot.dropped = Some(step);
             self.dropped += 1;
             self.body = self.body.saturating_sub(slot.tokens);
@@ -162,14 +208,18 @@ impl<'a> Draft<'a> {
     /// Step 1: clears the successful results of the first `old` rounds.
     pub(super) fn clear_results(&mut self, old: usize) {
         let exchanges: Vec<usize> = self.exchanges(0, old);
-        exchanges.into_iter().for_each(|index| self.clear(index, CompactionStep::ToolResults, false));
+        exchanges
+            .into_iter()
+            .for_each(|index| self.clear(index, CompactionStep::ToolResults, false));
     }
 
     /// Step 5: clears results of the last round, oldest first, until `target` is reached. Failed
     /// results are cleared only while the request is above `limit`. The last batch is kept, since
     /// the model has not read it yet.
     pub(super) fn clear_last_round(&mut self, target: u64, limit: u64) {
-        let Some(last) = self.rounds().checked_sub(1) else { return };
+        let Some(last) = self.rounds().checked_sub(1) else {
+            return;
+        };
         let mut exchanges = self.exchanges(last, last + 1);
         exchanges.pop();
         for (errors, goal) in [(false, target), (true, limit)] {
@@ -183,12 +233,16 @@ impl<'a> Draft<'a> {
     }
 
     fn exchanges(&self, from: usize, to: usize) -> Vec<usize> {
-        let kept = self.kept_units(to).filter(|(_, unit)| unit.round >= from && unit.kind == UnitKind::Exchange);
+        let kept = self
+            .kept_units(to)
+            .filter(|(_, unit)| unit.round >= from && unit.kind == UnitKind::Exchange);
         kept.map(|(index, _)| index).collect()
     }
 
     fn clear(&mut self, index: usize, step: CompactionStep, errors: bool) {
-        let Some(slot) = self.slots.get(index) else { return };
+        let Some(slot) = self.slots.get(index) else {
+            return;
+        };
         let calls = slot.unit.start;
         let results = slot.unit.start + 1;
         let mut count = 0;
@@ -205,13 +259,30 @@ impl<'a> Draft<'a> {
                 count += 1;
             }
         }
-        let Some(message) = (count > 0).then(|| Message::new(Role::User, &blocks).ok()).flatten() else { return };
-        let tokens = self.messages.get(calls).map_or(0, self.problem.count).saturating_add((self.problem.count)(&message));
-        if let Some(slot) = self.slots.get_mut(index).filter(|slot| tokens < slot.tokens) {
+        let Some(message) = (count > 0)
+            .then(|| Message::new(Role::User, &blocks).ok())
+            .flatten()
+        else {
+            return;
+        };
+        let tokens = self
+            .messages
+            .get(calls)
+            .map_or(0, self.problem.count)
+            .saturating_add((self.problem.count)(&message));
+        if let Some(slot) = self
+            .slots
+            .get_mut(index)
+            .filter(|slot| tokens < slot.tokens)
+        {
             self.body = self.body.saturating_sub(slot.tokens).saturating_add(tokens);
             slot.tokens = tokens;
             let results = slot.cleared.as_ref().map_or(0, |cleared| cleared.results) + count;
-            slot.cleared = Some(Cleared { message, results, step });
+            slot.cleared = Some(Cleared {
+                message,
+                results,
+                step,
+            });
         }
     }
 
@@ -220,11 +291,19 @@ impl<'a> Draft<'a> {
     /// are dropped now, if they are unchanged; rounds with an error keep theirs.
     pub(super) fn use_ready_summary(&mut self, old: usize) {
         let Some(earlier) = &self.earlier else { return };
-        let ready = earlier.pair.pointers.iter().enumerate().rev().find_map(|(at, pointer)| {
-            let pending = pointer.pending.clone()?;
-            Some((at, (self.problem.summary)(&pending.hash)?, pending))
-        });
-        let Some((at, text, pending)) = ready else { return };
+        let ready = earlier
+            .pair
+            .pointers
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(|(at, pointer)| {
+                let pending = pointer.pending.clone()?;
+                Some((at, (self.problem.summary)(&pending.hash)?, pending))
+            });
+        let Some((at, text, pending)) = ready else {
+            return;
+        };
         self.summary = Some((at, text));
         let end = 2 + pending.left as usize;
         if span_hash(self.messages.range(2..end)) == pending.left_hash {
@@ -236,10 +315,17 @@ impl<'a> Draft<'a> {
     /// them. A round that continues after `end` keeps its request.
     fn drop_left(&mut self, end: usize, rounds: usize) {
         let kept: Vec<(usize, Unit)> = self.kept_units(rounds).collect();
-        let (left, behind) = kept.split_at(kept.partition_point(|(_, unit)| unit.messages().end <= end));
+        let (left, behind) =
+            kept.split_at(kept.partition_point(|(_, unit)| unit.messages().end <= end));
         let goes_on = behind.first().map(|(_, unit)| unit.round);
-        let failed = |unit: &Unit| unit.kind == UnitKind::Exchange && has_error(&self.original(unit.start + 1));
-        let with_error: BTreeSet<usize> = left.iter().filter(|(_, unit)| failed(unit)).map(|(_, unit)| unit.round).collect();
+        let failed = |unit: &Unit| {
+            unit.kind == UnitKind::Exchange && has_error(&self.original(unit.start + 1))
+        };
+        let with_error: BTreeSet<usize> = left
+            .iter()
+            .filter(|(_, unit)| failed(unit))
+            .map(|(_, unit)| unit.round)
+            .collect();
         for (index, unit) in left {
             let asks = unit.kind == UnitKind::User && goes_on == Some(unit.round);
             if !asks && !with_error.contains(&unit.round) {
@@ -250,12 +336,19 @@ impl<'a> Draft<'a> {
 
     /// Step 4: drops whole rounds, oldest first, until `goal` is reached or one round is left.
     pub(super) fn drop_oldest_rounds(&mut self, goal: u64) {
-        let rounds: Vec<std::ops::Range<usize>> = self.cut.rounds.iter().map(|round| round.units.clone()).collect();
+        let rounds: Vec<std::ops::Range<usize>> = self
+            .cut
+            .rounds
+            .iter()
+            .map(|round| round.units.clone())
+            .collect();
         for units in rounds.iter().take(rounds.len().saturating_sub(1)) {
             if self.tokens() <= goal {
                 break;
             }
-            units.clone().for_each(|index| self.drop_unit(index, CompactionStep::OldestRounds));
+            units
+                .clone()
+                .for_each(|index| self.drop_unit(index, CompactionStep::OldestRounds));
         }
     }
 
@@ -263,15 +356,26 @@ impl<'a> Draft<'a> {
     pub(super) fn largest_part(&self) -> (&'static str, u64) {
         let fixed = &self.problem.fixed;
         let last = self.rounds().saturating_sub(1);
-        let kept = self.slots.iter().filter(|slot| slot.dropped.is_none() && slot.unit.round == last);
-        let pinned = if self.is_rewritten() || self.earlier.is_some() { self.pinned } else { 0 };
+        let kept = self
+            .slots
+            .iter()
+            .filter(|slot| slot.dropped.is_none() && slot.unit.round == last);
+        let pinned = if self.is_rewritten() || self.earlier.is_some() {
+            self.pinned
+        } else {
+            0
+        };
         let parts = [
             ("system prompt", fixed.system),
             ("tools", fixed.tools),
             ("pinned", fixed.pinned.saturating_add(pinned)),
             ("current round", kept.map(|slot| slot.tokens).sum()),
         ];
-        parts.into_iter().fold(("current round", 0), |largest, part| if part.1 > largest.1 { part } else { largest })
+        parts
+            .into_iter()
+            .fold(("current round", 0), |largest, part| {
+                if part.1 > largest.1 { part } else { largest }
+            })
     }
 
     /// Writes the plan; `None` if nothing changed.
@@ -283,33 +387,54 @@ impl<'a> Draft<'a> {
         // A summary of exactly this span may be cached already. It replaces the rule summary, and
         // kept messages that it covers are dropped too, so the span's figures are computed again.
         // Without one, a background summary is requested if it is worth its cost.
-        let lost = self.slots.iter().any(|slot| slot.dropped.is_some_and(|step| step != CompactionStep::Summary));
+        let lost = self.slots.iter().any(|slot| {
+            slot.dropped
+                .is_some_and(|step| step != CompactionStep::Summary)
+        });
         let mut dropped = self.dropped_span();
-        let ready = dropped.as_ref().filter(|_| lost).and_then(|span| (self.problem.summary)(&span.hash));
+        let ready = dropped
+            .as_ref()
+            .filter(|_| lost)
+            .and_then(|span| (self.problem.summary)(&span.hash));
         if let (Some(span), Some(_)) = (&dropped, &ready) {
             self.drop_left(span.to, self.rounds().saturating_sub(1));
             dropped = self.dropped_span();
         }
-        let summarise = lost && ready.is_none() && dropped.as_ref().is_some_and(|span| wants_summary(self.problem, span.to));
-        let pair = self.is_rewritten().then(|| self.pair(dropped.as_ref(), ready.as_deref(), summarise));
+        let summarise = lost
+            && ready.is_none()
+            && dropped
+                .as_ref()
+                .is_some_and(|span| wants_summary(self.problem, span.to));
+        let pair = self
+            .is_rewritten()
+            .then(|| self.pair(dropped.as_ref(), ready.as_deref(), summarise));
         let pair_tokens = match &pair {
-            Some((summary, answer)) => (self.problem.count)(summary).saturating_add((self.problem.count)(answer)),
+            Some((summary, answer)) => {
+                (self.problem.count)(summary).saturating_add((self.problem.count)(answer))
+            }
             None => self.earlier_tokens(),
         };
         let kept = || self.slots.iter().filter(|slot| slot.dropped.is_none());
-        let mut steps: BTreeSet<CompactionStep> = self.slots.iter().filter_map(|slot| slot.dropped).collect();
+        let mut steps: BTreeSet<CompactionStep> =
+            self.slots.iter().filter_map(|slot| slot.dropped).collect();
         steps.extend(kept().filter_map(|slot| slot.cleared.as_ref().map(|cleared| cleared.step)));
         let summary_used = self.summary.is_some() || ready.is_some();
         steps.extend(summary_used.then_some(CompactionStep::Summary));
         Some(Finished {
-            tokens: self.fixed().saturating_add(self.body).saturating_add(pair_tokens),
+            tokens: self
+                .fixed()
+                .saturating_add(self.body)
+                .saturating_add(pair_tokens),
             round_starts: self.round_starts(pair.is_some()),
             edits: self.edits(pair),
             steps: steps.into_iter().collect(),
             dropped,
             summarise,
             summary_used,
-            cleared_results: kept().filter_map(|slot| slot.cleared.as_ref()).map(|cleared| cleared.results).sum(),
+            cleared_results: kept()
+                .filter_map(|slot| slot.cleared.as_ref())
+                .map(|cleared| cleared.results)
+                .sum(),
         })
     }
 
@@ -320,8 +445,13 @@ impl<'a> Draft<'a> {
             return;
         }
         let last = self.rounds().saturating_sub(1);
-        let head: Vec<usize> = self.kept_units(last).take_while(|(_, unit)| unit.kind != UnitKind::User).map(|(index, _)| index).collect();
-        head.into_iter().for_each(|index| self.drop_unit(index, CompactionStep::Extract));
+        let head: Vec<usize> = self
+            .kept_units(last)
+            .take_while(|(_, unit)| unit.kind != UnitKind::User)
+            .map(|(index, _)| index)
+            .collect();
+        head.into_iter()
+            .for_each(|index| self.drop_unit(index, CompactionStep::Extract));
     }
 
     fn dropped_span(&self) -> Option<DroppedSpan> {
@@ -332,22 +462,43 @@ impl<'a> Draft<'a> {
             from: 0,
             to,
             hash: hash_to(self.problem, to),
-            messages: dropped().map(|slot| slot.unit.messages().len() as u32).sum(),
+            messages: dropped()
+                .map(|slot| slot.unit.messages().len() as u32)
+                .sum(),
             rounds: rounds.len() as u32,
         })
     }
 
     /// The new summary pair: the earlier one, extended by what is removed now.
-    fn pair(&self, dropped: Option<&DroppedSpan>, ready: Option<&str>, summarise: bool) -> (Message, Message) {
-        let mut pair = self.earlier.as_ref().map(|earlier| earlier.pair.clone()).unwrap_or_default();
+    fn pair(
+        &self,
+        dropped: Option<&DroppedSpan>,
+        ready: Option<&str>,
+        summarise: bool,
+    ) -> (Message, Message) {
+        let mut pair = self
+            .earlier
+            .as_ref()
+            .map(|earlier| earlier.pair.clone())
+            .unwrap_or_default();
         let base = pair.rounds_gone + 1;
         if let Some((at, text)) = &self.summary {
             pair.use_summary(*at, text);
         }
         let mut newer = self.removed(base);
-        let last_round = self.slots.iter().rev().find(|slot| slot.dropped.is_some()).map_or(0, |slot| slot.unit.round);
+        let last_round = self
+            .slots
+            .iter()
+            .rev()
+            .find(|slot| slot.dropped.is_some())
+            .map_or(0, |slot| slot.unit.round);
         newer.pointers.extend(dropped.map(|span| Pointer {
-            span: format!("{}:{}-{}", label(self.problem.seq_label), span.from, span.to),
+            span: format!(
+                "{}:{}-{}",
+                label(self.problem.seq_label),
+                span.from,
+                span.to
+            ),
             messages: span.messages,
             last_round: base + last_round as u64,
             pending: summarise.then(|| self.pending(span)),
@@ -360,14 +511,22 @@ impl<'a> Draft<'a> {
     }
 
     fn pending(&self, span: &DroppedSpan) -> Pending {
-        let kept = self.slots.iter().filter(|slot| slot.dropped.is_none() && slot.unit.start < span.to);
+        let kept = self
+            .slots
+            .iter()
+            .filter(|slot| slot.dropped.is_none() && slot.unit.start < span.to);
         let left: Vec<&Message> = kept.flat_map(|slot| self.as_it_stays(slot)).collect();
-        Pending { hash: span.hash.clone(), left: left.len() as u32, left_hash: span_hash(left.iter().copied()) }
+        Pending {
+            hash: span.hash.clone(),
+            left: left.len() as u32,
+            left_hash: span_hash(left.iter().copied()),
+        }
     }
 
     fn as_it_stays<'s>(&'s self, slot: &'s Slot) -> impl Iterator<Item = &'s Message> {
         let cleared = slot.cleared.as_ref().map(|cleared| &cleared.message);
-        let untouched = slot.unit.messages().start..slot.unit.messages().end - usize::from(cleared.is_some());
+        let untouched =
+            slot.unit.messages().start..slot.unit.messages().end - usize::from(cleared.is_some());
         self.messages.range(untouched).chain(cleared)
     }
 
@@ -381,11 +540,25 @@ impl<'a> Draft<'a> {
                 continue;
             }
             removed.rounds_gone += u64::from(slots.iter().all(|slot| slot.dropped.is_some()));
-            let mut lines = RoundLines { round: (base + index as u64).to_string(), ..RoundLines::default() };
-            for slot in slots.iter().filter(|slot| slot.dropped.is_some() || slot.unit.kind == UnitKind::User) {
-                let blocks: Vec<Vec<ContentBlock>> = slot.unit.messages().map(|message| self.original(message)).collect();
+            let mut lines = RoundLines {
+                round: (base + index as u64).to_string(),
+                ..RoundLines::default()
+            };
+            for slot in slots
+                .iter()
+                .filter(|slot| slot.dropped.is_some() || slot.unit.kind == UnitKind::User)
+            {
+                let blocks: Vec<Vec<ContentBlock>> = slot
+                    .unit
+                    .messages()
+                    .map(|message| self.original(message))
+                    .collect();
                 for (message, blocks) in slot.unit.messages().zip(&blocks) {
-                    lines.add(self.messages.get(message).map_or(Role::User, Message::role), blocks, OBSERVED_CHARS);
+                    lines.add(
+                        self.messages.get(message).map_or(Role::User, Message::role),
+                        blocks,
+                        OBSERVED_CHARS,
+                    );
                 }
                 if slot.dropped.is_none() {
                     continue;
@@ -394,9 +567,13 @@ impl<'a> Draft<'a> {
                     removed.outcomes.extend(outcomes(calls, results));
                 }
                 // A message of results may also contain text of a user.
-                let by_person = blocks.last().filter(|_| slot.unit.kind != UnitKind::Assistant);
+                let by_person = blocks
+                    .last()
+                    .filter(|_| slot.unit.kind != UnitKind::Assistant);
                 let request = by_person.map(|blocks| one_line(&asked(blocks), REQUEST_CHARS));
-                removed.requests.extend(request.filter(|request| !request.is_empty()));
+                removed
+                    .requests
+                    .extend(request.filter(|request| !request.is_empty()));
                 texts.extend(blocks.iter().map(|blocks| text_of(blocks)));
             }
             removed.rounds.push(lines);
@@ -407,10 +584,18 @@ impl<'a> Draft<'a> {
 
     fn round_starts(&self, has_new_pair: bool) -> Vec<usize> {
         let mut starts = Vec::new();
-        let mut at = if has_new_pair || self.cut.has_pair { 2 } else { 0 };
+        let mut at = if has_new_pair || self.cut.has_pair {
+            2
+        } else {
+            0
+        };
         for round in &self.cut.rounds {
             let slots = self.slots.get(round.units.clone()).unwrap_or_default();
-            let kept: usize = slots.iter().filter(|slot| slot.dropped.is_none()).map(|slot| slot.unit.messages().len()).sum();
+            let kept: usize = slots
+                .iter()
+                .filter(|slot| slot.dropped.is_none())
+                .map(|slot| slot.unit.messages().len())
+                .sum();
             if round.own && kept > 0 {
                 starts.push(at);
             }
@@ -475,8 +660,13 @@ fn asked(blocks: &[ContentBlock]) -> String {
     if !text.trim().is_empty() {
         return text;
     }
-    let kinds =
-        blocks.iter().filter_map(|block| if let ContentBlock::Other { kind, .. } = block { Some(format!("[{kind}]")) } else { None });
+    let kinds = blocks.iter().filter_map(|block| {
+        if let ContentBlock::Other { kind, .. } = block {
+            Some(format!("[{kind}]"))
+        } else {
+            None
+        }
+    });
     kinds.collect::<Vec<_>>().join(" ")
 }
 

@@ -68,7 +68,9 @@ impl MessageImportance {
         match message.role() {
             Role::System => Self::Low,
             Role::Assistant => Self::Medium,
-            Role::User if message.tool_result_ids().is_empty() || has_error(&message.blocks()) => Self::Critical,
+            Role::User if message.tool_result_ids().is_empty() || has_error(&message.blocks()) => {
+                Self::Critical
+            }
             Role::User => Self::High,
         }
     }
@@ -85,7 +87,9 @@ impl MessageImportance {
 
 /// Whether one of the results failed, by its `is_error` flag; the text is not examined.
 pub(super) fn has_error(results: &[ContentBlock]) -> bool {
-    results.iter().any(|block| matches!(block, ContentBlock::ToolResult(result) if result.is_error))
+    results
+        .iter()
+        .any(|block| matches!(block, ContentBlock::ToolResult(result) if result.is_error))
 }
 
 /// The priority of calls together with their results: high, but low if every result is a verbose
@@ -97,11 +101,19 @@ pub(super) fn exchange_priority(results: &[ContentBlock]) -> MessagePriority {
             ContentBlock::ToolResult(result) if result.is_error => return MessagePriority::High,
             ContentBlock::ToolResult(result) => {
                 let text = result.content.text();
-                verbose &=
-                    text == CLEARED || text.chars().nth(VERBOSE_CHARS - 1).is_some() || text.lines().nth(VERBOSE_LINES - 1).is_some();
+                verbose &= text == CLEARED
+                    || text.chars().nth(VERBOSE_CHARS - 1).is_some()
+                    || text.lines().nth(VERBOSE_LINES - 1).is_some();
             }
-            ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::Other { .. } => {}
+            ContentBlock::Text(_)
+            | ContentBlock::Thinking(_)
+            | ContentBlock::ToolUse(_)
+            | ContentBlock::Other { .. } => {}
         }
     }
-    if verbose { MessagePriority::Low } else { MessagePriority::High }
+    if verbose {
+        MessagePriority::Low
+    } else {
+        MessagePriority::High
+    }
 }

@@ -33,21 +33,37 @@ impl Recent {
         let mut seen = 0_u32;
         for message in messages.range(first..messages.len()) {
             seen += 1;
-            let of_chain = !message.tool_use_ids().is_empty() || !message.tool_result_ids().is_empty();
+            let of_chain =
+                !message.tool_use_ids().is_empty() || !message.tool_result_ids().is_empty();
             chains += u32::from(of_chain && !in_chain);
             in_chain = of_chain;
-            failed += u32::from(message.role() == Role::User && of_chain && has_error(&message.blocks()));
+            failed +=
+                u32::from(message.role() == Role::User && of_chain && has_error(&message.blocks()));
         }
-        let error_rate = if seen == 0 { 0.0 } else { f64::from(failed) / f64::from(seen) };
-        Self { tool_chains: chains, skill_activations, error_rate }
+        let error_rate = if seen == 0 {
+            0.0
+        } else {
+            f64::from(failed) / f64::from(seen)
+        };
+        Self {
+            tool_chains: chains,
+            skill_activations,
+            error_rate,
+        }
     }
 }
 
 /// The number of rounds to keep: `explicit` if it is set, else 5, plus up to 5 for tool chains, up
 /// to 3 for skills, and 2 if the error rate is above 30 %. The result is clamped to 3..=15.
 pub fn keep_rounds(explicit: Option<u32>, recent: &Recent) -> u32 {
-    let formula = || 5 + recent.tool_chains.min(5) + recent.skill_activations.min(3) + if recent.error_rate > 0.3 { 2 } else { 0 };
-    explicit.unwrap_or_else(formula).clamp(*KEEP_ROUNDS.start(), *KEEP_ROUNDS.end())
+    let formula = || {
+        5 + recent.tool_chains.min(5)
+            + recent.skill_activations.min(3)
+            + if recent.error_rate > 0.3 { 2 } else { 0 }
+    };
+    explicit
+        .unwrap_or_else(formula)
+        .clamp(*KEEP_ROUNDS.start(), *KEEP_ROUNDS.end())
 }
 
 #[cfg(test)]
@@ -60,7 +76,16 @@ mod tests {
 
     #[test]
     fn the_count_follows_the_formula_and_its_bounds() {
-        let keep = |tool_chains, skill_activations, error_rate| keep_rounds(None, &Recent { tool_chains, skill_activations, error_rate });
+        let keep = |tool_chains, skill_activations, error_rate| {
+            keep_rounds(
+                None,
+                &Recent {
+                    tool_chains,
+                    skill_activations,
+                    error_rate,
+                },
+            )
+        };
 
         assert_eq!(keep(0, 0, 0.0), 5);
         assert_eq!(keep(2, 1, 0.0), 8);
@@ -68,13 +93,24 @@ mod tests {
         assert_eq!(keep(0, 0, 0.31), 7);
         assert_eq!(keep(99, 99, 1.0), 15);
         for (explicit, kept) in [(0, 3), (2, 3), (3, 3), (9, 9), (15, 15), (16, 15)] {
-            assert_eq!(keep_rounds(Some(explicit), &Recent { tool_chains: 9, ..Recent::default() }), kept);
+            assert_eq!(
+                keep_rounds(
+                    Some(explicit),
+                    &Recent {
+                        tool_chains: 9,
+                        ..Recent::default()
+                    }
+                ),
+                kept
+            );
         }
     }
 
     #[test]
     fn only_typed_blocks_of_the_last_twenty_messages_are_counted() {
-        let mut messages: Vec<Message> = (0..4).flat_map(|index| failed_exchange(&format!("old{index}"), "no")).collect();
+        let mut messages: Vec<Message> = (0..4)
+            .flat_map(|index| failed_exchange(&format!("old{index}"), "no"))
+            .collect();
         messages.extend((0..9).map(|_| Message::user("tool_use tool_result error")));
         messages.extend(exchange("a", "error: only a word"));
         messages.extend(exchange("b", "fine"));
@@ -84,7 +120,14 @@ mod tests {
 
         let recent = Recent::of(&messages.into_iter().collect(), 2);
 
-        assert_eq!(recent, Recent { tool_chains: 2, skill_activations: 2, error_rate: 0.05 });
+        assert_eq!(
+            recent,
+            Recent {
+                tool_chains: 2,
+                skill_activations: 2,
+                error_rate: 0.05
+            }
+        );
         assert_eq!(Recent::of(&MessageList::default(), 0), Recent::default());
     }
 }

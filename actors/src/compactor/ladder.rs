@@ -40,15 +40,22 @@ pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     let goal = if problem.force { 0 } else { target };
     // A forced compaction keeps fewer rounds than the formula would, but not fewer than its
     // minimum.
-    let explicit = settings.keep_rounds.or(problem.force.then_some(*KEEP_ROUNDS.start()));
-    let keep = keep_rounds(explicit, &Recent::of(problem.history.messages(), problem.skill_activations));
+    let explicit = settings
+        .keep_rounds
+        .or(problem.force.then_some(*KEEP_ROUNDS.start()));
+    let keep = keep_rounds(
+        explicit,
+        &Recent::of(problem.history.messages(), problem.skill_activations),
+    );
     let old = draft.rounds().saturating_sub(keep as usize);
 
     draft.clear_results(old);
     if draft.tokens() > goal {
         draft.use_ready_summary(old);
     }
-    let few = problem.history.messages().len() < MESSAGES_MIN && !problem.force && draft.tokens() <= limit;
+    let few = problem.history.messages().len() < MESSAGES_MIN
+        && !problem.force
+        && draft.tokens() <= limit;
     if draft.tokens() > goal && !few {
         match settings.strategy {
             CompressionMode::Truncate => truncate(&mut draft),
@@ -64,15 +71,25 @@ fn outcome(mut draft: Draft<'_>, before: u64) -> CompactionOutcome {
     let problem = draft.problem;
     let limit = problem.window.limit();
     let mut finished = draft.finish();
-    if finished.as_ref().is_some_and(|finished| finished.tokens >= draft.tokens_if_nothing_were_dropped()) {
+    if finished
+        .as_ref()
+        .is_some_and(|finished| finished.tokens >= draft.tokens_if_nothing_were_dropped())
+    {
         // The pair would be larger than the messages that it replaces.
         draft.keep_everything();
         finished = draft.finish();
     }
-    let tokens = finished.as_ref().map_or(draft.tokens(), |finished| finished.tokens);
+    let tokens = finished
+        .as_ref()
+        .map_or(draft.tokens(), |finished| finished.tokens);
     if tokens > limit {
         let (part, part_tokens) = draft.largest_part();
-        return CompactionOutcome::TooLarge { part, part_tokens, tokens, limit };
+        return CompactionOutcome::TooLarge {
+            part,
+            part_tokens,
+            tokens,
+            limit,
+        };
     }
     match finished {
         Some(finished) if tokens < before => CompactionOutcome::Compacted(Plan {

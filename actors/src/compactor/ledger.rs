@@ -26,13 +26,17 @@ impl SummaryLedger {
             self.spent.pop_front();
             self.sum -= cost;
         }
-        self.sum.saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens)) < settings.cap_micro_usd()
+        self.sum
+            .saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens))
+            < settings.cap_micro_usd()
     }
 
     /// Records the tokens sent to a summarizer. Times must not decrease.
     pub fn note(&mut self, tokens: u64, now: Duration) {
         // Saturates: a sum this large is above every cap.
-        let cost = CompressionMode::Summarize.cost_micro_usd(tokens).min(u64::MAX - self.sum);
+        let cost = CompressionMode::Summarize
+            .cost_micro_usd(tokens)
+            .min(u64::MAX - self.sum);
         self.sum += cost;
         self.spent.push_back((now, cost));
     }
@@ -54,16 +58,25 @@ mod tests {
 
     #[test]
     fn spending_of_an_hour_stays_below_the_cap() {
-        let settings = CompactionSettings { max_cost_per_hour: 0.003, ..CompactionSettings::default() };
+        let settings = CompactionSettings {
+            max_cost_per_hour: 0.003,
+            ..CompactionSettings::default()
+        };
         let mut ledger = SummaryLedger::default();
 
-        assert!(!ledger.may_spend(1000, &settings, at(0)), "exactly the cap is not below it");
+        assert!(
+            !ledger.may_spend(1000, &settings, at(0)),
+            "exactly the cap is not below it"
+        );
         assert!(ledger.may_spend(999, &settings, at(0)));
         ledger.note(600, at(0));
         ledger.note(300, at(10));
         assert!(ledger.may_spend(99, &settings, at(3599)));
         assert!(!ledger.may_spend(100, &settings, at(3599)));
-        assert!(ledger.may_spend(699, &settings, at(3600)), "an hour later the first is forgotten");
+        assert!(
+            ledger.may_spend(699, &settings, at(3600)),
+            "an hour later the first is forgotten"
+        );
         assert!(!ledger.may_spend(700, &settings, at(3600)));
         assert_eq!(ledger.spent_micro_usd(), 900);
         assert!(ledger.may_spend(999, &settings, at(9999)));
@@ -72,7 +85,10 @@ mod tests {
 
     #[test]
     fn a_cap_of_nothing_pays_for_nothing_and_sums_do_not_overflow() {
-        let none = CompactionSettings { max_cost_per_hour: 0.0, ..CompactionSettings::default() };
+        let none = CompactionSettings {
+            max_cost_per_hour: 0.0,
+            ..CompactionSettings::default()
+        };
         let usual = CompactionSettings::default();
         let mut ledger = SummaryLedger::default();
 

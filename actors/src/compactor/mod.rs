@@ -51,7 +51,10 @@ use tokio::{
 
 use cache::summaries_of;
 pub use cache::{CachedSummary, SummaryCache, summary_key};
-pub use compressed::{MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text, round_views, should_compress};
+pub use compressed::{
+    MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text,
+    round_views, should_compress,
+};
 pub use importance::{CLEARED, MessageImportance, MessagePriority};
 pub use keep::{Recent, keep_rounds};
 pub use ladder::plan;
@@ -161,11 +164,24 @@ impl Shared {
 
 impl CompactorRef {
     /// A compactor without an actor; [`CompactorRef::start`] starts it.
-    pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        settings: CompactionSettings,
+        counters: Arc<Counters>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
         let pool = Semaphore::new(MEASUREMENTS_MAX);
         let started = Instant::now();
-        Self(Arc::new(Shared { settings, counters, pool, started, clock, cache, ledgers: Mutex::default(), actor: RwLock::default() }))
+        Self(Arc::new(Shared {
+            settings,
+            counters,
+            pool,
+            started,
+            clock,
+            cache,
+            ledgers: Mutex::default(),
+            actor: RwLock::default(),
+        }))
     }
 
     /// Starts the actor, or its replacement after a failure.
@@ -184,7 +200,9 @@ impl CompactorRef {
     /// The summary of the messages with this hash, if it is cached.
     pub fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
         let mut cache = self.0.cache.lock();
-        cache.get(&summary_key(scope, hash), self.0.now()).map(|summary| summary.summary.clone())
+        cache
+            .get(&summary_key(scope, hash), self.0.now())
+            .map(|summary| summary.summary.clone())
     }
 
     /// Whether a summary of about `tokens` is allowed and affordable within the hour.
@@ -212,7 +230,10 @@ impl CompactorRef {
         }
         let (reply, answer) = oneshot::channel();
         self.queue(job, Some(reply));
-        tokio::time::timeout(self.0.settings.timeout(), answer).await.ok()?.ok()?
+        tokio::time::timeout(self.0.settings.timeout(), answer)
+            .await
+            .ok()?
+            .ok()?
     }
 
     /// Removes the summaries of a conversation, or of all conversations of a tenant, and cancels
@@ -220,7 +241,10 @@ impl CompactorRef {
     pub(crate) fn forget(&self, tenant: &TenantId, conversation: Option<&ConversationId>) {
         let actor = self.0.actor.read();
         if let Some(actor) = &*actor {
-            let _ = actor.cast(CompactorMsg::Forget { tenant: tenant.clone(), conversation: conversation.cloned() });
+            let _ = actor.cast(CompactorMsg::Forget {
+                tenant: tenant.clone(),
+                conversation: conversation.cloned(),
+            });
         }
         drop(actor);
         let prefix = summaries_of(tenant, conversation);
@@ -233,7 +257,10 @@ impl CompactorRef {
     fn queue(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
         let actor = self.0.actor.read();
         if let Some(actor) = &*actor {
-            let _ = actor.cast(CompactorMsg::Summarise { job: Box::new(job), reply });
+            let _ = actor.cast(CompactorMsg::Summarise {
+                job: Box::new(job),
+                reply,
+            });
         }
     }
 
@@ -241,10 +268,15 @@ impl CompactorRef {
     ///
     /// # Cancel safety
     /// A computation that has started runs to its end.
-    pub(crate) async fn on_pool<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(crate) async fn on_pool<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let _permit = self.0.pool.acquire().await.ok()?;
         let result = tokio::task::spawn_blocking(compute).await;
-        result.inspect_err(|error| tracing::error!(%error, "measuring a context failed")).ok()
+        result
+            .inspect_err(|error| tracing::error!(%error, "measuring a context failed"))
+            .ok()
     }
 }
 
@@ -264,14 +296,31 @@ impl Actor for Compactor {
     type State = State;
     type Arguments = CompactorRef;
 
-    async fn pre_start(&self, _: ActorRef<CompactorMsg>, me: CompactorRef) -> Result<State, ActorProcessingErr> {
-        Ok(State { me, waiting: VecDeque::new(), running: BTreeMap::new(), replies: Vec::new() })
+    async fn pre_start(
+        &self,
+        _: ActorRef<CompactorMsg>,
+        me: CompactorRef,
+    ) -> Result<State, ActorProcessingErr> {
+        Ok(State {
+            me,
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            replies: Vec::new(),
+        })
     }
 
-    async fn handle(&self, me: ActorRef<CompactorMsg>, message: CompactorMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        me: ActorRef<CompactorMsg>,
+        message: CompactorMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             CompactorMsg::Summarise { job, reply } => state.take(*job, reply),
-            CompactorMsg::Forget { tenant, conversation } => state.forget(&summaries_of(&tenant, conversation.as_ref())),
+            CompactorMsg::Forget {
+                tenant,
+                conversation,
+            } => state.forget(&summaries_of(&tenant, conversation.as_ref())),
             CompactorMsg::Done { key, text } => state.done(&key, text),
         }
         state.begin(&me);
@@ -283,7 +332,8 @@ impl State {
     /// Queues a job. A job that already waits or runs is not queued again.
     fn take(&mut self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
         let key = job.key();
-        let known = self.running.contains_key(&key) || self.waiting.iter().any(|waiting| waiting.key() == key);
+        let known = self.running.contains_key(&key)
+            || self.waiting.iter().any(|waiting| waiting.key() == key);
         if !known && self.waiting.len() >= WAITING_MAX {
             self.me.0.counters.summaries_failed.add(1);
             return; // Dropping the reply closes its caller's channel.
@@ -297,7 +347,12 @@ impl State {
     fn done(&mut self, key: &str, text: Option<String>) {
         self.running.remove(key);
         let counters = &self.me.0.counters;
-        if text.is_some() { &counters.summaries } else { &counters.summaries_failed }.add(1);
+        if text.is_some() {
+            &counters.summaries
+        } else {
+            &counters.summaries_failed
+        }
+        .add(1);
         for (_, reply) in self.replies.extract_if(.., |(of, _)| of == key) {
             let _ = reply.send(text.clone());
         }
@@ -319,13 +374,23 @@ impl State {
             let key = job.key();
             let task = tokio::spawn(async move {
                 // A panic in a provider's adapter must still free the job's place.
-                let text = AssertUnwindSafe(summarise::summarise(&shared, &job)).catch_unwind().await.unwrap_or(None);
+                let text = AssertUnwindSafe(summarise::summarise(&shared, &job))
+                    .catch_unwind()
+                    .await
+                    .unwrap_or(None);
                 if let Some(text) = &text {
-                    let summary = CachedSummary { summary: text.clone(), timestamp: shared.clock.now(), metadata: RawJson::empty_object() };
+                    let summary = CachedSummary {
+                        summary: text.clone(),
+                        timestamp: shared.clock.now(),
+                        metadata: RawJson::empty_object(),
+                    };
                     let now = shared.now();
                     shared.cache.lock().put(job.key(), summary, now);
                 }
-                let _ = me.cast(CompactorMsg::Done { key: job.key(), text });
+                let _ = me.cast(CompactorMsg::Done {
+                    key: job.key(),
+                    text,
+                });
             });
             self.running.insert(key, AbortOnDrop(task));
         }

@@ -181,11 +181,17 @@ pub(super) fn wants_summary(problem: &Problem<'_>, to: usize) -> bool {
     let by_mode = match settings.strategy {
         CompressionMode::Truncate => false,
         CompressionMode::Summarize => true,
-        CompressionMode::Extract => count >= SUMMARY_MESSAGES_MIN && count as u64 >= settings.llm_threshold,
+        CompressionMode::Extract => {
+            count >= SUMMARY_MESSAGES_MIN && count as u64 >= settings.llm_threshold
+        }
     };
     by_mode
         && settings.enable_llm_summarization
-        && problem.may_summarize.is_some_and(|may| may(prompt::estimate_tokens(problem.history.messages().range(0..to))))
+        && problem.may_summarize.is_some_and(|may| {
+            may(prompt::estimate_tokens(
+                problem.history.messages().range(0..to),
+            ))
+        })
 }
 
 /// The hash of the first `to` messages.

@@ -10,7 +10,10 @@ use crate::{
     chat::{ContentBlock, Message, Role},
     ids::{Scope, Seq},
     journal::{Durable, Entry},
-    ports::{Reach, SessionBackend, StoreError, ToolContext, ToolSource, ToolSpec, TypedTool, text_arguments},
+    ports::{
+        Reach, SessionBackend, StoreError, ToolContext, ToolSource, ToolSpec, TypedTool,
+        text_arguments,
+    },
     tool::{ToolError, ToolErrorType},
 };
 
@@ -45,9 +48,17 @@ impl FromStr for SpanPointer {
             let seq = seq.parse().ok()?;
             let from = from.parse().ok()?;
             let to = to.parse().ok()?;
-            (from < to).then_some(Self { seq: Seq(seq), from, to })
+            (from < to).then_some(Self {
+                seq: Seq(seq),
+                from,
+                to,
+            })
         };
-        parts().ok_or_else(|| ToolError::invalid("span is not `seq:from-to` as a context summary names it, such as 120:2-40"))
+        parts().ok_or_else(|| {
+            ToolError::invalid(
+                "span is not `seq:from-to` as a context summary names it, such as 120:2-40",
+            )
+        })
     }
 }
 
@@ -65,7 +76,13 @@ impl JsonSchema for RecallArgs {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        text_arguments(&[("span", "The span as a context summary names it, such as 120:2-40.")], &[])
+        text_arguments(
+            &[(
+                "span",
+                "The span as a context summary names it, such as 120:2-40.",
+            )],
+            &[],
+        )
     }
 }
 
@@ -85,21 +102,47 @@ impl Recall {
     /// # Errors
     /// `NOT_FOUND` if the conversation has no such span; a retryable error if the store is
     /// unavailable.
-    pub async fn messages(&self, scope: &Scope, span: SpanPointer) -> Result<Vec<Message>, ToolError> {
-        let unknown = || ToolError::not_found(format!("there is no span {span} in this conversation; take one from a context summary"));
+    pub async fn messages(
+        &self,
+        scope: &Scope,
+        span: SpanPointer,
+    ) -> Result<Vec<Message>, ToolError> {
+        let unknown = || {
+            ToolError::not_found(format!(
+                "there is no span {span} in this conversation; take one from a context summary"
+            ))
+        };
         let mut state = Durable::default();
         while state.head < span.seq {
-            let entries = self.sessions.entries(scope, state.head, PAGE).await.map_err(|error| away(&error))?;
+            let entries = self
+                .sessions
+                .entries(scope, state.head, PAGE)
+                .await
+                .map_err(|error| away(&error))?;
             if entries.is_empty() {
                 return Err(unknown());
             }
             for stored in entries.iter().take_while(|stored| stored.seq <= span.seq) {
-                let entry = Entry::decode(stored).map_err(|error| ToolError::failed(error.to_string()))?;
-                state.apply(&entry).map_err(|error| ToolError::failed(error.to_string()))?;
+                let entry =
+                    Entry::decode(stored).map_err(|error| ToolError::failed(error.to_string()))?;
+                state
+                    .apply(&entry)
+                    .map_err(|error| ToolError::failed(error.to_string()))?;
             }
         }
-        let found: Vec<Message> = state.history.messages().iter().skip(span.from).take(span.to - span.from).cloned().collect();
-        if found.len() == span.to - span.from { Ok(found) } else { Err(unknown()) }
+        let found: Vec<Message> = state
+            .history
+            .messages()
+            .iter()
+            .skip(span.from)
+            .take(span.to - span.from)
+            .cloned()
+            .collect();
+        if found.len() == span.to - span.from {
+            Ok(found)
+        } else {
+            Err(unknown())
+        }
     }
 }
 
@@ -115,7 +158,10 @@ impl TypedTool for Recall {
 summary names the spans that can be recalled.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().not_shared().reach(Reach::Store).source(ToolSource::BuiltIn)
+        spec.read_only()
+            .not_shared()
+            .reach(Reach::Store)
+            .source(ToolSource::BuiltIn)
     }
 
     fn check(&self, args: &RecallArgs) -> Result<(), ToolError> {
@@ -123,7 +169,9 @@ summary names the spans that can be recalled.";
     }
 
     async fn call(&self, args: RecallArgs, context: ToolContext) -> Result<String, ToolError> {
-        let messages = self.messages(&context.key.scope, args.span.parse()?).await?;
+        let messages = self
+            .messages(&context.key.scope, args.span.parse()?)
+            .await?;
         Ok(transcript(&messages))
     }
 }
@@ -141,9 +189,15 @@ fn transcript(messages: &[Message]) -> String {
             let line = match block {
                 ContentBlock::Text(block) => format!("{who}: {}\n", block.text),
                 ContentBlock::Thinking(_) => continue,
-                ContentBlock::ToolUse(call) => format!("{who} calls {} {}\n", call.name, call.input.as_str()),
-                ContentBlock::ToolResult(result) if result.is_error => format!("error of the tool: {}\n", result.content.text()),
-                ContentBlock::ToolResult(result) => format!("result of the tool: {}\n", result.content.text()),
+                ContentBlock::ToolUse(call) => {
+                    format!("{who} calls {} {}\n", call.name, call.input.as_str())
+                }
+                ContentBlock::ToolResult(result) if result.is_error => {
+                    format!("error of the tool: {}\n", result.content.text())
+                }
+                ContentBlock::ToolResult(result) => {
+                    format!("result of the tool: {}\n", result.content.text())
+                }
                 ContentBlock::Other { kind, .. } => format!("{who}: [{kind}]\n"),
             };
             text.push_str(&line);
@@ -158,11 +212,25 @@ mod tests {
 
     #[test]
     fn a_span_is_read_as_it_is_written_and_nothing_else_is_one() {
-        let span = SpanPointer { seq: Seq(120), from: 2, to: 40 };
+        let span = SpanPointer {
+            seq: Seq(120),
+            from: 2,
+            to: 40,
+        };
 
         assert_eq!(span.to_string(), "120:2-40");
         assert_eq!("120:2-40".parse::<SpanPointer>().unwrap(), span);
-        for wrong in ["", "1", "1:2", "1:2-", "1:5-5", "1:6-5", "-1:2-3", "1:2-3x", "99999999999999999999999:1-2"] {
+        for wrong in [
+            "",
+            "1",
+            "1:2",
+            "1:2-",
+            "1:5-5",
+            "1:6-5",
+            "-1:2-3",
+            "1:2-3x",
+            "99999999999999999999999:1-2",
+        ] {
             assert!(wrong.parse::<SpanPointer>().is_err(), "{wrong}");
         }
     }

@@ -9,7 +9,12 @@ use crate::limits::REFOCUS_ROUNDS;
 /// never separates a call from its result.
 pub fn reminder_at(rounds: u64, lines: &[String]) -> Option<String> {
     let due = rounds > 0 && rounds.is_multiple_of(REFOCUS_ROUNDS) && !lines.is_empty();
-    due.then(|| format!("# Context Reminder (Round {rounds})\n\n{}", lines.join("\n")))
+    due.then(|| {
+        format!(
+            "# Context Reminder (Round {rounds})\n\n{}",
+            lines.join("\n")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -20,9 +25,17 @@ mod tests {
     fn every_fifth_round_is_reminded_of_the_system_context() {
         let lines = ["Keep to the budget.".to_owned(), "只用中文。".to_owned()];
 
-        assert!((0..100).all(|round| reminder_at(round, &[]).is_none()), "nothing to be reminded of");
-        let due: Vec<u64> = (0..21).filter(|round| reminder_at(*round, &lines).is_some()).collect();
+        assert!(
+            (0..100).all(|round| reminder_at(round, &[]).is_none()),
+            "nothing to be reminded of"
+        );
+        let due: Vec<u64> = (0..21)
+            .filter(|round| reminder_at(*round, &lines).is_some())
+            .collect();
         assert_eq!(due, [5, 10, 15, 20]);
-        assert_eq!(reminder_at(10, &lines).unwrap(), "# Context Reminder (Round 10)\n\nKeep to the budget.\n只用中文。");
+        assert_eq!(
+            reminder_at(10, &lines).unwrap(),
+            "# Context Reminder (Round 10)\n\nKeep to the budget.\n只用中文。"
+        );
     }
 }

@@ -56,7 +56,11 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
 
 /// The text that a user or the model wrote: all text blocks except reminders, joined by line feeds.
 pub(super) fn text_of(blocks: &[ContentBlock]) -> String {
-    let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).filter(|text| !is_reminder(text)).collect();
+    let texts: Vec<&str> = blocks
+        .iter()
+        .filter_map(ContentBlock::as_text)
+        .filter(|text| !is_reminder(text))
+        .collect();
     texts.join("\n")
 }
 
@@ -86,9 +90,17 @@ pub(super) fn outcomes(calls: &[ContentBlock], results: &[ContentBlock]) -> Vec<
         }
     }
     let outcome = |block: &ContentBlock| {
-        let ContentBlock::ToolResult(result) = block else { return None };
-        let name = names.get(&result.tool_use_id).map_or("unknown", |name| name.as_str());
-        Some(format!("{}: {}", one_line(name, 64), if result.is_error { "✗" } else { "✓" }))
+        let ContentBlock::ToolResult(result) = block else {
+            return None;
+        };
+        let name = names
+            .get(&result.tool_use_id)
+            .map_or("unknown", |name| name.as_str());
+        Some(format!(
+            "{}: {}",
+            one_line(name, 64),
+            if result.is_error { "✗" } else { "✓" }
+        ))
     };
     results.iter().filter_map(outcome).collect()
 }
@@ -96,9 +108,13 @@ pub(super) fn outcomes(calls: &[ContentBlock], results: &[ContentBlock]) -> Vec<
 /// The rule summary as Markdown.
 pub(super) fn rule_summary(decisions: &[String], outcomes: &[String]) -> String {
     let mut text = String::from("## Previous Context Summary\n### Key Decisions\n");
-    decisions.iter().for_each(|line| push_line(&mut text, "- ", line));
+    decisions
+        .iter()
+        .for_each(|line| push_line(&mut text, "- ", line));
     text.push_str("\n### Tool Outcomes\n");
-    outcomes.iter().for_each(|line| push_line(&mut text, "- ", line));
+    outcomes
+        .iter()
+        .for_each(|line| push_line(&mut text, "- ", line));
     text
 }
 
@@ -126,8 +142,15 @@ pub struct RoundLines {
 impl RoundLines {
     /// Reads the messages of a round. With `observed_chars` 0, observations are left out. Cleared
     /// results are skipped.
-    pub fn read<'a>(round: String, messages: impl IntoIterator<Item = &'a Message>, observed_chars: usize) -> Self {
-        let mut lines = Self { round, ..Self::default() };
+    pub fn read<'a>(
+        round: String,
+        messages: impl IntoIterator<Item = &'a Message>,
+        observed_chars: usize,
+    ) -> Self {
+        let mut lines = Self {
+            round,
+            ..Self::default()
+        };
         for message in messages {
             lines.add(message.role(), &message.blocks(), observed_chars);
         }
@@ -140,7 +163,9 @@ impl RoundLines {
         let mut calls = false;
         for block in blocks {
             match block {
-                ContentBlock::Text(block) if !is_reminder(&block.text) => text.push_str(&block.text),
+                ContentBlock::Text(block) if !is_reminder(&block.text) => {
+                    text.push_str(&block.text)
+                }
                 ContentBlock::ToolUse(call) => {
                     calls = true;
                     if self.tools.len() < ROUND_TOOLS_MAX {
@@ -150,7 +175,11 @@ impl RoundLines {
                 ContentBlock::ToolResult(result) => {
                     calls = true;
                     let content = result.content.text();
-                    if observed_chars > 0 && self.observed.len() < ROUND_OBSERVED_MAX && content != CLEARED && !content.trim().is_empty() {
+                    if observed_chars > 0
+                        && self.observed.len() < ROUND_OBSERVED_MAX
+                        && content != CLEARED
+                        && !content.trim().is_empty()
+                    {
                         self.observed.push(one_line(&content, observed_chars));
                     }
                 }
@@ -161,7 +190,9 @@ impl RoundLines {
             return;
         }
         match role {
-            Role::User | Role::System if self.request.is_empty() => self.request = one_line(&text, 100),
+            Role::User | Role::System if self.request.is_empty() => {
+                self.request = one_line(&text, 100)
+            }
             Role::User | Role::System => {}
             Role::Assistant => self.answer = Some(one_line(&text, 100)),
         }
@@ -172,7 +203,9 @@ impl RoundLines {
         let mut text = format!("Round {}:\n", self.round);
         push_line(&mut text, "  Request: ", &self.request);
         text.push_str(&format!("  Tools: [{}]\n", self.tools.join(", ")));
-        self.observed.iter().for_each(|line| push_line(&mut text, "  Observed: ", line));
+        self.observed
+            .iter()
+            .for_each(|line| push_line(&mut text, "  Observed: ", line));
         if let Some(answer) = &self.answer {
             push_line(&mut text, "  Answer: ", answer);
         }
@@ -189,17 +222,33 @@ pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> 
     for message in messages {
         let text = || Some(text_of(&message.blocks())).filter(|text| !text.trim().is_empty());
         match message.role() {
-            Role::User if request.is_none() && message.tool_result_ids().is_empty() => request = text(),
+            Role::User if request.is_none() && message.tool_result_ids().is_empty() => {
+                request = text()
+            }
             Role::Assistant if message.tool_use_ids().is_empty() => answer = text().or(answer),
             Role::User | Role::Assistant | Role::System => {}
         }
         calls += message.tool_use_ids().len();
     }
-    let mut lines: Vec<String> = request.iter().map(|text| format!("用户: {}", clip(text, 200))).collect();
+    let mut lines: Vec<String> = request
+        .iter()
+        .map(|text| format!("用户: {}", clip(text, 200)))
+        .collect();
     // One marker per call, up to a limit.
-    lines.extend(std::iter::repeat_n("[工具调用]".to_owned(), calls.min(OUTCOMES_MAX)));
-    lines.extend(answer.iter().map(|text| format!("助手: {}", clip(text, 200))));
-    if lines.is_empty() { "[对话摘要不可用]".to_owned() } else { lines.join("\n") }
+    lines.extend(std::iter::repeat_n(
+        "[工具调用]".to_owned(),
+        calls.min(OUTCOMES_MAX),
+    ));
+    lines.extend(
+        answer
+            .iter()
+            .map(|text| format!("助手: {}", clip(text, 200))),
+    );
+    if lines.is_empty() {
+        "[对话摘要不可用]".to_owned()
+    } else {
+        lines.join("\n")
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +258,10 @@ mod tests {
 
     #[test]
     fn cuts_are_in_characters_and_only_real_cuts_are_marked() {
-        assert_eq!((clip("汉字汉字", 4), clip("汉字汉字", 3)), ("汉字汉字".into(), "汉字汉...".into()));
+        assert_eq!(
+            (clip("汉字汉字", 4), clip("汉字汉字", 3)),
+            ("汉字汉字".into(), "汉字汉...".into())
+        );
         assert_eq!(one_line("  a\n\n b\tc ", 9), "a b c");
         assert_eq!(one_line("ab cd", 3), "ab ...");
         assert_eq!(one_line("abc ", 3), "abc");
@@ -221,8 +273,16 @@ mod tests {
         let [bad_calls, bad_results] = failed_exchange("b", "no");
         let mut all = outcomes(&calls.blocks(), &results.blocks());
         all.extend(outcomes(&bad_calls.blocks(), &bad_results.blocks()));
-        all.extend(outcomes(&[call("c", "g")], &[ContentBlock::ToolResult(result("z", "", false))]));
-        let texts = ["We DECIDED to\ngo on", "nothing", "我们选择了它", "then chose b"];
+        all.extend(outcomes(
+            &[call("c", "g")],
+            &[ContentBlock::ToolResult(result("z", "", false))],
+        ));
+        let texts = [
+            "We DECIDED to\ngo on",
+            "nothing",
+            "我们选择了它",
+            "then chose b",
+        ];
 
         let text = rule_summary(&decisions(texts.into_iter()), &all);
 
@@ -232,27 +292,55 @@ mod tests {
         );
         let many: Vec<String> = (0..9).map(|n| format!("selected {n}")).collect();
         assert_eq!(decisions(many.iter().map(String::as_str)), many[4..]);
-        assert_eq!(decisions([&*format!("chose {}", "x".repeat(200))].into_iter())[0].chars().count(), 103);
+        assert_eq!(
+            decisions([&*format!("chose {}", "x".repeat(200))].into_iter())[0]
+                .chars()
+                .count(),
+            103
+        );
     }
 
     #[test]
     fn a_round_becomes_lines_with_the_results_of_its_tools() {
         let [calls, results] = exchange("a", "seen");
-        let messages = [Message::user("do\nit"), calls, results, Message::assistant("done")];
+        let messages = [
+            Message::user("do\nit"),
+            calls,
+            results,
+            Message::assistant("done"),
+        ];
 
         let lines = RoundLines::read("7".into(), &messages, 100).render();
 
-        assert_eq!(lines, "Round 7:\n  Request: do it\n  Tools: [f]\n  Observed: seen\n  Answer: done\n");
-        assert_eq!(RoundLines::read("8".into(), &messages[..1], 0).render(), "Round 8:\n  Request: do it\n  Tools: []\n");
+        assert_eq!(
+            lines,
+            "Round 7:\n  Request: do it\n  Tools: [f]\n  Observed: seen\n  Answer: done\n"
+        );
+        assert_eq!(
+            RoundLines::read("8".into(), &messages[..1], 0).render(),
+            "Round 8:\n  Request: do it\n  Tools: []\n"
+        );
     }
 
     #[test]
     fn without_a_summary_the_first_request_the_calls_and_the_last_answer_stand_in() {
         let [calls, results] = exchange("a", "seen");
         let long = "x".repeat(201);
-        let messages = [Message::user(long.clone()), calls, results, Message::assistant("a tool did it"), Message::user("later")];
+        let messages = [
+            Message::user(long.clone()),
+            calls,
+            results,
+            Message::assistant("a tool did it"),
+            Message::user("later"),
+        ];
 
-        assert_eq!(fallback_summary(&messages), format!("用户: {}...\n[工具调用]\n助手: a tool did it", "x".repeat(200)));
+        assert_eq!(
+            fallback_summary(&messages),
+            format!(
+                "用户: {}...\n[工具调用]\n助手: a tool did it",
+                "x".repeat(200)
+            )
+        );
         assert_eq!(fallback_summary(&[]), "[对话摘要不可用]");
     }
 }

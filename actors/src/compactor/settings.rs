@@ -23,7 +23,10 @@ pub struct CompactionSettings {
     /// Whether a model may write summaries.
     pub enable_llm_summarization: bool,
     /// Number of messages from which a summary is worth its cost.
-    #[serde(alias = "llm_summarization_threshold", deserialize_with = "llm_threshold")]
+    #[serde(
+        alias = "llm_summarization_threshold",
+        deserialize_with = "llm_threshold"
+    )]
     pub llm_threshold: u64,
     /// How long a summary is cached, in hours.
     #[serde(deserialize_with = "summary_cache_ttl")]
@@ -79,7 +82,8 @@ impl CompactionSettings {
     /// [`CompactionSettingsError`] for a wrong type, an unknown word or key, or a value that
     /// [`CompactionSettings::validate`] rejects.
     pub fn from_dict(dict: &serde_json::Value) -> Result<Self, CompactionSettingsError> {
-        let settings = Self::deserialize(dict).map_err(|error| CompactionSettingsError(error.to_string()))?;
+        let settings =
+            Self::deserialize(dict).map_err(|error| CompactionSettingsError(error.to_string()))?;
         settings.validate()?;
         Ok(settings)
     }
@@ -131,7 +135,10 @@ fn summary_cache_ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, 
     non_negative(deserializer, "summary_cache_ttl must be non-negative")
 }
 
-fn non_negative<'de, D: Deserializer<'de>>(deserializer: D, fault: &'static str) -> Result<u64, D::Error> {
+fn non_negative<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    fault: &'static str,
+) -> Result<u64, D::Error> {
     u64::try_from(i64::deserialize(deserializer)?).map_err(|_| serde::de::Error::custom(fault))
 }
 
@@ -186,30 +193,77 @@ mod tests {
 
         let settings = CompactionSettings::from_dict(&dict).unwrap();
 
-        assert_eq!((settings.llm_threshold, settings.max_cost_per_hour), (7, 0.5));
+        assert_eq!(
+            (settings.llm_threshold, settings.max_cost_per_hour),
+            (7, 0.5)
+        );
     }
 
     #[test]
     fn wrong_settings_are_refused_by_name() {
         for (dict, fault) in [
-            (json!({"llm_threshold": -1}), "llm_threshold must be non-negative"),
-            (json!({"summary_cache_ttl": -1}), "summary_cache_ttl must be non-negative"),
-            (json!({"max_cost_per_hour": -0.1}), "max_cost_per_hour must be non-negative"),
-            (json!({"trigger": 0.0}), "trigger must be above 0 and at most 1"),
-            (json!({"trigger": 1.5}), "trigger must be above 0 and at most 1"),
-            (json!({"target": 0.8}), "target must be above 0 and below trigger"),
-            (json!({"max_summary_tokens": 0}), "max_summary_tokens must be positive"),
+            (
+                json!({"llm_threshold": -1}),
+                "llm_threshold must be non-negative",
+            ),
+            (
+                json!({"summary_cache_ttl": -1}),
+                "summary_cache_ttl must be non-negative",
+            ),
+            (
+                json!({"max_cost_per_hour": -0.1}),
+                "max_cost_per_hour must be non-negative",
+            ),
+            (
+                json!({"trigger": 0.0}),
+                "trigger must be above 0 and at most 1",
+            ),
+            (
+                json!({"trigger": 1.5}),
+                "trigger must be above 0 and at most 1",
+            ),
+            (
+                json!({"target": 0.8}),
+                "target must be above 0 and below trigger",
+            ),
+            (
+                json!({"max_summary_tokens": 0}),
+                "max_summary_tokens must be positive",
+            ),
         ] {
-            assert_eq!(CompactionSettings::from_dict(&dict).unwrap_err().to_string(), fault, "{dict}");
+            assert_eq!(
+                CompactionSettings::from_dict(&dict)
+                    .unwrap_err()
+                    .to_string(),
+                fault,
+                "{dict}"
+            );
         }
-        for dict in [json!({"strategy": "EXTRACT"}), json!({"strategy": "zip"}), json!({"llm_treshold": 5}), json!([1])] {
+        for dict in [
+            json!({"strategy": "EXTRACT"}),
+            json!({"strategy": "zip"}),
+            json!({"llm_treshold": 5}),
+            json!([1]),
+        ] {
             assert!(CompactionSettings::from_dict(&dict).is_err(), "{dict}");
         }
         for nan in [
-            CompactionSettings { max_cost_per_hour: f64::NAN, ..CompactionSettings::default() },
-            CompactionSettings { max_cost_per_hour: f64::INFINITY, ..CompactionSettings::default() },
-            CompactionSettings { trigger: f64::NAN, ..CompactionSettings::default() },
-            CompactionSettings { target: f64::NAN, ..CompactionSettings::default() },
+            CompactionSettings {
+                max_cost_per_hour: f64::NAN,
+                ..CompactionSettings::default()
+            },
+            CompactionSettings {
+                max_cost_per_hour: f64::INFINITY,
+                ..CompactionSettings::default()
+            },
+            CompactionSettings {
+                trigger: f64::NAN,
+                ..CompactionSettings::default()
+            },
+            CompactionSettings {
+                target: f64::NAN,
+                ..CompactionSettings::default()
+            },
         ] {
             assert!(nan.validate().is_err(), "{nan:?}");
         }

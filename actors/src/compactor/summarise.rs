@@ -23,7 +23,10 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
         return None;
     }
     let parts = summary_prompts(job.messages.iter(), &FOCUS_AREAS);
-    let tokens = parts.iter().map(|part| part.len() as u64 / BYTES_A_TOKEN).sum();
+    let tokens = parts
+        .iter()
+        .map(|part| part.len() as u64 / BYTES_A_TOKEN)
+        .sum();
     if !shared.may_spend(&job.scope, tokens, true) {
         tracing::debug!(conversation = %job.scope.conversation, "no background summary: the hour's money is spent");
         return None;
@@ -52,7 +55,11 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
 
 /// The model that writes the summary.
 fn model_of(shared: &Shared, job: &SummaryJob) -> Arc<str> {
-    shared.settings.summary_model.as_deref().map_or_else(|| job.model.clone(), Into::into)
+    shared
+        .settings
+        .summary_model
+        .as_deref()
+        .map_or_else(|| job.model.clone(), Into::into)
 }
 
 /// Makes one model call. Its estimated cost is reserved from the conversation's budgets before, and
@@ -64,8 +71,12 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
         output: u64::from(shared.settings.max_summary_tokens),
         ..Usage::default()
     };
-    let reserved = job.budget.reserve(amount(&estimate, job.spending.price_of(&model)));
-    let reserved = reserved.map_err(|refusal| ProviderError::QuotaExhausted { message: refusal.to_string() })?;
+    let reserved = job
+        .budget
+        .reserve(amount(&estimate, job.spending.price_of(&model)));
+    let reserved = reserved.map_err(|refusal| ProviderError::QuotaExhausted {
+        message: refusal.to_string(),
+    })?;
     let request = ModelRequest {
         model: model.clone(),
         system: None,
@@ -81,14 +92,21 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     let cancel = CancellationToken::new();
     let _cancel = cancel.clone().drop_guard();
     // Weight 1: no caller waits, and the compactor does not know the tenant's quotas.
-    let by = CallBy { tenant: &job.scope.tenant, weight: 1, class: CallClass::Background };
+    let by = CallBy {
+        tenant: &job.scope.tenant,
+        weight: 1,
+        class: CallClass::Background,
+    };
     let answered = Mutex::new(model);
     let note_fallback = |waiting: Waiting| {
         if let Waiting::Fallback { model, .. } = waiting {
             *answered.lock() = model;
         }
     };
-    let mut stream = job.gateway.stream(&by, request, cancel, note_fallback).await?;
+    let mut stream = job
+        .gateway
+        .stream(&by, request, cancel, note_fallback)
+        .await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {
@@ -100,9 +118,14 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
                     reserved.settle(amount(&used, job.spending.price_of(&answered)));
                     return Ok(summary);
                 }
-                ModelEvent::Block(_) | ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {}
+                ModelEvent::Block(_)
+                | ModelEvent::Text(_)
+                | ModelEvent::Thinking(_)
+                | ModelEvent::Limits(_) => {}
             }
         }
     }
-    Err(ProviderError::Protocol { message: "the stream ended without its end".into() })
+    Err(ProviderError::Protocol {
+        message: "the stream ended without its end".into(),
+    })
 }

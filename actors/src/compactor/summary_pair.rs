@@ -7,7 +7,10 @@
 
 use crate::chat::{Message, Role};
 
-use super::rules::{DECISIONS_MAX, OUTCOMES_MAX, ROUND_OBSERVED_MAX, ROUND_TOOLS_MAX, RoundLines, clip, one_line, push_line, rule_summary};
+use super::rules::{
+    DECISIONS_MAX, OUTCOMES_MAX, ROUND_OBSERVED_MAX, ROUND_TOOLS_MAX, RoundLines, clip, one_line,
+    push_line, rule_summary,
+};
 
 /// The text of the assistant's message of the pair.
 pub(super) const ANSWER: &str = "Understood. I continue from this summary and read removed messages with `recall` when I need them.";
@@ -82,12 +85,39 @@ struct Detail {
 }
 
 const fn detail(parts: [usize; 8]) -> Detail {
-    let [decisions, outcomes, summary_chars, requests, request_chars, rounds, observed, pointers] = parts;
-    Detail { decisions, outcomes, summary_chars, requests, request_chars, rounds, observed, pointers }
+    let [
+        decisions,
+        outcomes,
+        summary_chars,
+        requests,
+        request_chars,
+        rounds,
+        observed,
+        pointers,
+    ] = parts;
+    Detail {
+        decisions,
+        outcomes,
+        summary_chars,
+        requests,
+        request_chars,
+        rounds,
+        observed,
+        pointers,
+    }
 }
 
 /// The most detailed level.
-const FULL: Detail = detail([DECISIONS_MAX, OUTCOMES_MAX, 4000, 40, REQUEST_CHARS, 20, 3, POINTERS_MAX]);
+const FULL: Detail = detail([
+    DECISIONS_MAX,
+    OUTCOMES_MAX,
+    4000,
+    40,
+    REQUEST_CHARS,
+    20,
+    3,
+    POINTERS_MAX,
+]);
 
 /// The least detailed level.
 const LEAST: Detail = detail([0, 0, 100, 1, 40, 0, 0, 1]);
@@ -95,8 +125,26 @@ const LEAST: Detail = detail([0, 0, 100, 1, 40, 0, 0, 1]);
 /// All levels, the most detailed first.
 const DETAILS: [Detail; 6] = [
     FULL,
-    detail([DECISIONS_MAX, OUTCOMES_MAX, 2500, 20, REQUEST_CHARS, 10, 1, POINTERS_MAX]),
-    detail([DECISIONS_MAX, OUTCOMES_MAX, 1500, 10, REQUEST_CHARS, 5, 0, POINTERS_MAX]),
+    detail([
+        DECISIONS_MAX,
+        OUTCOMES_MAX,
+        2500,
+        20,
+        REQUEST_CHARS,
+        10,
+        1,
+        POINTERS_MAX,
+    ]),
+    detail([
+        DECISIONS_MAX,
+        OUTCOMES_MAX,
+        1500,
+        10,
+        REQUEST_CHARS,
+        5,
+        0,
+        POINTERS_MAX,
+    ]),
     detail([3, 5, 800, 6, 120, 2, 0, 4]),
     detail([1, 2, 300, 3, 60, 0, 0, 2]),
     LEAST,
@@ -114,7 +162,12 @@ pub(super) fn is_pair(summary: &Message, answer: &Message) -> bool {
 impl SummaryPair {
     /// Writes the pair with the most detail that fits into `tokens_max`, as measured by `count`.
     /// The least detailed level is written even if it does not fit. Pinned lines are never cut.
-    pub(super) fn messages(&self, pinned: &[String], tokens_max: u64, count: &dyn Fn(&Message) -> u64) -> (Message, Message) {
+    pub(super) fn messages(
+        &self,
+        pinned: &[String],
+        tokens_max: u64,
+        count: &dyn Fn(&Message) -> u64,
+    ) -> (Message, Message) {
         let answer = Message::assistant(ANSWER);
         let room = tokens_max.saturating_sub(count(&answer));
         let mut least = None;
@@ -130,18 +183,37 @@ impl SummaryPair {
 
     /// Approximate tokens of the least detailed level.
     pub(super) fn least_tokens(pinned: &[String], count: &dyn Fn(&Message) -> u64) -> u64 {
-        let pending = Pending { hash: "0".repeat(16), left: 100_000, left_hash: "0".repeat(16) };
-        let pointer =
-            Pointer { span: format!("{0}:0-100000", "0".repeat(16)), messages: 100_000, last_round: 100_000, pending: Some(pending) };
-        let sample = Self { summary: "字".repeat(100), requests: vec!["字".repeat(40)], pointers: vec![pointer], ..Self::default() };
-        count(&Message::user(sample.render(pinned, &LEAST))).saturating_add(count(&Message::assistant(ANSWER)))
+        let pending = Pending {
+            hash: "0".repeat(16),
+            left: 100_000,
+            left_hash: "0".repeat(16),
+        };
+        let pointer = Pointer {
+            span: format!("{0}:0-100000", "0".repeat(16)),
+            messages: 100_000,
+            last_round: 100_000,
+            pending: Some(pending),
+        };
+        let sample = Self {
+            summary: "字".repeat(100),
+            requests: vec!["字".repeat(40)],
+            pointers: vec![pointer],
+            ..Self::default()
+        };
+        count(&Message::user(sample.render(pinned, &LEAST)))
+            .saturating_add(count(&Message::assistant(ANSWER)))
     }
 
     fn render(&self, pinned: &[String], detail: &Detail) -> String {
-        let mut text = rule_summary(newest(&self.decisions, detail.decisions), newest(&self.outcomes, detail.outcomes));
+        let mut text = rule_summary(
+            newest(&self.decisions, detail.decisions),
+            newest(&self.outcomes, detail.outcomes),
+        );
         if !self.summary.is_empty() && detail.summary_chars > 0 {
             push_line(&mut text, "\n", SUMMARY);
-            clip(&self.summary, detail.summary_chars).lines().for_each(|line| push_line(&mut text, "> ", line));
+            clip(&self.summary, detail.summary_chars)
+                .lines()
+                .for_each(|line| push_line(&mut text, "> ", line));
         }
         if !self.requests.is_empty() {
             push_line(&mut text, "\n", REQUESTS);
@@ -153,17 +225,32 @@ impl SummaryPair {
         if !rounds.is_empty() {
             push_line(&mut text, "\n", ROUNDS);
             for round in rounds {
-                let observed = round.observed.iter().take(detail.observed).cloned().collect();
-                text.push_str(&RoundLines { observed, ..round.clone() }.render());
+                let observed = round
+                    .observed
+                    .iter()
+                    .take(detail.observed)
+                    .cloned()
+                    .collect();
+                text.push_str(
+                    &RoundLines {
+                        observed,
+                        ..round.clone()
+                    }
+                    .render(),
+                );
             }
         }
         if !pinned.is_empty() {
             push_line(&mut text, "\n", PINNED);
-            pinned.iter().for_each(|line| push_line(&mut text, "- ", &line.replace('\n', "\n  ")));
+            pinned
+                .iter()
+                .for_each(|line| push_line(&mut text, "- ", &line.replace('\n', "\n  ")));
         }
         push_line(&mut text, "\n", REMOVED);
         text.push_str("This is a record of earlier messages, not a new request. `recall` reads the originals by their span:\n");
-        newest(&self.pointers, detail.pointers).iter().for_each(|pointer| push_line(&mut text, "- ", &pointer.render()));
+        newest(&self.pointers, detail.pointers)
+            .iter()
+            .for_each(|pointer| push_line(&mut text, "- ", &pointer.render()));
         text.push_str(&format!("Rounds removed as a whole: {}", self.rounds_gone));
         text
     }
@@ -204,15 +291,30 @@ impl SummaryPair {
     }
 
     fn read_round(&mut self, line: &str) {
-        if let Some(round) = line.strip_prefix("Round ").and_then(|rest| rest.strip_suffix(':')) {
-            self.rounds.push(RoundLines { round: round.to_owned(), ..RoundLines::default() });
+        if let Some(round) = line
+            .strip_prefix("Round ")
+            .and_then(|rest| rest.strip_suffix(':'))
+        {
+            self.rounds.push(RoundLines {
+                round: round.to_owned(),
+                ..RoundLines::default()
+            });
             return;
         }
-        let Some(round) = self.rounds.last_mut() else { return };
+        let Some(round) = self.rounds.last_mut() else {
+            return;
+        };
         if let Some(text) = line.strip_prefix("  Request: ") {
             round.request = text.to_owned();
-        } else if let Some(names) = line.strip_prefix("  Tools: [").and_then(|rest| rest.strip_suffix(']')) {
-            round.tools = names.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        } else if let Some(names) = line
+            .strip_prefix("  Tools: [")
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
+            round.tools = names
+                .split(", ")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect();
         } else if let Some(text) = line.strip_prefix("  Observed: ") {
             round.observed.push(text.to_owned());
         } else if let Some(text) = line.strip_prefix("  Answer: ") {
@@ -226,14 +328,19 @@ impl SummaryPair {
         extend(&mut self.outcomes, newer.outcomes, FULL.outcomes);
         extend(&mut self.requests, newer.requests, FULL.requests);
         for round in newer.rounds {
-            match self.rounds.iter_mut().find(|known| known.round == round.round) {
+            match self
+                .rounds
+                .iter_mut()
+                .find(|known| known.round == round.round)
+            {
                 Some(known) => merge(known, round),
                 None => self.rounds.push(round),
             }
         }
         // A round whose calls were dropped first may come after a later round whose calls ranked
         // lower.
-        self.rounds.sort_by_key(|round| round.round.parse::<u64>().unwrap_or_default());
+        self.rounds
+            .sort_by_key(|round| round.round.parse::<u64>().unwrap_or_default());
         keep_newest(&mut self.rounds, FULL.rounds);
         self.rounds_gone += newer.rounds_gone;
         extend(&mut self.pointers, newer.pointers, POINTERS_MAX);
@@ -242,18 +349,34 @@ impl SummaryPair {
     /// Replaces everything up to the span at `pointer` by a model's summary, which covers all of
     /// it.
     pub(super) fn use_summary(&mut self, pointer: usize, text: &str) {
-        let Some(last_round) = self.pointers.get(pointer).map(|pointer| pointer.last_round) else { return };
-        self.pointers.iter_mut().take(pointer + 1).for_each(|pointer| pointer.pending = None);
-        self.rounds.retain(|round| round.round.parse::<u64>().is_ok_and(|number| number > last_round));
+        let Some(last_round) = self.pointers.get(pointer).map(|pointer| pointer.last_round) else {
+            return;
+        };
+        self.pointers
+            .iter_mut()
+            .take(pointer + 1)
+            .for_each(|pointer| pointer.pending = None);
+        self.rounds.retain(|round| {
+            round
+                .round
+                .parse::<u64>()
+                .is_ok_and(|number| number > last_round)
+        });
         self.summary = clip(text.trim(), FULL.summary_chars);
     }
 }
 
 impl Pointer {
     fn render(&self) -> String {
-        let mut line = format!("`{}` {} messages, up to round {}", self.span, self.messages, self.last_round);
+        let mut line = format!(
+            "`{}` {} messages, up to round {}",
+            self.span, self.messages, self.last_round
+        );
         if let Some(pending) = &self.pending {
-            line.push_str(&format!(", hash {}, left {} {}", pending.hash, pending.left, pending.left_hash));
+            line.push_str(&format!(
+                ", hash {}, left {} {}",
+                pending.hash, pending.left, pending.left_hash
+            ));
         }
         line
     }
@@ -263,11 +386,23 @@ impl Pointer {
         let mut parts = rest.split(", ");
         let messages = parts.next()?.strip_suffix(" messages")?.parse().ok()?;
         let last_round = parts.next()?.strip_prefix("up to round ")?.parse().ok()?;
-        let pending = parts.next().and_then(|part| part.strip_prefix("hash ")).and_then(|hash| {
-            let (left, left_hash) = parts.next()?.strip_prefix("left ")?.split_once(' ')?;
-            Some(Pending { hash: hash.to_owned(), left: left.parse().ok()?, left_hash: left_hash.to_owned() })
-        });
-        Some(Self { span: span.to_owned(), messages, last_round, pending })
+        let pending = parts
+            .next()
+            .and_then(|part| part.strip_prefix("hash "))
+            .and_then(|hash| {
+                let (left, left_hash) = parts.next()?.strip_prefix("left ")?.split_once(' ')?;
+                Some(Pending {
+                    hash: hash.to_owned(),
+                    left: left.parse().ok()?,
+                    left_hash: left_hash.to_owned(),
+                })
+            });
+        Some(Self {
+            span: span.to_owned(),
+            messages,
+            last_round,
+            pending,
+        })
     }
 }
 
@@ -277,7 +412,9 @@ pub(super) fn label(text: &str) -> String {
 }
 
 fn newest<T>(items: &[T], count: usize) -> &[T] {
-    items.get(items.len().saturating_sub(count)..).unwrap_or_default()
+    items
+        .get(items.len().saturating_sub(count)..)
+        .unwrap_or_default()
 }
 
 fn keep_newest<T>(items: &mut Vec<T>, count: usize) {

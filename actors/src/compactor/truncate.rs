@@ -11,5 +11,7 @@ pub(super) const TRUNCATE_ROUNDS: usize = 5;
 pub(super) fn truncate(draft: &mut Draft<'_>) {
     let old = draft.rounds().saturating_sub(TRUNCATE_ROUNDS);
     let units: Vec<usize> = draft.kept_units(old).map(|(index, _)| index).collect();
-    units.into_iter().for_each(|index| draft.drop_unit(index, CompactionStep::Truncate));
+    units
+        .into_iter()
+        .for_each(|index| draft.drop_unit(index, CompactionStep::Truncate));
 }

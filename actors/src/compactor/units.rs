@@ -73,9 +73,15 @@ pub(super) fn cut(messages: &MessageList, round_starts: &[usize]) -> Cut {
             (Some(summary), Some(answer)) => summary_pair::is_pair(summary, answer),
             _ => false,
         };
-    let mut cut = Cut { has_pair, ..Cut::default() };
+    let mut cut = Cut {
+        has_pair,
+        ..Cut::default()
+    };
     let mut starts = round_starts.iter().copied().peekable();
-    let mut messages = messages.iter().enumerate().skip(if has_pair { 2 } else { 0 });
+    let mut messages = messages
+        .iter()
+        .enumerate()
+        .skip(if has_pair { 2 } else { 0 });
     let mut own = false;
     while let Some((start, message)) = messages.next() {
         let kind = match message.role() {
@@ -90,16 +96,29 @@ pub(super) fn cut(messages: &MessageList, round_starts: &[usize]) -> Cut {
         while starts.next_if(|round| *round <= start).is_some() {
             (begins, own) = (true, true);
         }
-        if !own && kind == UnitKind::User && cut.units.last().is_some_and(|unit| unit.kind != UnitKind::User) {
+        if !own
+            && kind == UnitKind::User
+            && cut
+                .units
+                .last()
+                .is_some_and(|unit| unit.kind != UnitKind::User)
+        {
             begins = true;
         }
         if begins {
-            cut.rounds.push(Round { units: cut.units.len()..cut.units.len(), own });
+            cut.rounds.push(Round {
+                units: cut.units.len()..cut.units.len(),
+                own,
+            });
         }
         if let Some(round) = cut.rounds.last_mut() {
             round.units.end += 1;
         }
-        cut.units.push(Unit { kind, start, round: cut.rounds.len() - 1 });
+        cut.units.push(Unit {
+            kind,
+            start,
+            round: cut.rounds.len() - 1,
+        });
     }
     cut
 }

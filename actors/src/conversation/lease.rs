@@ -46,7 +46,13 @@ impl Lease {
     /// A lease of activation `generation`. Its exit reason is a crash unless [`Lease::end_with`]
     /// sets another one.
     pub(crate) fn new(issuer: Arc<dyn LeaseIssuer>, scope: Scope, generation: u64) -> Self {
-        Self { issuer, scope, generation, end: ExitReason::Crashed, released: false }
+        Self {
+            issuer,
+            scope,
+            generation,
+            end: ExitReason::Crashed,
+            released: false,
+        }
     }
 
     /// Sets the exit reason; the default is a crash.

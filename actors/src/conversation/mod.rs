@@ -78,7 +78,10 @@ pub(crate) struct State {
 
 enum Phase {
     /// The journal is being read; mail waits in `stash`.
-    Loading { stash: Vec<ConversationMsg>, _task: AbortOnDrop },
+    Loading {
+        stash: Vec<ConversationMsg>,
+        _task: AbortOnDrop,
+    },
     /// Boxed, so that an idle conversation's actor stays small in memory.
     Live(Box<Live>),
     /// The activation is over; mail goes back to the directory.
@@ -90,7 +93,11 @@ impl Actor for Conversation {
     type State = State;
     type Arguments = ConversationArgs;
 
-    async fn pre_start(&self, me: ActorRef<ConversationMsg>, args: ConversationArgs) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<ConversationMsg>,
+        args: ConversationArgs,
+    ) -> Result<State, ActorProcessingErr> {
         args.ports.counters.lives.add(1);
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
@@ -111,7 +118,10 @@ impl Actor for Conversation {
             }
             let mut live = Box::new(Live::begin(&args, me, Durable::default()));
             live.recover()?;
-            return Ok(State { args, phase: Phase::Live(live) });
+            return Ok(State {
+                args,
+                phase: Phase::Live(live),
+            });
         }
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
@@ -121,19 +131,36 @@ impl Actor for Conversation {
                 Some(read) => read,
                 None => reading.await,
             };
-            let Some((loaded, _permit)) = read else { return };
+            let Some((loaded, _permit)) = read else {
+                return;
+            };
             let folded = match loaded {
-                Ok(loaded) => folded_with(&*sessions, &scope, loaded, family.as_deref()).await.map(Box::new),
+                Ok(loaded) => folded_with(&*sessions, &scope, loaded, family.as_deref())
+                    .await
+                    .map(Box::new),
                 Err(error) => Err(LoadFailure::Store(error)),
             };
             let _ = me.cast(ConversationMsg::Loaded(folded));
         });
-        Ok(State { args, phase: Phase::Loading { stash: Vec::new(), _task: AbortOnDrop(task) } })
+        Ok(State {
+            args,
+            phase: Phase::Loading {
+                stash: Vec::new(),
+                _task: AbortOnDrop(task),
+            },
+        })
     }
 
-    async fn handle(&self, me: ActorRef<ConversationMsg>, message: ConversationMsg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        me: ActorRef<ConversationMsg>,
+        message: ConversationMsg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.args.ports.counters.wake_ups.add(1);
-        state.receive(&me, message).map_err(ActorProcessingErr::from)
+        state
+            .receive(&me, message)
+            .map_err(ActorProcessingErr::from)
     }
 
     async fn handle_supervisor_evt(
@@ -144,7 +171,9 @@ impl Actor for Conversation {
     ) -> Result<(), ActorProcessingErr> {
         // An executor normally ends with its round. The open calls of a crashed executor need
         // results.
-        if let (SupervisionEvent::ActorFailed(_, error), Phase::Live(live)) = (event, &mut state.phase) {
+        if let (SupervisionEvent::ActorFailed(_, error), Phase::Live(live)) =
+            (event, &mut state.phase)
+        {
             tracing::error!(conversation = %state.args.scope.conversation, %error, "a tool executor crashed");
             let flow = live.executor_failed()?;
             state.follow(&me, flow);
@@ -152,7 +181,11 @@ impl Actor for Conversation {
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<ConversationMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<ConversationMsg>,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.phase = Phase::Over; // Stops all work before the lease reports the end to the directory.
         state.args.lease.release();
         Ok(())
@@ -160,7 +193,11 @@ impl Actor for Conversation {
 }
 
 impl State {
-    fn receive(&mut self, me: &ActorRef<ConversationMsg>, message: ConversationMsg) -> Result<(), String> {
+    fn receive(
+        &mut self,
+        me: &ActorRef<ConversationMsg>,
+        message: ConversationMsg,
+    ) -> Result<(), String> {
         match &mut self.phase {
             Phase::Loading { stash, .. } => match message {
                 ConversationMsg::Loaded(Ok(durable)) => {
@@ -171,19 +208,30 @@ impl State {
                     let flow = live.recover()?;
                     self.phase = Phase::Live(live);
                     self.follow(me, flow);
-                    stash.into_iter().try_for_each(|message| self.receive(me, message))
+                    stash
+                        .into_iter()
+                        .try_for_each(|message| self.receive(me, message))
                 }
                 ConversationMsg::Loaded(Err(failure)) => {
                     let (end, error) = match failure {
-                        LoadFailure::Store(error) => (ExitReason::StoreAway, ConversationError::Store(error)),
-                        LoadFailure::Unreadable(reason) => (ExitReason::Unreadable(reason.clone()), ConversationError::Failed { reason }),
+                        LoadFailure::Store(error) => {
+                            (ExitReason::StoreAway, ConversationError::Store(error))
+                        }
+                        LoadFailure::Unreadable(reason) => (
+                            ExitReason::Unreadable(reason.clone()),
+                            ConversationError::Failed { reason },
+                        ),
                     };
-                    std::mem::take(stash).into_iter().for_each(|message| refuse(message, &error));
+                    std::mem::take(stash)
+                        .into_iter()
+                        .for_each(|message| refuse(message, &error));
                     self.end(me, end);
                     Ok(())
                 }
                 ConversationMsg::Delete => {
-                    std::mem::take(stash).into_iter().for_each(|message| refuse(message, &ConversationError::Deleted));
+                    std::mem::take(stash)
+                        .into_iter()
+                        .for_each(|message| refuse(message, &ConversationError::Deleted));
                     self.end(me, ExitReason::Hibernated);
                     Ok(())
                 }
@@ -192,7 +240,13 @@ impl State {
                     Ok(())
                 }
                 other => {
-                    refuse(other, &ConversationError::Overloaded { what: "mail of a conversation that is loading", retry_after_ms: 1000 });
+                    refuse(
+                        other,
+                        &ConversationError::Overloaded {
+                            what: "mail of a conversation that is loading",
+                            retry_after_ms: 1000,
+                        },
+                    );
                     Ok(())
                 }
             },

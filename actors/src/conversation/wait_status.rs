@@ -73,7 +73,10 @@ impl WaitStatus {
     /// same or only its position in the queue changed.
     pub(crate) fn set(&self, waits_for: WaitsFor, clock: &dyn Clock) {
         let mut held = self.0.lock();
-        let since = held.as_ref().filter(|(before, _)| before.is_same_queue(&waits_for)).map_or_else(|| clock.now(), |(_, since)| *since);
+        let since = held
+            .as_ref()
+            .filter(|(before, _)| before.is_same_queue(&waits_for))
+            .map_or_else(|| clock.now(), |(_, since)| *since);
         *held = Some((waits_for, since));
     }
 

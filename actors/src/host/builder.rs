@@ -14,8 +14,8 @@ use crate::{
     model_gateway::{GatewayConfig, ModelGatewayRef, ModelRetryPolicy},
     policy::{BreakerConfig, Budget, Prices, TraceSampling},
     ports::{
-        ArtifactStore, Clock, DocumentText, Entropy, EventStore, Extensions, Hook, LlmProvider, Resource, Schemas, SessionBackend,
-        SkillSource, SteadyClock, Tool,
+        ArtifactStore, Clock, DocumentText, Entropy, EventStore, Extensions, Hook, LlmProvider,
+        Resource, Schemas, SessionBackend, SkillSource, SteadyClock, Tool,
     },
     skill::SkillPolicy,
     tenant::Tenants,
@@ -385,8 +385,12 @@ impl<H> HostBuilder<H> {
             fallback: None,
         };
         let ports = Ports {
-            sessions: self.sessions.unwrap_or_else(|| Arc::new(MemorySessions::new())),
-            events: self.events.unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
+            sessions: self
+                .sessions
+                .unwrap_or_else(|| Arc::new(MemorySessions::new())),
+            events: self
+                .events
+                .unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
             clock: self.clock,
             entropy: self.entropy.clone(),
             counters: counters.clone(),
@@ -394,11 +398,18 @@ impl<H> HostBuilder<H> {
         let compactor = CompactorRef::new(self.compaction, counters.clone(), ports.clock.clone());
         let resolver = SetupResolver {
             defaults: self.defaults,
-            gateway: ModelGatewayRef::new(provider, gateway_config.clone(), self.entropy, counters.clone()),
+            gateway: ModelGatewayRef::new(
+                provider,
+                gateway_config.clone(),
+                self.entropy,
+                counters.clone(),
+            ),
             gateways: RwLock::default(),
             gateway_config,
             ports: ports.clone(),
-            artifacts: self.artifacts.unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone()))),
+            artifacts: self
+                .artifacts
+                .unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone()))),
             schemas: self.schemas,
             counter: self.tokens.unwrap_or_default(),
             compactor: compactor.clone(),
@@ -410,7 +421,13 @@ impl<H> HostBuilder<H> {
         };
         let setup = resolver.default_setup().await?;
         let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
-        let directory = Directory::new(limits.clone(), ports.clone(), tenants.clone(), setup.clone(), tokio::runtime::Handle::current());
+        let directory = Directory::new(
+            limits.clone(),
+            ports.clone(),
+            tenants.clone(),
+            setup.clone(),
+            tokio::runtime::Handle::current(),
+        );
         resolver.subagents.set_directory(&directory);
         let collector = Arc::default();
         let args = HostSupervisorArgs {

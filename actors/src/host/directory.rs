@@ -43,8 +43,8 @@ use super::{
 };
 use crate::{
     conversation::{
-        Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease, LeaseIssuer, Ports, Setup, WaitStatus, load,
-        refuse,
+        Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease,
+        LeaseIssuer, Ports, Setup, WaitStatus, load, refuse,
     },
     id_hash::IdHash,
     ids::{ConversationId, EventId, Scope, TenantId},
@@ -119,9 +119,9 @@ impl Slot {
     /// Returns what must leave the shard guard with the slot: held messages, crash history, actor.
     fn into_parts(self) -> (Mail, Crashes, Option<ActorRef<ConversationMsg>>) {
         match self {
-            Self::Starting { held, crashes, .. } | Self::Closing { held, crashes, .. } | Self::Backoff { held, crashes, .. } => {
-                (held, crashes, None)
-            }
+            Self::Starting { held, crashes, .. }
+            | Self::Closing { held, crashes, .. }
+            | Self::Backoff { held, crashes, .. } => (held, crashes, None),
             Self::Live { actor, crashes, .. } => (Vec::new(), crashes, Some(actor)),
             Self::Failed { .. } | Self::Deleting { .. } => (Vec::new(), None, None),
         }
@@ -146,7 +146,11 @@ enum AfterUnlock {
     Nothing,
     Activate(u64),
     Refuse(Mail, ConversationError),
-    WakeAfter { after: Duration, generation: u64, resume: bool },
+    WakeAfter {
+        after: Duration,
+        generation: u64,
+        resume: bool,
+    },
 }
 
 /// The directory of a host.
@@ -212,7 +216,8 @@ impl Directory {
     fn supervisor_of(&self, scope: &Scope) -> Option<ActorCell> {
         let supervisors = self.supervisors.read();
         let hash = self.slots.hasher().hash_one(scope);
-        let index = usize::try_from(hash % u64::try_from(supervisors.len().max(1)).unwrap_or(1)).unwrap_or(0);
+        let index = usize::try_from(hash % u64::try_from(supervisors.len().max(1)).unwrap_or(1))
+            .unwrap_or(0);
         supervisors.get(index).cloned()
     }
 
@@ -234,7 +239,12 @@ impl Directory {
         match self.slots.get(scope).as_deref() {
             None => Activity::Asleep,
             Some(Slot::Live { wait_status, .. }) => Activity::Awake(wait_status.clone()),
-            Some(Slot::Starting { .. } | Slot::Closing { .. } | Slot::Backoff { .. } | Slot::Deleting { .. }) => Activity::Changing,
+            Some(
+                Slot::Starting { .. }
+                | Slot::Closing { .. }
+                | Slot::Backoff { .. }
+                | Slot::Deleting { .. },
+            ) => Activity::Changing,
             Some(Slot::Failed { error, .. }) => Activity::Failed(error.clone()),
         }
     }
@@ -256,7 +266,9 @@ impl Directory {
 
     /// The ports of a conversation: its fan-out's, or the host's.
     fn ports_of(&self, scope: &Scope) -> Ports {
-        self.fan_outs.get(scope).map_or_else(|| self.ports.clone(), |context| context.ports.clone())
+        self.fan_outs
+            .get(scope)
+            .map_or_else(|| self.ports.clone(), |context| context.ports.clone())
     }
 
     /// The tenants of the host.
@@ -305,14 +317,19 @@ impl Directory {
 
     /// A tenant's conversations that are not asleep. Visits every slot of the host.
     pub(crate) fn awake_of(&self, tenant: &TenantId) -> Vec<Scope> {
-        self.slots.iter().filter(|slot| slot.key().tenant == *tenant).map(|slot| slot.key().clone()).collect()
+        self.slots
+            .iter()
+            .filter(|slot| slot.key().tenant == *tenant)
+            .map(|slot| slot.key().clone())
+            .collect()
     }
 
     /// Sends a message to a conversation, which is started if it sleeps. A message that cannot be
     /// delivered is answered with the reason.
     pub(crate) fn send(&self, scope: &Scope, mail: ConversationMsg) {
         // While the host drains, open rounds may finish, so they may still start subagents.
-        let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume) && !scope.conversation.is_subagent();
+        let begins = matches!(mail, ConversationMsg::Prompt(_) | ConversationMsg::Resume)
+            && !scope.conversation.is_subagent();
         if begins && self.closed.load(Ordering::Acquire) {
             return refuse(mail, &crate::conversation::round::Refusal::Draining.into());
         }
@@ -320,35 +337,65 @@ impl Directory {
         let after = match self.slots.entry(scope.clone()) {
             Entry::Vacant(entry) => {
                 let generation = self.next_generation();
-                entry.insert(Slot::Starting { generation, held: vec![mail], crashes: None });
+                entry.insert(Slot::Starting {
+                    generation,
+                    held: vec![mail],
+                    crashes: None,
+                });
                 AfterUnlock::Activate(generation)
             }
             Entry::Occupied(mut entry) => match entry.get_mut() {
-                Slot::Live { actor, used_s, generation, crashes, .. } => {
+                Slot::Live {
+                    actor,
+                    used_s,
+                    generation,
+                    crashes,
+                    ..
+                } => {
                     *used_s = self.used_s();
                     match actor.cast(mail) {
-                        Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => AfterUnlock::Nothing,
+                        Ok(())
+                        | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => {
+                            AfterUnlock::Nothing
+                        }
                         Err(MessagingErr::SendErr(mail)) => {
-                            let closing = Slot::Closing { generation: *generation, held: vec![mail], crashes: crashes.take() };
+                            let closing = Slot::Closing {
+                                generation: *generation,
+                                held: vec![mail],
+                                crashes: crashes.take(),
+                            };
                             replaced = Some(entry.insert(closing));
                             AfterUnlock::Nothing
                         }
                     }
                 }
-                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => {
+                Slot::Starting { held, .. }
+                | Slot::Closing { held, .. }
+                | Slot::Backoff { held, .. } => {
                     if held.len() < self.limits.held_mail_max {
                         held.push(mail);
                         AfterUnlock::Nothing
                     } else {
-                        let error = ConversationError::Overloaded { what: "mail of a conversation that is starting", retry_after_ms: 500 };
+                        let error = ConversationError::Overloaded {
+                            what: "mail of a conversation that is starting",
+                            retry_after_ms: 500,
+                        };
                         AfterUnlock::Refuse(vec![mail], error)
                     }
                 }
-                Slot::Failed { error, until } if Instant::now() < *until => AfterUnlock::Refuse(vec![mail], error.clone()),
-                Slot::Deleting { .. } => AfterUnlock::Refuse(vec![mail], ConversationError::Deleted),
+                Slot::Failed { error, until } if Instant::now() < *until => {
+                    AfterUnlock::Refuse(vec![mail], error.clone())
+                }
+                Slot::Deleting { .. } => {
+                    AfterUnlock::Refuse(vec![mail], ConversationError::Deleted)
+                }
                 Slot::Failed { .. } => {
                     let generation = self.next_generation();
-                    replaced = Some(entry.insert(Slot::Starting { generation, held: vec![mail], crashes: None }));
+                    replaced = Some(entry.insert(Slot::Starting {
+                        generation,
+                        held: vec![mail],
+                        crashes: None,
+                    }));
                     AfterUnlock::Activate(generation)
                 }
             },
@@ -362,9 +409,17 @@ impl Directory {
         match after {
             AfterUnlock::Nothing => {}
             AfterUnlock::Activate(generation) => self.start(scope, generation),
-            AfterUnlock::Refuse(mail, error) => mail.into_iter().for_each(|mail| refuse(mail, &error)),
-            AfterUnlock::WakeAfter { after, generation, resume } => {
-                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
+            AfterUnlock::Refuse(mail, error) => {
+                mail.into_iter().for_each(|mail| refuse(mail, &error))
+            }
+            AfterUnlock::WakeAfter {
+                after,
+                generation,
+                resume,
+            } => {
+                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else {
+                    return;
+                };
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
                     tokio::time::sleep(after).await;
@@ -385,7 +440,11 @@ impl Directory {
     }
 
     /// The shared budget of a conversation and its subagents; `None` without a budget.
-    pub(crate) fn family_of(&self, tenant: &Tenant, conversation: &ConversationId) -> Option<Arc<Family>> {
+    pub(crate) fn family_of(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+    ) -> Option<Arc<Family>> {
         tenant.family(conversation, self.setup_of(tenant.id()).family_budget()?)
     }
 
@@ -393,17 +452,30 @@ impl Directory {
     /// evaluated for failures: the lease's drop reports every end of an activation, a failed start
     /// included.
     fn start(&self, scope: &Scope, generation: u64) {
-        let (Some(directory), Some(supervisor)) = (self.me.get().and_then(std::sync::Weak::upgrade), self.supervisor_of(scope)) else {
+        let (Some(directory), Some(supervisor)) = (
+            self.me.get().and_then(std::sync::Weak::upgrade),
+            self.supervisor_of(scope),
+        ) else {
             return;
         };
         let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
         let wait_status: Arc<WaitStatus> = Arc::default();
-        let (setup, ports, family) = match self.fan_outs.get(scope).map(|context| FanOutContext::clone(&context)) {
-            Some(FanOutContext { setup, ports, family }) => (setup, ports, family),
-            None => {
-                (self.setup_of(&scope.tenant).of(&scope.conversation), self.ports.clone(), self.family_of(&tenant, &scope.conversation))
-            }
+        let (setup, ports, family) = match self
+            .fan_outs
+            .get(scope)
+            .map(|context| FanOutContext::clone(&context))
+        {
+            Some(FanOutContext {
+                setup,
+                ports,
+                family,
+            }) => (setup, ports, family),
+            None => (
+                self.setup_of(&scope.tenant).of(&scope.conversation),
+                self.ports.clone(),
+                self.family_of(&tenant, &scope.conversation),
+            ),
         };
         let args = ConversationArgs {
             scope: scope.clone(),
@@ -420,12 +492,19 @@ impl Directory {
         let _entered = self.runtime.enter();
         // The conversation's `pre_start` awaits nothing, so one poll completes the spawn here and
         // saves a task. The task below is only the fallback.
-        let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(None, Conversation, args, supervisor)));
+        let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(
+            None,
+            Conversation,
+            args,
+            supervisor,
+        )));
         match (&mut starting).now_or_never() {
             Some(Ok((actor, _))) => self.set_live(scope, generation, actor, wait_status),
             Some(Err(_)) => {}
             None => {
-                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else { return };
+                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else {
+                    return;
+                };
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
                     if let Ok((actor, _)) = starting.await {
@@ -439,11 +518,21 @@ impl Directory {
     /// Makes a started actor the live one and sends it the held messages. The casts happen under
     /// the guard, so a message that is sent meanwhile cannot overtake the held ones. An actor whose
     /// generation is no longer current is stopped.
-    fn set_live(&self, scope: &Scope, generation: u64, actor: ActorRef<ConversationMsg>, wait_status: Arc<WaitStatus>) {
+    fn set_live(
+        &self,
+        scope: &Scope,
+        generation: u64,
+        actor: ActorRef<ConversationMsg>,
+        wait_status: Arc<WaitStatus>,
+    ) {
         let mut stale = Some(actor.clone());
         let mut replaced = None;
         if let Entry::Occupied(mut entry) = self.slots.entry(scope.clone())
-            && let Slot::Starting { generation: current, held, crashes } = entry.get_mut()
+            && let Slot::Starting {
+                generation: current,
+                held,
+                crashes,
+            } = entry.get_mut()
             && *current == generation
         {
             let mut rest = std::mem::take(held).into_iter();
@@ -458,9 +547,19 @@ impl Directory {
             unsent.extend(rest);
             replaced = Some(entry.insert(if unsent.is_empty() {
                 stale = None;
-                Slot::Live { generation, actor, crashes, used_s: self.used_s(), wait_status }
+                Slot::Live {
+                    generation,
+                    actor,
+                    crashes,
+                    used_s: self.used_s(),
+                    wait_status,
+                }
             } else {
-                Slot::Closing { generation, held: unsent, crashes }
+                Slot::Closing {
+                    generation,
+                    held: unsent,
+                    crashes,
+                }
             }));
         }
         drop(replaced);
@@ -495,8 +594,15 @@ impl Directory {
         let after = match self.slots.entry(scope.clone()) {
             Entry::Occupied(mut entry) if entry.get().generation() == Some(generation) => {
                 let next = self.next_generation();
-                let (mut held, crashes, actor) =
-                    std::mem::replace(entry.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None }).into_parts();
+                let (mut held, crashes, actor) = std::mem::replace(
+                    entry.get_mut(),
+                    Slot::Closing {
+                        generation: next,
+                        held: Vec::new(),
+                        crashes: None,
+                    },
+                )
+                .into_parts();
                 dropped = actor;
                 if resume {
                     held.insert(0, ConversationMsg::Resume);
@@ -505,7 +611,11 @@ impl Directory {
                     entry.remove();
                     AfterUnlock::Nothing
                 } else {
-                    entry.insert(Slot::Starting { generation: next, held, crashes });
+                    entry.insert(Slot::Starting {
+                        generation: next,
+                        held,
+                        crashes,
+                    });
                     AfterUnlock::Activate(next)
                 }
             }
@@ -523,14 +633,20 @@ impl Directory {
         let all: Vec<Scope> = {
             let now = self.used_s();
             let is_idle = |slot: &Slot| matches!(slot, Slot::Live { used_s, .. } if now.saturating_sub(*used_s) >= idle_s);
-            self.slots.iter().filter(|slot| is_idle(slot.value())).map(|slot| slot.key().clone()).collect()
+            self.slots
+                .iter()
+                .filter(|slot| is_idle(slot.value()))
+                .map(|slot| slot.key().clone())
+                .collect()
         };
         let (first, rest) = all.split_at(all.len().min(SWEPT_AT_ONCE));
         first.iter().for_each(|scope| self.sweep_one(scope, idle_s));
         if rest.is_empty() {
             return;
         }
-        let Some(me) = self.me.get().cloned() else { return };
+        let Some(me) = self.me.get().cloned() else {
+            return;
+        };
         let rest = rest.to_vec();
         self.runtime.spawn(async move {
             for some in rest.chunks(SWEPT_AT_ONCE) {
@@ -556,8 +672,15 @@ impl Directory {
         let me = self.clone();
         self.runtime.spawn(async move {
             let now = me.ports.clock.now();
-            match me.ports.sessions.list_open(Open::Parked, Some(now), None, WAKES_MAX).await {
-                Ok(due) => due.iter().for_each(|scope| me.send(scope, ConversationMsg::Resume)),
+            match me
+                .ports
+                .sessions
+                .list_open(Open::Parked, Some(now), None, WAKES_MAX)
+                .await
+            {
+                Ok(due) => due
+                    .iter()
+                    .for_each(|scope| me.send(scope, ConversationMsg::Resume)),
                 Err(error) => tracing::debug!(%error, "parked conversations were not looked for"),
             }
         });
@@ -579,7 +702,9 @@ impl Directory {
             let mut idle = Vec::new();
             for slot in &self.slots {
                 match slot.value() {
-                    Slot::Live { actor, .. } => drop(actor.cast(ConversationMsg::Drain { deadline })),
+                    Slot::Live { actor, .. } => {
+                        drop(actor.cast(ConversationMsg::Drain { deadline }))
+                    }
                     Slot::Backoff { .. } | Slot::Failed { .. } => idle.push(slot.key().clone()),
                     Slot::Starting { .. } | Slot::Closing { .. } | Slot::Deleting { .. } => {}
                 }
@@ -603,19 +728,41 @@ impl Directory {
 /// Ends the event streams of rounds that the journal shows as open or queued. Returns whether there
 /// were any.
 async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) -> bool {
-    let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
-    let Ok(state) = load(&*ports.sessions, scope).await else { return false };
+    let failure = Failure {
+        code: error.code().to_owned(),
+        message: error.to_string(),
+        retry_after_ms: None,
+    };
+    let Ok(state) = load(&*ports.sessions, scope).await else {
+        return false;
+    };
     let mut ended_any = false;
     let open = state.round.iter().map(|round| round.id);
     for round in open.chain(state.inbox.iter().map(|prompt| prompt.round_id)) {
-        let key = StreamKey { scope: scope.clone(), round };
-        if let Ok(Some(StreamStatus::Complete | StreamStatus::Failed)) = ports.events.get_status(&key).await {
+        let key = StreamKey {
+            scope: scope.clone(),
+            round,
+        };
+        if let Ok(Some(StreamStatus::Complete | StreamStatus::Failed)) =
+            ports.events.get_status(&key).await
+        {
             continue; // Its activation ended the stream.
         }
         // An id after every event that the activation can have published.
-        let id = EventId { epoch: state.epoch, seq: state.head, n: u32::MAX };
-        let kind = EventKind::Error { failure: failure.clone() };
-        let event = StreamEvent { id, conversation_id: scope.conversation.clone(), round_id: Some(round), kind };
+        let id = EventId {
+            epoch: state.epoch,
+            seq: state.head,
+            n: u32::MAX,
+        };
+        let kind = EventKind::Error {
+            failure: failure.clone(),
+        };
+        let event = StreamEvent {
+            id,
+            conversation_id: scope.conversation.clone(),
+            round_id: Some(round),
+            kind,
+        };
         let _ = ports.events.append(&key, vec![Arc::new(event)]).await;
         let _ = ports.events.mark_failed(&key).await;
         ended_any = true;
@@ -633,10 +780,16 @@ impl LeaseIssuer for Directory {
         {
             match entry.get_mut() {
                 Slot::Live { crashes, .. } => {
-                    let closing = Slot::Closing { generation, held: mail.take().into_iter().collect(), crashes: crashes.take() };
+                    let closing = Slot::Closing {
+                        generation,
+                        held: mail.take().into_iter().collect(),
+                        crashes: crashes.take(),
+                    };
                     replaced = Some(entry.insert(closing));
                 }
-                Slot::Starting { held, .. } | Slot::Closing { held, .. } | Slot::Backoff { held, .. } => held.extend(mail.take()),
+                Slot::Starting { held, .. }
+                | Slot::Closing { held, .. }
+                | Slot::Backoff { held, .. } => held.extend(mail.take()),
                 Slot::Failed { .. } | Slot::Deleting { .. } => {}
             }
         }
@@ -674,7 +827,14 @@ impl LeaseIssuer for Directory {
                 let next = self.next_generation();
                 // A placeholder, so that the old slot can be taken apart. Every arm below replaces
                 // or removes it, and `next` makes late callbacks of the ended activation stale.
-                let slot = std::mem::replace(entry.get_mut(), Slot::Closing { generation: next, held: Vec::new(), crashes: None });
+                let slot = std::mem::replace(
+                    entry.get_mut(),
+                    Slot::Closing {
+                        generation: next,
+                        held: Vec::new(),
+                        crashes: None,
+                    },
+                );
                 let (held, mut crashes, actor) = slot.into_parts();
                 dropped = actor;
                 let crash = || crashes.get_or_insert_default().crashed(now);
@@ -685,19 +845,37 @@ impl LeaseIssuer for Directory {
                     }
                     AfterExit::Drain => {
                         entry.remove();
-                        AfterUnlock::Refuse(held, crate::conversation::round::Refusal::Draining.into())
+                        AfterUnlock::Refuse(
+                            held,
+                            crate::conversation::round::Refusal::Draining.into(),
+                        )
                     }
                     AfterExit::Activate => {
-                        entry.insert(Slot::Starting { generation: next, held, crashes });
+                        entry.insert(Slot::Starting {
+                            generation: next,
+                            held,
+                            crashes,
+                        });
                         AfterUnlock::Activate(next)
                     }
                     AfterExit::Backoff { after, resume } => {
-                        entry.insert(Slot::Backoff { generation: next, held, crashes });
-                        AfterUnlock::WakeAfter { after, generation: next, resume }
+                        entry.insert(Slot::Backoff {
+                            generation: next,
+                            held,
+                            crashes,
+                        });
+                        AfterUnlock::WakeAfter {
+                            after,
+                            generation: next,
+                            resume,
+                        }
                     }
                     AfterExit::Fail { reason, pause } => {
                         let error = ConversationError::Failed { reason };
-                        entry.insert(Slot::Failed { error: error.clone(), until: Instant::now() + pause });
+                        entry.insert(Slot::Failed {
+                            error: error.clone(),
+                            until: Instant::now() + pause,
+                        });
                         AfterUnlock::Refuse(held, error)
                     }
                 }

@@ -72,7 +72,9 @@ pub enum SendError {
         model: String,
     },
     /// The id is reserved: it names a subagent's conversation or a fan-out.
-    #[error("a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` accepts only its task; use another id")]
+    #[error(
+        "a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` accepts only its task; use another id"
+    )]
     Reserved,
     /// A fan-out of this name is running on this host.
     #[error("a fan-out of the name `{name}` is running")]
@@ -141,7 +143,10 @@ impl SendError {
 impl From<NotAdmitted> for SendError {
     fn from(why: NotAdmitted) -> Self {
         let error = match why.bound() {
-            Some((what, retry_after_ms)) => ConversationError::Overloaded { what, retry_after_ms },
+            Some((what, retry_after_ms)) => ConversationError::Overloaded {
+                what,
+                retry_after_ms,
+            },
             None if why == NotAdmitted::Paused => ConversationError::TenantPaused,
             None => ConversationError::TenantRemoved,
         };
@@ -166,7 +171,9 @@ pub enum OutcomeError {
         failure: Failure,
     },
     /// The host stopped before the round was over. The next host on the store continues the round.
-    #[error("the host stopped before this round was over; the next one on its store goes on with it")]
+    #[error(
+        "the host stopped before this round was over; the next one on its store goes on with it"
+    )]
     Stopped,
     /// The events were dropped before they were read to the end. The history has the answer.
     #[error("the events of this round are no longer kept; read the conversation's history")]
@@ -177,7 +184,10 @@ impl OutcomeError {
     /// A stable, machine-readable code.
     pub fn code(&self) -> &str {
         match self {
-            Self::Failed { end } => end.error.as_ref().map_or("error", |failure| failure.code.as_str()),
+            Self::Failed { end } => end
+                .error
+                .as_ref()
+                .map_or("error", |failure| failure.code.as_str()),
             Self::Ended { failure } => &failure.code,
             Self::Stopped => "draining",
             Self::Expired => "expired",

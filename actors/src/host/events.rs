@@ -75,15 +75,36 @@ impl Events {
             let events = self.ports.events.clone();
             // The ring first. An error means that the ring no longer holds the cursor: catch up
             // from the journal, merged with what the ring has left.
-            match events.read_conversation(&self.scope, self.after, self.returned_upto, WATCHED_EVENTS_MAX).await {
+            match events
+                .read_conversation(
+                    &self.scope,
+                    self.after,
+                    self.returned_upto,
+                    WATCHED_EVENTS_MAX,
+                )
+                .await
+            {
                 Ok(batch) if !batch.is_empty() => {
                     self.ahead = projection::bounded(batch);
                     continue;
                 }
                 Ok(_) => {}
-                Err(_) => match projection::read_after(&*self.ports.sessions, &self.scope, self.after, self.position.take()).await {
-                    Ok(ReadResult::Events { events: journal, upto, position }) => {
-                        let kept = events.kept(&self.scope, self.after, WATCHED_EVENTS_MAX).await;
+                Err(_) => match projection::read_after(
+                    &*self.ports.sessions,
+                    &self.scope,
+                    self.after,
+                    self.position.take(),
+                )
+                .await
+                {
+                    Ok(ReadResult::Events {
+                        events: journal,
+                        upto,
+                        position,
+                    }) => {
+                        let kept = events
+                            .kept(&self.scope, self.after, WATCHED_EVENTS_MAX)
+                            .await;
                         let (ahead, is_all) = projection::joined(journal, upto, kept);
                         self.ahead = ahead;
                         if is_all {
@@ -174,19 +195,42 @@ impl ConversationHandle {
                     Some(round) => start(&ports, &scope, round.id).await?,
                     None => None,
                 };
-                let after = after.unwrap_or(EventId { epoch: state.epoch, seq: state.head, n: u32::MAX });
+                let after = after.unwrap_or(EventId {
+                    epoch: state.epoch,
+                    seq: state.head,
+                    n: u32::MAX,
+                });
                 (after, Some(after.seq))
             }
         };
-        Ok(Events { ports, scope, stopped, after, returned_upto, position: None, ahead: VecDeque::new(), is_over: false })
+        Ok(Events {
+            ports,
+            scope,
+            stopped,
+            after,
+            returned_upto,
+            position: None,
+            ahead: VecDeque::new(),
+            is_over: false,
+        })
     }
 }
 
 /// The cursor before the first event of a round.
 async fn start(ports: &Ports, scope: &Scope, round: RoundId) -> Result<Option<EventId>, SendError> {
-    let key = StreamKey { scope: scope.clone(), round };
-    let kept = ports.events.read(&key, None, WATCHED_EVENTS_MAX).await.unwrap_or_default();
-    if let Some(first) = kept.iter().find(|event| matches!(event.kind, EventKind::RoundStarted {})) {
+    let key = StreamKey {
+        scope: scope.clone(),
+        round,
+    };
+    let kept = ports
+        .events
+        .read(&key, None, WATCHED_EVENTS_MAX)
+        .await
+        .unwrap_or_default();
+    if let Some(first) = kept
+        .iter()
+        .find(|event| matches!(event.kind, EventKind::RoundStarted {}))
+    {
         return Ok(Some(projection::before(first.id.epoch, first.id.seq)));
     }
     match projection::start_of(&*ports.sessions, scope, round).await {

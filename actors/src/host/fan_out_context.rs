@@ -48,19 +48,26 @@ impl FanOutContexts {
     /// fan-out of this root is registered.
     pub(crate) fn join(self: &Arc<Self>, root: &Scope, context: FanOutContext) -> Option<Joined> {
         let mut fan_outs = self.0.write();
-        let alike = fan_outs.entry(root.conversation.family().as_str().into()).or_default();
+        let alike = fan_outs
+            .entry(root.conversation.family().as_str().into())
+            .or_default();
         if alike.iter().any(|(tenant, _)| *tenant == root.tenant) {
             return None;
         }
         alike.push((root.tenant.clone(), Arc::new(context)));
-        Some(Joined { fan_outs: self.clone(), root: root.clone() })
+        Some(Joined {
+            fan_outs: self.clone(),
+            root: root.clone(),
+        })
     }
 
     fn leave(&self, root: &Scope) -> Option<Arc<FanOutContext>> {
         let family = root.conversation.family();
         let mut fan_outs = self.0.write();
         let alike = fan_outs.get_mut(family.as_str())?;
-        let place = alike.iter().position(|(tenant, _)| *tenant == root.tenant)?;
+        let place = alike
+            .iter()
+            .position(|(tenant, _)| *tenant == root.tenant)?;
         let (_, gone) = alike.swap_remove(place);
         if alike.is_empty() {
             fan_outs.remove(family.as_str());
@@ -70,7 +77,8 @@ impl FanOutContexts {
 
     /// Whether a fan-out of this root is registered.
     pub(crate) fn has(&self, root: &Scope) -> bool {
-        self.find(root.conversation.family().as_str(), &root.tenant).is_some()
+        self.find(root.conversation.family().as_str(), &root.tenant)
+            .is_some()
     }
 
     /// The fan-out that a conversation belongs to; `None` for any other conversation.
@@ -80,6 +88,10 @@ impl FanOutContexts {
 
     fn find(&self, family: &str, tenant: &TenantId) -> Option<Arc<FanOutContext>> {
         let fan_outs = self.0.read();
-        fan_outs.get(family)?.iter().find(|(whose, _)| whose == tenant).map(|(_, context)| context.clone())
+        fan_outs
+            .get(family)?
+            .iter()
+            .find(|(whose, _)| whose == tenant)
+            .map(|(_, context)| context.clone())
     }
 }

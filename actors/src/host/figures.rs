@@ -50,8 +50,22 @@ pub struct SlotCounts {
 impl SlotCounts {
     /// The name and count of each state.
     pub fn by_state(&self) -> [(&'static str, usize); 6] {
-        let Self { starting, live, closing, backoff, failed, deleting } = *self;
-        [("starting", starting), ("live", live), ("closing", closing), ("backoff", backoff), ("failed", failed), ("deleting", deleting)]
+        let Self {
+            starting,
+            live,
+            closing,
+            backoff,
+            failed,
+            deleting,
+        } = *self;
+        [
+            ("starting", starting),
+            ("live", live),
+            ("closing", closing),
+            ("backoff", backoff),
+            ("failed", failed),
+            ("deleting", deleting),
+        ]
     }
 }
 
@@ -83,9 +97,30 @@ impl Host {
         let counters = &self.0.ports.counters;
         let of = |tenant: Arc<Tenant>| {
             let usage = tenant.usage();
-            let Refused { prompts, requests, tokens, memory, conversations, stored, closed } = usage.refused;
-            let refused = [prompts, requests, tokens, memory, conversations, stored, closed];
-            (tenant.id().clone(), tenant.figures().read(usage.prompts, usage.stored_bytes, refused))
+            let Refused {
+                prompts,
+                requests,
+                tokens,
+                memory,
+                conversations,
+                stored,
+                closed,
+            } = usage.refused;
+            let refused = [
+                prompts,
+                requests,
+                tokens,
+                memory,
+                conversations,
+                stored,
+                closed,
+            ];
+            (
+                tenant.id().clone(),
+                tenant
+                    .figures()
+                    .read(usage.prompts, usage.stored_bytes, refused),
+            )
         };
         let mut tenants: Vec<_> = self.0.tenants.all().into_iter().map(of).collect();
         tenants.sort_by(|(a, _), (b, _)| a.cmp(b));

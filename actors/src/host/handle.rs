@@ -7,11 +7,15 @@
 use crate::{
     chat::{Message, RawJson},
     conversation::{
-        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, SkillRegistry, instruction, round::OnBusy,
+        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
+        SkillRegistry, instruction, round::OnBusy,
     },
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
-    journal::{ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
+    journal::{
+        ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head,
+        digest,
+    },
     policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary},
     skill::{SkillActivationRequest, SkillMetadata, SkillName},
@@ -48,9 +52,18 @@ impl TenantHandle {
     }
 
     /// Returns a handle to a conversation, which need not exist yet.
-    pub fn conversation<C: TryInto<ConversationId, Error: Into<SendError>>>(&self, id: C) -> ConversationHandle {
-        let scope = self.id.clone().and_then(|tenant| Ok(Scope::new(tenant, id.try_into().map_err(Into::into)?)));
-        ConversationHandle { host: self.host.clone(), scope }
+    pub fn conversation<C: TryInto<ConversationId, Error: Into<SendError>>>(
+        &self,
+        id: C,
+    ) -> ConversationHandle {
+        let scope = self
+            .id
+            .clone()
+            .and_then(|tenant| Ok(Scope::new(tenant, id.try_into().map_err(Into::into)?)));
+        ConversationHandle {
+            host: self.host.clone(),
+            scope,
+        }
     }
 
     /// Lists the tenant's stored conversations, without activating them.
@@ -74,7 +87,9 @@ impl TenantHandle {
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()
         {
-            return Err(SendError::NoPrice { model: model.to_string() });
+            return Err(SendError::NoPrice {
+                model: model.to_string(),
+            });
         }
         tenant.budget().set(budget);
         Ok(())
@@ -111,7 +126,14 @@ impl ConversationHandle {
     pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
         let conversation = self.clone();
         let prompt = prompt.into();
-        SendPrompt { conversation, prompt, on_busy: OnBusy::Queue, deadline: None, client_key: None, output_schema: None }
+        SendPrompt {
+            conversation,
+            prompt,
+            on_busy: OnBusy::Queue,
+            deadline: None,
+            client_key: None,
+            output_schema: None,
+        }
     }
 
     /// Requests cancellation of the open round. Returns when the request is accepted, not when the
@@ -127,9 +149,18 @@ impl ConversationHandle {
     ///
     /// # Errors
     /// `NoSuch` when no round waits for the approval of this call.
-    pub async fn approve(&self, tool_call_id: impl Into<String>, allow: bool) -> Result<(), SendError> {
+    pub async fn approve(
+        &self,
+        tool_call_id: impl Into<String>,
+        allow: bool,
+    ) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
-        self.ask(Command::Approve { tool_call_id, allow, always: false }).await
+        self.ask(Command::Approve {
+            tool_call_id,
+            allow,
+            always: false,
+        })
+        .await
     }
 
     /// Allows a tool call, and every later call of the same pattern in this conversation
@@ -139,7 +170,12 @@ impl ConversationHandle {
     /// `NoSuch` when no round waits for the approval of this call.
     pub async fn approve_always(&self, tool_call_id: impl Into<String>) -> Result<(), SendError> {
         let tool_call_id = tool_call_id.into();
-        self.ask(Command::Approve { tool_call_id, allow: true, always: true }).await
+        self.ask(Command::Approve {
+            tool_call_id,
+            allow: true,
+            always: true,
+        })
+        .await
     }
 
     /// Adds a message that the model reads at its next call. A message whose `id` is known already
@@ -147,9 +183,15 @@ impl ConversationHandle {
     ///
     /// # Errors
     /// [`SendError`].
-    pub async fn inject(&self, id: Option<String>, text: impl Into<String>) -> Result<(), SendError> {
+    pub async fn inject(
+        &self,
+        id: Option<String>,
+        text: impl Into<String>,
+    ) -> Result<(), SendError> {
         let message = Message::user(text);
-        let injected = self.begin(Some(message.wire().len()), Command::Inject { id, message }).await;
+        let injected = self
+            .begin(Some(message.wire().len()), Command::Inject { id, message })
+            .await;
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
 
@@ -171,7 +213,8 @@ impl ConversationHandle {
     /// pinned lines alone are too large; `Overloaded` when the tenant's stored bytes are used up.
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
         let scope = self.scope.clone()?;
-        let _pending_bytes = admit_bytes(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
+        let _pending_bytes =
+            admit_bytes(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
         let before = self.peek().await?.context.last_compaction;
         self.ask(Command::Compact).await?;
         let after = self.peek().await?.context.last_compaction;
@@ -192,9 +235,14 @@ impl ConversationHandle {
     /// # Errors
     /// `RoundOpen` while a round is open; `InvalidMessage` when the history is not valid or a
     /// record does not fit it.
-    pub async fn import_rounds(&self, messages: Vec<Message>, rounds: Vec<ConversationRound>) -> Result<(), SendError> {
+    pub async fn import_rounds(
+        &self,
+        messages: Vec<Message>,
+        rounds: Vec<ConversationRound>,
+    ) -> Result<(), SendError> {
         let bytes = messages.iter().map(|message| message.wire().len()).sum();
-        self.begin(Some(bytes), Command::Import { messages, rounds }).await
+        self.begin(Some(bytes), Command::Import { messages, rounds })
+            .await
     }
 
     /// Takes back a round and all later ones. They stay in the journal, what they spent stays
@@ -226,8 +274,14 @@ impl ConversationHandle {
         let from = self.scope.clone()?;
         let fork = TenantHandle::new(self.host.clone(), Ok(from.tenant.clone())).conversation(id);
         fork.scope.clone()?;
-        let copied = Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
-        let bytes = copied.fork.messages.iter().map(|message| message.wire().len()).sum();
+        let copied =
+            Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
+        let bytes = copied
+            .fork
+            .messages
+            .iter()
+            .map(|message| message.wire().len())
+            .sum();
         fork.begin(Some(bytes), Command::Fork { copied }).await?;
         Ok(fork)
     }
@@ -238,7 +292,11 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
         let scope = self.scope.clone()?;
-        Ok(crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?.rounds())
+        Ok(
+            crate::conversation::read_rounds(&*self.host.ports.sessions, &scope)
+                .await?
+                .rounds(),
+        )
     }
 
     /// Activates a skill until it is deactivated. Its instructions enter the history; its tool
@@ -252,7 +310,10 @@ impl ConversationHandle {
         let registry = self.skill_registry()?;
         let name = skill_name(name.as_ref())?;
         let id = self.host.ports.entropy.activation_id();
-        let request = SkillActivationRequest { conversation_id, ..SkillActivationRequest::new(name, id) };
+        let request = SkillActivationRequest {
+            conversation_id,
+            ..SkillActivationRequest::new(name, id)
+        };
         let loaded = Box::new(registry.activation(&request, ActivatedBy::User).await);
         self.begin(Some(0), Command::ActivateSkill { loaded }).await
     }
@@ -274,14 +335,25 @@ impl ConversationHandle {
     /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
     /// [`ConversationHandle::state`].
     pub async fn skills(&self) -> Result<Vec<SkillStatus>, SendError> {
-        let listing = self.skill_registry()?.source().index().await.map_err(|error| SendError::Skill(error.to_string()))?;
+        let listing = self
+            .skill_registry()?
+            .source()
+            .index()
+            .await
+            .map_err(|error| SendError::Skill(error.to_string()))?;
         let state = self.state().await?;
-        let status = |metadata: SkillMetadata| SkillStatus { active: state.skills.active.get(&metadata.name).cloned(), metadata };
+        let status = |metadata: SkillMetadata| SkillStatus {
+            active: state.skills.active.get(&metadata.name).cloned(),
+            metadata,
+        };
         Ok(listing.skills.into_iter().map(status).collect())
     }
 
     fn skill_registry(&self) -> Result<Arc<SkillRegistry>, SendError> {
-        self.setup()?.skills.clone().ok_or_else(|| SendError::Skill("this host has no skills".into()))
+        self.setup()?
+            .skills
+            .clone()
+            .ok_or_else(|| SendError::Skill("this host has no skills".into()))
     }
 
     /// Empties the conversation and erases its entries, its artifacts and summaries, and the
@@ -300,7 +372,11 @@ impl ConversationHandle {
         let was_there = self.host.ports.sessions.head(&scope).await? != Head::default();
         // List the children before the reset, so that subagents of a round that begins after it are
         // kept.
-        let children = if was_there { self.host.children(&scope).await? } else { BTreeSet::new() };
+        let children = if was_there {
+            self.host.children(&scope).await?
+        } else {
+            BTreeSet::new()
+        };
         self.begin(None, Command::Reset).await?;
         if !was_there {
             return Ok(());
@@ -317,7 +393,10 @@ impl ConversationHandle {
     pub async fn resume(&self) -> Result<Option<Reply>, SendError> {
         let state = self.peek().await?;
         let scope = self.scope.clone()?;
-        Ok(state.round.as_ref().map(|round| Reply::new(self.host.clone(), scope, round.id, true)))
+        Ok(state
+            .round
+            .as_ref()
+            .map(|round| Reply::new(self.host.clone(), scope, round.id, true)))
     }
 
     /// Watches a round of this conversation.
@@ -325,7 +404,12 @@ impl ConversationHandle {
     /// # Errors
     /// [`SendError::InvalidId`].
     pub fn watch(&self, round_id: RoundId) -> Result<Reply, SendError> {
-        Ok(Reply::new(self.host.clone(), self.scope.clone()?, round_id, true))
+        Ok(Reply::new(
+            self.host.clone(),
+            self.scope.clone()?,
+            round_id,
+            true,
+        ))
     }
 
     /// Reads the state from the store: history, open round, figures. Does not activate the
@@ -346,7 +430,14 @@ impl ConversationHandle {
     /// # Errors
     /// As [`ConversationHandle::state`].
     pub async fn messages(&self) -> Result<Vec<Message>, SendError> {
-        Ok(self.state().await?.history.messages().iter().cloned().collect())
+        Ok(self
+            .state()
+            .await?
+            .history
+            .messages()
+            .iter()
+            .cloned()
+            .collect())
     }
 
     /// The tenant and the conversation, or the error of a malformed id.
@@ -357,7 +448,10 @@ impl ConversationHandle {
     /// What a watcher needs: the ports, and the token that is cancelled when the host stops. It
     /// does not hold the host, so that a watcher does not keep the host running.
     pub(super) fn watching(&self) -> (Ports, CancellationToken) {
-        (self.host.ports.clone(), self.host.directory.stopped().clone())
+        (
+            self.host.ports.clone(),
+            self.host.directory.stopped().clone(),
+        )
     }
 
     /// The conversation's activity in the directory.
@@ -368,7 +462,11 @@ impl ConversationHandle {
     /// The setup that the conversation gets at its next activation.
     pub(super) fn setup(&self) -> Result<Arc<Setup>, SendError> {
         let scope = self.scope.clone()?;
-        Ok(self.host.directory.setup_of(&scope.tenant).of(&scope.conversation))
+        Ok(self
+            .host
+            .directory
+            .setup_of(&scope.tenant)
+            .of(&scope.conversation))
     }
 
     /// Sends a command that may create the conversation, after the tenant's quotas have admitted
@@ -383,7 +481,10 @@ impl ConversationHandle {
             Some(bytes) => admit_bytes(&self.host.ports, &tenant, bytes).await?,
             None => None,
         };
-        let pending = self.host.admit_conversation(&tenant, &scope.conversation).await?;
+        let pending = self
+            .host
+            .admit_conversation(&tenant, &scope.conversation)
+            .await?;
         self.ask(command).await?;
         if let Some(pending) = pending {
             pending.keep();
@@ -393,15 +494,20 @@ impl ConversationHandle {
 
     /// Sends a command and waits for its answer.
     async fn ask(&self, command: Command) -> Result<(), SendError> {
-        self.send_mail(|reply| ConversationMsg::Ask { command, reply }).await
+        self.send_mail(|reply| ConversationMsg::Ask { command, reply })
+            .await
     }
 
     /// A copy of the state in memory.
     async fn peek(&self) -> Result<Box<Durable>, SendError> {
-        self.send_mail(|reply| ConversationMsg::Peek { reply }).await
+        self.send_mail(|reply| ConversationMsg::Peek { reply })
+            .await
     }
 
-    async fn send_mail<T>(&self, mail: impl FnOnce(Answer<T>) -> ConversationMsg) -> Result<T, SendError> {
+    async fn send_mail<T>(
+        &self,
+        mail: impl FnOnce(Answer<T>) -> ConversationMsg,
+    ) -> Result<T, SendError> {
         let scope = self.scope.clone()?;
         let (reply, answer) = oneshot::channel();
         self.host.directory.send(&scope, mail(reply));
@@ -411,7 +517,11 @@ impl ConversationHandle {
 
 /// Refuses the ids of subagents: only the parent may send them messages.
 fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
-    if scope.conversation.is_reserved() { Err(SendError::Reserved) } else { Ok(scope) }
+    if scope.conversation.is_reserved() {
+        Err(SendError::Reserved)
+    } else {
+        Ok(scope)
+    }
 }
 
 fn skill_name(text: &str) -> Result<SkillName, SendError> {
@@ -478,12 +588,22 @@ impl SendPrompt {
         // conversations. Every guard is held until the conversation has accepted the prompt; an
         // early return drops them, so a refused prompt uses up nothing.
         let mut seat = host.admitted(tenant.admit())?;
-        let documents = if setup.takes_documents { Documents::Taken } else { Documents::Read(host.documents.as_deref()) };
+        let documents = if setup.takes_documents {
+            Documents::Taken
+        } else {
+            Documents::Read(host.documents.as_deref())
+        };
         let message = self.prompt.into_message(documents).await?;
-        let bytes = message.wire().len() + self.output_schema.as_ref().map_or(0, |schema| schema.as_str().len());
+        let bytes = message.wire().len()
+            + self
+                .output_schema
+                .as_ref()
+                .map_or(0, |schema| schema.as_str().len());
         host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
         let _pending_bytes = admit_bytes(&host.ports, &tenant, bytes).await?;
-        let pending = host.admit_conversation(&tenant, &scope.conversation).await?;
+        let pending = host
+            .admit_conversation(&tenant, &scope.conversation)
+            .await?;
         if let Some(skills) = &setup.skills {
             skills.refresh().await;
         }
@@ -496,7 +616,9 @@ impl SendPrompt {
                 digest: self
                     .output_schema
                     .as_ref()
-                    .map_or(digest(message.wire()), |schema| digest(&[message.wire(), schema.as_str().as_bytes()].concat())),
+                    .map_or(digest(message.wire()), |schema| {
+                        digest(&[message.wire(), schema.as_str().as_bytes()].concat())
+                    }),
             }),
             message,
             output_schema: self.output_schema,
@@ -505,7 +627,8 @@ impl SendPrompt {
             seat,
             reply,
         };
-        host.directory.send(&scope, ConversationMsg::Prompt(Box::new(mail)));
+        host.directory
+            .send(&scope, ConversationMsg::Prompt(Box::new(mail)));
         let receipt = answer.await.unwrap_or(Err(ConversationError::Gone))?;
         if let Some(pending) = pending {
             pending.keep();

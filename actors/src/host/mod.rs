@@ -39,7 +39,9 @@ pub use crate::conversation::WaitsFor;
 pub use builder::HostBuilder;
 pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
-pub use fan_out::{CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure};
+pub use fan_out::{
+    CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure,
+};
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
 pub use handle::{ConversationHandle, SendPrompt, SkillStatus, TenantHandle};
 pub use output::{OutputError, SendAsError};
@@ -115,7 +117,12 @@ impl Host {
         let tenant = self.0.tenants.get(&scope.tenant);
         let resources = self.setup_of(&scope.tenant).resources.clone();
         let tools = tenant.tools().clone();
-        ToolEnvironment::new(resources, tools, scope.clone(), self.0.ports.counters.clone())
+        ToolEnvironment::new(
+            resources,
+            tools,
+            scope.clone(),
+            self.0.ports.counters.clone(),
+        )
     }
 
     /// Configures a tenant, or changes its configuration. Quotas and budget apply from the next
@@ -124,10 +131,17 @@ impl Host {
     ///
     /// # Errors
     /// [`BuildError`] names what is missing. The tenant then keeps its former configuration.
-    pub async fn configure_tenant(&self, id: &TenantId, config: TenantConfig) -> Result<(), BuildError> {
+    pub async fn configure_tenant(
+        &self,
+        id: &TenantId,
+        config: TenantConfig,
+    ) -> Result<(), BuildError> {
         let setup = self.0.resolver.resolve_tenant(&config).await?;
         let budget = config.budget.unwrap_or(self.0.resolver.tenant_budget);
-        self.0.resolver.artifacts.bound(id, config.quotas.artifact_bytes_max);
+        self.0
+            .resolver
+            .artifacts
+            .bound(id, config.quotas.artifact_bytes_max);
         self.0.directory.set_up(id.clone(), setup);
         self.0.tenants.get(id).configure(config.quotas, budget);
         Ok(())
@@ -141,13 +155,23 @@ impl Host {
     /// [`BuildError::NoSuchGateway`] when the fallback gateway does not exist,
     /// [`BuildError::FallbackCycle`] when the chain of fallbacks leads back to this gateway.
     /// Nothing is changed then.
-    pub fn add_gateway(&self, name: impl Into<String>, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
+    pub fn add_gateway(
+        &self,
+        name: impl Into<String>,
+        provider: Arc<dyn LlmProvider>,
+        config: GatewayConfig,
+    ) -> Result<(), BuildError> {
         self.0.resolver.add_gateway(name.into(), provider, config)
     }
 
     /// The names and status of all gateways, the host's own first.
     pub fn gateways(&self) -> Vec<(String, GatewayStatus)> {
-        self.0.resolver.all_gateways().into_iter().map(|(name, gateway)| (name, gateway.status())).collect()
+        self.0
+            .resolver
+            .all_gateways()
+            .into_iter()
+            .map(|(name, gateway)| (name, gateway.status()))
+            .collect()
     }
 
     /// The settings of the host's own gateway: limits, retries and circuit breaker. Settings of
@@ -190,11 +214,20 @@ impl Host {
         let mut after = None;
         let mut count = 0;
         loop {
-            let page = self.0.ports.sessions.list_open(crate::stream::Open::Running, None, after, 256).await?;
-            let Some(last) = page.last() else { return Ok(count) };
+            let page = self
+                .0
+                .ports
+                .sessions
+                .list_open(crate::stream::Open::Running, None, after, 256)
+                .await?;
+            let Some(last) = page.last() else {
+                return Ok(count);
+            };
             after = Some(last.clone());
             for scope in &page {
-                self.0.directory.send(scope, crate::conversation::ConversationMsg::Resume);
+                self.0
+                    .directory
+                    .send(scope, crate::conversation::ConversationMsg::Resume);
                 count += 1;
             }
         }
@@ -213,8 +246,13 @@ impl Host {
         // Conversations first, then what they use: watchers, the tools' resources, the store, the
         // actors.
         self.0.directory.stopped().cancel(); // Watchers have all events now.
-        let closing = futures_util::future::join_all(self.0.resources.iter().map(|resource| resource.close()));
-        if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing).await.is_err() {
+        let closing = futures_util::future::join_all(
+            self.0.resources.iter().map(|resource| resource.close()),
+        );
+        if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing)
+            .await
+            .is_err()
+        {
             tracing::warn!("what belongs to the tools did not close in time");
         }
         if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {

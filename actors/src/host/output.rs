@@ -60,28 +60,53 @@ impl ConversationHandle {
     ///
     /// # Cancel safety
     /// Dropping the future does not cancel the round.
-    pub async fn send_as<T: DeserializeOwned + JsonSchema>(&self, prompt: impl Into<Prompt>) -> Result<T, SendAsError> {
-        let nothing = |error: serde_json::Error| OutputError { faults: error.to_string(), text: String::new() };
+    pub async fn send_as<T: DeserializeOwned + JsonSchema>(
+        &self,
+        prompt: impl Into<Prompt>,
+    ) -> Result<T, SendAsError> {
+        let nothing = |error: serde_json::Error| OutputError {
+            faults: error.to_string(),
+            text: String::new(),
+        };
         let schema = RawJson::of(&schemars::schema_for!(T)).map_err(nothing)?;
         let mut reply = self.send(prompt).output_schema(schema.clone()).await?;
         let end = match reply.outcome().await {
             Err(OutcomeError::Failed { end }) => match &end.error {
                 Some(failure) if failure.code == OUTPUT_CODE => {
-                    return Err(OutputError { faults: failure.message.clone(), text: end.text.clone() }.into());
+                    return Err(OutputError {
+                        faults: failure.message.clone(),
+                        text: end.text.clone(),
+                    }
+                    .into());
                 }
                 _ => return Err(OutcomeError::Failed { end }.into()),
             },
             other => other?,
         };
-        let RoundEnd { text, stop_reason, .. } = end;
-        let check = self.setup()?.output_check(&schema).map_err(|faults| OutputError { faults, text: text.clone() })?;
+        let RoundEnd {
+            text, stop_reason, ..
+        } = end;
+        let check = self
+            .setup()?
+            .output_check(&schema)
+            .map_err(|faults| OutputError {
+                faults,
+                text: text.clone(),
+            })?;
         let value = json_in(&text, |value| {
             check(&value)?;
             serde_json::from_value(value).map_err(|error| error.to_string())
         });
         Ok(value.map_err(|faults| {
-            let cut = if stop_reason.is_done() { String::new() } else { format!("the round ended with {}; ", stop_reason.code()) };
-            OutputError { faults: cut + &faults, text }
+            let cut = if stop_reason.is_done() {
+                String::new()
+            } else {
+                format!("the round ended with {}; ", stop_reason.code())
+            };
+            OutputError {
+                faults: cut + &faults,
+                text,
+            }
         })?)
     }
 }

@@ -33,7 +33,11 @@ const SNAPSHOT_BYTES_MAX: usize = 64 * 1024;
 pub(super) enum ReadResult {
     /// All events up to the entry `upto`. A page may end before the journal does; `position` is
     /// where the next one begins.
-    Events { events: VecDeque<Arc<StreamEvent>>, upto: Seq, position: Option<JournalPosition> },
+    Events {
+        events: VecDeque<Arc<StreamEvent>>,
+        upto: Seq,
+        position: Option<JournalPosition>,
+    },
     /// The cursor is not valid: the state of the conversation, as one event.
     Snapshot { event: Arc<StreamEvent>, upto: Seq },
     /// The conversation does not exist.
@@ -54,10 +58,20 @@ impl JournalPosition {
 
     /// Whether the journal is still the one that was read. A conversation that was deleted and
     /// created again has later epochs.
-    async fn is_current(&self, sessions: &dyn SessionBackend, scope: &Scope) -> Result<bool, LoadFailure> {
+    async fn is_current(
+        &self,
+        sessions: &dyn SessionBackend,
+        scope: &Scope,
+    ) -> Result<bool, LoadFailure> {
         let before = Seq(self.0.head.0.saturating_sub(1));
-        let last = sessions.entries(scope, before, 1).await.map_err(LoadFailure::Store)?;
-        Ok(last.first().and_then(|last| Entry::decode(last).ok()).is_some_and(|last| (last.epoch, last.seq) == (self.0.epoch, self.0.head)))
+        let last = sessions
+            .entries(scope, before, 1)
+            .await
+            .map_err(LoadFailure::Store)?;
+        Ok(last
+            .first()
+            .and_then(|last| Entry::decode(last).ok())
+            .is_some_and(|last| (last.epoch, last.seq) == (self.0.epoch, self.0.head)))
     }
 }
 
@@ -78,22 +92,40 @@ pub(super) async fn read_after(
         Some(position) if position.is_current(sessions, scope).await? => *position.0,
         Some(_) | None => Durable::default(),
     };
-    let end = walk(sessions, scope, after.seq, start, fold_for_events, |before, entry| {
-        lost |= before.head == after.seq && !could_be(before, after);
-        lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
-        if lost {
-            return ControlFlow::Break(());
-        }
-        page.take(events_of(scope, before, entry).filter(|event| event.id > after).collect())
-    })
+    let end = walk(
+        sessions,
+        scope,
+        after.seq,
+        start,
+        fold_for_events,
+        |before, entry| {
+            lost |= before.head == after.seq && !could_be(before, after);
+            lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
+            if lost {
+                return ControlFlow::Break(());
+            }
+            page.take(
+                events_of(scope, before, entry)
+                    .filter(|event| event.id > after)
+                    .collect(),
+            )
+        },
+    )
     .await?;
-    if lost || (end.head > Seq(0) && end.head < after.seq) || (end.head == after.seq && !could_be(&end, after)) {
+    if lost
+        || (end.head > Seq(0) && end.head < after.seq)
+        || (end.head == after.seq && !could_be(&end, after))
+    {
         return snapshot(sessions, scope).await;
     }
     if end.head == Seq(0) {
         return Ok(ReadResult::Gone);
     }
-    Ok(ReadResult::Events { events: page.events, upto: end.head, position: JournalPosition::keep(end) })
+    Ok(ReadResult::Events {
+        events: page.events,
+        upto: end.head,
+        position: JournalPosition::keep(end),
+    })
 }
 
 /// One page of events: those of whole entries, up to [`WATCHER_BYTES_MAX`] or those of a single
@@ -143,24 +175,50 @@ pub(super) async fn read_round(
 ) -> Result<RoundEvents, LoadFailure> {
     let mut page = Page::default();
     let from = after.map_or(Seq(0), |after| after.seq);
-    let end = walk(sessions, scope, from, Durable::default(), fold_for_events, |before, entry| {
-        page.take(events_of(scope, before, entry).filter(|event| event.round_id == Some(round) && Some(event.id) > after).collect())
-    })
+    let end = walk(
+        sessions,
+        scope,
+        from,
+        Durable::default(),
+        fold_for_events,
+        |before, entry| {
+            page.take(
+                events_of(scope, before, entry)
+                    .filter(|event| event.round_id == Some(round) && Some(event.id) > after)
+                    .collect(),
+            )
+        },
+    )
     .await?;
     let waits = || end.inbox.iter().any(|prompt| prompt.round_id == round);
     let is_open = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
-    Ok(RoundEvents { events: page.events, upto: end.head, epoch: end.epoch, is_open })
+    Ok(RoundEvents {
+        events: page.events,
+        upto: end.head,
+        epoch: end.epoch,
+        is_open,
+    })
 }
 
 /// Merges the durable events of the journal up to the entry `upto` with the events that the ring
 /// still holds, so that deltas are missing only where the ring dropped them. `kept` must have been
 /// read after the journal, and holds at most [`WATCHED_EVENTS_MAX`] events. The flag is true when
 /// nothing was left out.
-pub(super) fn joined(journal: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<Arc<StreamEvent>>) -> (VecDeque<Arc<StreamEvent>>, bool) {
+pub(super) fn joined(
+    journal: VecDeque<Arc<StreamEvent>>,
+    upto: Seq,
+    kept: Vec<Arc<StreamEvent>>,
+) -> (VecDeque<Arc<StreamEvent>>, bool) {
     // If the ring returned a full page it may hold more. Journal events after that page are then
     // left for the next read, so that they do not overtake deltas.
-    let page_end = kept.last().filter(|_| kept.len() >= WATCHED_EVENTS_MAX).map(|event| event.id);
-    let mut events: Vec<_> = journal.into_iter().chain(kept.into_iter().filter(|event| event.id.seq <= upto)).collect();
+    let page_end = kept
+        .last()
+        .filter(|_| kept.len() >= WATCHED_EVENTS_MAX)
+        .map(|event| event.id);
+    let mut events: Vec<_> = journal
+        .into_iter()
+        .chain(kept.into_iter().filter(|event| event.id.seq <= upto))
+        .collect();
     events.sort_by_key(|event| event.id);
     events.dedup_by_key(|event| event.id);
     let all = events.len();
@@ -174,22 +232,37 @@ pub(super) fn joined(journal: VecDeque<Arc<StreamEvent>>, upto: Seq, kept: Vec<A
 ///
 /// # Errors
 /// As [`read_after`].
-pub(super) async fn start_of(sessions: &dyn SessionBackend, scope: &Scope, round: RoundId) -> Result<Option<(Epoch, Seq)>, LoadFailure> {
+pub(super) async fn start_of(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    round: RoundId,
+) -> Result<Option<(Epoch, Seq)>, LoadFailure> {
     let mut start = None;
-    walk(sessions, scope, Seq(0), Durable::default(), fold_for_events, |_, entry| match &entry.body {
-        EntryBody::RoundStarted { round_id, .. } if *round_id == round => {
-            start = Some((entry.epoch, entry.seq));
-            ControlFlow::Break(())
-        }
-        _ => ControlFlow::Continue(()),
-    })
+    walk(
+        sessions,
+        scope,
+        Seq(0),
+        Durable::default(),
+        fold_for_events,
+        |_, entry| match &entry.body {
+            EntryBody::RoundStarted { round_id, .. } if *round_id == round => {
+                start = Some((entry.epoch, entry.seq));
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        },
+    )
     .await?;
     Ok(start)
 }
 
 /// The cursor after everything that precedes an entry.
 pub(super) fn before(epoch: Epoch, seq: Seq) -> EventId {
-    EventId { epoch, seq: Seq(seq.0.saturating_sub(1)), n: u32::MAX }
+    EventId {
+        epoch,
+        seq: Seq(seq.0.saturating_sub(1)),
+        n: u32::MAX,
+    }
 }
 
 /// Truncates events to what a watcher may hold: the first one, and those that follow within
@@ -213,7 +286,11 @@ fn could_be(state: &Durable, id: EventId) -> bool {
     state.head == Seq(0) || id.epoch == state.epoch || id.epoch == state.epoch.next()
 }
 
-fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<Item = Arc<StreamEvent>> {
+fn events_of(
+    scope: &Scope,
+    before: &Durable,
+    entry: &Entry,
+) -> impl Iterator<Item = Arc<StreamEvent>> {
     let (round_id, kinds) = project(&scope.conversation, before, entry);
     let ids = (0..).map({
         let epoch = entry.epoch;
@@ -222,23 +299,39 @@ fn events_of(scope: &Scope, before: &Durable, entry: &Entry) -> impl Iterator<It
     });
     let conversation_id = scope.conversation.clone();
     let durable = ids.zip(kinds).filter(move |_| round_id.is_some());
-    durable.map(move |(id, kind)| Arc::new(StreamEvent { id, conversation_id: conversation_id.clone(), round_id, kind }))
+    durable.map(move |(id, kind)| {
+        Arc::new(StreamEvent {
+            id,
+            conversation_id: conversation_id.clone(),
+            round_id,
+            kind,
+        })
+    })
 }
 
 /// The state of the conversation, as the one event that replaces all events that cannot be
 /// returned.
 async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<ReadResult, LoadFailure> {
     let mut events_of_last = 0;
-    let state = walk(sessions, scope, Seq(0), Durable::default(), Durable::apply, |before, entry| {
-        events_of_last = events_of(scope, before, entry).count();
-        ControlFlow::Continue(())
-    })
+    let state = walk(
+        sessions,
+        scope,
+        Seq(0),
+        Durable::default(),
+        Durable::apply,
+        |before, entry| {
+            events_of_last = events_of(scope, before, entry).count();
+            ControlFlow::Continue(())
+        },
+    )
     .await?;
     if state.head == Seq(0) {
         return Ok(ReadResult::Gone);
     }
     // The id of the last event of the last entry, so that the next event has a higher id.
-    let n = u32::try_from(events_of_last).unwrap_or(u32::MAX).saturating_sub(1);
+    let n = u32::try_from(events_of_last)
+        .unwrap_or(u32::MAX)
+        .saturating_sub(1);
     let conversation_id = scope.conversation.clone();
     let round_id = state.round.as_ref().map(|round| round.id);
     let all = state.history.messages();
@@ -255,10 +348,29 @@ async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<ReadRe
         None => Open::None,
     };
     let messages_before = (all.len() - messages.len()) as u64;
-    let snapshot = Snapshot { open, rounds: state.metrics.rounds, messages, messages_before };
-    let kind = EventKind::Snapshot { snapshot: Box::new(snapshot) };
-    let id = EventId { epoch: state.epoch, seq: state.head, n };
-    Ok(ReadResult::Snapshot { event: Arc::new(StreamEvent { id, conversation_id, round_id, kind }), upto: state.head })
+    let snapshot = Snapshot {
+        open,
+        rounds: state.metrics.rounds,
+        messages,
+        messages_before,
+    };
+    let kind = EventKind::Snapshot {
+        snapshot: Box::new(snapshot),
+    };
+    let id = EventId {
+        epoch: state.epoch,
+        seq: state.head,
+        n,
+    };
+    Ok(ReadResult::Snapshot {
+        event: Arc::new(StreamEvent {
+            id,
+            conversation_id,
+            round_id,
+            kind,
+        }),
+        upto: state.head,
+    })
 }
 
 /// Applies an entry as far as [`project`] needs it: the inbox and the open round are kept, earlier
@@ -292,8 +404,20 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
         | EntryBody::Emptied {} => state.apply(entry)?,
     }
     if state.round.is_none() {
-        let Durable { epoch, head, inbox, spent, .. } = std::mem::take(state);
-        *state = Durable { epoch, head, inbox, spent, ..Durable::default() };
+        let Durable {
+            epoch,
+            head,
+            inbox,
+            spent,
+            ..
+        } = std::mem::take(state);
+        *state = Durable {
+            epoch,
+            head,
+            inbox,
+            spent,
+            ..Durable::default()
+        };
     }
     Ok(())
 }
@@ -316,8 +440,16 @@ async fn walk(
         let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
         match &loaded.snapshot {
             Some((upto, _)) if *upto <= from => {
-                let Loaded { head, snapshot, entries } = loaded;
-                if let Some(Ok(base)) = restore(&Loaded { head, snapshot, entries: Vec::new() }) {
+                let Loaded {
+                    head,
+                    snapshot,
+                    entries,
+                } = loaded;
+                if let Some(Ok(base)) = restore(&Loaded {
+                    head,
+                    snapshot,
+                    entries: Vec::new(),
+                }) {
                     state = base;
                     if show(&mut state, &entries, &fold, &mut visit)?.is_break() {
                         return Ok(state);
@@ -333,7 +465,10 @@ async fn walk(
         }
     }
     loop {
-        let page = sessions.entries(scope, state.head, PAGE).await.map_err(LoadFailure::Store)?;
+        let page = sessions
+            .entries(scope, state.head, PAGE)
+            .await
+            .map_err(LoadFailure::Store)?;
         if page.is_empty() || show(&mut state, &page, &fold, &mut visit)?.is_break() {
             return Ok(state);
         }
@@ -347,7 +482,8 @@ fn show(
     visit: &mut impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadFailure> {
     for stored in entries {
-        let entry = Entry::decode(stored).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
+        let entry =
+            Entry::decode(stored).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
         if visit(state, &entry).is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -363,9 +499,20 @@ mod tests {
 
     fn events(ids: impl IntoIterator<Item = (u64, u32)>) -> Vec<Arc<StreamEvent>> {
         let event = |(seq, n)| {
-            let id = EventId { epoch: Epoch(1), seq: Seq(seq), n };
-            let kind = EventKind::TextDelta { text: String::new() };
-            Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+            let id = EventId {
+                epoch: Epoch(1),
+                seq: Seq(seq),
+                n,
+            };
+            let kind = EventKind::TextDelta {
+                text: String::new(),
+            };
+            Arc::new(StreamEvent {
+                id,
+                conversation_id: ConversationId::new("c").unwrap(),
+                round_id: None,
+                kind,
+            })
         };
         ids.into_iter().map(event).collect()
     }
@@ -376,10 +523,17 @@ mod tests {
         let journal = || VecDeque::from(events([(1, 0), (2, 0), (3, 0)]));
 
         let (some, is_all) = joined(journal(), Seq(3), events((1..=full).map(|n| (1, n))));
-        assert_eq!((some.len(), some.back().map(|event| event.id.seq), is_all), (1 + full as usize, Some(Seq(1)), false));
+        assert_eq!(
+            (some.len(), some.back().map(|event| event.id.seq), is_all),
+            (1 + full as usize, Some(Seq(1)), false)
+        );
 
         let (all, is_all) = joined(journal(), Seq(3), events([(1, 1), (3, 0), (4, 1)]));
-        assert_eq!(Vec::from(all), events([(1, 0), (1, 1), (2, 0), (3, 0)]), "each once, and nothing beyond the entry that was read");
+        assert_eq!(
+            Vec::from(all),
+            events([(1, 0), (1, 1), (2, 0), (3, 0)]),
+            "each once, and nothing beyond the entry that was read"
+        );
         assert!(is_all);
     }
 }

@@ -54,7 +54,10 @@ impl Prompt {
 
     /// A prompt of content blocks. Images and documents among them are validated when it is sent.
     pub fn blocks(blocks: Vec<ContentBlock>) -> Self {
-        Self { attachments: Vec::new(), blocks }
+        Self {
+            attachments: Vec::new(),
+            blocks,
+        }
     }
 
     /// Adds an image or a PDF. Attachments come before the text, in this order: models answer
@@ -75,7 +78,8 @@ impl Prompt {
     }
 
     fn is_blank(&self) -> bool {
-        let has_content = |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
+        let has_content =
+            |block: &ContentBlock| block.as_text().is_none_or(|text| !text.trim().is_empty());
         self.attachments.is_empty() && !self.blocks.iter().any(has_content)
     }
 
@@ -87,10 +91,19 @@ impl Prompt {
         if self.is_blank() {
             return Err(SendError::BadPrompt(0));
         }
-        let blocks: Vec<ContentBlock> = self.attachments.iter().map(Attachment::block).chain(self.blocks).collect();
+        let blocks: Vec<ContentBlock> = self
+            .attachments
+            .iter()
+            .map(Attachment::block)
+            .chain(self.blocks)
+            .collect();
         let message = bounded(&blocks)?;
-        let Documents::Read(reader) = documents else { return Ok(message) };
-        let is_document = |block: &ContentBlock| media_of(block).is_some_and(|media| media.kind == MediaKind::Document);
+        let Documents::Read(reader) = documents else {
+            return Ok(message);
+        };
+        let is_document = |block: &ContentBlock| {
+            media_of(block).is_some_and(|media| media.kind == MediaKind::Document)
+        };
         if !blocks.iter().any(is_document) {
             return Ok(message);
         }
@@ -105,10 +118,19 @@ impl Prompt {
     }
 }
 
-async fn text_of(block: &ContentBlock, reader: &dyn DocumentText) -> Result<Option<ContentBlock>, SendError> {
-    let Some(media) = media_of(block).filter(|media| media.kind == MediaKind::Document) else { return Ok(None) };
+async fn text_of(
+    block: &ContentBlock,
+    reader: &dyn DocumentText,
+) -> Result<Option<ContentBlock>, SendError> {
+    let Some(media) = media_of(block).filter(|media| media.kind == MediaKind::Document) else {
+        return Ok(None);
+    };
     let extracted = reader.extract(Bytes::from(media.bytes()?)).await?;
-    Ok(Some(document_text(media.title.as_deref(), extracted.pages, &extracted.text)))
+    Ok(Some(document_text(
+        media.title.as_deref(),
+        extracted.pages,
+        &extracted.text,
+    )))
 }
 
 fn bounded(blocks: &[ContentBlock]) -> Result<Message, SendError> {

@@ -18,15 +18,32 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub(super) fn new(host: Arc<HostInner>, scope: Scope, round_id: RoundId, replayed: bool) -> Self {
-        let watch = RoundWatch::new(host.ports.clone(), host.directory.stopped(), scope, round_id);
-        Self { host, replayed, watch }
+    pub(super) fn new(
+        host: Arc<HostInner>,
+        scope: Scope,
+        round_id: RoundId,
+        replayed: bool,
+    ) -> Self {
+        let watch = RoundWatch::new(
+            host.ports.clone(),
+            host.directory.stopped(),
+            scope,
+            round_id,
+        );
+        Self {
+            host,
+            replayed,
+            watch,
+        }
     }
 
     /// Continues after this event, for a caller that reconnects.
     #[must_use]
     pub fn after(self, cursor: EventId) -> Self {
-        Self { watch: self.watch.after(cursor), ..self }
+        Self {
+            watch: self.watch.after(cursor),
+            ..self
+        }
     }
 
     /// The id of the round, which is also the id of its event stream.
@@ -73,12 +90,20 @@ impl Reply {
     /// Requests cancellation of the round: its model call, its tools and their processes. Returns
     /// at once; [`Reply::outcome`] reports the end.
     pub fn interrupt(&self) {
-        self.host.directory.send(&self.watch.key().scope, ConversationMsg::Cancel { failure: None });
+        self.host.directory.send(
+            &self.watch.key().scope,
+            ConversationMsg::Cancel { failure: None },
+        );
     }
 }
 
 impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Reply({} {})", self.watch.key().scope, self.watch.key().round)
+        write!(
+            f,
+            "Reply({} {})",
+            self.watch.key().scope,
+            self.watch.key().round
+        )
     }
 }

@@ -36,7 +36,10 @@ pub(super) struct RoundWatch {
 /// The outcome of one read after the cursor.
 enum ReadOutcome {
     /// Events; `is_all` when there were no more.
-    Events { events: VecDeque<Arc<StreamEvent>>, is_all: bool },
+    Events {
+        events: VecDeque<Arc<StreamEvent>>,
+        is_all: bool,
+    },
     /// Nothing yet, and the round's stream is open.
     Running,
     /// Nothing yet, and the round is open, but no activation on this host has resumed it. The next
@@ -50,15 +53,34 @@ enum ReadOutcome {
 
 impl RoundWatch {
     /// Creates a watch from the round's start. `stopped` is the host's token.
-    pub(super) fn new(ports: Ports, stopped: &CancellationToken, scope: Scope, round: RoundId) -> Self {
+    pub(super) fn new(
+        ports: Ports,
+        stopped: &CancellationToken,
+        scope: Scope,
+        round: RoundId,
+    ) -> Self {
         let stopped = stopped.child_token();
         let key = StreamKey { scope, round };
-        Self { ports, stopped, stop: None, key, after: None, ahead: VecDeque::new(), is_all: false, end: None }
+        Self {
+            ports,
+            stopped,
+            stop: None,
+            key,
+            after: None,
+            ahead: VecDeque::new(),
+            is_all: false,
+            end: None,
+        }
     }
 
     /// Continues after this event.
     pub(super) fn after(self, cursor: EventId) -> Self {
-        Self { after: Some(cursor), ahead: VecDeque::new(), is_all: false, ..self }
+        Self {
+            after: Some(cursor),
+            ahead: VecDeque::new(),
+            is_all: false,
+            ..self
+        }
     }
 
     /// The round and its conversation.
@@ -85,19 +107,45 @@ impl RoundWatch {
             let is_stopped = self.stopped.is_cancelled(); // Read once more after the stop.
             if std::mem::take(&mut self.is_all) && !is_stopped {
                 // Returns at once if there are more events by now.
-                unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
+                unless(
+                    stop(&mut self.stop, &self.stopped),
+                    self.ports.events.changed(&self.key, self.after),
+                )
+                .await;
             }
             match self.read().await {
-                ReadOutcome::Events { events, is_all } => (self.ahead, self.is_all) = (events, is_all),
+                ReadOutcome::Events { events, is_all } => {
+                    (self.ahead, self.is_all) = (events, is_all)
+                }
                 ReadOutcome::Over => return None,
-                ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable if is_stopped => return None,
+                ReadOutcome::Running
+                | ReadOutcome::Asleep { .. }
+                | ReadOutcome::StoreUnavailable
+                    if is_stopped =>
+                {
+                    return None;
+                }
                 ReadOutcome::Running => {
-                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.changed(&self.key, self.after)).await;
+                    unless(
+                        stop(&mut self.stop, &self.stopped),
+                        self.ports.events.changed(&self.key, self.after),
+                    )
+                    .await;
                 }
                 ReadOutcome::Asleep { upto } => {
-                    unless(stop(&mut self.stop, &self.stopped), self.ports.events.watch(&self.key.scope, upto)).await;
+                    unless(
+                        stop(&mut self.stop, &self.stopped),
+                        self.ports.events.watch(&self.key.scope, upto),
+                    )
+                    .await;
                 }
-                ReadOutcome::StoreUnavailable => unless(stop(&mut self.stop, &self.stopped), tokio::time::sleep(STORE_RETRY)).await,
+                ReadOutcome::StoreUnavailable => {
+                    unless(
+                        stop(&mut self.stop, &self.stopped),
+                        tokio::time::sleep(STORE_RETRY),
+                    )
+                    .await
+                }
             }
         }
     }
@@ -117,7 +165,9 @@ impl RoundWatch {
                 (self.ahead, self.is_all) = (events, is_all);
                 false
             }
-            ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable => false,
+            ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable => {
+                false
+            }
         }
     }
 
@@ -135,11 +185,20 @@ impl RoundWatch {
                     return ReadOutcome::Events { events, is_all };
                 }
                 Ok(_) if status_known => return ReadOutcome::Over,
-                Ok(_) if matches!(events.get_status(&self.key).await, Ok(Some(StreamStatus::Running))) => return ReadOutcome::Running,
+                Ok(_)
+                    if matches!(
+                        events.get_status(&self.key).await,
+                        Ok(Some(StreamStatus::Running))
+                    ) =>
+                {
+                    return ReadOutcome::Running;
+                }
                 Ok(_) => {}
                 // The ring dropped the cursor, or the stream began in another process. The journal
                 // has the same durable events.
-                Err(EventStoreError::Expired | EventStoreError::Unknown) => return self.read_journal().await,
+                Err(EventStoreError::Expired | EventStoreError::Unknown) => {
+                    return self.read_journal().await;
+                }
                 Err(_) => return ReadOutcome::Over,
             }
         }
@@ -148,15 +207,31 @@ impl RoundWatch {
 
     /// Reads the journal after the cursor, merged with what the ring still has of this round.
     async fn read_journal(&self) -> ReadOutcome {
-        let (Ports { events, sessions, .. }, StreamKey { scope, round }) = (&self.ports, &self.key);
+        let (
+            Ports {
+                events, sessions, ..
+            },
+            StreamKey { scope, round },
+        ) = (&self.ports, &self.key);
         match projection::read_round(&**sessions, scope, *round, self.after).await {
             Ok(read) if !read.events.is_empty() => {
-                let mut kept = events.kept(scope, self.after.unwrap_or_default(), usize::MAX).await;
+                let mut kept = events
+                    .kept(scope, self.after.unwrap_or_default(), usize::MAX)
+                    .await;
                 kept.retain(|event| event.round_id == Some(*round));
                 kept.truncate(WATCHED_EVENTS_MAX);
-                ReadOutcome::Events { events: projection::joined(read.events, read.upto, kept).0, is_all: false }
+                ReadOutcome::Events {
+                    events: projection::joined(read.events, read.upto, kept).0,
+                    is_all: false,
+                }
             }
-            Ok(read) if read.is_open => ReadOutcome::Asleep { upto: EventId { epoch: read.epoch, seq: read.upto, n: u32::MAX } },
+            Ok(read) if read.is_open => ReadOutcome::Asleep {
+                upto: EventId {
+                    epoch: read.epoch,
+                    seq: read.upto,
+                    n: u32::MAX,
+                },
+            },
             Ok(_) => ReadOutcome::Over,
             Err(LoadFailure::Store(error)) if error.is_retryable() => ReadOutcome::StoreUnavailable,
             Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => ReadOutcome::Over,
@@ -181,11 +256,17 @@ impl RoundWatch {
     pub(super) async fn outcome(&mut self) -> Result<RoundEnd, OutcomeError> {
         while self.end.is_none() && self.next().await.is_some() {}
         match &self.end {
-            Some(Ok(end)) if end.error.is_some() && end.stop_reason == crate::stream::StopReason::Error => {
-                Err(OutcomeError::Failed { end: Box::new(RoundEnd::clone(end)) })
+            Some(Ok(end))
+                if end.error.is_some() && end.stop_reason == crate::stream::StopReason::Error =>
+            {
+                Err(OutcomeError::Failed {
+                    end: Box::new(RoundEnd::clone(end)),
+                })
             }
             Some(Ok(end)) => Ok(RoundEnd::clone(end)),
-            Some(Err(failure)) => Err(OutcomeError::Ended { failure: failure.clone() }),
+            Some(Err(failure)) => Err(OutcomeError::Ended {
+                failure: failure.clone(),
+            }),
             None if self.stopped.is_cancelled() => Err(OutcomeError::Stopped),
             None => Err(OutcomeError::Expired),
         }

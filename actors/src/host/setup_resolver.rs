@@ -16,9 +16,13 @@ use crate::{
         round::rules::{ApprovalMode, ContextRules, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
-    model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter},
+    model_gateway::{
+        CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter,
+    },
     policy::{Budget, Prices, Pricing, TraceSampling},
-    ports::{ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased},
+    ports::{
+        ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased,
+    },
     skill::SkillPolicy,
     subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
     tenant::Quotas,
@@ -189,7 +193,10 @@ impl TenantConfig {
 
 impl std::fmt::Debug for TenantConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TenantConfig").field("quotas", &self.quotas).field("budget", &self.budget).finish_non_exhaustive()
+        f.debug_struct("TenantConfig")
+            .field("quotas", &self.quotas)
+            .field("budget", &self.budget)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,9 +209,13 @@ impl ConversationDefaults {
                 Change::Model(model) => defaults.model = Some(model),
                 Change::System(system) => defaults.system = Some(system),
                 Change::MaxTokens(max_tokens) => defaults.max_tokens = Some(max_tokens),
-                Change::Tools(tools, workspace) => (defaults.tools, defaults.workspace) = (tools, workspace),
+                Change::Tools(tools, workspace) => {
+                    (defaults.tools, defaults.workspace) = (tools, workspace)
+                }
                 Change::Skills(skills) => defaults.skills = Some(skills),
-                Change::Approval(approval, has_approver) => (defaults.approval, defaults.has_approver) = (approval, has_approver),
+                Change::Approval(approval, has_approver) => {
+                    (defaults.approval, defaults.has_approver) = (approval, has_approver)
+                }
                 Change::Permissions(permissions) => defaults.permissions = permissions,
                 Change::ConversationBudget(budget) => defaults.budget = budget,
                 Change::Subagents(may) => defaults.subagents = may,
@@ -248,30 +259,57 @@ impl SetupResolver {
     pub(super) fn all_gateways(&self) -> Vec<(String, ModelGatewayRef)> {
         let others = self.gateways.read();
         let own = (HOST_GATEWAY.to_owned(), self.gateway.clone());
-        std::iter::once(own).chain(others.iter().map(|(name, gateway)| (name.clone(), gateway.clone()))).collect()
+        std::iter::once(own)
+            .chain(
+                others
+                    .iter()
+                    .map(|(name, gateway)| (name.clone(), gateway.clone())),
+            )
+            .collect()
     }
 
     /// Adds a gateway, or changes one in place.
     ///
     /// # Errors
     /// As [`super::Host::add_gateway`].
-    pub(super) fn add_gateway(&self, name: String, provider: Arc<dyn LlmProvider>, config: GatewayConfig) -> Result<(), BuildError> {
+    pub(super) fn add_gateway(
+        &self,
+        name: String,
+        provider: Arc<dyn LlmProvider>,
+        config: GatewayConfig,
+    ) -> Result<(), BuildError> {
         // The lock is held throughout: two gateways that are added at once and name each other as
         // fallback would form a cycle.
         let mut gateways = self.gateways.write();
         let find = |gateways: &BTreeMap<String, ModelGatewayRef>, name: &str| {
-            if name == HOST_GATEWAY { Some(self.gateway.clone()) } else { gateways.get(name).cloned() }
+            if name == HOST_GATEWAY {
+                Some(self.gateway.clone())
+            } else {
+                gateways.get(name).cloned()
+            }
         };
         let fallback = match &config.fallback {
-            Some(fallback) if fallback.gateway == name => return Err(BuildError::FallbackCycle(name)),
-            Some(fallback) => Some(find(&gateways, &fallback.gateway).ok_or_else(|| BuildError::NoSuchGateway(fallback.gateway.clone()))?),
+            Some(fallback) if fallback.gateway == name => {
+                return Err(BuildError::FallbackCycle(name));
+            }
+            Some(fallback) => Some(
+                find(&gateways, &fallback.gateway)
+                    .ok_or_else(|| BuildError::NoSuchGateway(fallback.gateway.clone()))?,
+            ),
             None => None,
         };
         let known = find(&gateways, &name);
         let gateway = known.clone().unwrap_or_else(|| {
-            ModelGatewayRef::new(provider.clone(), config.clone(), self.ports.entropy.clone(), self.ports.counters.clone())
+            ModelGatewayRef::new(
+                provider.clone(),
+                config.clone(),
+                self.ports.entropy.clone(),
+                self.ports.counters.clone(),
+            )
         });
-        gateway.configure(provider, config, fallback).map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
+        gateway
+            .configure(provider, config, fallback)
+            .map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
         if known.is_none() {
             gateways.insert(name, gateway);
         }
@@ -290,21 +328,38 @@ impl SetupResolver {
     ///
     /// # Errors
     /// [`BuildError`] names what is missing or contradictory.
-    pub(super) async fn resolve_tenant(&self, tenant: &TenantConfig) -> Result<Arc<Setup>, BuildError> {
+    pub(super) async fn resolve_tenant(
+        &self,
+        tenant: &TenantConfig,
+    ) -> Result<Arc<Setup>, BuildError> {
         if let Some(error) = &tenant.tools_error {
             return Err(BuildError::NoTools(error.clone()));
         }
-        self.resolve(&self.defaults.changed(&tenant.changes), tenant.budget.unwrap_or(self.tenant_budget)).await
+        self.resolve(
+            &self.defaults.changed(&tenant.changes),
+            tenant.budget.unwrap_or(self.tenant_budget),
+        )
+        .await
     }
 
-    async fn resolve(&self, defaults: &ConversationDefaults, tenant_budget: Budget) -> Result<Arc<Setup>, BuildError> {
+    async fn resolve(
+        &self,
+        defaults: &ConversationDefaults,
+        tenant_budget: Budget,
+    ) -> Result<Arc<Setup>, BuildError> {
         let defaults = defaults.clone();
         let gateway = match &defaults.gateway {
-            Some(name) => self.gateway(name).ok_or_else(|| BuildError::NoSuchGateway(name.clone()))?,
+            Some(name) => self
+                .gateway(name)
+                .ok_or_else(|| BuildError::NoSuchGateway(name.clone()))?,
             None => self.gateway.clone(),
         };
         let mut tools = defaults.tools;
-        if !tools.is_empty() && !tools.iter().any(|tool| tool.spec().definition.name == Recall::NAME) {
+        if !tools.is_empty()
+            && !tools
+                .iter()
+                .any(|tool| tool.spec().definition.name == Recall::NAME)
+        {
             // Conversations with tools become long, so they get `recall`, which reads what a
             // compaction dropped.
             tools.push(erased(Recall::new(self.ports.sessions.clone())));
@@ -313,20 +368,36 @@ impl SetupResolver {
             tools.push(erased(CreateSubagent::new(self.subagents.clone())));
         }
         let skills = match defaults.skills {
-            Some(source) => Some(Arc::new(SkillRegistry::open(source, defaults.skill_policy).await?)),
+            Some(source) => Some(Arc::new(
+                SkillRegistry::open(source, defaults.skill_policy).await?,
+            )),
             None => None,
         };
-        let all = tools.into_iter().chain(skills.iter().flat_map(SkillRegistry::tools));
+        let all = tools
+            .into_iter()
+            .chain(skills.iter().flat_map(SkillRegistry::tools));
         let tools = Arc::new(Toolset::new(all, self.schemas.as_deref())?);
-        let model = defaults.model.unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
+        let model = defaults
+            .model
+            .unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
         let capabilities = gateway.capabilities(&model);
-        let max_tokens = defaults.max_tokens.unwrap_or_else(|| capabilities.output_max.min(8192));
+        let max_tokens = defaults
+            .max_tokens
+            .unwrap_or_else(|| capabilities.output_max.min(8192));
         let price = self.prices.get(&model).copied();
-        let unpriced = gateway.fallback_models().into_iter().find(|model| self.prices.get(model).is_none());
-        if (price.is_none() || unpriced.is_some()) && (defaults.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some()) {
+        let unpriced = gateway
+            .fallback_models()
+            .into_iter()
+            .find(|model| self.prices.get(model).is_none());
+        if (price.is_none() || unpriced.is_some())
+            && (defaults.budget.micro_usd.is_some() || tenant_budget.micro_usd.is_some())
+        {
             let model = unpriced.filter(|_| price.is_some()).unwrap_or(model);
             let nearest = self.prices.nearest(&model).map(str::to_owned);
-            return Err(BuildError::NoPrice { model: model.to_string(), nearest });
+            return Err(BuildError::NoPrice {
+                model: model.to_string(),
+                nearest,
+            });
         }
         let fixed = fixed_bytes(defaults.system.as_deref(), &tools);
         let window = u64::from(capabilities.context_window);
@@ -379,12 +450,17 @@ impl SetupResolver {
             pricing,
             trace_sampling: self.trace_sampling,
             class: CallClass::Interactive,
-            children: defaults.subagents.then(|| self.subagents.clone() as Arc<dyn Children>),
+            children: defaults
+                .subagents
+                .then(|| self.subagents.clone() as Arc<dyn Children>),
             child: None,
             limits: self.limits.clone(),
         };
         let child = Arc::new(child_of(&setup));
-        Ok(Arc::new(Setup { child: Some(child), ..setup }))
+        Ok(Arc::new(Setup {
+            child: Some(child),
+            ..setup
+        }))
     }
 }
 
@@ -392,7 +468,12 @@ impl SetupResolver {
     /// The setup of a fan-out's subagents: that of `parent`'s subagents, with another model if
     /// `model` is set. An ephemeral fan-out has no stored journal, so its subagents do not get
     /// `recall`.
-    pub(super) fn resolve_fan_out(&self, parent: &Arc<Setup>, model: Option<Arc<str>>, ephemeral: bool) -> Arc<Setup> {
+    pub(super) fn resolve_fan_out(
+        &self,
+        parent: &Arc<Setup>,
+        model: Option<Arc<str>>,
+        ephemeral: bool,
+    ) -> Arc<Setup> {
         let child = parent.child.clone().unwrap_or_else(|| parent.clone());
         if model.is_none() && !ephemeral {
             return child;
@@ -408,12 +489,28 @@ impl SetupResolver {
         let max_tokens = u64::from(setup.max_tokens);
         let fixed_bytes = fixed_bytes(setup.system.as_deref(), &setup.tools);
         let price = self.prices.get(&model).copied();
-        let own = Pricing { model: model.clone(), price, fixed_bytes, max_tokens, window_tokens: window, ..Pricing::clone(&setup.pricing) };
+        let own = Pricing {
+            model: model.clone(),
+            price,
+            fixed_bytes,
+            max_tokens,
+            window_tokens: window,
+            ..Pricing::clone(&setup.pricing)
+        };
         setup.pricing = Arc::new(own);
-        let trigger = (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
-        setup.context = ContextRules { window, max_tokens, fixed: fixed_bytes / BYTES_A_TOKEN, trigger };
+        let trigger =
+            (f64::from(capabilities.context_window) * self.compactor.settings().trigger) as u64;
+        setup.context = ContextRules {
+            window,
+            max_tokens,
+            fixed: fixed_bytes / BYTES_A_TOKEN,
+            trigger,
+        };
         let tokens = ExactCounter::new(self.counter.clone());
-        tokens.configure_api_client(tokens.model_info(&model).model_family, setup.gateway.counting());
+        tokens.configure_api_client(
+            tokens.model_info(&model).model_family,
+            setup.gateway.counting(),
+        );
         setup.tokens = Arc::new(tokens);
         setup.window_tokens = window;
         setup.native_output = capabilities.output_schema;
@@ -429,13 +526,31 @@ fn child_of(setup: &Setup) -> Setup {
     let tools = Arc::new(setup.tools.without(&[CREATE_SUBAGENT]));
     let fixed_bytes = fixed_bytes(setup.system.as_deref(), &tools);
     // Subagents share the budget of their family instead of having one each.
-    let pricing = Arc::new(Pricing { fixed_bytes, budget: Budget::default(), ..Pricing::clone(&setup.pricing) });
-    let context = ContextRules { fixed: fixed_bytes / BYTES_A_TOKEN, ..setup.context };
-    Setup { tools, pricing, context, has_approver: false, class: CallClass::Subagent, children: None, child: None, ..setup.clone() }
+    let pricing = Arc::new(Pricing {
+        fixed_bytes,
+        budget: Budget::default(),
+        ..Pricing::clone(&setup.pricing)
+    });
+    let context = ContextRules {
+        fixed: fixed_bytes / BYTES_A_TOKEN,
+        ..setup.context
+    };
+    Setup {
+        tools,
+        pricing,
+        context,
+        has_approver: false,
+        class: CallClass::Subagent,
+        children: None,
+        child: None,
+        ..setup.clone()
+    }
 }
 
 /// Bytes of the system prompt and the tool definitions, which precede the messages of each request.
 fn fixed_bytes(system: Option<&str>, tools: &Toolset) -> u64 {
-    let tool = |tool: &ToolDefinition| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    let tool = |tool: &ToolDefinition| {
+        tool.name.len() + tool.description.len() + tool.input_schema.as_str().len()
+    };
     (system.map_or(0, str::len) + tools.definitions().iter().map(tool).sum::<usize>()) as u64
 }

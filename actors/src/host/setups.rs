@@ -16,12 +16,17 @@ pub(super) struct TenantSetups {
 impl TenantSetups {
     /// Creates the table. Every tenant has the setup `default` at first.
     pub(super) fn new(default: Arc<Setup>) -> Self {
-        Self { default, own: DashMap::default() }
+        Self {
+            default,
+            own: DashMap::default(),
+        }
     }
 
     /// The setup of a tenant's conversations.
     pub(super) fn get(&self, tenant: &TenantId) -> Arc<Setup> {
-        self.own.get(tenant).map_or_else(|| self.default.clone(), |own| own.clone())
+        self.own
+            .get(tenant)
+            .map_or_else(|| self.default.clone(), |own| own.clone())
     }
 
     /// Sets a tenant's own setup.

@@ -114,17 +114,26 @@ impl ConversationHandle {
         let (durable, mut failure) = match self.state().await {
             Ok(durable) if durable.head.0 == 0 => return Err(StoreError::NotFound.into()),
             Ok(durable) => (durable, None),
-            Err(SendError::Conversation(ConversationError::Failed { reason })) => (Durable::default(), Some(reason)),
+            Err(SendError::Conversation(ConversationError::Failed { reason })) => {
+                (Durable::default(), Some(reason))
+            }
             Err(error) => return Err(error),
         };
         // The journal shows approvals and tools, the actor's wait status everything else. A wait
         // for the store outranks both. A sleeping conversation can only wait for an approval.
         let (waits_for, since) = match &activity {
-            Activity::Asleep => (journaled_wait(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })), None),
+            Activity::Asleep => (
+                journaled_wait(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })),
+                None,
+            ),
             Activity::Awake(wait_status) => match (journaled_wait(&durable), wait_status.get()) {
                 (_, Some((WaitsFor::Store, since))) => (Some(WaitsFor::Store), Some(since)),
                 (Some(calls), _) => (Some(calls), None),
-                (None, Some((waits, since))) if durable.round.is_some() || waits == WaitsFor::Compaction => (Some(waits), Some(since)),
+                (None, Some((waits, since)))
+                    if durable.round.is_some() || waits == WaitsFor::Compaction =>
+                {
+                    (Some(waits), Some(since))
+                }
                 (None, _) => (durable.round.is_some().then_some(WaitsFor::Store), None),
             },
             Activity::Changing => (Some(WaitsFor::Store), None),
@@ -135,16 +144,26 @@ impl ConversationHandle {
         };
         let state = match &activity {
             _ if failure.is_some() => ConversationState::Failed,
-            _ if durable.round.as_ref().is_some_and(OpenRound::is_parked) => ConversationState::Parked,
+            _ if durable.round.as_ref().is_some_and(OpenRound::is_parked) => {
+                ConversationState::Parked
+            }
             Activity::Asleep | Activity::Failed(_) => ConversationState::Asleep,
             Activity::Changing => ConversationState::Running,
-            Activity::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => ConversationState::Running,
+            Activity::Awake(_) if durable.round.is_some() || !durable.inbox.is_empty() => {
+                ConversationState::Running
+            }
             Activity::Awake(_) => ConversationState::Idle,
         };
         let tokens = durable.context.window.estimate(setup.context.fixed);
         let window = setup.context.window;
-        let fraction = if window == 0 { 0.0 } else { tokens as f64 / window as f64 };
-        let spent = durable.spent.now(durable.round.as_ref().map(|round| round.started_at), now);
+        let fraction = if window == 0 {
+            0.0
+        } else {
+            tokens as f64 / window as f64
+        };
+        let spent = durable
+            .spent
+            .now(durable.round.as_ref().map(|round| round.started_at), now);
         Ok(ConversationStatus {
             conversation_id: scope.conversation,
             state,
@@ -152,7 +171,11 @@ impl ConversationHandle {
             waits_for: waits_for.unwrap_or_default(),
             since_ms: now.ms_since(since.unwrap_or(durable.metrics.end_time)),
             prompts_waiting: durable.inbox.len(),
-            context: ContextStatus { tokens, window, fraction },
+            context: ContextStatus {
+                tokens,
+                window,
+                fraction,
+            },
             spent,
             budget_left: BudgetLeft::new(&setup.pricing.budget, &spent),
             messages: durable.history.messages().len() as u64,
@@ -167,11 +190,19 @@ impl ConversationHandle {
 /// The wait of a round that the journal alone shows: for an approval or for tools.
 fn journaled_wait(state: &Durable) -> Option<WaitsFor> {
     let batch = state.batch().filter(|batch| !batch.is_done())?;
-    let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_)));
+    let open = batch
+        .calls
+        .iter()
+        .filter(|call| !matches!(call.state, CallState::Finished(_)));
     if batch.is_parked() {
         let tool_call_ids = open.map(|call| call.tool_use.id.clone()).collect();
-        return Some(WaitsFor::Person { tool_call_ids, expires_at: batch.expires_at() });
+        return Some(WaitsFor::Person {
+            tool_call_ids,
+            expires_at: batch.expires_at(),
+        });
     }
     let running = open.filter(|call| !matches!(call.state, CallState::Asked { .. }));
-    Some(WaitsFor::Tools { names: running.map(|call| call.tool_use.name.clone()).collect() })
+    Some(WaitsFor::Tools {
+        names: running.map(|call| call.tool_use.name.clone()).collect(),
+    })
 }

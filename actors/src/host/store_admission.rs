@@ -15,7 +15,11 @@ use super::SendError;
 ///
 /// # Errors
 /// `Overloaded` when they do not fit; [`SendError`] of a failing store.
-pub(super) async fn admit_bytes(ports: &Ports, tenant: &Tenant, bytes: usize) -> Result<Option<PendingBytes>, SendError> {
+pub(super) async fn admit_bytes(
+    ports: &Ports,
+    tenant: &Tenant,
+    bytes: usize,
+) -> Result<Option<PendingBytes>, SendError> {
     let stored = tenant.stored();
     if !stored.is_bounded() {
         return Ok(None);
@@ -23,7 +27,9 @@ pub(super) async fn admit_bytes(ports: &Ports, tenant: &Tenant, bytes: usize) ->
     stored.note(ports.sessions.stored_bytes(tenant.id()).await?);
     match stored.admit(u64::try_from(bytes).unwrap_or(u64::MAX)) {
         Some(pending) => Ok(Some(pending)),
-        None => Ok(tenant.refuse(NotAdmitted::StoredBytes).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
+        None => Ok(tenant
+            .refuse(NotAdmitted::StoredBytes)
+            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
     }
 }
 
@@ -52,8 +58,8 @@ pub(super) async fn admit_conversation(
     }
     match taken {
         Taken::Yes => Ok(Some(pending)),
-        Taken::No | Taken::CountFirst => {
-            Ok(tenant.refuse(NotAdmitted::Conversations).inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?)
-        }
+        Taken::No | Taken::CountFirst => Ok(tenant
+            .refuse(NotAdmitted::Conversations)
+            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
     }
 }

@@ -97,7 +97,10 @@ pub(super) fn send_task(
     let mail = PromptMail {
         id: entropy.prompt_id(),
         round_id: entropy.round_id(),
-        client_key: Some(ClientKey { key: name, digest: digest(message.wire()) }),
+        client_key: Some(ClientKey {
+            key: name,
+            digest: digest(message.wire()),
+        }),
         message,
         output_schema: None,
         on_busy: OnBusy::Queue,
@@ -110,33 +113,56 @@ pub(super) fn send_task(
 }
 
 /// Sends the task, or finds it already accepted, and follows its round to the end.
-async fn run_to_end(directory: &Arc<Directory>, child: &Scope, task: Task) -> Result<RoundEnd, ToolError> {
+async fn run_to_end(
+    directory: &Arc<Directory>,
+    child: &Scope,
+    task: Task,
+) -> Result<RoundEnd, ToolError> {
     let ports = directory.ports().clone();
     let tenant = directory.tenants().get(&child.tenant);
     let refused = |error: SendError| not_begun(&error);
     let mut seat = tenant.admit_child().map_err(|why| refused(why.into()))?;
     let message = Message::user(task.text);
-    seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map_err(|why| refused(why.into()))?;
-    let pending = admit_conversation(&ports, &tenant, &child.conversation).await.map_err(refused)?;
+    seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
+        .map_err(|why| refused(why.into()))?;
+    let pending = admit_conversation(&ports, &tenant, &child.conversation)
+        .await
+        .map_err(refused)?;
     if task.cancel.is_cancelled() {
         return Err(ToolError::failed("it was cancelled before it began").not_started());
     }
-    let answer = send_task(directory, child, format!("{CHILD_KEY}{}", task.key), message, seat);
-    let receipt = answer.await.unwrap_or(Err(ConversationError::Gone)).map_err(|error| refused(error.into()))?;
+    let answer = send_task(
+        directory,
+        child,
+        format!("{CHILD_KEY}{}", task.key),
+        message,
+        seat,
+    );
+    let receipt = answer
+        .await
+        .unwrap_or(Err(ConversationError::Gone))
+        .map_err(|error| refused(error.into()))?;
     if let Some(pending) = pending {
         pending.keep();
     }
     let mut watch = RoundWatch::new(ports, directory.stopped(), child.clone(), receipt.round_id);
-    let mut reporter = ProgressReporter { progress: task.progress, last: Instant::now(), progressed: ChildProgress::default() };
+    let mut reporter = ProgressReporter {
+        progress: task.progress,
+        last: Instant::now(),
+        progressed: ChildProgress::default(),
+    };
     while let Some(event) = watch.next().await {
         reporter.note(&event.kind);
     }
     match watch.outcome().await {
         Ok(end) => Ok(end),
         Err(OutcomeError::Failed { end }) => Ok(*end),
-        Err(error @ (OutcomeError::Ended { .. } | OutcomeError::Stopped | OutcomeError::Expired)) => {
-            Err(ToolError::failed(format!("the subagent did not come to an end: {error}")).code(SUBAGENT_FAILED))
-        }
+        Err(
+            error @ (OutcomeError::Ended { .. } | OutcomeError::Stopped | OutcomeError::Expired),
+        ) => Err(
+            ToolError::failed(format!("the subagent did not come to an end: {error}"))
+                .code(SUBAGENT_FAILED),
+        ),
     }
 }
 
@@ -150,10 +176,15 @@ struct ProgressReporter {
 
 impl ProgressReporter {
     fn note(&mut self, event: &EventKind) {
-        let EventKind::Usage { usage, .. } = event else { return };
+        let EventKind::Usage { usage, .. } = event else {
+            return;
+        };
         let progressed = &mut self.progressed;
         progressed.steps += 1;
-        progressed.tokens = progressed.tokens.saturating_add(usage.input()).saturating_add(usage.output);
+        progressed.tokens = progressed
+            .tokens
+            .saturating_add(usage.input())
+            .saturating_add(usage.output);
         if self.last.elapsed() >= SUBAGENT_PROGRESS_INTERVAL {
             self.last = Instant::now();
             self.progress.report_subagent(self.progressed);
@@ -162,10 +193,16 @@ impl ProgressReporter {
 }
 
 fn stopped() -> ToolError {
-    ToolError::failed("the host is stopping").code(SUBAGENT_FAILED).not_started()
+    ToolError::failed("the host is stopping")
+        .code(SUBAGENT_FAILED)
+        .not_started()
 }
 
 fn not_begun(error: &SendError) -> ToolError {
-    let kind = if error.is_retryable() { ToolErrorType::ResourceError } else { ToolErrorType::ExecutionError };
+    let kind = if error.is_retryable() {
+        ToolErrorType::ResourceError
+    } else {
+        ToolErrorType::ExecutionError
+    };
     ToolError::new(kind, format!("no subagent was begun: {error}")).code(SUBAGENT_FAILED)
 }

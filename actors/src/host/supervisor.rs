@@ -52,7 +52,11 @@ impl Actor for HostSupervisor {
     type State = State;
     type Arguments = HostSupervisorArgs;
 
-    async fn pre_start(&self, me: ActorRef<Self::Msg>, args: HostSupervisorArgs) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<Self::Msg>,
+        args: HostSupervisorArgs,
+    ) -> Result<State, ActorProcessingErr> {
         let mut children = Vec::new();
         for index in 0..SUPERVISORS {
             let child = start_conversations(&me).await?;
@@ -61,11 +65,25 @@ impl Actor for HostSupervisor {
         }
         let collector = start_collector(&me, &args).await?;
         let compactor = args.compactor.start(me.get_cell()).await?;
-        let tickers = [ticker(&me, args.sweep, || HostSupervisorMsg::Sweep), ticker(&me, WAKE_DUE, || HostSupervisorMsg::WakeDue)];
-        Ok(State { args, children, collector, compactor, _tickers: tickers })
+        let tickers = [
+            ticker(&me, args.sweep, || HostSupervisorMsg::Sweep),
+            ticker(&me, WAKE_DUE, || HostSupervisorMsg::WakeDue),
+        ];
+        Ok(State {
+            args,
+            children,
+            collector,
+            compactor,
+            _tickers: tickers,
+        })
     }
 
-    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             HostSupervisorMsg::Sweep => state.args.directory.sweep(state.args.idle),
             HostSupervisorMsg::WakeDue => state.args.directory.wake_due(),
@@ -80,14 +98,20 @@ impl Actor for HostSupervisor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         let gone = match event {
-            SupervisionEvent::ActorTerminated(who, _, _) | SupervisionEvent::ActorFailed(who, _) => who.get_id(),
+            SupervisionEvent::ActorTerminated(who, _, _)
+            | SupervisionEvent::ActorFailed(who, _) => who.get_id(),
             _ => return Ok(()),
         };
         if state.collector.get_id() == gone {
             state.collector = start_collector(&me, &state.args).await?;
         } else if state.compactor.get_id() == gone {
             state.compactor = state.args.compactor.start(me.get_cell()).await?;
-        } else if let Some((index, child)) = state.children.iter_mut().enumerate().find(|(_, child)| child.get_id() == gone) {
+        } else if let Some((index, child)) = state
+            .children
+            .iter_mut()
+            .enumerate()
+            .find(|(_, child)| child.get_id() == gone)
+        {
             tracing::warn!(index, "a supervisor of conversations died and is replaced");
             *child = start_conversations(&me).await?;
             state.args.directory.set_supervisor(index, child.clone());
@@ -96,7 +120,11 @@ impl Actor for HostSupervisor {
     }
 }
 
-fn ticker(me: &ActorRef<HostSupervisorMsg>, every: Duration, mail: fn() -> HostSupervisorMsg) -> AbortOnDrop {
+fn ticker(
+    me: &ActorRef<HostSupervisorMsg>,
+    every: Duration,
+    mail: fn() -> HostSupervisorMsg,
+) -> AbortOnDrop {
     let me = me.clone();
     AbortOnDrop(tokio::spawn(async move {
         let mut interval = tokio::time::interval(every.max(Duration::from_millis(10)));
@@ -110,13 +138,19 @@ fn ticker(me: &ActorRef<HostSupervisorMsg>, every: Duration, mail: fn() -> HostS
     }))
 }
 
-async fn start_conversations(me: &ActorRef<HostSupervisorMsg>) -> Result<ActorCell, ActorProcessingErr> {
+async fn start_conversations(
+    me: &ActorRef<HostSupervisorMsg>,
+) -> Result<ActorCell, ActorProcessingErr> {
     let (child, _) = Actor::spawn_linked(None, ConversationSupervisor, (), me.get_cell()).await?;
     Ok(child.get_cell())
 }
 
-async fn start_collector(me: &ActorRef<HostSupervisorMsg>, args: &HostSupervisorArgs) -> Result<ActorCell, ActorProcessingErr> {
-    let (collector, _) = Actor::spawn_linked(None, MetricsCollector, args.counters.clone(), me.get_cell()).await?;
+async fn start_collector(
+    me: &ActorRef<HostSupervisorMsg>,
+    args: &HostSupervisorArgs,
+) -> Result<ActorCell, ActorProcessingErr> {
+    let (collector, _) =
+        Actor::spawn_linked(None, MetricsCollector, args.counters.clone(), me.get_cell()).await?;
     let cell = collector.get_cell();
     *args.collector.write() = Some(MetricsCollectorRef::new(collector));
     Ok(cell)
@@ -135,7 +169,12 @@ impl Actor for ConversationSupervisor {
         Ok(())
     }
 
-    async fn handle_supervisor_evt(&self, _: ActorRef<()>, event: SupervisionEvent, (): &mut ()) -> Result<(), ActorProcessingErr> {
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<()>,
+        event: SupervisionEvent,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
         // The event carries the dead actor's boxed state. Only the error is read, and the state is
         // dropped here.
         if let SupervisionEvent::ActorFailed(_, error) = event {

@@ -110,8 +110,20 @@ impl TenantHandle {
         loop {
             // Repeat until nothing is stored or active and no seat is taken: a prompt that was
             // admitted before the erasure may still create a conversation.
-            let stored = host.ports.sessions.list(tenant.id(), ListQuery { subagents: true, ..ListQuery::default() }).await?;
-            let stored = stored.into_iter().map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
+            let stored = host
+                .ports
+                .sessions
+                .list(
+                    tenant.id(),
+                    ListQuery {
+                        subagents: true,
+                        ..ListQuery::default()
+                    },
+                )
+                .await?;
+            let stored = stored
+                .into_iter()
+                .map(|summary| Scope::new(tenant.id().clone(), summary.conversation));
             let mut scopes = host.directory.awake_of(tenant.id());
             scopes.extend(stored);
             scopes.sort();
@@ -132,11 +144,17 @@ impl TenantHandle {
             }
         }
         host.ports.sessions.erase(tenant.id()).await?;
-        host.resolver.artifacts.release(tenant.id().clone(), None).await.map_err(not_released)?;
+        host.resolver
+            .artifacts
+            .release(tenant.id().clone(), None)
+            .await
+            .map_err(not_released)?;
         host.resolver.compactor.forget(tenant.id(), None);
         let tools = host.directory.setup_of(tenant.id()).tools.clone();
         for tool in tools.names().filter_map(|name| tools.get(name)) {
-            let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
+            let kept = |error: ToolError| StoreError::Unavailable {
+                message: format!("{}: {}", tool.spec().name(), error.message),
+            };
             tool.forget(tenant.id()).await.map_err(kept)?;
         }
         if let Err(error) = host.ports.sessions.scrub().await {
@@ -167,14 +185,19 @@ impl ConversationHandle {
 
 /// Reports an error of the artifact store like one of the journal store.
 fn not_released(error: ArtifactError) -> SendError {
-    StoreError::Unavailable { message: error.to_string() }.into()
+    StoreError::Unavailable {
+        message: error.to_string(),
+    }
+    .into()
 }
 
 impl HostInner {
     /// Deletes a conversation, in a separate task.
     pub(super) async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
         let runtime = self.directory.runtime().clone();
-        let deleted = runtime.spawn(async move { self.delete_here(&scope).await }).await;
+        let deleted = runtime
+            .spawn(async move { self.delete_here(&scope).await })
+            .await;
         deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
     }
 
@@ -203,14 +226,27 @@ impl HostInner {
         let mut children: BTreeSet<Scope> = if parent.conversation.is_subagent() {
             return Ok(BTreeSet::new()); // Subagents have no children.
         } else {
-            self.directory.awake_of(&parent.tenant).into_iter().filter(|scope| of_parent(&scope.conversation)).collect()
+            self.directory
+                .awake_of(&parent.tenant)
+                .into_iter()
+                .filter(|scope| of_parent(&scope.conversation))
+                .collect()
         };
         let mut after = prefix.clone();
         loop {
-            let query = ListQuery { after: Some(after.clone()), subagents: true, ..ListQuery::default() };
+            let query = ListQuery {
+                after: Some(after.clone()),
+                subagents: true,
+                ..ListQuery::default()
+            };
             let page = self.ports.sessions.list(&parent.tenant, query).await?;
-            let Some(last) = page.last().map(|row| row.conversation.clone()) else { break };
-            let found = page.into_iter().map(|row| row.conversation).filter(of_parent);
+            let Some(last) = page.last().map(|row| row.conversation.clone()) else {
+                break;
+            };
+            let found = page
+                .into_iter()
+                .map(|row| row.conversation)
+                .filter(of_parent);
             children.extend(found.map(|id| Scope::new(parent.tenant.clone(), id)));
             if !of_parent(&last) {
                 break;
@@ -220,7 +256,12 @@ impl HostInner {
         Ok(children)
     }
 
-    async fn delete_rest(&self, scope: &Scope, deletion: Deletion, lived: bool) -> Result<bool, SendError> {
+    async fn delete_rest(
+        &self,
+        scope: &Scope,
+        deletion: Deletion,
+        lived: bool,
+    ) -> Result<bool, SendError> {
         // The streams end before the journal is deleted, so that watchers get `deleted`. The events
         // are dropped last, after the watchers had time to read them. `deletion` blocks the id
         // until then.
@@ -228,7 +269,11 @@ impl HostInner {
         let was_stored = self.ports.sessions.delete(scope).await?;
         let tenant = &scope.tenant;
         let conversation = &scope.conversation;
-        self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+        self.resolver
+            .artifacts
+            .release(tenant.clone(), Some(conversation.clone()))
+            .await
+            .map_err(not_released)?;
         let counters = self.tenants.get(tenant);
         counters.tools().forget_results();
         forget(&self.directory.setup_of(tenant).tools, scope).await?;
@@ -246,7 +291,12 @@ impl HostInner {
 
     /// Erases what precedes a reset: the entries before it, the conversations of its subagents,
     /// artifacts, summaries and the data of tools. Runs in a separate task.
-    pub(super) async fn empty(self: Arc<Self>, scope: Scope, reset_at: Seq, children: BTreeSet<Scope>) -> Result<(), SendError> {
+    pub(super) async fn empty(
+        self: Arc<Self>,
+        scope: Scope,
+        reset_at: Seq,
+        children: BTreeSet<Scope>,
+    ) -> Result<(), SendError> {
         let runtime = self.directory.runtime().clone();
         let emptied = runtime.spawn(async move {
             for child in children {
@@ -256,14 +306,20 @@ impl HostInner {
             self.ports.sessions.empty(&scope, before).await?;
             let tenant = &scope.tenant;
             let conversation = &scope.conversation;
-            self.resolver.artifacts.release(tenant.clone(), Some(conversation.clone())).await.map_err(not_released)?;
+            self.resolver
+                .artifacts
+                .release(tenant.clone(), Some(conversation.clone()))
+                .await
+                .map_err(not_released)?;
             let counters = self.tenants.get(tenant);
             counters.tools().forget_results();
             forget(&self.directory.setup_of(tenant).tools, &scope).await?;
             self.resolver.compactor.forget(tenant, Some(conversation));
             Ok(())
         });
-        emptied.await.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
+        emptied
+            .await
+            .unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
     }
 
     /// Counts a refusal in the host's metrics and converts it.
@@ -289,7 +345,9 @@ impl HostInner {
 /// Asks a tenant's tools to delete their data of a conversation.
 async fn forget(tools: &Toolset, scope: &Scope) -> Result<(), SendError> {
     for tool in tools.names().filter_map(|name| tools.get(name)) {
-        let kept = |error: ToolError| StoreError::Unavailable { message: format!("{}: {}", tool.spec().name(), error.message) };
+        let kept = |error: ToolError| StoreError::Unavailable {
+            message: format!("{}: {}", tool.spec().name(), error.message),
+        };
         tool.forget_conversation(scope).await.map_err(kept)?;
     }
     Ok(())

@@ -34,7 +34,12 @@ impl Spent {
     /// the time of a round that is open since `since`.
     pub fn now(&self, since: Option<Timestamp>, now: Timestamp) -> Amount {
         let wall_ms = since.map_or(0, |since| now.ms_since(since));
-        self.amount.plus(&self.reserved.unwrap_or_default()).plus(&Amount { wall_ms, ..Amount::default() })
+        self.amount
+            .plus(&self.reserved.unwrap_or_default())
+            .plus(&Amount {
+                wall_ms,
+                ..Amount::default()
+            })
     }
 
     /// Applies an entry. Entries that do not concern the budget change nothing.
@@ -43,30 +48,55 @@ impl Spent {
     /// Returns the reason when the entry contradicts the reservation.
     pub(super) fn apply(&mut self, entry: &EntryBody) -> Result<(), String> {
         match entry {
-            EntryBody::ModelCallStarted { reserved, reserved_micro_usd, .. } => {
+            EntryBody::ModelCallStarted {
+                reserved,
+                reserved_micro_usd,
+                ..
+            } => {
                 if self.reserved.is_some() {
                     return Err("another call has its reservation".into());
                 }
-                let amount = Amount { tokens: *reserved, micro_usd: *reserved_micro_usd, wall_ms: 0 };
+                let amount = Amount {
+                    tokens: *reserved,
+                    micro_usd: *reserved_micro_usd,
+                    wall_ms: 0,
+                };
                 self.reserved = (amount != Amount::default()).then_some(amount);
             }
             // With a reservation, `BudgetSettled` counts the call. Without one, the provider's
             // usage counts.
-            EntryBody::Assistant { usage, cost_micro_usd, .. } if self.reserved.is_none() => {
+            EntryBody::Assistant {
+                usage,
+                cost_micro_usd,
+                ..
+            } if self.reserved.is_none() => {
                 self.amount = self.amount.plus(&of(usage, cost_micro_usd.unwrap_or(0)));
             }
-            EntryBody::BudgetSettled { used_tokens, cost_micro_usd, .. } => {
+            EntryBody::BudgetSettled {
+                used_tokens,
+                cost_micro_usd,
+                ..
+            } => {
                 self.reserved.take().ok_or("nothing is reserved")?;
-                self.amount = self.amount.plus(&Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 });
+                self.amount = self.amount.plus(&Amount {
+                    tokens: *used_tokens,
+                    micro_usd: *cost_micro_usd,
+                    wall_ms: 0,
+                });
             }
             EntryBody::RoundFinished { latency_ms, .. } => {
                 if self.reserved.is_some() {
                     return Err("a reservation is not settled".into());
                 }
-                self.amount = self.amount.plus(&Amount { wall_ms: *latency_ms, ..Amount::default() });
+                self.amount = self.amount.plus(&Amount {
+                    wall_ms: *latency_ms,
+                    ..Amount::default()
+                });
             }
             EntryBody::Injected { id: Some(id), .. } => {
-                let percent = id.strip_prefix(BUDGET_REMINDER).and_then(|percent| percent.parse().ok());
+                let percent = id
+                    .strip_prefix(BUDGET_REMINDER)
+                    .and_then(|percent| percent.parse().ok());
                 self.reminded_percent = percent.or(self.reminded_percent);
             }
             _ => {}
@@ -77,7 +107,11 @@ impl Spent {
 
 /// Returns the tokens and the cost of an answer.
 pub(crate) fn of(usage: &Usage, micro_usd: u64) -> Amount {
-    Amount { tokens: usage.input().saturating_add(usage.output), micro_usd, wall_ms: 0 }
+    Amount {
+        tokens: usage.input().saturating_add(usage.output),
+        micro_usd,
+        wall_ms: 0,
+    }
 }
 
 /// Returns the tokens and the cost of a call. Without a price the cost is 0.

@@ -15,13 +15,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent,
-    ToolAggregate, ToolExecutionResult, call_digest, metrics::estimate, skills::refresh_at_compaction,
+    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody,
+    Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult, call_digest,
+    metrics::estimate, skills::refresh_at_compaction,
 };
 use crate::{
     chat::{
-        ContentBlock, Edit, History, Message, MessageList, ProviderStop, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock,
-        Usage, reminder,
+        ContentBlock, Edit, History, Message, MessageList, ProviderStop, RawJson, Role,
+        ToolResultBlock, ToolResultContent, ToolUseBlock, Usage, reminder,
     },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
     journal::Loaded,
@@ -156,7 +157,10 @@ pub struct OpenRound {
 impl OpenRound {
     /// Returns the text of the last assistant message.
     pub fn text(&self) -> String {
-        self.assistant_messages.last().map(Message::text).unwrap_or_default()
+        self.assistant_messages
+            .last()
+            .map(Message::text)
+            .unwrap_or_default()
     }
 
     /// Returns the text of the last assistant message, and the texts of all of them joined.
@@ -215,20 +219,29 @@ pub struct Batch {
 impl Batch {
     /// Whether every call has its result.
     pub fn is_done(&self) -> bool {
-        self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_)))
+        self.calls
+            .iter()
+            .all(|call| matches!(call.state, CallState::Finished(_)))
     }
 
     /// Whether every unfinished call waits for a person.
     pub fn is_parked(&self) -> bool {
-        !self.is_done() && self.calls.iter().all(|call| matches!(call.state, CallState::Finished(_) | CallState::Asked { .. }))
+        !self.is_done()
+            && self
+                .calls
+                .iter()
+                .all(|call| matches!(call.state, CallState::Finished(_) | CallState::Asked { .. }))
     }
 
     /// Returns the earliest expiry of the open approvals.
     pub fn expires_at(&self) -> Option<Timestamp> {
-        let ends = self
-            .calls
-            .iter()
-            .filter_map(|call| if let CallState::Asked { expires_at, .. } = &call.state { Some(*expires_at) } else { None });
+        let ends = self.calls.iter().filter_map(|call| {
+            if let CallState::Asked { expires_at, .. } = &call.state {
+                Some(*expires_at)
+            } else {
+                None
+            }
+        });
         ends.min()
     }
 }
@@ -300,27 +313,54 @@ pub struct ApplyError {
 impl Durable {
     /// Looks up a client key. Returns the key and the round of its prompt.
     pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
-        self.keys.iter().rev().filter(|known| known.key == key).find_map(|known| Some((known, known.round_id?)))
+        self.keys
+            .iter()
+            .rev()
+            .filter(|known| known.key == key)
+            .find_map(|known| Some((known, known.round_id?)))
     }
 
     /// Returns the parent of this conversation, named `own`, if this is a subagent: the client key
     /// of its prompt holds the tool call that started it. In other conversations such a client key
     /// means nothing.
     pub fn parent(&self, own: &Scope) -> Option<Scope> {
-        let call = |known: &KnownKey| known.key.strip_prefix(CHILD_KEY)?.split(' ').next()?.parse::<CallKey>().ok();
-        self.keys.iter().filter_map(call).find(|call| call.child() == *own).map(|call| call.scope)
+        let call = |known: &KnownKey| {
+            known
+                .key
+                .strip_prefix(CHILD_KEY)?
+                .split(' ')
+                .next()?
+                .parse::<CallKey>()
+                .ok()
+        };
+        self.keys
+            .iter()
+            .filter_map(call)
+            .find(|call| call.child() == *own)
+            .map(|call| call.scope)
     }
 
     /// Whether a message with this id was injected. Injected ids and client keys have separate
     /// namespaces.
     pub fn knows_injected(&self, id: &str) -> bool {
-        self.keys.iter().any(|known| known.key == id && known.round_id.is_none())
+        self.keys
+            .iter()
+            .any(|known| known.key == id && known.round_id.is_none())
     }
 
     /// Finds a call of the open batch by id. Returns its index and the call.
     pub fn open_call(&self, tool_call_id: &str) -> Option<(u32, &Call)> {
-        let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &self.round else { return None };
-        let index = batch.calls.iter().position(|call| call.tool_use.id == tool_call_id)?;
+        let Some(OpenRound {
+            phase: Phase::Batch(batch),
+            ..
+        }) = &self.round
+        else {
+            return None;
+        };
+        let index = batch
+            .calls
+            .iter()
+            .position(|call| call.tool_use.id == tool_call_id)?;
         Some((u32::try_from(index).ok()?, batch.calls.get(index)?))
     }
 
@@ -336,7 +376,11 @@ impl Durable {
     /// milliseconds. After a conversation was deleted, a new one with the same id therefore has
     /// higher epochs, and cursors of the deleted one do not match it.
     pub fn next_epoch(&self, now: Timestamp) -> Epoch {
-        if self.head == Seq(0) { Epoch(now.0.max(1)) } else { self.epoch.next() }
+        if self.head == Seq(0) {
+            Epoch(now.0.max(1))
+        } else {
+            self.epoch.next()
+        }
     }
 
     /// Applies one entry. No other function changes this state.
@@ -344,7 +388,11 @@ impl Durable {
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the state after an error.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), ApplyError> {
-        self.try_apply(entry).map_err(|why| ApplyError { seq: entry.seq, kind: entry.body.kind(), why })
+        self.try_apply(entry).map_err(|why| ApplyError {
+            seq: entry.seq,
+            kind: entry.body.kind(),
+            why,
+        })
     }
 
     fn try_apply(&mut self, entry: &Entry) -> Result<(), String> {
@@ -356,20 +404,31 @@ impl Durable {
             // first entry that was kept.
             let is_first = self.epoch == Epoch(0);
             self.head = entry.seq;
-            return if is_first { Ok(()) } else { Err("an entry before it was not emptied".into()) };
+            return if is_first {
+                Ok(())
+            } else {
+                Err("an entry before it was not emptied".into())
+            };
         }
-        if self.epoch == Epoch(0) && self.head > Seq(0) && matches!(entry.body, EntryBody::Reset {}) {
+        if self.epoch == Epoch(0) && self.head > Seq(0) && matches!(entry.body, EntryBody::Reset {})
+        {
             self.epoch = entry.epoch; // The `LifeStarted` entry of its activation was emptied.
         }
         // `LifeStarted` begins the next epoch, or any epoch above 0 in an empty journal. Every
         // other entry belongs to the current epoch.
-        let is_due = match (matches!(entry.body, EntryBody::LifeStarted { .. }), self.head) {
+        let is_due = match (
+            matches!(entry.body, EntryBody::LifeStarted { .. }),
+            self.head,
+        ) {
             (true, Seq(0)) => entry.epoch > Epoch(0),
             (true, _) => entry.epoch == self.epoch.next(),
             (false, _) => entry.epoch == self.epoch,
         };
         if !is_due {
-            return Err(format!("epoch {} in a journal of epoch {}", entry.epoch, self.epoch));
+            return Err(format!(
+                "epoch {} in a journal of epoch {}",
+                entry.epoch, self.epoch
+            ));
         }
         self.head = entry.seq;
         if self.metrics.start_time == Timestamp::default() {
@@ -379,16 +438,30 @@ impl Durable {
         self.spent.apply(&entry.body)?;
         match &entry.body {
             EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
-            EntryBody::PromptAccepted { prompt_id, round_id, client_key, message, output_schema } => {
+            EntryBody::PromptAccepted {
+                prompt_id,
+                round_id,
+                client_key,
+                message,
+                output_schema,
+            } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
                 }
                 let message = message.clone();
                 let output_schema = output_schema.clone();
-                self.inbox.push_back(AcceptedPrompt { id: *prompt_id, round_id: *round_id, message, output_schema });
+                self.inbox.push_back(AcceptedPrompt {
+                    id: *prompt_id,
+                    round_id: *round_id,
+                    message,
+                    output_schema,
+                });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
-            EntryBody::RoundStarted { round_id, prompt_ids } => self.start_round(*round_id, prompt_ids, entry.at)?,
+            EntryBody::RoundStarted {
+                round_id,
+                prompt_ids,
+            } => self.start_round(*round_id, prompt_ids, entry.at)?,
             EntryBody::ModelCallStarted { step, .. } => {
                 self.metrics.api_calls += 1;
                 let round = open(&mut self.round)?;
@@ -398,42 +471,92 @@ impl Durable {
                 round.model_calls = *step;
                 round.phase = Phase::Model { seq: entry.seq };
             }
-            EntryBody::Assistant { message, usage, stop, partial, cost_micro_usd, .. } => {
-                self.metrics.cost_micro_usd = self.metrics.cost_micro_usd.saturating_add(cost_micro_usd.unwrap_or(0));
+            EntryBody::Assistant {
+                message,
+                usage,
+                stop,
+                partial,
+                cost_micro_usd,
+                ..
+            } => {
+                self.metrics.cost_micro_usd = self
+                    .metrics
+                    .cost_micro_usd
+                    .saturating_add(cost_micro_usd.unwrap_or(0));
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
             EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // Applied above.
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
-            EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
+            EntryBody::ToolStarted {
+                call,
+                effect,
+                attempt,
+                input,
+                ..
+            } => {
                 let call = self.call(*call)?;
                 let at = match &call.state {
                     CallState::Started { at, .. } => *at,
                     CallState::Waiting | CallState::Allowed { .. } => entry.at,
-                    CallState::Asked { .. } | CallState::Finished(_) => return Err("the call cannot start now".into()),
+                    CallState::Asked { .. } | CallState::Finished(_) => {
+                        return Err("the call cannot start now".into());
+                    }
                 };
-                call.state = CallState::Started { effect: *effect, at, attempt: *attempt, input: input.clone() };
+                call.state = CallState::Started {
+                    effect: *effect,
+                    at,
+                    attempt: *attempt,
+                    input: input.clone(),
+                };
             }
-            EntryBody::ToolFinished { call, outcome, name, .. } => self.tool_finished(*call, name, outcome)?,
-            EntryBody::ApprovalAsked { call, resolved_input, expires_at, pattern, .. } => {
+            EntryBody::ToolFinished {
+                call,
+                outcome,
+                name,
+                ..
+            } => self.tool_finished(*call, name, outcome)?,
+            EntryBody::ApprovalAsked {
+                call,
+                resolved_input,
+                expires_at,
+                pattern,
+                ..
+            } => {
                 let call = self.call(*call)?;
                 if call.state != CallState::Waiting {
                     return Err("the call does not wait".into());
                 }
-                call.state = CallState::Asked { input: resolved_input.clone(), expires_at: *expires_at, pattern: pattern.clone() };
+                call.state = CallState::Asked {
+                    input: resolved_input.clone(),
+                    expires_at: *expires_at,
+                    pattern: pattern.clone(),
+                };
             }
-            EntryBody::ApprovalAnswered { call, verdict, always } => {
+            EntryBody::ApprovalAnswered {
+                call,
+                verdict,
+                always,
+            } => {
                 let call = self.call(*call)?;
-                let CallState::Asked { input, pattern, .. } = &call.state else { return Err("no approval was asked".into()) };
+                let CallState::Asked { input, pattern, .. } = &call.state else {
+                    return Err("no approval was asked".into());
+                };
                 let pattern = pattern.clone().filter(|_| *always);
                 call.state = match verdict {
-                    ApprovalVerdict::Allowed => CallState::Allowed { input: input.clone() },
+                    ApprovalVerdict::Allowed => CallState::Allowed {
+                        input: input.clone(),
+                    },
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
                 };
                 if let Some(pattern) = pattern.filter(|_| *verdict == ApprovalVerdict::Allowed) {
                     self.approve_always(pattern);
                 }
             }
-            EntryBody::Injected { id, client_key, message } => {
+            EntryBody::Injected {
+                id,
+                client_key,
+                message,
+            } => {
                 if let Some(id) = id {
                     self.remember(id.clone(), 0, None, entry.at);
                 }
@@ -443,14 +566,38 @@ impl Durable {
                 }
                 self.enter(message)?;
             }
-            EntryBody::SkillsOffered { index, message } => self.skills_offered(index, message.as_ref())?,
-            EntryBody::SkillActivated { name, activation_id, by, level, modifier, message, text_digest } => {
+            EntryBody::SkillsOffered { index, message } => {
+                self.skills_offered(index, message.as_ref())?
+            }
+            EntryBody::SkillActivated {
+                name,
+                activation_id,
+                by,
+                level,
+                modifier,
+                message,
+                text_digest,
+            } => {
                 let modifier = modifier.clone();
                 let message = message.clone();
-                let skill = ActiveSkill { activation_id: *activation_id, by: *by, level: *level, modifier, message };
-                self.skill_activated(skills::Activated { name, at: entry.at, skill, text_digest: *text_digest })?;
+                let skill = ActiveSkill {
+                    activation_id: *activation_id,
+                    by: *by,
+                    level: *level,
+                    modifier,
+                    message,
+                };
+                self.skill_activated(skills::Activated {
+                    name,
+                    at: entry.at,
+                    skill,
+                    text_digest: *text_digest,
+                })?;
             }
-            EntryBody::SkillDeactivated { name, activation_id } => self.skill_deactivated(name, *activation_id)?,
+            EntryBody::SkillDeactivated {
+                name,
+                activation_id,
+            } => self.skill_deactivated(name, *activation_id)?,
             EntryBody::RoundFinished { .. } => {
                 let round = self.round.take().ok_or("no round is open")?;
                 if matches!(round.phase, Phase::Batch(_)) {
@@ -462,7 +609,13 @@ impl Durable {
                 self.skills.round_over();
                 self.metrics.rounds += 1;
             }
-            EntryBody::Compacted { mode, edits, before_tokens, after_tokens, .. } => {
+            EntryBody::Compacted {
+                mode,
+                edits,
+                before_tokens,
+                after_tokens,
+                ..
+            } => {
                 self.compact(entry.seq, edits, mode, *before_tokens, *after_tokens)?;
             }
             EntryBody::Pinned { line } => self.context.pinned.push(line.clone()),
@@ -470,7 +623,10 @@ impl Durable {
                 self.idle()?;
                 let (history, repairs) = History::repair(messages.iter().cloned());
                 if let Some(repair) = repairs.first() {
-                    return Err(format!("imported message {}: {}", repair.index, repair.what));
+                    return Err(format!(
+                        "imported message {}: {}",
+                        repair.index, repair.what
+                    ));
                 }
                 self.rounds = match rounds.as_slice() {
                     [] => RoundMarks::derive(entry.seq, history.messages()),
@@ -486,7 +642,9 @@ impl Durable {
                 if self.rounds.start(*round_id) != Some(*keep) {
                     return Err("no such round begins there".into());
                 }
-                self.history.cut(*keep as usize).map_err(|error| error.to_string())?;
+                self.history
+                    .cut(*keep as usize)
+                    .map_err(|error| error.to_string())?;
                 self.rounds.cut(*keep as usize);
                 self.last_usage = Usage::default(); // `spent` does not go back.
                 self.replaced();
@@ -496,7 +654,12 @@ impl Durable {
                 self.idle()?;
                 let epoch = self.epoch;
                 let head = self.head;
-                *self = Self { epoch, head, reset_at: entry.seq, ..Self::default() };
+                *self = Self {
+                    epoch,
+                    head,
+                    reset_at: entry.seq,
+                    ..Self::default()
+                };
             }
             EntryBody::Forked { in_doubt, .. } => {
                 self.idle()?;
@@ -507,17 +670,39 @@ impl Durable {
         Ok(())
     }
 
-    fn compact(&mut self, seq: Seq, edits: &[Edit], mode: &str, before_tokens: u64, after_tokens: u64) -> Result<(), String> {
-        if self.round.as_ref().is_some_and(|round| round.phase != Phase::Ready) {
+    fn compact(
+        &mut self,
+        seq: Seq,
+        edits: &[Edit],
+        mode: &str,
+        before_tokens: u64,
+        after_tokens: u64,
+    ) -> Result<(), String> {
+        if self
+            .round
+            .as_ref()
+            .is_some_and(|round| round.phase != Phase::Ready)
+        {
             return Err("a call is open".into());
         }
         let len = self.history.messages().len();
-        self.history = self.history.edited(edits).map_err(|error| error.to_string())?;
+        self.history = self
+            .history
+            .edited(edits)
+            .map_err(|error| error.to_string())?;
         let moved = Edit::moves(edits, len);
-        self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
-        self.context.window.counted(after_tokens, self.history.messages().wire_bytes() as u64);
+        self.rounds
+            .edited(len, |old| moved.get(old as usize).copied().flatten());
+        self.context
+            .window
+            .counted(after_tokens, self.history.messages().wire_bytes() as u64);
         self.repeat_skills(edits)?;
-        self.context.last_compaction = Some(CompactionNote { seq, before_tokens, after_tokens, mode: mode.to_owned() });
+        self.context.last_compaction = Some(CompactionNote {
+            seq,
+            before_tokens,
+            after_tokens,
+            mode: mode.to_owned(),
+        });
         self.metrics.compression_events += 1;
         Ok(())
     }
@@ -525,11 +710,18 @@ impl Durable {
     /// Appends the messages of active skills that the edits removed, behind the new start of the
     /// history, so that the model keeps reading them.
     fn repeat_skills(&mut self, edits: &[Edit]) -> Result<(), String> {
-        let head = edits.iter().take_while(|edit| matches!(edit, Edit::Put(_))).count();
+        let head = edits
+            .iter()
+            .take_while(|edit| matches!(edit, Edit::Put(_)))
+            .count();
         let head = u32::try_from(head).map_err(|error| error.to_string())?;
         let messages = self.history.messages();
         let gone = |message: &Message| !messages.iter().any(|kept| kept.holds_blocks_of(message));
-        let again: Vec<Edit> = refresh_at_compaction(&mut self.skills).into_iter().filter(gone).map(Edit::Put).collect();
+        let again: Vec<Edit> = refresh_at_compaction(&mut self.skills)
+            .into_iter()
+            .filter(gone)
+            .map(Edit::Put)
+            .collect();
         if again.is_empty() {
             return Ok(());
         }
@@ -540,9 +732,13 @@ impl Durable {
         }
         let len = messages.len();
         let edits = [vec![Edit::Keep(head)], again].concat();
-        self.history = self.history.edited(&edits).map_err(|error| error.to_string())?;
+        self.history = self
+            .history
+            .edited(&edits)
+            .map_err(|error| error.to_string())?;
         let moved = Edit::moves(&edits, len);
-        self.rounds.edited(len, |old| moved.get(old as usize).copied().flatten());
+        self.rounds
+            .edited(len, |old| moved.get(old as usize).copied().flatten());
         Ok(())
     }
 
@@ -550,7 +746,10 @@ impl Durable {
     /// first model call of a round not behind the prompt, which can still be withdrawn.
     pub(super) fn enter(&mut self, message: &Message) -> Result<(), String> {
         match &mut self.round {
-            Some(round) if round.model_calls == 0 || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) => {
+            Some(round)
+                if round.model_calls == 0
+                    || matches!(round.phase, Phase::Model { .. } | Phase::Batch(_)) =>
+            {
                 round.pending.push(message.clone());
                 Ok(())
             }
@@ -562,23 +761,44 @@ impl Durable {
     /// one.
     fn replaced(&mut self) {
         let messages = self.history.messages();
-        self.context.window.replaced(messages.len(), messages.wire_bytes() as u64);
+        self.context
+            .window
+            .replaced(messages.len(), messages.wire_bytes() as u64);
     }
 
     fn idle(&self) -> Result<(), String> {
-        if self.round.is_some() { Err("a round is open".into()) } else { Ok(()) }
+        if self.round.is_some() {
+            Err("a round is open".into())
+        } else {
+            Ok(())
+        }
     }
 
     fn call(&mut self, index: u32) -> Result<&mut Call, String> {
         match &mut open(&mut self.round)?.phase {
-            Phase::Batch(batch) => batch.calls.get_mut(index as usize).ok_or_else(|| "no such call".into()),
-            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => Err("no batch is open".into()),
+            Phase::Batch(batch) => batch
+                .calls
+                .get_mut(index as usize)
+                .ok_or_else(|| "no such call".into()),
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
+                Err("no batch is open".into())
+            }
         }
     }
 
     fn remember(&mut self, key: String, digest: u64, round_id: Option<RoundId>, at: Timestamp) {
-        self.keys.push_back(KnownKey { key, digest, round_id, at });
-        while self.keys.len() > CLIENT_KEYS_MAX || self.keys.front().is_some_and(|known| at.ms_since(known.at) > CLIENT_KEY_MS) {
+        self.keys.push_back(KnownKey {
+            key,
+            digest,
+            round_id,
+            at,
+        });
+        while self.keys.len() > CLIENT_KEYS_MAX
+            || self
+                .keys
+                .front()
+                .is_some_and(|known| at.ms_since(known.at) > CLIENT_KEY_MS)
+        {
             self.keys.pop_front();
         }
     }
@@ -597,11 +817,18 @@ impl Durable {
             self.inbox.remove(place);
             return Ok(());
         }
-        let round = self.round.as_ref().filter(|round| round.prompts.contains(&id) && round.model_calls <= 1).ok_or("no such prompt")?;
+        let round = self
+            .round
+            .as_ref()
+            .filter(|round| round.prompts.contains(&id) && round.model_calls <= 1)
+            .ok_or("no such prompt")?;
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
-                let prompt = self.history.withdraw_last_user().ok_or("the prompt is not last")?;
+                let prompt = self
+                    .history
+                    .withdraw_last_user()
+                    .ok_or("the prompt is not last")?;
                 self.context.window.taken_back(prompt.wire().len());
                 self.rounds.cut(self.history.messages().len());
                 Ok(())
@@ -609,15 +836,26 @@ impl Durable {
         }
     }
 
-    fn start_round(&mut self, id: RoundId, prompt_ids: &[PromptId], at: Timestamp) -> Result<(), String> {
+    fn start_round(
+        &mut self,
+        id: RoundId,
+        prompt_ids: &[PromptId],
+        at: Timestamp,
+    ) -> Result<(), String> {
         self.idle()?;
         self.rounds.begin(id, self.history.messages().len());
         let mut output = None;
         for prompt_id in prompt_ids {
-            let place = self.inbox.iter().position(|prompt| prompt.id == *prompt_id).ok_or("a prompt is not in the inbox")?;
+            let place = self
+                .inbox
+                .iter()
+                .position(|prompt| prompt.id == *prompt_id)
+                .ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
                 push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
-                output = prompt.output_schema.map(|schema| OutputRequest { schema, refused: 0 });
+                output = prompt
+                    .output_schema
+                    .map(|schema| OutputRequest { schema, refused: 0 });
             }
         }
         if self.inbox.is_empty() {
@@ -640,7 +878,14 @@ impl Durable {
         Ok(())
     }
 
-    fn assistant(&mut self, seq: Seq, message: Option<&Message>, usage: &Usage, stop: ProviderStop, partial: bool) -> Result<(), String> {
+    fn assistant(
+        &mut self,
+        seq: Seq,
+        message: Option<&Message>,
+        usage: &Usage,
+        stop: ProviderStop,
+        partial: bool,
+    ) -> Result<(), String> {
         let round = open(&mut self.round)?;
         if !matches!(round.phase, Phase::Model { .. }) {
             return Err("no model call is open".into());
@@ -652,13 +897,19 @@ impl Durable {
         // the answer is added to the estimate.
         if usage.input() > 0 {
             self.last_usage = *usage;
-            self.context.window.answered(usage, (self.history.messages().wire_bytes() + bytes) as u64);
+            self.context
+                .window
+                .answered(usage, (self.history.messages().wire_bytes() + bytes) as u64);
         } else if message.is_some() {
             self.context.window.appended(bytes);
         }
         // The next model call continues an answer that the provider paused.
         let goes_on = stop == ProviderStop::PauseTurn && message.is_some() && !partial;
-        round.phase = if goes_on { Phase::Ready } else { Phase::Ended { stop } };
+        round.phase = if goes_on {
+            Phase::Ready
+        } else {
+            Phase::Ended { stop }
+        };
         if let Some(message) = message {
             round.answers += 1;
             round.assistant_messages.push(message.clone());
@@ -666,13 +917,25 @@ impl Durable {
             // batch is done: `history` never holds a call without its result.
             let calls = message.tool_uses();
             if calls.is_empty() {
-                self.history.push_assistant(message.clone()).map_err(|error| error.to_string())?;
+                self.history
+                    .push_assistant(message.clone())
+                    .map_err(|error| error.to_string())?;
             } else {
                 if message.role() != Role::Assistant {
                     return Err("calls in a message of another role".into());
                 }
-                let calls = calls.into_iter().map(|tool_use| Call { tool_use, state: CallState::Waiting }).collect();
-                round.phase = Phase::Batch(Batch { seq, message: message.clone(), calls });
+                let calls = calls
+                    .into_iter()
+                    .map(|tool_use| Call {
+                        tool_use,
+                        state: CallState::Waiting,
+                    })
+                    .collect();
+                round.phase = Phase::Batch(Batch {
+                    seq,
+                    message: message.clone(),
+                    calls,
+                });
             }
         }
         if !matches!(round.phase, Phase::Batch(_)) {
@@ -689,15 +952,29 @@ impl Durable {
 
     fn output_refused(&mut self, fault: &str) -> Result<(), String> {
         let round = open(&mut self.round)?;
-        let Phase::Ended { .. } = round.phase else { return Err("no answer is there".into()) };
-        round.output.as_mut().ok_or("no schema was asked for")?.refused += 1;
+        let Phase::Ended { .. } = round.phase else {
+            return Err("no answer is there".into());
+        };
+        round
+            .output
+            .as_mut()
+            .ok_or("no schema was asked for")?
+            .refused += 1;
         round.phase = Phase::Ready;
-        let text = format!("Your answer is not the JSON that was asked for: {fault}\nAnswer again, with the JSON value and nothing else.");
-        let message = Message::new(Role::User, &[reminder(&text)]).map_err(|error| error.to_string())?;
+        let text = format!(
+            "Your answer is not the JSON that was asked for: {fault}\nAnswer again, with the JSON value and nothing else."
+        );
+        let message =
+            Message::new(Role::User, &[reminder(&text)]).map_err(|error| error.to_string())?;
         push_user(&mut self.history, &mut self.context.window, &message)
     }
 
-    fn tool_finished(&mut self, index: u32, name: &str, outcome: &ToolExecutionResult) -> Result<(), String> {
+    fn tool_finished(
+        &mut self,
+        index: u32,
+        name: &str,
+        outcome: &ToolExecutionResult,
+    ) -> Result<(), String> {
         let call = self.call(index)?;
         if matches!(call.state, CallState::Finished(_)) {
             return Err("the call already has its result".into());
@@ -715,10 +992,18 @@ impl Durable {
         if in_doubt {
             self.in_doubt.push(digest);
         }
-        self.metrics.record_tool_call(outcome.is_error, outcome.retry_count);
-        self.tools.entry(name.to_owned()).or_default().record(outcome.is_error, outcome.retry_count, outcome.duration_ms, tokens);
+        self.metrics
+            .record_tool_call(outcome.is_error, outcome.retry_count);
+        self.tools.entry(name.to_owned()).or_default().record(
+            outcome.is_error,
+            outcome.retry_count,
+            outcome.duration_ms,
+            tokens,
+        );
         let round = open(&mut self.round)?;
-        let Phase::Batch(batch) = &round.phase else { return Err("no batch is open".into()) };
+        let Phase::Batch(batch) = &round.phase else {
+            return Err("no batch is open".into());
+        };
         round.repeats.note(digest, batch.seq, outcome);
         if !batch.is_done() {
             return Ok(());
@@ -729,13 +1014,21 @@ impl Durable {
                 content: ToolResultContent::Text(outcome.observation.clone()),
                 is_error: outcome.is_error,
             }),
-            CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. } | CallState::Started { .. } => None,
+            CallState::Waiting
+            | CallState::Asked { .. }
+            | CallState::Allowed { .. }
+            | CallState::Started { .. } => None,
         });
         // Messages injected meanwhile join the user message with the results, behind them.
-        let after: Vec<ContentBlock> = std::mem::take(&mut round.pending).iter().flat_map(Message::blocks).collect();
+        let after: Vec<ContentBlock> = std::mem::take(&mut round.pending)
+            .iter()
+            .flat_map(Message::blocks)
+            .collect();
         let results = Message::tool_results(results, after);
         self.context.window.appended(results.wire().len()); // The calls themselves are in their model call's usage.
-        self.history.push_exchange(batch.message.clone(), results).map_err(|error| error.to_string())?;
+        self.history
+            .push_exchange(batch.message.clone(), results)
+            .map_err(|error| error.to_string())?;
         round.batches += 1;
         round.phase = Phase::Ready;
         Ok(())
@@ -747,9 +1040,15 @@ fn open(round: &mut Option<OpenRound>) -> Result<&mut OpenRound, String> {
 }
 
 /// Appends a user message that no model call has seen, and counts it as an estimate.
-fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -> Result<(), String> {
+fn push_user(
+    history: &mut History,
+    window: &mut WindowUse,
+    message: &Message,
+) -> Result<(), String> {
     window.appended(message.wire().len());
-    history.push_user(message.clone()).map_err(|error| error.to_string())
+    history
+        .push_user(message.clone())
+        .map_err(|error| error.to_string())
 }
 
 /// Applies stored entries to a state. A panic inside counts as an error, because a damaged journal
@@ -757,7 +1056,10 @@ fn push_user(history: &mut History, window: &mut WindowUse, message: &Message) -
 ///
 /// # Errors
 /// The message of the first entry that does not decode or apply.
-pub fn fold<'a>(mut state: Durable, entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>) -> Result<Durable, String> {
+pub fn fold<'a>(
+    mut state: Durable,
+    entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>,
+) -> Result<Durable, String> {
     catch_unwind(AssertUnwindSafe(move || {
         for stored in entries {
             let entry = Entry::decode(stored).map_err(|error| error.to_string())?;
@@ -777,13 +1079,20 @@ struct Snapshot<D> {
 impl Durable {
     /// Encodes a snapshot. A snapshot is a cache: the reader ignores one that it cannot decode.
     pub fn snapshot(&self) -> Bytes {
-        Bytes::from(serde_json::to_vec(&Snapshot { version: SNAPSHOT_VERSION, state: self }).unwrap_or_default())
+        Bytes::from(
+            serde_json::to_vec(&Snapshot {
+                version: SNAPSHOT_VERSION,
+                state: self,
+            })
+            .unwrap_or_default(),
+        )
     }
 
     fn from_snapshot(upto: Seq, bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let snapshot: Snapshot<Self> = serde_json::from_str(text).ok()?;
-        (snapshot.version == SNAPSHOT_VERSION && snapshot.state.head == upto).then_some(snapshot.state)
+        (snapshot.version == SNAPSHOT_VERSION && snapshot.state.head == upto)
+            .then_some(snapshot.state)
     }
 }
 

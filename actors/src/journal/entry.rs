@@ -93,9 +93,15 @@ pub enum EntryBody {
     },
     /// A prompt was withdrawn, from the inbox or from a round without any answer. Its text stays in
     /// the journal.
-    PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
+    PromptWithdrawn {
+        prompt_id: PromptId,
+        reason: WithdrawReason,
+    },
     /// Prompts moved from the inbox into history; a round is open.
-    RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
+    RoundStarted {
+        round_id: RoundId,
+        prompt_ids: Vec<PromptId>,
+    },
     /// A model call was decided.
     ModelCallStarted {
         step: u32,
@@ -121,7 +127,12 @@ pub enum EntryBody {
     },
     /// The reservation of a model call was replaced by its actual use. `estimated`: the provider
     /// reported no usage, or an impossible one.
-    BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
+    BudgetSettled {
+        reserved: u64,
+        used_tokens: u64,
+        cost_micro_usd: u64,
+        estimated: bool,
+    },
     /// The answer does not match the requested JSON Schema. The model gets `fault` and is asked
     /// again.
     OutputRefused { fault: String },
@@ -137,7 +148,12 @@ pub enum EntryBody {
         input: Option<RawJson>,
     },
     /// A tool call finished. Each call gets exactly one result.
-    ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
+    ToolFinished {
+        call: u32,
+        tool_call_id: String,
+        name: String,
+        outcome: ToolExecutionResult,
+    },
     /// A call waits for a person's approval, which holds for exactly `resolved_input`.
     ApprovalAsked {
         call: u32,
@@ -190,7 +206,10 @@ pub enum EntryBody {
     },
     /// The topmost skill was deactivated. The end of a round deactivates the skills of the round
     /// without this entry.
-    SkillDeactivated { name: SkillName, activation_id: ActivationId },
+    SkillDeactivated {
+        name: SkillName,
+        activation_id: ActivationId,
+    },
     /// The round is over.
     RoundFinished {
         stop_reason: StopReason,
@@ -330,8 +349,12 @@ impl EntryBody {
     /// Estimates the bytes of the texts in the body.
     fn size(&self) -> usize {
         match self {
-            Self::PromptAccepted { message, .. } | Self::Injected { message, .. } => message.wire().len(),
-            Self::Assistant { message, .. } => message.as_ref().map_or(0, |message| message.wire().len()) + 160,
+            Self::PromptAccepted { message, .. } | Self::Injected { message, .. } => {
+                message.wire().len()
+            }
+            Self::Assistant { message, .. } => {
+                message.as_ref().map_or(0, |message| message.wire().len()) + 160
+            }
             Self::ToolFinished { outcome, .. } => outcome.observation.len() + 256,
             _ => 64,
         }
@@ -373,20 +396,55 @@ impl EntryBody {
             envelope.extend_from_slice(br#"","body":"#);
         };
         match self {
-            Self::PromptAccepted { prompt_id, round_id, client_key, message, output_schema } => {
+            Self::PromptAccepted {
+                prompt_id,
+                round_id,
+                client_key,
+                message,
+                output_schema,
+            } => {
                 begin(envelope);
-                write(envelope, &Accepted { prompt_id, round_id, client_key: client_key.as_ref() });
+                write(
+                    envelope,
+                    &Accepted {
+                        prompt_id,
+                        round_id,
+                        client_key: client_key.as_ref(),
+                    },
+                );
                 append_message(envelope, message);
-                append(envelope, &Output { output_schema: output_schema.as_ref() });
+                append(
+                    envelope,
+                    &Output {
+                        output_schema: output_schema.as_ref(),
+                    },
+                );
                 envelope.push(b'}');
             }
-            Self::Assistant { step, message: Some(message), stop, raw_stop, usage, cost_micro_usd, partial } => {
+            Self::Assistant {
+                step,
+                message: Some(message),
+                stop,
+                raw_stop,
+                usage,
+                cost_micro_usd,
+                partial,
+            } => {
                 begin(envelope);
                 write(envelope, &Step { step: *step });
                 append_message(envelope, message);
                 let raw_stop = raw_stop.as_deref();
                 let cost_micro_usd = *cost_micro_usd;
-                append(envelope, &Answered { stop: *stop, raw_stop, usage, cost_micro_usd, partial: *partial });
+                append(
+                    envelope,
+                    &Answered {
+                        stop: *stop,
+                        raw_stop,
+                        usage,
+                        cost_micro_usd,
+                        partial: *partial,
+                    },
+                );
                 envelope.push(b'}');
             }
             _ => append(envelope, self),
@@ -399,7 +457,10 @@ impl Entry {
     pub fn encode(&self) -> StoredEntry {
         let mut bytes = Vec::with_capacity(self.size());
         self.encode_into(&mut bytes);
-        StoredEntry { seq: self.seq, bytes: Bytes::from(bytes.into_boxed_slice()) }
+        StoredEntry {
+            seq: self.seq,
+            bytes: Bytes::from(bytes.into_boxed_slice()),
+        }
     }
 
     /// Encodes entries that are stored together. They share one allocation.
@@ -415,7 +476,10 @@ impl Entry {
         }
         let mut rest = Bytes::from(bytes.into_boxed_slice());
         let mut begin = 0;
-        let each = |(seq, end): (Seq, usize)| StoredEntry { seq, bytes: rest.split_to(end - std::mem::replace(&mut begin, end)) };
+        let each = |(seq, end): (Seq, usize)| StoredEntry {
+            seq,
+            bytes: rest.split_to(end - std::mem::replace(&mut begin, end)),
+        };
         ends.into_iter().map(each).collect()
     }
 
@@ -428,7 +492,11 @@ impl Entry {
     /// runs for every entry.
     fn encode_into(&self, bytes: &mut Vec<u8>) {
         let Timestamp(at) = self.at;
-        for (key, number) in [(br#"{"v":"#.as_slice(), u64::from(ENTRY_VERSION)), (br#","epoch":"#, self.epoch.0), (br#","at":"#, at)] {
+        for (key, number) in [
+            (br#"{"v":"#.as_slice(), u64::from(ENTRY_VERSION)),
+            (br#","epoch":"#, self.epoch.0),
+            (br#","at":"#, at),
+        ] {
             bytes.extend_from_slice(key);
             json::natural(bytes, number);
         }
@@ -454,18 +522,36 @@ impl Entry {
         }
         let seq = stored.seq;
         if stored.bytes.is_empty() {
-            return Ok(Self { seq, epoch: Epoch(0), at: Timestamp(0), body: EntryBody::Emptied {} });
+            return Ok(Self {
+                seq,
+                epoch: Epoch(0),
+                at: Timestamp(0),
+                body: EntryBody::Emptied {},
+            });
         }
         let damaged = |message: String| DecodeError::Damaged { seq, message };
-        let text = std::str::from_utf8(&stored.bytes).map_err(|error| damaged(error.to_string()))?;
-        let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+        let text =
+            std::str::from_utf8(&stored.bytes).map_err(|error| damaged(error.to_string()))?;
+        let envelope: Envelope<'_> =
+            serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
         if envelope.v > ENTRY_VERSION {
-            return Err(DecodeError::NeedsNewerVersion { seq, what: format!("envelope version {}", envelope.v) });
+            return Err(DecodeError::NeedsNewerVersion {
+                seq,
+                what: format!("envelope version {}", envelope.v),
+            });
         }
         let body = EntryBody::decode(&envelope.kind, envelope.body.get())
             .map_err(|error| damaged(error.to_string()))?
-            .ok_or_else(|| DecodeError::NeedsNewerVersion { seq, what: format!("entry kind {:?}", envelope.kind) })?;
-        Ok(Self { seq, epoch: envelope.epoch, at: envelope.at, body })
+            .ok_or_else(|| DecodeError::NeedsNewerVersion {
+                seq,
+                what: format!("entry kind {:?}", envelope.kind),
+            })?;
+        Ok(Self {
+            seq,
+            epoch: envelope.epoch,
+            at: envelope.at,
+            body,
+        })
     }
 }
 
@@ -534,7 +620,9 @@ decoder! {
 /// Returns a 64-bit FNV-1a digest, the same in every process and version. Not collision resistant,
 /// so not for secrets.
 pub fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Returns the digest of a tool call: the tool's name and the text of its input.
@@ -569,24 +657,49 @@ mod tests {
             EntryBody::PromptAccepted {
                 prompt_id: id,
                 round_id,
-                client_key: Some(ClientKey { key: "k".into(), digest: u64::MAX }),
+                client_key: Some(ClientKey {
+                    key: "k".into(),
+                    digest: u64::MAX,
+                }),
                 message: Message::user("汉 \u{0}"),
                 output_schema: Some(input.clone()),
             },
-            EntryBody::PromptWithdrawn { prompt_id: id, reason: WithdrawReason::ProviderAuth },
-            EntryBody::RoundStarted { round_id, prompt_ids: vec![id] },
-            EntryBody::ModelCallStarted { step: 1, reserved: 9, reserved_micro_usd: u64::MAX },
-            EntryBody::BudgetSettled { reserved: 9, used_tokens: u64::MAX, cost_micro_usd: 3, estimated: true },
+            EntryBody::PromptWithdrawn {
+                prompt_id: id,
+                reason: WithdrawReason::ProviderAuth,
+            },
+            EntryBody::RoundStarted {
+                round_id,
+                prompt_ids: vec![id],
+            },
+            EntryBody::ModelCallStarted {
+                step: 1,
+                reserved: 9,
+                reserved_micro_usd: u64::MAX,
+            },
+            EntryBody::BudgetSettled {
+                reserved: 9,
+                used_tokens: u64::MAX,
+                cost_micro_usd: 3,
+                estimated: true,
+            },
             EntryBody::Assistant {
                 step: 1,
                 message: Some(Message::assistant("x")),
                 stop: ProviderStop::EndTurn,
                 raw_stop: Some("end_turn".into()),
-                usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 3, output: 4 },
+                usage: Usage {
+                    input_uncached: 1,
+                    cache_read: 2,
+                    cache_write: 3,
+                    output: 4,
+                },
                 cost_micro_usd: Some(5),
                 partial: false,
             },
-            EntryBody::OutputRefused { fault: "no \"a\"".into() },
+            EntryBody::OutputRefused {
+                fault: "no \"a\"".into(),
+            },
             EntryBody::ToolStarted {
                 call: 0,
                 tool_call_id: "t".into(),
@@ -595,7 +708,12 @@ mod tests {
                 attempt: 0,
                 input: Some(input.clone()),
             },
-            EntryBody::ToolFinished { call: 0, tool_call_id: "t".into(), name: "n".into(), outcome: ToolExecutionResult::ok("o") },
+            EntryBody::ToolFinished {
+                call: 0,
+                tool_call_id: "t".into(),
+                name: "n".into(),
+                outcome: ToolExecutionResult::ok("o"),
+            },
             EntryBody::ApprovalAsked {
                 call: 0,
                 tool_call_id: "t".into(),
@@ -605,20 +723,44 @@ mod tests {
                 expires_at: Timestamp(5),
                 pattern: None,
             },
-            EntryBody::ApprovalAnswered { call: 0, verdict: ApprovalVerdict::Expired, always: false },
-            EntryBody::Injected { id: None, client_key: Some(ClientKey { key: "k".into(), digest: 1 }), message: Message::user("i") },
-            EntryBody::SkillsOffered { index: SkillIndex::default(), message: Some(Message::user("i")) },
+            EntryBody::ApprovalAnswered {
+                call: 0,
+                verdict: ApprovalVerdict::Expired,
+                always: false,
+            },
+            EntryBody::Injected {
+                id: None,
+                client_key: Some(ClientKey {
+                    key: "k".into(),
+                    digest: 1,
+                }),
+                message: Message::user("i"),
+            },
+            EntryBody::SkillsOffered {
+                index: SkillIndex::default(),
+                message: Some(Message::user("i")),
+            },
             EntryBody::SkillActivated {
                 name: SkillName::new("pdf").unwrap(),
                 activation_id: ActivationId::from_random([9; 16]),
                 by: ActivatedBy::Model,
                 level: LoadLevel::Resources,
-                modifier: ContextModifier { model: Some("m".into()), ..ContextModifier::default() },
+                modifier: ContextModifier {
+                    model: Some("m".into()),
+                    ..ContextModifier::default()
+                },
                 message: Message::user("s"),
                 text_digest: u64::MAX,
             },
-            EntryBody::SkillDeactivated { name: SkillName::new("pdf").unwrap(), activation_id: ActivationId::from_random([9; 16]) },
-            EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 3, error: None },
+            EntryBody::SkillDeactivated {
+                name: SkillName::new("pdf").unwrap(),
+                activation_id: ActivationId::from_random([9; 16]),
+            },
+            EntryBody::RoundFinished {
+                stop_reason: StopReason::EndTurn,
+                latency_ms: 3,
+                error: None,
+            },
             EntryBody::Compacted {
                 cause: CompactionCause::Asked,
                 mode: "extract".into(),
@@ -628,17 +770,32 @@ mod tests {
                 after_tokens: 4,
             },
             EntryBody::Pinned { line: "p".into() },
-            EntryBody::Imported { messages: vec![Message::user("i")], rounds: Vec::new() },
-            EntryBody::Imported { messages: Vec::new(), rounds: vec![crate::journal::rounds::tests::full()] },
+            EntryBody::Imported {
+                messages: vec![Message::user("i")],
+                rounds: Vec::new(),
+            },
+            EntryBody::Imported {
+                messages: Vec::new(),
+                rounds: vec![crate::journal::rounds::tests::full()],
+            },
             EntryBody::Rewound { round_id, keep: 3 },
             EntryBody::Reset {},
-            EntryBody::Forked { from: ConversationId::new("c").unwrap(), upto: Seq(4), in_doubt: vec![u64::MAX] },
+            EntryBody::Forked {
+                from: ConversationId::new("c").unwrap(),
+                upto: Seq(4),
+                in_doubt: vec![u64::MAX],
+            },
         ]
     }
 
     #[test]
     fn entries_that_are_stored_together_are_each_as_alone() {
-        let entry = |(seq, body)| Entry { seq: Seq(seq), epoch: Epoch(u64::MAX), at: Timestamp(1_795_300_000_000), body };
+        let entry = |(seq, body)| Entry {
+            seq: Seq(seq),
+            epoch: Epoch(u64::MAX),
+            at: Timestamp(1_795_300_000_000),
+            body,
+        };
         let entries: Vec<Entry> = (1..).zip(samples()).map(entry).collect();
 
         for count in [0, 1, 2, entries.len()] {
@@ -652,7 +809,12 @@ mod tests {
     #[test]
     fn every_kind_survives_its_encoding() {
         for body in samples() {
-            let entry = Entry { seq: Seq(3), epoch: Epoch(2), at: Timestamp(1), body };
+            let entry = Entry {
+                seq: Seq(3),
+                epoch: Epoch(2),
+                at: Timestamp(1),
+                body,
+            };
 
             let stored = entry.encode();
 
@@ -683,26 +845,50 @@ mod tests {
             cost_micro_usd: None,
             partial: true,
         };
-        let more = [bare, answered(None, None), answered(Some(message), Some("\"".into()))];
+        let more = [
+            bare,
+            answered(None, None),
+            answered(Some(message), Some("\"".into())),
+        ];
         for body in samples().into_iter().chain(more) {
             let by_serde = serde_json::to_string(&body).unwrap();
 
-            let stored = Entry { seq: Seq(3), epoch: Epoch(2), at: Timestamp(1), body }.encode();
+            let stored = Entry {
+                seq: Seq(3),
+                epoch: Epoch(2),
+                at: Timestamp(1),
+                body,
+            }
+            .encode();
 
-            let expected = format!(r#"{{"v":1,"epoch":2,"at":1,{}"#, by_serde.strip_prefix('{').unwrap());
+            let expected = format!(
+                r#"{{"v":1,"epoch":2,"at":1,{}"#,
+                by_serde.strip_prefix('{').unwrap()
+            );
             assert_eq!(std::str::from_utf8(&stored.bytes).unwrap(), expected);
         }
     }
 
     #[test]
     fn newer_entries_are_named_and_never_skipped() {
-        let entry = |text: &str| Entry::decode(&StoredEntry { seq: Seq(1), bytes: Bytes::from(text.to_owned()) });
+        let entry = |text: &str| {
+            Entry::decode(&StoredEntry {
+                seq: Seq(1),
+                bytes: Bytes::from(text.to_owned()),
+            })
+        };
 
         let newer_kind = entry(r#"{"v":1,"kind":"dreamt","epoch":1,"at":0,"body":{}}"#);
         let newer_version = entry(r#"{"v":2,"kind":"reset","epoch":1,"at":0,"body":{}}"#);
 
-        assert!(matches!(newer_kind, Err(DecodeError::NeedsNewerVersion { .. })));
-        assert!(matches!(newer_version, Err(DecodeError::NeedsNewerVersion { .. })));
+        assert!(matches!(
+            newer_kind,
+            Err(DecodeError::NeedsNewerVersion { .. })
+        ));
+        assert!(matches!(
+            newer_version,
+            Err(DecodeError::NeedsNewerVersion { .. })
+        ));
         assert!(matches!(entry("{"), Err(DecodeError::Damaged { .. })));
     }
 }

@@ -41,7 +41,12 @@ pub struct ForkReader {
 impl ForkReader {
     /// Creates a reader for a journal, before its first entry. `at` names the round to fork after.
     pub fn new(id: ConversationId, at: Option<RoundId>) -> Self {
-        Self { reader: RoundsReader::new(id), at, found: None, border: Seq(0) }
+        Self {
+            reader: RoundsReader::new(id),
+            at,
+            found: None,
+            border: Seq(0),
+        }
     }
 
     /// Applies the next entry.
@@ -53,7 +58,13 @@ impl ForkReader {
         // latest one wins. A reset or an import drops earlier finds, because the history that they
         // belong to no longer exists.
         let ends = matches!(entry.body, EntryBody::RoundFinished { .. });
-        let ended = self.reader.state().round.as_ref().map(|round| round.id).filter(|_| ends);
+        let ended = self
+            .reader
+            .state()
+            .round
+            .as_ref()
+            .map(|round| round.id)
+            .filter(|_| ends);
         let brought = matches!(entry.body, EntryBody::Imported { .. });
         if matches!(entry.body, EntryBody::RoundStarted { .. }) {
             self.border = self.reader.state().head;
@@ -71,8 +82,15 @@ impl ForkReader {
 
     /// Returns the fork. `None` if the round is unknown or still open.
     pub fn finish(self) -> Option<Fork> {
-        let fork = if self.at.is_some() { self.found.clone() } else { Some(self.latest()) };
-        fork.map(|fork| Fork { in_doubt: self.reader.state().in_doubt.clone(), ..fork })
+        let fork = if self.at.is_some() {
+            self.found.clone()
+        } else {
+            Some(self.latest())
+        };
+        fork.map(|fork| Fork {
+            in_doubt: self.reader.state().in_doubt.clone(),
+            ..fork
+        })
     }
 
     fn until(&self, at: RoundId) -> Option<Fork> {
@@ -81,7 +99,9 @@ impl ForkReader {
         rounds.truncate(place + 1);
         let state = self.reader.state();
         let len = state.history.messages().len();
-        let end = u32::try_from(len).ok().and_then(|len| state.rounds.end(at, len));
+        let end = u32::try_from(len)
+            .ok()
+            .and_then(|len| state.rounds.end(at, len));
         Some(self.fork(state.head, end.map_or(len, |end| end as usize), rounds))
     }
 
@@ -89,14 +109,33 @@ impl ForkReader {
         let state = self.reader.state();
         let mut rounds = self.reader.records();
         let len = state.history.messages().len();
-        let Some(open) = &state.round else { return self.fork(state.head, len, rounds) };
+        let Some(open) = &state.round else {
+            return self.fork(state.head, len, rounds);
+        };
         rounds.retain(|round| round.round_id != open.id);
         let start = state.rounds.start(open.id);
-        self.fork(self.border, start.map_or(len, |start| start as usize), rounds)
+        self.fork(
+            self.border,
+            start.map_or(len, |start| start as usize),
+            rounds,
+        )
     }
 
     fn fork(&self, upto: Seq, keep: usize, rounds: Vec<ConversationRound>) -> Fork {
-        let messages = self.reader.state().history.messages().iter().take(keep).cloned().collect();
-        Fork { upto, messages, rounds, in_doubt: Vec::new() }
+        let messages = self
+            .reader
+            .state()
+            .history
+            .messages()
+            .iter()
+            .take(keep)
+            .cloned()
+            .collect();
+        Fork {
+            upto,
+            messages,
+            rounds,
+            in_doubt: Vec::new(),
+        }
     }
 }

@@ -37,7 +37,11 @@ impl RoundMarks {
 
     /// Returns the index at which a round begins. `None` for a round without a mark.
     pub fn start(&self, id: RoundId) -> Option<u32> {
-        self.0.iter().rev().find(|mark| mark.id == id).map(|mark| mark.start)
+        self.0
+            .iter()
+            .rev()
+            .find(|mark| mark.id == id)
+            .map(|mark| mark.start)
     }
 
     /// Returns the index at which a round ends: the start of the next round, or `len` for the last
@@ -50,7 +54,10 @@ impl RoundMarks {
     /// Marks a round that begins with the next message. `len` is the current number of messages.
     pub fn begin(&mut self, id: RoundId, len: usize) {
         self.cut(len);
-        self.0.push(RoundMark { id, start: index(len) });
+        self.0.push(RoundMark {
+            id,
+            start: index(len),
+        });
     }
 
     /// Removes the marks of rounds that begin at message `len` or later, because the history no
@@ -78,11 +85,20 @@ impl RoundMarks {
     /// of its messages that is left; a round without any message left loses its mark.
     pub fn edited(&mut self, len: usize, map: impl Fn(u32) -> Option<u32>) {
         let old = std::mem::take(&mut self.0);
-        let ends = old.iter().skip(1).map(|next| next.start).chain([index(len)]);
+        let ends = old
+            .iter()
+            .skip(1)
+            .map(|next| next.start)
+            .chain([index(len)]);
         let moved: Vec<RoundMark> = old
             .iter()
             .zip(ends)
-            .filter_map(|(mark, end)| Some(RoundMark { id: mark.id, start: (mark.start..end).find_map(&map)? }))
+            .filter_map(|(mark, end)| {
+                Some(RoundMark {
+                    id: mark.id,
+                    start: (mark.start..end).find_map(&map)?,
+                })
+            })
             .collect();
         self.replace(moved);
     }
@@ -91,15 +107,28 @@ impl RoundMarks {
     /// The round ids follow from `seq`, the entry with the history, and from the index, so that
     /// every fold derives the same ids.
     pub(super) fn derive(seq: Seq, messages: &MessageList) -> Self {
-        Self(plain_user_starts(messages).map(|start| RoundMark { id: derived_id(seq, start), start: index(start) }).collect())
+        Self(
+            plain_user_starts(messages)
+                .map(|start| RoundMark {
+                    id: derived_id(seq, start),
+                    start: index(start),
+                })
+                .collect(),
+        )
     }
 
     /// Returns the marks in the records of an imported history.
     ///
     /// # Errors
     /// As [`records_fit`].
-    pub(super) fn from_records(records: &[ConversationRound], messages: &MessageList) -> Result<Self, String> {
-        let may_begin: Vec<bool> = messages.iter().map(|message| message.tool_result_ids().is_empty()).collect();
+    pub(super) fn from_records(
+        records: &[ConversationRound],
+        messages: &MessageList,
+    ) -> Result<Self, String> {
+        let may_begin: Vec<bool> = messages
+            .iter()
+            .map(|message| message.tool_result_ids().is_empty())
+            .collect();
         let mut ids = HashSet::new();
         let mut marks: Vec<RoundMark> = Vec::new();
         for record in records {
@@ -121,7 +150,11 @@ impl RoundMarks {
 /// Returns the indices of messages that a person wrote: user messages that hold neither tool
 /// results nor only reminders.
 pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
-    messages.iter().enumerate().filter(|(_, message)| is_from_a_person(message)).map(|(index, _)| index)
+    messages
+        .iter()
+        .enumerate()
+        .filter(|(_, message)| is_from_a_person(message))
+        .map(|(index, _)| index)
 }
 
 fn is_from_a_person(message: &Message) -> bool {
@@ -163,21 +196,38 @@ mod tests {
 
     fn marks(starts: &[u32]) -> RoundMarks {
         let mut marks = RoundMarks::default();
-        marks.replace(starts.iter().enumerate().map(|(n, start)| RoundMark { id: id(n as u8), start: *start }));
+        marks.replace(starts.iter().enumerate().map(|(n, start)| RoundMark {
+            id: id(n as u8),
+            start: *start,
+        }));
         marks
     }
 
     fn starts(marks: &RoundMarks) -> Vec<(u8, u32)> {
         let number = |mark: &RoundMark| (0..=255).find(|n| id(*n) == mark.id).unwrap();
-        marks.as_slice().iter().map(|mark| (number(mark), mark.start)).collect()
+        marks
+            .as_slice()
+            .iter()
+            .map(|mark| (number(mark), mark.start))
+            .collect()
     }
 
     #[test]
     fn a_round_ends_where_the_next_one_begins() {
         let marks = marks(&[1, 4, 9]);
 
-        assert_eq!([marks.start(id(0)), marks.start(id(2)), marks.start(id(7))], [Some(1), Some(9), None]);
-        assert_eq!([marks.end(id(0), 12), marks.end(id(2), 12), marks.end(id(7), 12)], [Some(4), Some(12), None]);
+        assert_eq!(
+            [marks.start(id(0)), marks.start(id(2)), marks.start(id(7))],
+            [Some(1), Some(9), None]
+        );
+        assert_eq!(
+            [
+                marks.end(id(0), 12),
+                marks.end(id(2), 12),
+                marks.end(id(7), 12)
+            ],
+            [Some(4), Some(12), None]
+        );
     }
 
     #[test]
@@ -202,7 +252,11 @@ mod tests {
             _ => Some(old - 6),
         });
 
-        assert_eq!(starts(&marks), [(1, 1), (3, 4)], "round 1 lost its first message only");
+        assert_eq!(
+            starts(&marks),
+            [(1, 1), (3, 4)],
+            "round 1 lost its first message only"
+        );
     }
 
     #[test]
@@ -217,22 +271,52 @@ mod tests {
     #[test]
     fn a_history_from_outside_gets_names_that_every_fold_derives_alike() {
         let reminder = Message::new(Role::User, &[crate::chat::reminder("c")]).unwrap();
-        let list: MessageList = [Message::user("a"), Message::assistant("b"), reminder, Message::user("d")].into_iter().collect();
+        let list: MessageList = [
+            Message::user("a"),
+            Message::assistant("b"),
+            reminder,
+            Message::user("d"),
+        ]
+        .into_iter()
+        .collect();
         let one = RoundMarks::derive(Seq(3), &list);
         let other = RoundMarks::derive(Seq(3), &list);
         let later = RoundMarks::derive(Seq(4), &list);
 
         assert_eq!(one, other);
-        assert_eq!(one.as_slice().iter().map(|mark| mark.start).collect::<Vec<_>>(), [0, 3]);
-        assert!(one.as_slice().iter().all(|mark| later.start(mark.id).is_none()));
+        assert_eq!(
+            one.as_slice()
+                .iter()
+                .map(|mark| mark.start)
+                .collect::<Vec<_>>(),
+            [0, 3]
+        );
+        assert!(
+            one.as_slice()
+                .iter()
+                .all(|mark| later.start(mark.id).is_none())
+        );
     }
 
     #[test]
     fn a_state_without_marks_begins_a_round_with_each_message_of_a_person() {
-        let (history, _) = crate::chat::History::repair([Message::user("a"), Message::assistant("b"), Message::user("c")]);
-        let unmarked = Durable { history, ..Durable::default() };
-        let marked = Durable { rounds: marks(&[1]), ..unmarked.clone() };
+        let (history, _) = crate::chat::History::repair([
+            Message::user("a"),
+            Message::assistant("b"),
+            Message::user("c"),
+        ]);
+        let unmarked = Durable {
+            history,
+            ..Durable::default()
+        };
+        let marked = Durable {
+            rounds: marks(&[1]),
+            ..unmarked.clone()
+        };
 
-        assert_eq!((unmarked.round_starts(), marked.round_starts()), (vec![0, 2], vec![1]));
+        assert_eq!(
+            (unmarked.round_starts(), marked.round_starts()),
+            (vec![0, 2], vec![1])
+        );
     }
 }

@@ -82,7 +82,8 @@ pub struct ConversationMetrics {
 impl ConversationMetrics {
     /// Returns input and output tokens together.
     pub fn total_tokens(&self) -> u64 {
-        self.total_input_tokens.saturating_add(self.total_output_tokens)
+        self.total_input_tokens
+            .saturating_add(self.total_output_tokens)
     }
 
     /// Returns the milliseconds from the first entry to the last.

@@ -31,11 +31,12 @@ pub(crate) use budget::amount;
 pub use budget::{BUDGET_REMINDER, Spent};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound, OutputRequest, Phase, SNAPSHOT_VERSION,
-    fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound,
+    OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{
-    ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody, WithdrawReason, call_digest, digest,
+    ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody,
+    WithdrawReason, call_digest, digest,
 };
 pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};

@@ -40,7 +40,11 @@ pub struct MultiRoundConversation {
 
 impl MultiRoundConversation {
     /// Builds the view of a conversation whose journal `reader` has read.
-    pub fn from_reader(user_id: TenantId, conversation_id: ConversationId, reader: &RoundsReader) -> Self {
+    pub fn from_reader(
+        user_id: TenantId,
+        conversation_id: ConversationId,
+        reader: &RoundsReader,
+    ) -> Self {
         let state = reader.state();
         Self {
             conversation_id,
@@ -50,7 +54,10 @@ impl MultiRoundConversation {
             context_modifiers: Vec::new(),
             context_window_limit: 200_000,
             compression_threshold: 0.8,
-            context_tokens: state.last_usage.input().saturating_add(state.last_usage.output),
+            context_tokens: state
+                .last_usage
+                .input()
+                .saturating_add(state.last_usage.output),
             messages: state.history.messages().iter().cloned().collect(),
         }
     }
@@ -70,16 +77,32 @@ impl MultiRoundConversation {
     /// the first round, a reminder that summarizes each earlier round, and the last five rounds
     /// complete.
     pub fn compressed_history(&self) -> Vec<Message> {
-        let starts: Vec<usize> = self.rounds.iter().filter_map(|round| round.start).map(|start| start as usize).collect();
+        let starts: Vec<usize> = self
+            .rounds
+            .iter()
+            .filter_map(|round| round.start)
+            .map(|start| start as usize)
+            .collect();
         let early = starts.len().saturating_sub(COMPLETE_ROUNDS);
-        let (Some(first), Some(kept)) = (starts.first(), starts.get(early)) else { return self.messages.clone() };
+        let (Some(first), Some(kept)) = (starts.first(), starts.get(early)) else {
+            return self.messages.clone();
+        };
         if !self.should_compress_context() || early == 0 {
             return self.messages.clone();
         }
-        let summaries: Vec<String> = self.rounds.iter().filter(|round| round.start.is_some()).take(early).map(round_summary).collect();
+        let summaries: Vec<String> = self
+            .rounds
+            .iter()
+            .filter(|round| round.start.is_some())
+            .take(early)
+            .map(round_summary)
+            .collect();
         let summary = Message::new(Role::User, &[reminder(&summaries.join("\n"))]).ok();
         let before = self.messages.iter().take(*first).cloned();
-        before.chain(summary).chain(self.messages.iter().skip(*kept).cloned()).collect()
+        before
+            .chain(summary)
+            .chain(self.messages.iter().skip(*kept).cloned())
+            .collect()
     }
 }
 
@@ -98,21 +121,52 @@ mod tests {
         let results = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"no","is_error":true},{"type":"tool_result","tool_use_id":"u","content":"yes"}]}"#;
         let messages = (0..rounds).flat_map(|n| {
             let wire = |text: &str| Message::from_wire(text.as_bytes()).unwrap();
-            [Message::user(format!("q{n}")), wire(call), wire(results), Message::assistant(format!("a{n}"))]
+            [
+                Message::user(format!("q{n}")),
+                wire(call),
+                wire(results),
+                Message::assistant(format!("a{n}")),
+            ]
         });
         let mut reader = RoundsReader::new(ConversationId::new("c").unwrap());
-        let bodies = [EntryBody::LifeStarted { nonce: 1 }, EntryBody::Imported { messages: messages.collect(), rounds: vec![] }];
+        let bodies = [
+            EntryBody::LifeStarted { nonce: 1 },
+            EntryBody::Imported {
+                messages: messages.collect(),
+                rounds: vec![],
+            },
+        ];
         for (seq, body) in (1..).zip(bodies) {
-            reader.take(&Entry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(1), body }).unwrap();
+            reader
+                .take(&Entry {
+                    seq: Seq(seq),
+                    epoch: Epoch(1),
+                    at: Timestamp(1),
+                    body,
+                })
+                .unwrap();
         }
-        MultiRoundConversation::from_reader(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap(), &reader)
+        MultiRoundConversation::from_reader(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+            &reader,
+        )
     }
 
     #[test]
     fn compression_is_due_strictly_above_the_threshold() {
-        let at = |context_tokens| MultiRoundConversation { context_tokens, ..of(1) }.should_compress_context();
+        let at = |context_tokens| {
+            MultiRoundConversation {
+                context_tokens,
+                ..of(1)
+            }
+            .should_compress_context()
+        };
 
-        assert_eq!([at(159_999), at(160_000), at(160_001)], [false, false, true]);
+        assert_eq!(
+            [at(159_999), at(160_000), at(160_001)],
+            [false, false, true]
+        );
     }
 
     #[test]
@@ -120,24 +174,55 @@ mod tests {
         let conversation = of(7);
 
         assert_eq!(conversation.full_history().len(), 28);
-        assert_eq!(conversation.compressed_history(), conversation.full_history(), "nothing is compressed before it is due");
-        assert!(conversation.full_history()[2].wire_str().contains(r#""is_error":true"#), "BUG-42");
+        assert_eq!(
+            conversation.compressed_history(),
+            conversation.full_history(),
+            "nothing is compressed before it is due"
+        );
+        assert!(
+            conversation.full_history()[2]
+                .wire_str()
+                .contains(r#""is_error":true"#),
+            "BUG-42"
+        );
     }
 
     #[test]
     fn the_last_five_rounds_stay_complete_and_earlier_ones_become_summaries() {
-        let conversation = MultiRoundConversation { context_tokens: 170_000, ..of(7) };
+        let conversation = MultiRoundConversation {
+            context_tokens: 170_000,
+            ..of(7)
+        };
 
         let compressed = conversation.compressed_history();
 
-        assert_eq!(compressed[1..], conversation.messages[8..], "five rounds of four messages");
+        assert_eq!(
+            compressed[1..],
+            conversation.messages[8..],
+            "five rounds of four messages"
+        );
         let summary = compressed[0].text();
-        for line in ["  Request: q0", "  Request: q1", "  Tools: [bash, grep]", "  Observation: no", "  Answer: a1"] {
+        for line in [
+            "  Request: q0",
+            "  Request: q1",
+            "  Tools: [bash, grep]",
+            "  Observation: no",
+            "  Answer: a1",
+        ] {
             assert!(summary.contains(line), "{line} in {summary}");
         }
         assert!(!summary.contains("q2"));
-        assert_eq!(compressed.into_iter().collect::<MessageList>().first_fault(), None);
-        let few = MultiRoundConversation { context_tokens: 170_000, ..of(5) };
+        assert_eq!(
+            compressed
+                .into_iter()
+                .collect::<MessageList>()
+                .first_fault(),
+            None
+        );
+        let few = MultiRoundConversation {
+            context_tokens: 170_000,
+            ..of(5)
+        };
         assert_eq!(few.compressed_history(), few.messages);
     }
 }

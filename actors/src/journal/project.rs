@@ -21,34 +21,71 @@ const SUMMARY_CHARS_MAX: usize = 80;
 
 /// Returns the events of `entry` and the round that they belong to. `before` is the state before
 /// the entry.
-pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -> (Option<RoundId>, Vec<EventKind>) {
+pub fn project(
+    conversation: &ConversationId,
+    before: &Durable,
+    entry: &Entry,
+) -> (Option<RoundId>, Vec<EventKind>) {
     let round = before.round.as_ref();
     let id = round.map(|round| round.id);
     match &entry.body {
         EntryBody::PromptAccepted { round_id, .. } => (Some(*round_id), Vec::new()),
         // A prompt that is withdrawn from the inbox never becomes a round. Its stream must end all
         // the same, or the caller would wait forever.
-        EntryBody::PromptWithdrawn { prompt_id, reason } => match before.inbox.iter().find(|prompt| prompt.id == *prompt_id) {
-            Some(prompt) => (Some(prompt.round_id), vec![EventKind::Error { failure: withdrawn(*reason) }]),
-            None => (id, Vec::new()),
-        },
-        EntryBody::LifeStarted { .. } if round.is_some() => (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }]),
-        EntryBody::RoundStarted { round_id, .. } => (Some(*round_id), vec![EventKind::RoundStarted {}]),
-        EntryBody::Assistant { message, usage, partial, cost_micro_usd, .. } => {
+        EntryBody::PromptWithdrawn { prompt_id, reason } => {
+            match before.inbox.iter().find(|prompt| prompt.id == *prompt_id) {
+                Some(prompt) => (
+                    Some(prompt.round_id),
+                    vec![EventKind::Error {
+                        failure: withdrawn(*reason),
+                    }],
+                ),
+                None => (id, Vec::new()),
+            }
+        }
+        EntryBody::LifeStarted { .. } if round.is_some() => {
+            (id, vec![EventKind::TurnRestarted { epoch: entry.epoch }])
+        }
+        EntryBody::RoundStarted { round_id, .. } => {
+            (Some(*round_id), vec![EventKind::RoundStarted {}])
+        }
+        EntryBody::Assistant {
+            message,
+            usage,
+            partial,
+            cost_micro_usd,
+            ..
+        } => {
             let cost_usd = cost_micro_usd.map(|micro| micro as f64 / 1_000_000.0);
-            let mut events = vec![EventKind::Usage { usage: *usage, cost_usd }];
+            let mut events = vec![EventKind::Usage {
+                usage: *usage,
+                cost_usd,
+            }];
             if let Some(message) = message {
-                events.push(EventKind::Message { message: message.clone(), partial: *partial });
-                events.extend(message.tool_uses().into_iter().map(|call| EventKind::ToolCall {
-                    summary: summary(&call.name, &call.input),
-                    tool_call_id: call.id,
-                    name: call.name,
-                    input: call.input,
-                }));
+                events.push(EventKind::Message {
+                    message: message.clone(),
+                    partial: *partial,
+                });
+                events.extend(
+                    message
+                        .tool_uses()
+                        .into_iter()
+                        .map(|call| EventKind::ToolCall {
+                            summary: summary(&call.name, &call.input),
+                            tool_call_id: call.id,
+                            name: call.name,
+                            input: call.input,
+                        }),
+                );
             }
             (id, events)
         }
-        EntryBody::ToolFinished { call, tool_call_id, name, outcome } => {
+        EntryBody::ToolFinished {
+            call,
+            tool_call_id,
+            name,
+            outcome,
+        } => {
             let event = EventKind::ToolResult {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
@@ -58,16 +95,38 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
                 retry_count: outcome.retry_count,
                 artifact_id: outcome.artifact_id.clone(),
             };
-            let began = before.batch().and_then(|batch| batch.calls.get(*call as usize)).is_some_and(Call::is_started);
-            let state = if outcome.is_error { SubagentState::Failed } else { SubagentState::Finished };
+            let began = before
+                .batch()
+                .and_then(|batch| batch.calls.get(*call as usize))
+                .is_some_and(Call::is_started);
+            let state = if outcome.is_error {
+                SubagentState::Failed
+            } else {
+                SubagentState::Finished
+            };
             let child = subagent(conversation, before, *call, name, state).filter(|_| began);
             (id, std::iter::once(event).chain(child).collect())
         }
         // A retry attaches to the subagent that the first start created.
-        EntryBody::ToolStarted { call, name, attempt: 0, .. } => {
-            (id, subagent(conversation, before, *call, name, SubagentState::Started).into_iter().collect())
-        }
-        EntryBody::ApprovalAsked { tool_call_id, name, resolved_input, reason, expires_at, .. } => {
+        EntryBody::ToolStarted {
+            call,
+            name,
+            attempt: 0,
+            ..
+        } => (
+            id,
+            subagent(conversation, before, *call, name, SubagentState::Started)
+                .into_iter()
+                .collect(),
+        ),
+        EntryBody::ApprovalAsked {
+            tool_call_id,
+            name,
+            resolved_input,
+            reason,
+            expires_at,
+            ..
+        } => {
             let event = EventKind::ApprovalRequired {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
@@ -78,14 +137,32 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
             (id, vec![event])
         }
         // Between rounds there is no stream to publish to.
-        EntryBody::SkillActivated { name, level, .. } if round.is_some() => {
-            (id, vec![EventKind::SkillActivated { name: name.to_string(), level: (*level).into() }])
-        }
+        EntryBody::SkillActivated { name, level, .. } if round.is_some() => (
+            id,
+            vec![EventKind::SkillActivated {
+                name: name.to_string(),
+                level: (*level).into(),
+            }],
+        ),
         EntryBody::OutputRefused { fault } => {
-            let attempt = round.and_then(|round| round.output.as_ref()).map_or(1, |output| output.refused + 1);
-            (id, vec![EventKind::Retry { layer: "output", attempt, delay_ms: 0, reason: fault.clone() }])
+            let attempt = round
+                .and_then(|round| round.output.as_ref())
+                .map_or(1, |output| output.refused + 1);
+            (
+                id,
+                vec![EventKind::Retry {
+                    layer: "output",
+                    attempt,
+                    delay_ms: 0,
+                    reason: fault.clone(),
+                }],
+            )
         }
-        EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
+        EntryBody::RoundFinished {
+            stop_reason,
+            latency_ms,
+            error,
+        } => {
             let (text, full_text) = round.map(super::OpenRound::texts).unwrap_or_default();
             let end = RoundEnd {
                 status: status_of(*stop_reason),
@@ -98,8 +175,17 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
             };
             (id, vec![EventKind::RoundFinished { end: Arc::new(end) }])
         }
-        EntryBody::Compacted { mode, before_tokens, after_tokens, .. } => {
-            let event = EventKind::Compaction { mode: mode.clone(), before_tokens: *before_tokens, after_tokens: *after_tokens };
+        EntryBody::Compacted {
+            mode,
+            before_tokens,
+            after_tokens,
+            ..
+        } => {
+            let event = EventKind::Compaction {
+                mode: mode.clone(),
+                before_tokens: *before_tokens,
+                after_tokens: *after_tokens,
+            };
             (id, id.map(|_| event).into_iter().collect())
         }
         EntryBody::LifeStarted { .. }
@@ -121,18 +207,36 @@ pub fn project(conversation: &ConversationId, before: &Durable, entry: &Entry) -
 }
 
 /// Returns the event that shows the state of a call's subagent. `None` for a tool that starts none.
-fn subagent(conversation: &ConversationId, before: &Durable, call: u32, name: &str, state: SubagentState) -> Option<EventKind> {
+fn subagent(
+    conversation: &ConversationId,
+    before: &Durable,
+    call: u32,
+    name: &str,
+    state: SubagentState,
+) -> Option<EventKind> {
     let batch = before.batch().filter(|_| name == CREATE_SUBAGENT)?;
-    Some(EventKind::Subagent { id: conversation.child(batch.seq, call), state, steps: None, tokens: None })
+    Some(EventKind::Subagent {
+        id: conversation.child(batch.seq, call),
+        state,
+        steps: None,
+        tokens: None,
+    })
 }
 
 fn withdrawn(reason: WithdrawReason) -> Failure {
     let (code, message) = match reason {
         WithdrawReason::ProviderAuth => ("provider_auth", "the provider refused the credentials"),
-        WithdrawReason::Deadline => ("deadline", "the prompt's time was over before its turn came"),
+        WithdrawReason::Deadline => (
+            "deadline",
+            "the prompt's time was over before its turn came",
+        ),
         WithdrawReason::Caller => ("withdrawn", "the prompt was taken back"),
     };
-    Failure { code: code.to_owned(), message: message.to_owned(), retry_after_ms: None }
+    Failure {
+        code: code.to_owned(),
+        message: message.to_owned(),
+        retry_after_ms: None,
+    }
 }
 
 /// Parameters that describe a call best, in this order. They come first in the summary.
@@ -141,29 +245,50 @@ const TELLING: [&str; 6] = ["command", "pattern", "query", "path", "url", "task"
 /// Summarizes a call in one line for people: the tool's name and the values of its arguments, most
 /// descriptive first, shortened.
 pub fn summary(name: &str, input: &RawJson) -> String {
-    let place = |key: &str| TELLING.iter().position(|telling| *telling == key).unwrap_or(TELLING.len());
-    let mut pairs: Vec<_> = input.parse::<BTreeMap<String, serde_json::Value>>().unwrap_or_default().into_iter().collect();
+    let place = |key: &str| {
+        TELLING
+            .iter()
+            .position(|telling| *telling == key)
+            .unwrap_or(TELLING.len())
+    };
+    let mut pairs: Vec<_> = input
+        .parse::<BTreeMap<String, serde_json::Value>>()
+        .unwrap_or_default()
+        .into_iter()
+        .collect();
     pairs.sort_by_key(|(key, _)| place(key));
     let values = pairs.into_iter().map(|(key, value)| match value {
         serde_json::Value::String(text) => text,
         other => format!("{key}={other}"),
     });
     let values: Vec<String> = values.collect();
-    shorten(&format!("{name} {}", values.join(" ").replace(['\n', '\r'], " ")))
+    shorten(&format!(
+        "{name} {}",
+        values.join(" ").replace(['\n', '\r'], " ")
+    ))
 }
 
 fn first_line(text: &str) -> String {
     let line = match text.strip_prefix("Operation failed.") {
         // The text of a failed call has a fixed layout, in which the fifth line holds the reason.
-        Some(rest) => rest.lines().find_map(|line| line.strip_prefix("Error Message: ")).unwrap_or("Operation failed."),
-        None => text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default(),
+        Some(rest) => rest
+            .lines()
+            .find_map(|line| line.strip_prefix("Error Message: "))
+            .unwrap_or("Operation failed."),
+        None => text
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default(),
     };
     shorten(line)
 }
 
 fn shorten(text: &str) -> String {
     let text = text.trim();
-    let mut ends = text.char_indices().map(|(at, _)| at).skip(SUMMARY_CHARS_MAX - 1);
+    let mut ends = text
+        .char_indices()
+        .map(|(at, _)| at)
+        .skip(SUMMARY_CHARS_MAX - 1);
     match (ends.next(), ends.next()) {
         (Some(end), Some(_)) => text.get(..end).unwrap_or_default().to_owned() + "…",
         _ => text.to_owned(),
@@ -178,10 +303,16 @@ mod tests {
     fn a_call_is_a_line_with_its_most_telling_argument_first() {
         let line = |input: &str| summary("grep_search", &RawJson::from_text(input).unwrap());
 
-        assert_eq!(line(r#"{"context":2,"glob":"*.rs","path":"src","pattern":"fn main"}"#), "grep_search fn main src context=2 *.rs");
+        assert_eq!(
+            line(r#"{"context":2,"glob":"*.rs","path":"src","pattern":"fn main"}"#),
+            "grep_search fn main src context=2 *.rs"
+        );
         assert_eq!(line(r#"{"pattern":"a\nb"}"#), "grep_search a b");
         assert_eq!(line("{}"), "grep_search");
         let long = |chars: usize| shorten(&"汉".repeat(chars));
-        assert_eq!((long(79), long(80), long(81)), ("汉".repeat(79), "汉".repeat(80), "汉".repeat(79) + "…"));
+        assert_eq!(
+            (long(79), long(80), long(81)),
+            ("汉".repeat(79), "汉".repeat(80), "汉".repeat(79) + "…")
+        );
     }
 }

@@ -34,7 +34,9 @@ struct Repeat {
 impl Repeats {
     /// Returns how often in a row batches before `batch` got the same result from this call.
     pub fn times_before(&self, call: u64, batch: Seq) -> u32 {
-        self.calls.get(&call).map_or(0, |known| known.times - u32::from(known.batch == batch))
+        self.calls
+            .get(&call)
+            .map_or(0, |known| known.times - u32::from(known.batch == batch))
     }
 
     /// Records the result of a call.
@@ -48,11 +50,23 @@ impl Repeats {
             (true, Some(code)) => digest(code.as_bytes()),
             _ => digest(outcome.observation.as_bytes()),
         };
-        let known = self.calls.entry(call).or_insert(Repeat { result, times: 0, batch: Seq(0) });
+        let known = self.calls.entry(call).or_insert(Repeat {
+            result,
+            times: 0,
+            batch: Seq(0),
+        });
         if known.result != result {
-            *known = Repeat { result, times: 1, batch };
+            *known = Repeat {
+                result,
+                times: 1,
+                batch,
+            };
         } else if known.batch != batch {
-            *known = Repeat { result, times: known.times.saturating_add(1), batch };
+            *known = Repeat {
+                result,
+                times: known.times.saturating_add(1),
+                batch,
+            };
         }
     }
 }
@@ -71,11 +85,22 @@ mod tests {
         repeats.note(1, Seq(10), &same);
         repeats.note(1, Seq(20), &same);
         repeats.note(2, Seq(20), &same);
-        assert_eq!([repeats.times_before(1, Seq(20)), repeats.times_before(1, Seq(30)), repeats.times_before(2, Seq(30))], [1, 2, 1]);
+        assert_eq!(
+            [
+                repeats.times_before(1, Seq(20)),
+                repeats.times_before(1, Seq(30)),
+                repeats.times_before(2, Seq(30))
+            ],
+            [1, 2, 1]
+        );
 
         repeats.note(1, Seq(30), &other);
         assert_eq!(repeats.times_before(1, Seq(40)), 1);
-        repeats.note(1, Seq(40), &ToolExecutionResult::error_text(LOOP_GUARD, "stop"));
+        repeats.note(
+            1,
+            Seq(40),
+            &ToolExecutionResult::error_text(LOOP_GUARD, "stop"),
+        );
         assert_eq!((repeats.times_before(1, Seq(50)), repeats.refusals), (1, 1));
     }
 
@@ -83,7 +108,14 @@ mod tests {
     fn errors_repeat_by_their_code_since_their_text_names_the_call() {
         let mut repeats = Repeats::default();
         for n in 1..=3 {
-            repeats.note(1, Seq(n), &ToolExecutionResult::error(&crate::tool::ToolError::invalid("path is missing"), &format!("call_{n}")));
+            repeats.note(
+                1,
+                Seq(n),
+                &ToolExecutionResult::error(
+                    &crate::tool::ToolError::invalid("path is missing"),
+                    &format!("call_{n}"),
+                ),
+            );
         }
 
         assert_eq!(repeats.times_before(1, Seq(9)), 3);

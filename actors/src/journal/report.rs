@@ -44,7 +44,11 @@ impl ToolAggregate {
 impl Durable {
     /// Returns the averages of every tool: the most called first, tools with equal counts by name.
     pub fn tool_stats(&self) -> Vec<(&str, ToolStats)> {
-        let mut stats: Vec<_> = self.tools.iter().map(|(name, calls)| (name.as_str(), calls.stats())).collect();
+        let mut stats: Vec<_> = self
+            .tools
+            .iter()
+            .map(|(name, calls)| (name.as_str(), calls.stats()))
+            .collect();
         stats.sort_by_key(|(_, stats)| std::cmp::Reverse(stats.call_count)); // Stable: names stay in order.
         stats
     }
@@ -54,7 +58,13 @@ impl Durable {
         let figures = &self.metrics;
         let mut tools = String::new();
         for (name, stats) in self.tool_stats() {
-            let ToolStats { call_count, avg_duration_ms, avg_tokens, success_rate, error_rate: _ } = stats;
+            let ToolStats {
+                call_count,
+                avg_duration_ms,
+                avg_tokens,
+                success_rate,
+                error_rate: _,
+            } = stats;
             let percent = success_rate * 100.0;
             let _ = write!(
                 tools,
@@ -62,7 +72,11 @@ impl Durable {
             );
         }
         let used: Vec<&str> = self.skills.used.iter().map(|name| name.as_str()).collect();
-        let skills = if used.is_empty() { "None".to_owned() } else { used.join(", ") };
+        let skills = if used.is_empty() {
+            "None".to_owned()
+        } else {
+            used.join(", ")
+        };
         format!(
             "Conversation Metrics Report\n\
              ============================\n\
@@ -109,7 +123,9 @@ pub struct GlobalStats {
 
 impl GlobalStats {
     /// Adds up the figures of conversations.
-    pub fn from_conversations<'a>(conversations: impl IntoIterator<Item = &'a ConversationMetrics>) -> Self {
+    pub fn from_conversations<'a>(
+        conversations: impl IntoIterator<Item = &'a ConversationMetrics>,
+    ) -> Self {
         let mut sum = Self::default();
         let mut duration_ms = 0_u64;
         for figures in conversations {
@@ -158,7 +174,10 @@ mod tests {
             compression_events: 1,
             ..ConversationMetrics::default()
         };
-        let mut state = Durable { metrics, ..Durable::default() };
+        let mut state = Durable {
+            metrics,
+            ..Durable::default()
+        };
         for (name, failed, retries, ms, tokens) in [
             ("bash", false, 0, 10, 100),
             ("grep_search", false, 1, 4, 30),
@@ -166,9 +185,15 @@ mod tests {
             ("grep_search", false, 0, 4, 30),
         ] {
             state.metrics.record_tool_call(failed, retries);
-            state.tools.entry(name.to_owned()).or_default().record(failed, retries, ms, tokens);
+            state
+                .tools
+                .entry(name.to_owned())
+                .or_default()
+                .record(failed, retries, ms, tokens);
         }
-        state.skills.used = ["release-notes", "csv-tables"].map(|name| SkillName::new(name).unwrap()).into();
+        state.skills.used = ["release-notes", "csv-tables"]
+            .map(|name| SkillName::new(name).unwrap())
+            .into();
         state
     }
 
@@ -225,7 +250,11 @@ mod tests {
     fn without_skills_and_tools_the_report_says_none() {
         let report = Durable::default().report(&ConversationId::new("empty").unwrap());
 
-        assert!(report.contains("  - Skills: None\n") && report.contains("Per-Tool Statistics:\n\n\nSkills"), "{report}");
+        assert!(
+            report.contains("  - Skills: None\n")
+                && report.contains("Per-Tool Statistics:\n\n\nSkills"),
+            "{report}"
+        );
     }
 
     #[test]
@@ -233,27 +262,58 @@ mod tests {
         let state = conversation();
         let stats = state.tool_stats();
 
-        let [("grep_search", grep), ("bash", bash)] = stats.as_slice() else { panic!("{stats:?}") };
+        let [("grep_search", grep), ("bash", bash)] = stats.as_slice() else {
+            panic!("{stats:?}")
+        };
         assert_eq!((grep.call_count, grep.avg_tokens), (3, 31.0));
-        assert!((grep.success_rate + grep.error_rate - 1.0).abs() < 1e-9 && (grep.error_rate - 1.0 / 3.0).abs() < 1e-9);
-        assert_eq!((bash.success_rate, bash.error_rate, bash.avg_duration_ms), (1.0, 0.0, 10.0));
-        assert_eq!(ToolAggregate::default().stats(), ToolStats::default(), "no division by no calls");
+        assert!(
+            (grep.success_rate + grep.error_rate - 1.0).abs() < 1e-9
+                && (grep.error_rate - 1.0 / 3.0).abs() < 1e-9
+        );
+        assert_eq!(
+            (bash.success_rate, bash.error_rate, bash.avg_duration_ms),
+            (1.0, 0.0, 10.0)
+        );
+        assert_eq!(
+            ToolAggregate::default().stats(),
+            ToolStats::default(),
+            "no division by no calls"
+        );
     }
 
     #[test]
     fn global_figures_have_no_average_without_calls() {
         let busy = conversation().metrics;
-        let idle = ConversationMetrics { end_time: Timestamp(500), ..ConversationMetrics::default() };
+        let idle = ConversationMetrics {
+            end_time: Timestamp(500),
+            ..ConversationMetrics::default()
+        };
 
         let both = GlobalStats::from_conversations([&busy, &idle]);
 
-        assert_eq!((both.total_conversations, both.total_tool_calls, both.total_tokens), (2, 4, 1_235_457));
-        assert_eq!((both.total_duration_seconds, both.avg_tokens_per_call), (12.949, 1_235_457.0 / 4.0));
-        assert_eq!(GlobalStats::from_conversations([&idle]).avg_tokens_per_call, 0.0);
+        assert_eq!(
+            (
+                both.total_conversations,
+                both.total_tool_calls,
+                both.total_tokens
+            ),
+            (2, 4, 1_235_457)
+        );
+        assert_eq!(
+            (both.total_duration_seconds, both.avg_tokens_per_call),
+            (12.949, 1_235_457.0 / 4.0)
+        );
+        assert_eq!(
+            GlobalStats::from_conversations([&idle]).avg_tokens_per_call,
+            0.0
+        );
     }
 
     #[test]
     fn thousands_have_separators() {
-        assert_eq!([0, 12, 999, 1_000, 1_234_567].map(thousands), ["0", "12", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 12, 999, 1_000, 1_234_567].map(thousands),
+            ["0", "12", "999", "1,000", "1,234,567"]
+        );
     }
 }

@@ -68,7 +68,10 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 impl ToolExecutionResult {
     /// A successful result.
     pub fn ok(observation: impl Into<String>) -> Self {
-        Self { observation: observation.into(), ..Self::default() }
+        Self {
+            observation: observation.into(),
+            ..Self::default()
+        }
     }
 
     /// A failed call, with the observation in the layout that all failures share.
@@ -80,17 +83,27 @@ impl ToolExecutionResult {
             error_message: Some(error.message.clone()),
             ..Self::default()
         };
-        Self { observation: failed.error_observation(tool_call_id), ..failed }
+        Self {
+            observation: failed.error_observation(tool_call_id),
+            ..failed
+        }
     }
 
     /// A failure whose observation is exactly `text`.
     pub fn error_text(code: &str, text: impl Into<String>) -> Self {
-        Self { is_error: true, error_type: Some(ToolErrorType::InternalError), error_code: Some(code.into()), ..Self::ok(text) }
+        Self {
+            is_error: true,
+            error_type: Some(ToolErrorType::InternalError),
+            error_code: Some(code.into()),
+            ..Self::ok(text)
+        }
     }
 
     /// Returns the failure in words, for the record of a retry.
     pub fn words(&self) -> String {
-        self.error_message.clone().unwrap_or_else(|| self.observation.clone())
+        self.error_message
+            .clone()
+            .unwrap_or_else(|| self.observation.clone())
     }
 
     /// Whether the call succeeded.
@@ -102,7 +115,11 @@ impl ToolExecutionResult {
     /// failure made by [`ToolExecutionResult::error_text`] keeps its exact text.
     pub fn content(&self, tool_call_id: &str) -> String {
         let is_told = self.error_message.is_none() && !self.observation.is_empty();
-        if self.is_error && !is_told { self.error_observation(tool_call_id) } else { self.observation.clone() }
+        if self.is_error && !is_told {
+            self.error_observation(tool_call_id)
+        } else {
+            self.observation.clone()
+        }
     }
 
     /// Returns the layout that all failures share: status, id, type, code, message.
@@ -138,7 +155,11 @@ impl ToolExecutionResult {
     /// model reads it.
     pub fn retry_record(&self, tool_call_id: &str) -> RetryRecord {
         let retry_count = self.retry_count.saturating_add(1);
-        let cause = self.last_error.as_deref().or(self.error_message.as_deref()).unwrap_or("An unknown error occurred");
+        let cause = self
+            .last_error
+            .as_deref()
+            .or(self.error_message.as_deref())
+            .unwrap_or("An unknown error occurred");
         RetryRecord {
             tool_call_id: tool_call_id.to_owned(),
             observation: format!("Retry {retry_count} after: {cause}"),
@@ -183,8 +204,18 @@ pub struct ToolErrorResponse {
 impl ToolErrorResponse {
     /// Converts a tool's error to the answer of a call.
     pub fn new(error: &ToolError, tool_call_id: impl Into<String>) -> Self {
-        let ToolError { kind, code, message, .. } = error;
-        Self { tool_call_id: tool_call_id.into(), error_type: *kind, error_code: code.clone(), error_message: message.clone() }
+        let ToolError {
+            kind,
+            code,
+            message,
+            ..
+        } = error;
+        Self {
+            tool_call_id: tool_call_id.into(),
+            error_type: *kind,
+            error_code: code.clone(),
+            error_message: message.clone(),
+        }
     }
 
     /// Whether the error class is worth a retry. The effect class and the retry policy decide
@@ -214,7 +245,10 @@ mod tests {
     use super::*;
 
     fn timeout() -> ToolError {
-        ToolError::new(ToolErrorType::Timeout, "Tool execution exceeded timeout limit")
+        ToolError::new(
+            ToolErrorType::Timeout,
+            "Tool execution exceeded timeout limit",
+        )
     }
 
     const LAYOUT: &str = "Operation failed.\n\nError Type: timeout\nError Code: TIMEOUT\n\
@@ -224,13 +258,23 @@ mod tests {
     fn a_failed_call_reads_as_specified() {
         let result = ToolExecutionResult::error(&timeout(), "toolu_1");
 
-        assert_eq!((result.observation.as_str(), result.is_error, result.success()), (LAYOUT, true, false));
+        assert_eq!(
+            (
+                result.observation.as_str(),
+                result.is_error,
+                result.success()
+            ),
+            (LAYOUT, true, false)
+        );
         assert_eq!(result.content("toolu_1"), LAYOUT);
     }
 
     #[test]
     fn what_a_failure_does_not_say_has_its_words() {
-        let unknown = ToolExecutionResult { is_error: true, ..ToolExecutionResult::default() };
+        let unknown = ToolExecutionResult {
+            is_error: true,
+            ..ToolExecutionResult::default()
+        };
 
         assert_eq!(
             unknown.content("t"),
@@ -240,14 +284,24 @@ mod tests {
 
     #[test]
     fn an_exact_text_stays_exact() {
-        assert_eq!(ToolExecutionResult::error_text("INTERRUPTED", "cancelled").content("t"), "cancelled");
+        assert_eq!(
+            ToolExecutionResult::error_text("INTERRUPTED", "cancelled").content("t"),
+            "cancelled"
+        );
     }
 
     #[test]
     fn a_result_becomes_the_block_of_the_call_it_is_shown_for() {
         let good = ToolExecutionResult::ok("42");
         let block = good.to_tool_message("toolu_2");
-        assert_eq!((block.tool_use_id.as_str(), &*block.content.text(), block.is_error), ("toolu_2", "42", false));
+        assert_eq!(
+            (
+                block.tool_use_id.as_str(),
+                &*block.content.text(),
+                block.is_error
+            ),
+            ("toolu_2", "42", false)
+        );
 
         let failed = ToolExecutionResult::error(&timeout(), "toolu_1").to_llm_message("toolu_1");
         let wire: serde_json::Value = serde_json::from_slice(failed.wire()).unwrap();
@@ -258,13 +312,26 @@ mod tests {
     #[test]
     fn a_retry_is_recorded_and_is_no_result() {
         let first = ToolExecutionResult::error(&timeout(), "t");
-        let second = ToolExecutionResult { retry_count: 1, last_error: Some("away".into()), ..first.clone() };
+        let second = ToolExecutionResult {
+            retry_count: 1,
+            last_error: Some("away".into()),
+            ..first.clone()
+        };
 
         let record = first.retry_record("t");
-        assert_eq!(record.observation, "Retry 1 after: Tool execution exceeded timeout limit");
-        assert_eq!((record.retry_count, record.success, record.error_type), (1, false, "RETRY"));
+        assert_eq!(
+            record.observation,
+            "Retry 1 after: Tool execution exceeded timeout limit"
+        );
+        assert_eq!(
+            (record.retry_count, record.success, record.error_type),
+            (1, false, "RETRY")
+        );
         assert_eq!(record.error_message, "Retrying after 1 failures");
-        assert_eq!(record.last_error.as_deref(), Some("Tool execution exceeded timeout limit"));
+        assert_eq!(
+            record.last_error.as_deref(),
+            Some("Tool execution exceeded timeout limit")
+        );
         assert_eq!(second.retry_record("t").observation, "Retry 2 after: away");
         assert!(serde_json::from_value::<ToolErrorType>(json!("RETRY")).is_err());
     }
@@ -274,19 +341,43 @@ mod tests {
         let response = ToolErrorResponse::new(&timeout(), "toolu_1");
         let result = response.to_result();
 
-        assert_eq!(result.observation, "Tool Error [TIMEOUT]: Tool execution exceeded timeout limit");
-        assert_eq!((result.is_error, result.error_type), (true, Some(ToolErrorType::Timeout)));
-        assert_eq!(result.content("toolu_1"), LAYOUT, "a model reads every failure in one layout");
+        assert_eq!(
+            result.observation,
+            "Tool Error [TIMEOUT]: Tool execution exceeded timeout limit"
+        );
+        assert_eq!(
+            (result.is_error, result.error_type),
+            (true, Some(ToolErrorType::Timeout))
+        );
+        assert_eq!(
+            result.content("toolu_1"),
+            LAYOUT,
+            "a model reads every failure in one layout"
+        );
         assert!(response.should_retry());
         assert!(!ToolErrorResponse::new(&ToolError::invalid("x"), "t").should_retry());
-        assert_eq!(serde_json::to_value(&response).unwrap()["error_type"], "timeout");
+        assert_eq!(
+            serde_json::to_value(&response).unwrap()["error_type"],
+            "timeout"
+        );
     }
 
     #[test]
     fn rows_of_earlier_versions_are_read_and_plain_rows_stay_small() {
-        let old: ToolExecutionResult = serde_json::from_str(r#"{"observation":"o","duration_ms":5,"retry_count":1}"#).unwrap();
-        assert_eq!(old, ToolExecutionResult { duration_ms: 5, retry_count: 1, ..ToolExecutionResult::ok("o") });
-        assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"observation":"o","duration_ms":5,"retry_count":1}"#);
+        let old: ToolExecutionResult =
+            serde_json::from_str(r#"{"observation":"o","duration_ms":5,"retry_count":1}"#).unwrap();
+        assert_eq!(
+            old,
+            ToolExecutionResult {
+                duration_ms: 5,
+                retry_count: 1,
+                ..ToolExecutionResult::ok("o")
+            }
+        );
+        assert_eq!(
+            serde_json::to_string(&old).unwrap(),
+            r#"{"observation":"o","duration_ms":5,"retry_count":1}"#
+        );
 
         let all = ToolExecutionResult {
             output_level: OutputLevel::Full,
@@ -298,7 +389,10 @@ mod tests {
             ..ToolExecutionResult::error(&timeout(), "t")
         };
         let text = serde_json::to_string(&all).unwrap();
-        assert_eq!(serde_json::from_str::<ToolExecutionResult>(&text).unwrap(), all);
+        assert_eq!(
+            serde_json::from_str::<ToolExecutionResult>(&text).unwrap(),
+            all
+        );
         assert!(text.contains(r#""output_level":"full""#), "{text}");
     }
 }

@@ -13,8 +13,8 @@ use crate::{
 };
 
 use super::{
-    ApplyError, CallState, ConversationRound, Durable, Entry, EntryBody, RoundToolCall, ToolExecutionResult, ToolMetrics,
-    durable::status_of, metrics::estimate,
+    ApplyError, CallState, ConversationRound, Durable, Entry, EntryBody, RoundToolCall,
+    ToolExecutionResult, ToolMetrics, durable::status_of, metrics::estimate,
 };
 
 /// Builds records of rounds from a journal, one entry at a time.
@@ -28,7 +28,11 @@ pub struct RoundsReader {
 impl RoundsReader {
     /// Creates a reader for a journal, before its first entry.
     pub fn new(id: ConversationId) -> Self {
-        Self { id, state: Durable::default(), records: Vec::new() }
+        Self {
+            id,
+            state: Durable::default(),
+            records: Vec::new(),
+        }
     }
 
     /// Returns the state after the entries so far.
@@ -41,14 +45,36 @@ impl RoundsReader {
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
     pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
-        let open = if self.state.round.is_some() { self.records.last_mut() } else { None };
+        let open = if self.state.round.is_some() {
+            self.records.last_mut()
+        } else {
+            None
+        };
         match (&entry.body, open) {
-            (EntryBody::RoundStarted { round_id, prompt_ids }, _) => {
-                let prompts: Vec<String> =
-                    self.state.inbox.iter().filter(|prompt| prompt_ids.contains(&prompt.id)).map(|prompt| prompt.message.text()).collect();
-                self.records.push(begun(&self.id, *round_id, prompts.join("\n"), RoundStatus::InProgress));
+            (
+                EntryBody::RoundStarted {
+                    round_id,
+                    prompt_ids,
+                },
+                _,
+            ) => {
+                let prompts: Vec<String> = self
+                    .state
+                    .inbox
+                    .iter()
+                    .filter(|prompt| prompt_ids.contains(&prompt.id))
+                    .map(|prompt| prompt.message.text())
+                    .collect();
+                self.records.push(begun(
+                    &self.id,
+                    *round_id,
+                    prompts.join("\n"),
+                    RoundStatus::InProgress,
+                ));
             }
-            (EntryBody::ModelCallStarted { .. }, Some(round)) => round.model_calls = round.model_calls.saturating_add(1),
+            (EntryBody::ModelCallStarted { .. }, Some(round)) => {
+                round.model_calls = round.model_calls.saturating_add(1)
+            }
             (EntryBody::Assistant { message, usage, .. }, Some(round)) => {
                 round.usage = round.usage.plus(usage);
                 round.tokens_used = round.usage.input().saturating_add(round.usage.output);
@@ -56,18 +82,40 @@ impl RoundsReader {
                     note_message(round, message);
                 }
             }
-            (EntryBody::ToolFinished { call, name, outcome, .. }, Some(round)) => {
-                round.tool_metrics.push(tool_metrics(&self.state, entry.at, *call, name, outcome));
+            (
+                EntryBody::ToolFinished {
+                    call,
+                    name,
+                    outcome,
+                    ..
+                },
+                Some(round),
+            ) => {
+                round
+                    .tool_metrics
+                    .push(tool_metrics(&self.state, entry.at, *call, name, outcome));
                 round.tool_observations.push(outcome.observation.clone());
             }
-            (EntryBody::SkillActivated { name, .. }, Some(round)) => round.skill_activations.push(name.to_string()),
-            (EntryBody::RoundFinished { stop_reason, latency_ms, .. }, Some(round)) => {
+            (EntryBody::SkillActivated { name, .. }, Some(round)) => {
+                round.skill_activations.push(name.to_string())
+            }
+            (
+                EntryBody::RoundFinished {
+                    stop_reason,
+                    latency_ms,
+                    ..
+                },
+                Some(round),
+            ) => {
                 round.stop_reason = Some(*stop_reason);
                 round.status = status_of(*stop_reason);
                 round.latency_ms = *latency_ms;
             }
             (EntryBody::Rewound { round_id, .. }, _) => {
-                let place = self.records.iter().rposition(|round| round.round_id == *round_id);
+                let place = self
+                    .records
+                    .iter()
+                    .rposition(|round| round.round_id == *round_id);
                 self.records.truncate(place.unwrap_or(self.records.len()));
             }
             (EntryBody::Imported { rounds, .. }, _) => self.records.clone_from(rounds),
@@ -83,21 +131,40 @@ impl RoundsReader {
 
     /// Returns the rounds that began, oldest first, each with its current place in the history.
     pub fn records(&self) -> Vec<ConversationRound> {
-        let starts: HashMap<RoundId, u32> = self.state.rounds.as_slice().iter().map(|mark| (mark.id, mark.start)).collect();
-        let placed = |round: &ConversationRound| ConversationRound { start: starts.get(&round.round_id).copied(), ..round.clone() };
+        let starts: HashMap<RoundId, u32> = self
+            .state
+            .rounds
+            .as_slice()
+            .iter()
+            .map(|mark| (mark.id, mark.start))
+            .collect();
+        let placed = |round: &ConversationRound| ConversationRound {
+            start: starts.get(&round.round_id).copied(),
+            ..round.clone()
+        };
         self.records.iter().map(placed).collect()
     }
 
     /// Returns the rounds that began and, as `pending`, those that prompts in the inbox will open.
     pub fn rounds(&self) -> Vec<ConversationRound> {
         let waiting = self.state.inbox.iter();
-        let waiting = waiting.map(|prompt| begun(&self.id, prompt.round_id, prompt.message.text(), RoundStatus::Pending));
+        let waiting = waiting.map(|prompt| {
+            begun(
+                &self.id,
+                prompt.round_id,
+                prompt.message.text(),
+                RoundStatus::Pending,
+            )
+        });
         self.records().into_iter().chain(waiting).collect()
     }
 }
 
 /// Reads the rounds of a journal, up to the first entry that cannot follow.
-pub fn rounds<'a>(id: &ConversationId, entries: impl IntoIterator<Item = &'a Entry>) -> Vec<ConversationRound> {
+pub fn rounds<'a>(
+    id: &ConversationId,
+    entries: impl IntoIterator<Item = &'a Entry>,
+) -> Vec<ConversationRound> {
     let mut reader = RoundsReader::new(id.clone());
     for entry in entries {
         if reader.take(entry).is_err() {
@@ -138,10 +205,19 @@ fn records_of(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
             match message.role() {
                 Role::Assistant => note_message(round, message),
                 Role::User | Role::System => {
-                    let observations = message.blocks().into_iter().filter_map(|block| match block {
-                        ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
-                        ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::Other { .. } => None,
-                    });
+                    let observations =
+                        message
+                            .blocks()
+                            .into_iter()
+                            .filter_map(|block| match block {
+                                ContentBlock::ToolResult(result) => {
+                                    Some(result.content.text().into_owned())
+                                }
+                                ContentBlock::Text(_)
+                                | ContentBlock::Thinking(_)
+                                | ContentBlock::ToolUse(_)
+                                | ContentBlock::Other { .. } => None,
+                            });
                     round.tool_observations.extend(observations);
                 }
             }
@@ -150,7 +226,12 @@ fn records_of(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
     records
 }
 
-fn begun(id: &ConversationId, round_id: RoundId, user_message: String, status: RoundStatus) -> ConversationRound {
+fn begun(
+    id: &ConversationId,
+    round_id: RoundId,
+    user_message: String,
+    status: RoundStatus,
+) -> ConversationRound {
     ConversationRound {
         round_id,
         conversation_id: id.clone(),
@@ -171,8 +252,16 @@ fn begun(id: &ConversationId, round_id: RoundId, user_message: String, status: R
     }
 }
 
-fn tool_metrics(state: &Durable, end_time: Timestamp, call: u32, name: &str, outcome: &ToolExecutionResult) -> ToolMetrics {
-    let call = state.batch().and_then(|batch| batch.calls.get(call as usize));
+fn tool_metrics(
+    state: &Durable,
+    end_time: Timestamp,
+    call: u32,
+    name: &str,
+    outcome: &ToolExecutionResult,
+) -> ToolMetrics {
+    let call = state
+        .batch()
+        .and_then(|batch| batch.calls.get(call as usize));
     let start_time = match call.map(|call| &call.state) {
         Some(CallState::Started { at, .. }) => *at,
         _ => end_time, // Never started: refused, or cancelled before its start.
@@ -242,11 +331,21 @@ pub(super) mod tests {
             }],
             final_answer: Some("a".into()),
             tokens_used: 7,
-            usage: Usage { input_uncached: 1, cache_read: 2, cache_write: 0, output: 4 },
+            usage: Usage {
+                input_uncached: 1,
+                cache_read: 2,
+                cache_write: 0,
+                output: 4,
+            },
             model_calls: 2,
             latency_ms: 9,
             stop_reason: Some(StopReason::EndTurn),
-            ..begun(&ConversationId::new("c").unwrap(), RoundId::from_random([9; 16]), "q".into(), RoundStatus::Completed)
+            ..begun(
+                &ConversationId::new("c").unwrap(),
+                RoundId::from_random([9; 16]),
+                "q".into(),
+                RoundStatus::Completed,
+            )
         };
         round.skill_activated("s");
         round

@@ -11,7 +11,10 @@ use super::{ActivatedBy, digest};
 use crate::{
     chat::{ContentBlock, Message},
     ids::ActivationId,
-    skill::{ACTIVATE_SKILL, ActivationStack, Combined, ContextModifier, LoadLevel, SkillIndex, SkillName},
+    skill::{
+        ACTIVATE_SKILL, ActivationStack, Combined, ContextModifier, LoadLevel, SkillIndex,
+        SkillName,
+    },
 };
 
 /// An active skill. Its place on the stack is in [`SkillState::stack`].
@@ -57,7 +60,11 @@ impl SkillState {
 
     /// Returns the modifiers of the active skills, in order of activation.
     pub fn context_modifiers(&self) -> impl Iterator<Item = &ContextModifier> {
-        self.stack.frames().iter().filter_map(|frame| self.active.get(&frame.skill_name)).map(|skill| &skill.modifier)
+        self.stack
+            .frames()
+            .iter()
+            .filter_map(|frame| self.active.get(&frame.skill_name))
+            .map(|skill| &skill.modifier)
     }
 
     /// Returns the combined effect of those modifiers; `None` when they change nothing.
@@ -65,12 +72,15 @@ impl SkillState {
         if self.active.is_empty() {
             return None; // The usual case.
         }
-        Some(Combined::from_modifiers(self.context_modifiers())).filter(|combined| *combined != Combined::default())
+        Some(Combined::from_modifiers(self.context_modifiers()))
+            .filter(|combined| *combined != Combined::default())
     }
 
     /// Whether an activation is on the stack.
     pub fn is_active(&self, activation_id: ActivationId) -> bool {
-        self.active.values().any(|skill| skill.activation_id == activation_id)
+        self.active
+            .values()
+            .any(|skill| skill.activation_id == activation_id)
     }
 
     /// Whether exactly this text of a skill stands in the history.
@@ -96,7 +106,11 @@ impl SkillState {
         }
         self.active.retain(|_, skill| stays(skill));
         let active = &self.active;
-        self.stack.leave(|frame| active.get(&frame.skill_name).is_some_and(|skill| skill.activation_id == frame.activation_id));
+        self.stack.leave(|frame| {
+            active
+                .get(&frame.skill_name)
+                .is_some_and(|skill| skill.activation_id == frame.activation_id)
+        });
     }
 }
 
@@ -109,7 +123,13 @@ pub fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
     }
     let active = &skills.active;
     skills.shown.retain(|name, _| active.contains_key(name));
-    skills.stack.frames().iter().filter_map(|frame| active.get(&frame.skill_name)).map(|skill| skill.message.clone()).collect()
+    skills
+        .stack
+        .frames()
+        .iter()
+        .filter_map(|frame| active.get(&frame.skill_name))
+        .map(|skill| skill.message.clone())
+        .collect()
 }
 
 /// Counts the skill activations in messages: calls of `activate_skill` with a successful result. It
@@ -120,9 +140,16 @@ pub fn skill_activations<'a>(messages: impl IntoIterator<Item = &'a Message>) ->
     for message in messages {
         for block in message.blocks() {
             match block {
-                ContentBlock::ToolUse(call) if call.name == ACTIVATE_SKILL => drop(asked.insert(call.id)),
-                ContentBlock::ToolResult(result) => count += usize::from(asked.remove(&result.tool_use_id) && !result.is_error),
-                ContentBlock::ToolUse(_) | ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::Other { .. } => {}
+                ContentBlock::ToolUse(call) if call.name == ACTIVATE_SKILL => {
+                    let _ = asked.insert(call.id);
+                }
+                ContentBlock::ToolResult(result) => {
+                    count += usize::from(asked.remove(&result.tool_use_id) && !result.is_error)
+                }
+                ContentBlock::ToolUse(_)
+                | ContentBlock::Text(_)
+                | ContentBlock::Thinking(_)
+                | ContentBlock::Other { .. } => {}
             }
         }
     }

@@ -13,12 +13,25 @@ const EXCERPT_CHARS: usize = 100;
 ///
 /// Every observation is included, shortened. `...` appears only where text was cut.
 pub fn round_summary(round: &ConversationRound) -> String {
-    let tools: Vec<&str> = round.tool_calls.iter().map(|call| call.tool_name.as_str()).collect();
-    let mut text = format!("Round {}:\n  Request: {}\n  Tools: [{}]", round.round_id, excerpt(&round.user_message), tools.join(", "));
+    let tools: Vec<&str> = round
+        .tool_calls
+        .iter()
+        .map(|call| call.tool_name.as_str())
+        .collect();
+    let mut text = format!(
+        "Round {}:\n  Request: {}\n  Tools: [{}]",
+        round.round_id,
+        excerpt(&round.user_message),
+        tools.join(", ")
+    );
     for observation in &round.tool_observations {
         let _ = write!(text, "\n  Observation: {}", excerpt(observation));
     }
-    if let Some(answer) = round.final_answer.as_deref().filter(|answer| !answer.is_empty()) {
+    if let Some(answer) = round
+        .final_answer
+        .as_deref()
+        .filter(|answer| !answer.is_empty())
+    {
         let _ = write!(text, "\n  Answer: {}", excerpt(answer));
     }
     text
@@ -41,9 +54,20 @@ mod tests {
         round.tool_calls.push(round.tool_calls[0].clone());
         let id = round.round_id;
 
-        assert_eq!(round_summary(&round), format!("Round {id}:\n  Request: q\n  Tools: [n, n]\n  Observation: o\n  Answer: a"));
-        let bare = ConversationRound { final_answer: None, tool_calls: vec![], tool_observations: vec![], ..round };
-        assert_eq!(round_summary(&bare), format!("Round {id}:\n  Request: q\n  Tools: []"));
+        assert_eq!(
+            round_summary(&round),
+            format!("Round {id}:\n  Request: q\n  Tools: [n, n]\n  Observation: o\n  Answer: a")
+        );
+        let bare = ConversationRound {
+            final_answer: None,
+            tool_calls: vec![],
+            tool_observations: vec![],
+            ..round
+        };
+        assert_eq!(
+            round_summary(&bare),
+            format!("Round {id}:\n  Request: q\n  Tools: []")
+        );
     }
 
     #[test]

@@ -31,7 +31,10 @@ impl UsageTotals {
     /// Returns the usage of this conversation since its journal began or was reset, including
     /// rounds that were rewound.
     pub fn from_conversation(metrics: &ConversationMetrics) -> Self {
-        Self { usage: metrics.usage, api_calls: metrics.api_calls }
+        Self {
+            usage: metrics.usage,
+            api_calls: metrics.api_calls,
+        }
     }
 
     /// Returns the cost. `price` maps tokens by class to an amount.
@@ -47,14 +50,32 @@ mod tests {
     #[test]
     fn totals_add_up_by_class_and_never_overflow() {
         let round = crate::journal::rounds::tests::full();
-        let much = Usage { output: u64::MAX, ..round.usage };
-        let huge = ConversationRound { usage: much, ..round.clone() };
+        let much = Usage {
+            output: u64::MAX,
+            ..round.usage
+        };
+        let huge = ConversationRound {
+            usage: much,
+            ..round.clone()
+        };
 
         let two = UsageTotals::from_rounds(&[round.clone(), round.clone()]);
 
-        assert_eq!((two.usage, two.api_calls), (round.usage.plus(&round.usage), 4));
-        assert_eq!(UsageTotals::from_rounds(&[huge.clone(), huge]).usage.output, u64::MAX);
-        assert_eq!(two.cost(|usage| usage.input() * 3 + usage.output * 15), 6 * 3 + 8 * 15);
-        assert_eq!(serde_json::to_string(&two).unwrap(), r#"{"input_uncached":2,"cache_read":4,"cache_write":0,"output":8,"api_calls":4}"#);
+        assert_eq!(
+            (two.usage, two.api_calls),
+            (round.usage.plus(&round.usage), 4)
+        );
+        assert_eq!(
+            UsageTotals::from_rounds(&[huge.clone(), huge]).usage.output,
+            u64::MAX
+        );
+        assert_eq!(
+            two.cost(|usage| usage.input() * 3 + usage.output * 15),
+            6 * 3 + 8 * 15
+        );
+        assert_eq!(
+            serde_json::to_string(&two).unwrap(),
+            r#"{"input_uncached":2,"cache_read":4,"cache_write":0,"output":8,"api_calls":4}"#
+        );
     }
 }

@@ -70,7 +70,9 @@ impl SchemaVersion {
 
     /// Parses a version. `None` for an unknown one.
     pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == word)
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == word)
     }
 
     /// Whether a reader of this version can read data of version `written`. 1.0 is compatible with
@@ -78,7 +80,9 @@ impl SchemaVersion {
     pub fn is_compatible_with(self, written: Self) -> bool {
         match self {
             Self::V1_0 => false,
-            Self::V1_4 | Self::V1_5 | Self::V1_6 | Self::V1_9 => written != Self::V1_0 && written <= self,
+            Self::V1_4 | Self::V1_5 | Self::V1_6 | Self::V1_9 => {
+                written != Self::V1_0 && written <= self
+            }
         }
     }
 
@@ -110,7 +114,10 @@ pub struct VersionedToolResult {
 
 impl From<ToolExecutionResult> for VersionedToolResult {
     fn from(result: ToolExecutionResult) -> Self {
-        Self { schema_version: SchemaVersion::LATEST, result }
+        Self {
+            schema_version: SchemaVersion::LATEST,
+            result,
+        }
     }
 }
 
@@ -123,7 +130,11 @@ impl VersionedToolResult {
         let from = self.schema_version;
         let mut migrated = self;
         while migrated.schema_version != target {
-            let next = migrated.schema_version.next().filter(|next| *next <= target).ok_or(CannotMigrate { from, to: target })?;
+            let next = migrated
+                .schema_version
+                .next()
+                .filter(|next| *next <= target)
+                .ok_or(CannotMigrate { from, to: target })?;
             if next == SchemaVersion::V1_5 {
                 migrated.result.output_level = OutputLevel::Standard;
             }
@@ -138,10 +149,16 @@ impl VersionedToolResult {
     /// [`LegacyError`] when the version cannot be read, or the data is not a result.
     pub fn from_legacy(data: &RawJson, source: SchemaVersion) -> Result<Self, LegacyError> {
         if !SchemaVersion::LATEST.is_compatible_with(source) {
-            return Err(CannotMigrate { from: source, to: SchemaVersion::LATEST }.into());
+            return Err(CannotMigrate {
+                from: source,
+                to: SchemaVersion::LATEST,
+            }
+            .into());
         }
         // A result without a level gets the default one, which is what 1.4 meant.
-        let result = data.parse::<ToolExecutionResult>().map_err(|error| LegacyError::Data(error.to_string()))?;
+        let result = data
+            .parse::<ToolExecutionResult>()
+            .map_err(|error| LegacyError::Data(error.to_string()))?;
         Ok(result.into())
     }
 }
@@ -153,7 +170,10 @@ mod tests {
     fn of(schema_version: SchemaVersion) -> VersionedToolResult {
         VersionedToolResult {
             schema_version,
-            result: ToolExecutionResult { output_level: OutputLevel::Full, ..ToolExecutionResult::ok("o") },
+            result: ToolExecutionResult {
+                output_level: OutputLevel::Full,
+                ..ToolExecutionResult::ok("o")
+            },
         }
     }
 
@@ -161,7 +181,12 @@ mod tests {
     fn a_reader_reads_its_own_version_and_the_older_ones_but_the_first() {
         let readable = |reader: &str| -> Vec<&str> {
             let reader = SchemaVersion::parse(reader).unwrap();
-            SchemaVersion::ALL.into_iter().rev().filter(|written| reader.is_compatible_with(*written)).map(SchemaVersion::as_str).collect()
+            SchemaVersion::ALL
+                .into_iter()
+                .rev()
+                .filter(|written| reader.is_compatible_with(*written))
+                .map(SchemaVersion::as_str)
+                .collect()
         };
 
         assert_eq!(readable("1.9"), ["1.9", "1.6", "1.5", "1.4"]);
@@ -170,7 +195,11 @@ mod tests {
         assert_eq!(readable("1.4"), ["1.4"]);
         assert!(readable("1.0").is_empty());
         assert_eq!(
-            (SchemaVersion::LATEST.as_str(), SchemaVersion::parse("2.0"), SchemaVersion::parse("1.2")),
+            (
+                SchemaVersion::LATEST.as_str(),
+                SchemaVersion::parse("2.0"),
+                SchemaVersion::parse("1.2")
+            ),
             ("1.9", None, None),
             "CON-37"
         );
@@ -187,35 +216,73 @@ mod tests {
                 assert_eq!(migrated.is_ok(), may, "{from} to {to}");
                 match migrated {
                     Ok(migrated) => {
-                        let level = if from == V1_4 && to > V1_4 { OutputLevel::Standard } else { OutputLevel::Full };
-                        assert_eq!((migrated.schema_version, migrated.result.output_level), (to, level));
+                        let level = if from == V1_4 && to > V1_4 {
+                            OutputLevel::Standard
+                        } else {
+                            OutputLevel::Full
+                        };
+                        assert_eq!(
+                            (migrated.schema_version, migrated.result.output_level),
+                            (to, level)
+                        );
                     }
-                    Err(error) => assert_eq!(error.to_string(), format!("Cannot migrate from {from} to {to}")),
+                    Err(error) => assert_eq!(
+                        error.to_string(),
+                        format!("Cannot migrate from {from} to {to}")
+                    ),
                 }
             }
         }
-        assert_eq!(of(V1_9).migrate_to(V1_6).unwrap_err().to_string(), "Cannot migrate from 1.9 to 1.6");
+        assert_eq!(
+            of(V1_9).migrate_to(V1_6).unwrap_err().to_string(),
+            "Cannot migrate from 1.9 to 1.6"
+        );
         assert_eq!(of(V1_5).migrate_to(V1_6).unwrap().result, of(V1_5).result);
     }
 
     #[test]
     fn old_data_becomes_the_latest() {
-        let read = |text: &str, source| VersionedToolResult::from_legacy(&RawJson::from_text(text).unwrap(), source);
+        let read = |text: &str, source| {
+            VersionedToolResult::from_legacy(&RawJson::from_text(text).unwrap(), source)
+        };
 
         let plain = read(r#"{"observation":"o"}"#, SchemaVersion::V1_4).unwrap();
-        let named = read(r#"{"observation":"o","schema_version":"1.4","output_level":"full"}"#, SchemaVersion::V1_5).unwrap();
+        let named = read(
+            r#"{"observation":"o","schema_version":"1.4","output_level":"full"}"#,
+            SchemaVersion::V1_5,
+        )
+        .unwrap();
 
-        assert_eq!((plain.schema_version, plain.result.output_level), (SchemaVersion::V1_9, OutputLevel::Standard));
-        assert_eq!((named.schema_version, named.result.output_level), (SchemaVersion::V1_9, OutputLevel::Full), "BUG-40");
-        assert_eq!(read("{}", SchemaVersion::V1_0).unwrap_err().to_string(), "Cannot migrate from 1.0 to 1.9");
-        assert!(matches!(read("{}", SchemaVersion::V1_6), Err(LegacyError::Data(_))));
+        assert_eq!(
+            (plain.schema_version, plain.result.output_level),
+            (SchemaVersion::V1_9, OutputLevel::Standard)
+        );
+        assert_eq!(
+            (named.schema_version, named.result.output_level),
+            (SchemaVersion::V1_9, OutputLevel::Full),
+            "BUG-40"
+        );
+        assert_eq!(
+            read("{}", SchemaVersion::V1_0).unwrap_err().to_string(),
+            "Cannot migrate from 1.0 to 1.9"
+        );
+        assert!(matches!(
+            read("{}", SchemaVersion::V1_6),
+            Err(LegacyError::Data(_))
+        ));
     }
 
     #[test]
     fn a_versioned_result_survives_its_json() {
         let text = serde_json::to_string(&of(SchemaVersion::V1_9)).unwrap();
 
-        assert!(text.starts_with(r#"{"schema_version":"1.9","observation":"o""#), "{text}");
-        assert_eq!(serde_json::from_str::<VersionedToolResult>(&text).unwrap(), of(SchemaVersion::V1_9));
+        assert!(
+            text.starts_with(r#"{"schema_version":"1.9","observation":"o""#),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<VersionedToolResult>(&text).unwrap(),
+            of(SchemaVersion::V1_9)
+        );
     }
 }

@@ -87,20 +87,34 @@ impl Stream {
 impl State {
     /// Whether an event after `after` is kept.
     fn has_after(&self, after: EventId) -> bool {
-        self.rounds.values().any(|stream| stream.ring.has_after(Some(after)))
+        self.rounds
+            .values()
+            .any(|stream| stream.ring.has_after(Some(after)))
     }
 
     fn last(&self) -> EventId {
-        self.rounds.values().map(|stream| stream.ring.last()).max().unwrap_or_default()
+        self.rounds
+            .values()
+            .map(|stream| stream.ring.last())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns at most `count` events of all rounds strictly after `after`, in order. It merges the
     /// rings lazily and copies only the result, because appends wait for the lock meanwhile.
     fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
-        let newer = self.rounds.values().filter(|stream| stream.ring.has_after(Some(after)));
-        let mut streams: Vec<_> = newer.map(|stream| stream.ring.kept_after(Some(after), count).peekable()).collect();
-        let mut next: BinaryHeap<_> =
-            streams.iter_mut().enumerate().filter_map(|(n, stream)| Some(Reverse((stream.peek()?.id, n)))).collect();
+        let newer = self
+            .rounds
+            .values()
+            .filter(|stream| stream.ring.has_after(Some(after)));
+        let mut streams: Vec<_> = newer
+            .map(|stream| stream.ring.kept_after(Some(after), count).peekable())
+            .collect();
+        let mut next: BinaryHeap<_> = streams
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(n, stream)| Some(Reverse((stream.peek()?.id, n))))
+            .collect();
         let mut events = Vec::new();
         while events.len() < count
             && let Some(Reverse((_, n))) = next.pop()
@@ -115,14 +129,27 @@ impl State {
     /// Raises the floor when an activation starts to publish: earlier events may never have reached
     /// this store.
     fn note(&mut self, events: &[Arc<StreamEvent>]) {
-        let Some(first) = events.first().filter(|first| self.floor.is_none() || first.id.epoch > self.epoch) else { return };
+        let Some(first) = events
+            .first()
+            .filter(|first| self.floor.is_none() || first.id.epoch > self.epoch)
+        else {
+            return;
+        };
         self.epoch = first.id.epoch;
         let EventId { epoch, seq, n } = first.id;
         // The events of an entry arrive together, so nothing of a durable event's entry comes
         // before it. An ephemeral event's entry was published elsewhere.
         let floor = match first.kind.is_durable() {
-            true => EventId { epoch, seq: Seq(seq.0.saturating_sub(1)), n: u32::MAX },
-            false => EventId { epoch, seq, n: n.saturating_sub(1) },
+            true => EventId {
+                epoch,
+                seq: Seq(seq.0.saturating_sub(1)),
+                n: u32::MAX,
+            },
+            false => EventId {
+                epoch,
+                seq,
+                n: n.saturating_sub(1),
+            },
         };
         self.floor = self.floor.max(Some(floor));
     }
@@ -185,7 +212,13 @@ impl MemoryEvents {
     /// Creates a store that keeps `ring_bytes` per stream, and each stream for `ring_age` after its
     /// end.
     pub fn new(ring_bytes: usize, ring_age: Duration) -> Self {
-        Self { conversations: DashMap::default(), tenants: DashMap::default(), ended: Mutex::default(), ring_bytes, ring_age }
+        Self {
+            conversations: DashMap::default(),
+            tenants: DashMap::default(),
+            ended: Mutex::default(),
+            ring_bytes,
+            ring_age,
+        }
     }
 
     /// Creates a store with the limits of a host.
@@ -203,7 +236,9 @@ impl MemoryEvents {
                 Some((at, _)) if at.elapsed() >= self.ring_age => {}
                 Some(_) | None => return gone,
             }
-            let Some((_, key)) = ended.pop_front() else { return gone };
+            let Some((_, key)) = ended.pop_front() else {
+                return gone;
+            };
             drop(ended);
             // A new stream may have started under the same key, so `expire` checks again.
             gone += usize::from(self.expire(&key));
@@ -212,11 +247,17 @@ impl MemoryEvents {
 
     /// Returns the number of streams and the bytes of their events.
     pub fn size(&self) -> (usize, usize) {
-        self.conversations.iter().fold((0, 0), |(count, bytes), conversation| {
-            let state = lock(&conversation.state);
-            let held: usize = state.rounds.values().map(|stream| stream.ring.bytes()).sum();
-            (count + state.rounds.len(), bytes + held)
-        })
+        self.conversations
+            .iter()
+            .fold((0, 0), |(count, bytes), conversation| {
+                let state = lock(&conversation.state);
+                let held: usize = state
+                    .rounds
+                    .values()
+                    .map(|stream| stream.ring.bytes())
+                    .sum();
+                (count + state.rounds.len(), bytes + held)
+            })
     }
 
     /// Returns the number of conversations with a stream or a watcher.
@@ -235,15 +276,21 @@ impl MemoryEvents {
         let bytes = Arc::clone(&*self.tenants.entry(scope.tenant.clone()).or_default());
         match self.conversations.entry(scope.clone()) {
             Entry::Occupied(held) => Arc::clone(held.get()),
-            Entry::Vacant(free) => {
-                Arc::clone(&*free.insert(Arc::new(Conversation { state: Mutex::default(), bell: Notify::new(), bytes })))
-            }
+            Entry::Vacant(free) => Arc::clone(&*free.insert(Arc::new(Conversation {
+                state: Mutex::default(),
+                bell: Notify::new(),
+                bytes,
+            }))),
         }
     }
 
     /// Runs `act` on the state of a conversation. A conversation that another thread removes
     /// meanwhile is looked up again.
-    fn with<T>(&self, scope: &Scope, mut act: impl FnMut(&Arc<Conversation>, &mut State) -> T) -> T {
+    fn with<T>(
+        &self,
+        scope: &Scope,
+        mut act: impl FnMut(&Arc<Conversation>, &mut State) -> T,
+    ) -> T {
         loop {
             let conversation = self.find_or_begin(scope);
             let mut state = lock(&conversation.state);
@@ -267,10 +314,15 @@ impl MemoryEvents {
     }
 
     fn expire(&self, key: &StreamKey) -> bool {
-        let Some(conversation) = self.find(&key.scope) else { return false };
+        let Some(conversation) = self.find(&key.scope) else {
+            return false;
+        };
         let (expired, is_empty) = {
             let mut state = lock(&conversation.state);
-            (state.expire(key.round, self.ring_age), state.rounds.is_empty())
+            (
+                state.expire(key.round, self.ring_age),
+                state.rounds.is_empty(),
+            )
         };
         if let Some(bytes) = expired {
             conversation.take(bytes);
@@ -315,20 +367,30 @@ impl MemoryEvents {
 }
 
 impl EventStore for MemoryEvents {
-    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
+    fn append(
+        &self,
+        stream: &StreamKey,
+        events: Vec<Arc<StreamEvent>>,
+    ) -> BoxFuture<'_, Result<(), EventStoreError>> {
         // An append without events also starts the stream, so that watchers wait and do not read an
         // unknown stream.
         let mut events = Some(events);
         self.with(&stream.scope, |conversation, state| {
             let events = events.take().unwrap_or_default();
             state.note(&events);
-            if state.rounds.get(&stream.round).is_some_and(|stream| stream.is_older(self.ring_age))
+            if state
+                .rounds
+                .get(&stream.round)
+                .is_some_and(|stream| stream.is_older(self.ring_age))
                 && let Some(bytes) = state.expire(stream.round, self.ring_age)
             {
                 conversation.take(bytes);
             }
-            let stream =
-                state.rounds.entry(stream.round).or_insert_with(|| Stream { ring: Ring::new(self.ring_bytes), end: None, bell: None });
+            let stream = state.rounds.entry(stream.round).or_insert_with(|| Stream {
+                ring: Ring::new(self.ring_bytes),
+                end: None,
+                bell: None,
+            });
             if events.is_empty() {
                 return;
             }
@@ -338,7 +400,9 @@ impl EventStore for MemoryEvents {
             let bell = stream.bell.clone();
             state.floor = state.floor.max(stream.ring.dropped());
             if after >= before {
-                conversation.bytes.fetch_add(after - before, Ordering::Relaxed);
+                conversation
+                    .bytes
+                    .fetch_add(after - before, Ordering::Relaxed);
             } else {
                 conversation.take(before - after);
             }
@@ -376,8 +440,15 @@ impl EventStore for MemoryEvents {
         })
     }
 
-    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
-        let status = self.with_stream(stream, |stream| stream.end.map_or(StreamStatus::Running, |(status, _)| status));
+    fn get_status(
+        &self,
+        stream: &StreamKey,
+    ) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
+        let status = self.with_stream(stream, |stream| {
+            stream
+                .end
+                .map_or(StreamStatus::Running, |(status, _)| status)
+        });
         Box::pin(ready(Ok(status)))
     }
 
@@ -396,19 +467,32 @@ impl EventStore for MemoryEvents {
         seen_upto: Option<Seq>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
-        let Some(conversation) = self.find(scope) else { return Box::pin(ready(Err(EventStoreError::Unknown))) };
+        let Some(conversation) = self.find(scope) else {
+            return Box::pin(ready(Err(EventStoreError::Unknown)));
+        };
         let state = lock(&conversation.state);
         let read = match state.floor {
             None => Err(EventStoreError::Unknown),
-            Some(floor) if after < floor && seen_upto.is_none_or(|seen_upto| seen_upto < floor.seq) => Err(EventStoreError::Expired),
+            Some(floor)
+                if after < floor && seen_upto.is_none_or(|seen_upto| seen_upto < floor.seq) =>
+            {
+                Err(EventStoreError::Expired)
+            }
             Some(_) if seen_upto.is_none() && after > state.last() => Err(EventStoreError::Expired),
             Some(_) => Ok(state.kept_after(after, count)),
         };
         Box::pin(ready(read))
     }
 
-    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
-        let kept = self.find(scope).map(|conversation| lock(&conversation.state).kept_after(after, count));
+    fn kept<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: EventId,
+        count: usize,
+    ) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
+        let kept = self
+            .find(scope)
+            .map(|conversation| lock(&conversation.state).kept_after(after, count));
         Box::pin(ready(kept.unwrap_or_default()))
     }
 
@@ -419,7 +503,11 @@ impl EventStore for MemoryEvents {
                 state.watchers += 1;
                 Arc::clone(conversation)
             });
-            let watching = Watching { store: self, scope, conversation };
+            let watching = Watching {
+                store: self,
+                scope,
+                conversation,
+            };
             loop {
                 let mut rung = std::pin::pin!(watching.conversation.bell.notified());
                 // Listens before it reads: an append in between is then not missed.
@@ -444,12 +532,17 @@ impl EventStore for MemoryEvents {
         };
         let rounds = std::mem::take(&mut lock(&conversation.state).rounds);
         conversation.take(rounds.values().map(|stream| stream.ring.bytes()).sum());
-        rounds.into_values().filter_map(|stream| stream.bell).for_each(|bell| bell.notify_waiters());
+        rounds
+            .into_values()
+            .filter_map(|stream| stream.bell)
+            .for_each(|bell| bell.notify_waiters());
         conversation.bell.notify_waiters();
     }
 
     fn bytes(&self, tenant: &TenantId) -> usize {
-        self.tenants.get(tenant).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+        self.tenants
+            .get(tenant)
+            .map_or(0, |bytes| bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -463,19 +556,39 @@ mod tests {
     };
 
     fn key(n: u8) -> StreamKey {
-        let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
-        StreamKey { scope, round: RoundId::from_random([n; 16]) }
+        let scope = Scope::new(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+        );
+        StreamKey {
+            scope,
+            round: RoundId::from_random([n; 16]),
+        }
     }
 
     fn delta(n: u32) -> Arc<StreamEvent> {
-        let id = EventId { epoch: Epoch(1), seq: Seq(1), n };
-        let kind = EventKind::TextDelta { text: n.to_string() };
-        Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+        let id = EventId {
+            epoch: Epoch(1),
+            seq: Seq(1),
+            n,
+        };
+        let kind = EventKind::TextDelta {
+            text: n.to_string(),
+        };
+        Arc::new(StreamEvent {
+            id,
+            conversation_id: ConversationId::new("c").unwrap(),
+            round_id: None,
+            kind,
+        })
     }
 
     #[tokio::test(start_paused = true)]
     async fn memory_keeps_the_contract_of_an_event_store() {
-        contract::event_store(async |bytes, age| Arc::new(MemoryEvents::new(bytes, age)) as Arc<dyn EventStore>).await;
+        contract::event_store(async |bytes, age| {
+            Arc::new(MemoryEvents::new(bytes, age)) as Arc<dyn EventStore>
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -494,13 +607,21 @@ mod tests {
         assert_eq!(store.size().0, 2);
         tokio::time::advance(Duration::from_secs(600)).await;
         assert_eq!((store.sweep(), store.size().0), (1, 1));
-        assert_eq!(store.get_status(&key(2)).await, Ok(Some(StreamStatus::Running)));
+        assert_eq!(
+            store.get_status(&key(2)).await,
+            Ok(Some(StreamStatus::Running))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_watcher_of_a_silent_conversation_holds_goes_with_the_last_one() {
         let store = MemoryEvents::default();
-        let wait = || tokio::time::timeout(Duration::from_millis(1), store.watch(&key(1).scope, EventId::default()));
+        let wait = || {
+            tokio::time::timeout(
+                Duration::from_millis(1),
+                store.watch(&key(1).scope, EventId::default()),
+            )
+        };
 
         let (first, second) = tokio::join!(wait(), async {
             tokio::task::yield_now().await;
@@ -512,7 +633,14 @@ mod tests {
         store.append(&key(1), vec![delta(1)]).await.unwrap();
         store.mark_complete(&key(1)).await.unwrap();
         tokio::time::advance(Duration::from_secs(600)).await;
-        assert_eq!((store.sweep(), store.conversations(), store.bytes(&key(1).scope.tenant)), (1, 0, 0));
+        assert_eq!(
+            (
+                store.sweep(),
+                store.conversations(),
+                store.bytes(&key(1).scope.tenant)
+            ),
+            (1, 0, 0)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -530,25 +658,53 @@ mod tests {
         assert_eq!((store.sweep(), store.size().0), (1, 0));
         store.append(&key(1), vec![delta(2)]).await.unwrap();
 
-        tokio::time::timeout(Duration::from_secs(9), waits).await.expect("it is rung").unwrap();
+        tokio::time::timeout(Duration::from_secs(9), waits)
+            .await
+            .expect("it is rung")
+            .unwrap();
     }
 
     #[tokio::test]
     async fn a_conversation_whose_durable_events_were_dropped_expires_older_cursors() {
         let store = MemoryEvents::new(100, Duration::from_secs(1));
         let message = |seq: u64| {
-            let id = EventId { epoch: Epoch(1), seq: Seq(seq), n: 0 };
-            let kind = EventKind::SkillActivated { name: "x".repeat(136), level: 1 };
-            Arc::new(StreamEvent { id, conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+            let id = EventId {
+                epoch: Epoch(1),
+                seq: Seq(seq),
+                n: 0,
+            };
+            let kind = EventKind::SkillActivated {
+                name: "x".repeat(136),
+                level: 1,
+            };
+            Arc::new(StreamEvent {
+                id,
+                conversation_id: ConversationId::new("c").unwrap(),
+                round_id: None,
+                kind,
+            })
         };
-        store.append(&key(0), (1..=3).map(message).collect()).await.unwrap();
+        store
+            .append(&key(0), (1..=3).map(message).collect())
+            .await
+            .unwrap();
 
-        let read =
-            async |seq: u64| store.read_conversation(&key(0).scope, message(seq).id, Some(Seq(0)), 9).await.map(|events| events.len());
+        let read = async |seq: u64| {
+            store
+                .read_conversation(&key(0).scope, message(seq).id, Some(Seq(0)), 9)
+                .await
+                .map(|events| events.len())
+        };
 
-        assert_eq!((read(1).await, read(2).await), (Ok(2), Ok(1)), "two of 200 bytes each are left: what is behind the first is whole");
         assert_eq!(
-            store.read_conversation(&key(0).scope, EventId::default(), Some(Seq(0)), 9).await,
+            (read(1).await, read(2).await),
+            (Ok(2), Ok(1)),
+            "two of 200 bytes each are left: what is behind the first is whole"
+        );
+        assert_eq!(
+            store
+                .read_conversation(&key(0).scope, EventId::default(), Some(Seq(0)), 9)
+                .await,
             Err(EventStoreError::Expired),
             "the first one is gone"
         );
@@ -566,7 +722,9 @@ mod tests {
                 seen.fetch_add(1, Ordering::SeqCst);
             }
         };
-        let watchers: Vec<_> = (0..4).map(|_| tokio::spawn(watch(store.clone(), seen.clone()))).collect();
+        let watchers: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(watch(store.clone(), seen.clone())))
+            .collect();
 
         let all = async {
             for n in 1..=EVENTS {
@@ -577,7 +735,9 @@ mod tests {
             }
         };
 
-        tokio::time::timeout(Duration::from_secs(60), all).await.expect("a wake-up was lost");
+        tokio::time::timeout(Duration::from_secs(60), all)
+            .await
+            .expect("a wake-up was lost");
         drop(watchers);
     }
 
@@ -600,7 +760,9 @@ mod tests {
                 }
             }
         };
-        let watchers: Vec<_> = (0..8).map(|_| tokio::spawn(watch(Arc::clone(&store)))).collect();
+        let watchers: Vec<_> = (0..8)
+            .map(|_| tokio::spawn(watch(Arc::clone(&store))))
+            .collect();
 
         for n in 2..=EVENTS {
             store.append(&key(0), vec![delta(n)]).await.unwrap();
@@ -611,7 +773,10 @@ mod tests {
         store.mark_complete(&key(0)).await.unwrap();
 
         for watcher in watchers {
-            let seen = tokio::time::timeout(Duration::from_secs(30), watcher).await.expect("a wake-up was lost").unwrap();
+            let seen = tokio::time::timeout(Duration::from_secs(30), watcher)
+                .await
+                .expect("a wake-up was lost")
+                .unwrap();
             assert_eq!(seen, (1..=EVENTS).collect::<Vec<_>>());
         }
     }

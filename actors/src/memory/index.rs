@@ -23,11 +23,20 @@ pub(super) struct Index {
 
 impl Index {
     /// Records a conversation and its state. A failed conversation is in no state.
-    pub(super) fn put(&mut self, scope: &Scope, open: Open, wake_at: Option<Timestamp>, failed: bool) {
+    pub(super) fn put(
+        &mut self,
+        scope: &Scope,
+        open: Open,
+        wake_at: Option<Timestamp>,
+        failed: bool,
+    ) {
         match self.all.get_mut(&scope.tenant) {
             Some(conversations) if conversations.contains(&scope.conversation) => {}
             Some(conversations) => drop(conversations.insert(scope.conversation.clone())),
-            None => drop(self.all.insert(scope.tenant.clone(), BTreeSet::from([scope.conversation.clone()]))),
+            None => drop(self.all.insert(
+                scope.tenant.clone(),
+                BTreeSet::from([scope.conversation.clone()]),
+            )),
         }
         self.running.remove(scope);
         self.parked.remove(scope);
@@ -51,10 +60,20 @@ impl Index {
     }
 
     /// Returns a page of a tenant's conversations after `after`, sorted by id.
-    pub(super) fn page(&self, tenant: &TenantId, after: Option<&ConversationId>, count: usize) -> Vec<ConversationId> {
+    pub(super) fn page(
+        &self,
+        tenant: &TenantId,
+        after: Option<&ConversationId>,
+        count: usize,
+    ) -> Vec<ConversationId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let of = self.all.get(tenant).into_iter();
-        of.flat_map(|conversations| conversations.range::<ConversationId, _>((from, Bound::Unbounded))).take(count).cloned().collect()
+        of.flat_map(|conversations| {
+            conversations.range::<ConversationId, _>((from, Bound::Unbounded))
+        })
+        .take(count)
+        .cloned()
+        .collect()
     }
 
     /// Returns the number of a tenant's conversations.
@@ -64,7 +83,13 @@ impl Index {
 
     /// Returns a page of the open conversations of a state after `after`, sorted; empty for
     /// [`Open::None`].
-    pub(super) fn open(&self, open: Open, due: Option<Timestamp>, after: Option<&Scope>, count: usize) -> Vec<Scope> {
+    pub(super) fn open(
+        &self,
+        open: Open,
+        due: Option<Timestamp>,
+        after: Option<&Scope>,
+        count: usize,
+    ) -> Vec<Scope> {
         let set = match open {
             Open::Running => &self.running,
             Open::Parked => &self.parked,
@@ -80,7 +105,11 @@ impl Index {
 
     /// Returns all conversations after `after`, sorted.
     pub(super) fn scopes(&self, after: Option<&Scope>) -> Vec<Scope> {
-        let all = self.all.iter().flat_map(|(tenant, ids)| ids.iter().map(|id| Scope::new(tenant.clone(), id.clone())));
-        all.filter(|scope| after.is_none_or(|after| scope > after)).collect()
+        let all = self
+            .all
+            .iter()
+            .flat_map(|(tenant, ids)| ids.iter().map(|id| Scope::new(tenant.clone(), id.clone())));
+        all.filter(|scope| after.is_none_or(|after| scope > after))
+            .collect()
     }
 }

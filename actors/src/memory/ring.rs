@@ -54,10 +54,16 @@ impl Kept {
         // Almost always the end. Concurrent writers may append out of order, and no event may be
         // lost.
         let place = match self.events.back() {
-            Some(last) if last.id >= event.id => self.events.partition_point(|held| held.id < event.id),
+            Some(last) if last.id >= event.id => {
+                self.events.partition_point(|held| held.id < event.id)
+            }
             Some(_) | None => self.events.len(),
         };
-        if self.events.get(place).is_some_and(|held| held.id == event.id) {
+        if self
+            .events
+            .get(place)
+            .is_some_and(|held| held.id == event.id)
+        {
             return;
         }
         self.events.insert(place, event);
@@ -77,8 +83,18 @@ impl Kept {
     fn after(&self, after: Option<EventId>) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let from = after.map_or(0, |after| {
             // Almost always near the end, so a reader that keeps up does not touch old memory.
-            let newer = self.events.iter().rev().take(NEWEST).take_while(|event| event.id > after).count();
-            if newer < NEWEST { self.events.len() - newer } else { self.events.partition_point(|event| event.id <= after) }
+            let newer = self
+                .events
+                .iter()
+                .rev()
+                .take(NEWEST)
+                .take_while(|event| event.id > after)
+                .count();
+            if newer < NEWEST {
+                self.events.len() - newer
+            } else {
+                self.events.partition_point(|event| event.id <= after)
+            }
         });
         self.events.range(from..)
     }
@@ -86,13 +102,22 @@ impl Kept {
 
 impl Ring {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { durable: Kept::default(), ephemeral: Kept::default(), bytes_max, last: EventId::default(), floor: None, dropped: None }
+        Self {
+            durable: Kept::default(),
+            ephemeral: Kept::default(),
+            bytes_max,
+            last: EventId::default(),
+            floor: None,
+            dropped: None,
+        }
     }
 
     /// Adds events and drops what exceeds the limit.
     pub(super) fn append(&mut self, events: Vec<Arc<StreamEvent>>) {
         for event in events {
-            if self.last == EventId::default() && matches!(event.kind, EventKind::TurnRestarted { .. }) {
+            if self.last == EventId::default()
+                && matches!(event.kind, EventKind::TurnRestarted { .. })
+            {
                 self.floor = Some(event.id);
             }
             self.last = self.last.max(event.id);
@@ -103,16 +128,25 @@ impl Ring {
             }
         }
         let ephemeral_min = self.bytes_max / EPHEMERAL_PART;
-        while self.bytes() > self.bytes_max && self.ephemeral.bytes > ephemeral_min && self.ephemeral.drop_oldest().is_some() {}
+        while self.bytes() > self.bytes_max
+            && self.ephemeral.bytes > ephemeral_min
+            && self.ephemeral.drop_oldest().is_some()
+        {}
         // The newest event stays whatever its size: a watcher must see how the round ended.
-        while self.durable.bytes > self.bytes_max.saturating_mul(DURABLE_FACTOR) && self.durable.events.len() > 1 {
+        while self.durable.bytes > self.bytes_max.saturating_mul(DURABLE_FACTOR)
+            && self.durable.events.len() > 1
+        {
             self.dropped = self.dropped.max(self.durable.drop_oldest());
             self.floor = self.floor.max(self.dropped);
         }
     }
 
     /// Returns at most `count` events strictly after `after`.
-    pub(super) fn read(&self, after: Option<EventId>, count: usize) -> Result<Vec<Arc<StreamEvent>>, EventStoreError> {
+    pub(super) fn read(
+        &self,
+        after: Option<EventId>,
+        count: usize,
+    ) -> Result<Vec<Arc<StreamEvent>>, EventStoreError> {
         // `None` orders before every cursor.
         if self.floor.is_some_and(|floor| after < Some(floor)) {
             return Err(EventStoreError::Expired);
@@ -123,7 +157,10 @@ impl Ring {
     /// Whether an event after `after` is kept. Dropped events do not count, or a watcher would
     /// return for them forever.
     pub(super) fn has_after(&self, after: Option<EventId>) -> bool {
-        self.durable.last().max(self.ephemeral.last()).is_some_and(|last| Some(last) > after)
+        self.durable
+            .last()
+            .max(self.ephemeral.last())
+            .is_some_and(|last| Some(last) > after)
     }
 
     /// Returns the newest id that was appended.
@@ -138,7 +175,11 @@ impl Ring {
 
     /// Returns at most `count` kept events strictly after `after`, without an error for dropped
     /// ones.
-    pub(super) fn kept_after(&self, after: Option<EventId>, count: usize) -> impl Iterator<Item = &Arc<StreamEvent>> {
+    pub(super) fn kept_after(
+        &self,
+        after: Option<EventId>,
+        count: usize,
+    ) -> impl Iterator<Item = &Arc<StreamEvent>> {
         let mut durable = self.durable.after(after).peekable();
         let mut ephemeral = self.ephemeral.after(after).peekable();
         let next = move || match (durable.peek(), ephemeral.peek()) {
@@ -165,11 +206,21 @@ mod tests {
     };
 
     fn event(id: &str, kind: EventKind) -> Arc<StreamEvent> {
-        Arc::new(StreamEvent { id: id.parse().unwrap(), conversation_id: ConversationId::new("c").unwrap(), round_id: None, kind })
+        Arc::new(StreamEvent {
+            id: id.parse().unwrap(),
+            conversation_id: ConversationId::new("c").unwrap(),
+            round_id: None,
+            kind,
+        })
     }
 
     fn delta(id: &str, bytes: usize) -> Arc<StreamEvent> {
-        event(id, EventKind::TextDelta { text: "x".repeat(bytes) })
+        event(
+            id,
+            EventKind::TextDelta {
+                text: "x".repeat(bytes),
+            },
+        )
     }
 
     fn durable(id: &str, bytes: usize) -> Arc<StreamEvent> {
@@ -177,22 +228,47 @@ mod tests {
         let tool_call_id = String::new();
         let name = String::new();
         let reason = String::new();
-        event(id, EventKind::ApprovalRequired { tool_call_id, name, input, reason, expires_at: Timestamp(0) })
+        event(
+            id,
+            EventKind::ApprovalRequired {
+                tool_call_id,
+                name,
+                input,
+                reason,
+                expires_at: Timestamp(0),
+            },
+        )
     }
 
     fn ids(ring: &Ring, after: Option<&str>) -> Result<Vec<String>, EventStoreError> {
         let after = after.map(|id| id.parse().unwrap());
-        Ok(ring.read(after, usize::MAX)?.iter().map(|event| event.id.to_string()).collect())
+        Ok(ring
+            .read(after, usize::MAX)?
+            .iter()
+            .map(|event| event.id.to_string())
+            .collect())
     }
 
     #[test]
     fn both_kinds_are_read_in_one_order() {
         let mut ring = Ring::new(10_000);
 
-        ring.append(vec![durable("1.1.0", 0), delta("1.1.1", 1), delta("1.1.2", 1), durable("1.2.0", 0), delta("1.2.1", 1)]);
+        ring.append(vec![
+            durable("1.1.0", 0),
+            delta("1.1.1", 1),
+            delta("1.1.2", 1),
+            durable("1.2.0", 0),
+            delta("1.2.1", 1),
+        ]);
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1"]);
-        assert_eq!(ids(&ring, Some("1.1.1")).unwrap(), ["1.1.2", "1.2.0", "1.2.1"]);
+        assert_eq!(
+            ids(&ring, None).unwrap(),
+            ["1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1"]
+        );
+        assert_eq!(
+            ids(&ring, Some("1.1.1")).unwrap(),
+            ["1.1.2", "1.2.0", "1.2.1"]
+        );
         assert_eq!(ring.read(None, 2).unwrap().len(), 2);
     }
 
@@ -203,7 +279,11 @@ mod tests {
         ring.append(all.iter().map(|id| delta(id, 1)).collect());
 
         for at in 0..=all.len() {
-            assert_eq!(ids(&ring, Some(&format!("1.1.{at}"))).unwrap(), all[at..], "behind {at}");
+            assert_eq!(
+                ids(&ring, Some(&format!("1.1.{at}"))).unwrap(),
+                all[at..],
+                "behind {at}"
+            );
         }
     }
 
@@ -211,7 +291,12 @@ mod tests {
     fn events_that_come_late_or_twice_stand_in_order_once() {
         let mut ring = Ring::new(10_000);
 
-        ring.append(vec![delta("1.1.3", 1), delta("1.1.1", 1), delta("1.1.2", 1), delta("1.1.2", 1)]);
+        ring.append(vec![
+            delta("1.1.3", 1),
+            delta("1.1.1", 1),
+            delta("1.1.2", 1),
+            delta("1.1.2", 1),
+        ]);
 
         assert_eq!(ids(&ring, None).unwrap(), ["1.1.1", "1.1.2", "1.1.3"]);
         assert_eq!(ring.bytes(), 3 * 65);
@@ -221,7 +306,12 @@ mod tests {
     fn the_oldest_ephemeral_events_go_first_and_silently() {
         let mut ring = Ring::new(1000);
 
-        ring.append(vec![durable("1.1.0", 100), delta("1.1.1", 400), delta("1.1.2", 400), durable("1.2.0", 100)]);
+        ring.append(vec![
+            durable("1.1.0", 100),
+            delta("1.1.1", 400),
+            delta("1.1.2", 400),
+            durable("1.2.0", 100),
+        ]);
 
         assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.2", "1.2.0"]);
         assert!(ring.bytes() <= 1000);
@@ -232,22 +322,37 @@ mod tests {
         let mut ring = Ring::new(1000);
         let each = 1000 - 66; // 1000 bytes with frame and quotes
 
-        ring.append((1..=4).map(|n| durable(&format!("1.{n}.0"), each)).collect());
+        ring.append(
+            (1..=4)
+                .map(|n| durable(&format!("1.{n}.0"), each))
+                .collect(),
+        );
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]);
+        assert_eq!(
+            ids(&ring, None).unwrap(),
+            ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]
+        );
 
         ring.append(vec![durable("1.5.0", each)]);
 
         assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
         assert_eq!(ids(&ring, Some("1.0.9")), Err(EventStoreError::Expired));
-        assert_eq!(ids(&ring, Some("1.1.0")).unwrap(), ["1.2.0", "1.3.0", "1.4.0", "1.5.0"]);
+        assert_eq!(
+            ids(&ring, Some("1.1.0")).unwrap(),
+            ["1.2.0", "1.3.0", "1.4.0", "1.5.0"]
+        );
     }
 
     #[test]
     fn durable_events_leave_an_eighth_to_the_ephemeral_ones() {
         let mut ring = Ring::new(1000);
 
-        ring.append(vec![delta("1.1.0", 10), durable("1.2.0", 2000), delta("1.3.1", 10), delta("1.3.2", 40)]);
+        ring.append(vec![
+            delta("1.1.0", 10),
+            durable("1.2.0", 2000),
+            delta("1.3.1", 10),
+            delta("1.3.2", 40),
+        ]);
 
         assert_eq!(ids(&ring, None).unwrap(), ["1.2.0", "1.3.2"]);
     }
@@ -265,11 +370,18 @@ mod tests {
     fn a_stream_that_goes_on_after_a_restart_does_not_pretend_to_have_its_start() {
         let mut ring = Ring::new(10_000);
 
-        ring.append(vec![event("2.7.0", EventKind::TurnRestarted { epoch: Epoch(2) }), delta("2.7.1", 1)]);
+        ring.append(vec![
+            event("2.7.0", EventKind::TurnRestarted { epoch: Epoch(2) }),
+            delta("2.7.1", 1),
+        ]);
 
         assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
         assert_eq!(ids(&ring, Some("1.4.2")), Err(EventStoreError::Expired));
         assert_eq!(ids(&ring, Some("2.7.0")).unwrap(), ["2.7.1"]);
-        assert!(ring.has_after(Some(EventId { epoch: Epoch(1), seq: Seq(9), n: 0 })));
+        assert!(ring.has_after(Some(EventId {
+            epoch: Epoch(1),
+            seq: Seq(9),
+            n: 0
+        })));
     }
 }

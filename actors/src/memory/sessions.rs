@@ -16,7 +16,9 @@ use crate::{
     id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    ports::{
+        Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
+    },
     stream::Open,
     time::Timestamp,
 };
@@ -55,15 +57,32 @@ struct Session {
 
 impl Session {
     fn after(&self, seq: Seq) -> &[StoredEntry] {
-        usize::try_from(seq.0).ok().and_then(|from| self.entries.get(from..)).unwrap_or_default()
+        usize::try_from(seq.0)
+            .ok()
+            .and_then(|from| self.entries.get(from..))
+            .unwrap_or_default()
     }
 
     fn summary(&self, conversation: ConversationId) -> SessionSummary {
-        let Self { head, open, wake_at, ref failed, .. } = *self;
+        let Self {
+            head,
+            open,
+            wake_at,
+            ref failed,
+            ..
+        } = *self;
         let first = self.entries.iter().find(|entry| !entry.bytes.is_empty());
         let created_at = stored_at(first);
         let updated_at = stored_at(self.entries.last());
-        SessionSummary { conversation, head, open, wake_at, created_at, updated_at, failed: failed.clone() }
+        SessionSummary {
+            conversation,
+            head,
+            open,
+            wake_at,
+            created_at,
+            updated_at,
+            failed: failed.clone(),
+        }
     }
 }
 
@@ -73,7 +92,10 @@ fn stored_at(entry: Option<&StoredEntry>) -> Timestamp {
     struct At {
         at: Timestamp,
     }
-    entry.and_then(|entry| serde_json::from_slice::<At>(&entry.bytes).ok()).map(|envelope| envelope.at).unwrap_or_default()
+    entry
+        .and_then(|entry| serde_json::from_slice::<At>(&entry.bytes).ok())
+        .map(|envelope| envelope.at)
+        .unwrap_or_default()
 }
 
 impl MemorySessions {
@@ -84,7 +106,9 @@ impl MemorySessions {
 
     fn store(&self, append: &mut Append) -> Result<(), AppendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(AppendError::Unavailable { message: "the store is closed".into() });
+            return Err(AppendError::Unavailable {
+                message: "the store is closed".into(),
+            });
         }
         let place = self.sessions.entry(append.scope.clone());
         let found = match &place {
@@ -98,11 +122,18 @@ impl MemorySessions {
         session.head = head;
         let bytes: usize = append.entries.iter().map(|entry| entry.bytes.len()).sum();
         session.bytes += bytes as u64;
-        self.note_bytes(&append.scope.tenant, |held| held.saturating_add(bytes as u64));
+        self.note_bytes(&append.scope.tenant, |held| {
+            held.saturating_add(bytes as u64)
+        });
         session.entries.append(&mut append.entries);
         if is_new || (session.open, session.wake_at) != (append.open, append.wake_at) {
             (session.open, session.wake_at) = (append.open, append.wake_at);
-            lock(&self.index).put(&append.scope, append.open, append.wake_at, session.failed.is_some());
+            lock(&self.index).put(
+                &append.scope,
+                append.open,
+                append.wake_at,
+                session.failed.is_some(),
+            );
         }
         Ok(())
     }
@@ -130,16 +161,27 @@ impl MemorySessions {
             after = Some(last.clone());
             let summaries = page.into_iter().filter_map(|id| {
                 let scope = Scope::new(tenant.clone(), id);
-                self.read(&scope, |session| session.summary(scope.conversation.clone()))
+                self.read(&scope, |session| {
+                    session.summary(scope.conversation.clone())
+                })
             });
-            let shown = |summary: &SessionSummary| query.subagents || !summary.conversation.is_subagent();
-            found.extend(summaries.filter(|summary| shown(summary) && query.open.is_none_or(|open| summary.open == open)));
+            let shown =
+                |summary: &SessionSummary| query.subagents || !summary.conversation.is_subagent();
+            found.extend(summaries.filter(|summary| {
+                shown(summary) && query.open.is_none_or(|open| summary.open == open)
+            }));
         }
         found.truncate(count);
         found
     }
 
-    fn list_open_now(&self, open: Open, due: Option<Timestamp>, after: Option<&Scope>, count: usize) -> Vec<Scope> {
+    fn list_open_now(
+        &self,
+        open: Open,
+        due: Option<Timestamp>,
+        after: Option<&Scope>,
+        count: usize,
+    ) -> Vec<Scope> {
         let count = if count == 0 { PAGE } else { count };
         if open != Open::None {
             return lock(&self.index).open(open, due, after, count);
@@ -149,7 +191,10 @@ impl MemorySessions {
             let is_due = due.is_none_or(|due| session.wake_at.is_some_and(|at| at <= due));
             session.open == Open::None && session.failed.is_none() && is_due
         };
-        all.into_iter().filter(|scope| self.read(scope, fits) == Some(true)).take(count).collect()
+        all.into_iter()
+            .filter(|scope| self.read(scope, fits) == Some(true))
+            .take(count)
+            .collect()
     }
 }
 
@@ -161,30 +206,53 @@ impl SessionBackend for MemorySessions {
     }
 
     fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
-        Box::pin(ready(Ok(self.read(scope, |session| session.head).unwrap_or_default())))
+        Box::pin(ready(Ok(self
+            .read(scope, |session| session.head)
+            .unwrap_or_default())))
     }
 
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
         let loaded = self.read(scope, |session| {
             let upto = session.snapshot.as_ref().map_or(Seq(0), |(upto, _)| *upto);
-            Loaded { head: session.head, snapshot: session.snapshot.clone(), entries: session.after(upto).to_vec() }
+            Loaded {
+                head: session.head,
+                snapshot: session.snapshot.clone(),
+                entries: session.after(upto).to_vec(),
+            }
         });
         Box::pin(ready(Ok(loaded.unwrap_or_default())))
     }
 
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
-        let entries = self.read(scope, |session| session.after(after).iter().take(count).cloned().collect());
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        let entries = self.read(scope, |session| {
+            session.after(after).iter().take(count).cloned().collect()
+        });
         Box::pin(ready(Ok(entries.unwrap_or_default())))
     }
 
-    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         if let Some(mut session) = self.sessions.get_mut(scope) {
             let kept = session.snapshot.as_ref().map_or(Seq(0), |(kept, _)| *kept);
             if upto <= session.head.seq && upto >= kept && upto > session.emptied {
-                let freed = session.snapshot.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+                let freed = session
+                    .snapshot
+                    .as_ref()
+                    .map_or(0, |(_, bytes)| bytes.len() as u64);
                 let added = bytes.len() as u64;
                 session.bytes = session.bytes.saturating_sub(freed).saturating_add(added);
-                self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed).saturating_add(added));
+                self.note_bytes(&scope.tenant, |held| {
+                    held.saturating_sub(freed).saturating_add(added)
+                });
                 session.snapshot = Some((upto, bytes));
             }
         }
@@ -204,7 +272,11 @@ impl SessionBackend for MemorySessions {
         Box::pin(ready(Ok(was_there)))
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         Box::pin(ready(Ok(self.list_now(tenant, &query))))
     }
 
@@ -219,9 +291,18 @@ impl SessionBackend for MemorySessions {
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
         if let Some(mut session) = self.sessions.get_mut(scope) {
             let session = &mut *session;
-            let dropped = session.snapshot.take_if(|(of, _)| *of <= upto).map_or(0, |(_, bytes)| bytes.len() as u64);
-            let emptied = session.entries.iter_mut().take_while(|entry| entry.seq <= upto);
-            let freed = emptied.map(|entry| std::mem::take(&mut entry.bytes).len() as u64).sum::<u64>().saturating_add(dropped);
+            let dropped = session
+                .snapshot
+                .take_if(|(of, _)| *of <= upto)
+                .map_or(0, |(_, bytes)| bytes.len() as u64);
+            let emptied = session
+                .entries
+                .iter_mut()
+                .take_while(|entry| entry.seq <= upto);
+            let freed = emptied
+                .map(|entry| std::mem::take(&mut entry.bytes).len() as u64)
+                .sum::<u64>()
+                .saturating_add(dropped);
             session.emptied = session.emptied.max(upto.min(session.head.seq));
             session.bytes = session.bytes.saturating_sub(freed);
             self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
@@ -236,13 +317,27 @@ impl SessionBackend for MemorySessions {
         after: Option<Scope>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
-        Box::pin(ready(Ok(self.list_open_now(open, due, after.as_ref(), count))))
+        Box::pin(ready(Ok(self.list_open_now(
+            open,
+            due,
+            after.as_ref(),
+            count,
+        ))))
     }
 
-    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         let marked = self.sessions.get_mut(scope).map(|mut session| {
             session.failed = reason;
-            lock(&self.index).put(scope, session.open, session.wake_at, session.failed.is_some());
+            lock(&self.index).put(
+                scope,
+                session.open,
+                session.wake_at,
+                session.failed.is_some(),
+            );
         });
         Box::pin(ready(marked.ok_or(StoreError::NotFound)))
     }
@@ -268,27 +363,57 @@ mod tests {
 
     #[tokio::test]
     async fn memory_keeps_the_contract_of_a_session_backend() {
-        contract::session_backend(async || Arc::new(MemorySessions::new()) as Arc<dyn SessionBackend>).await;
+        contract::session_backend(async || {
+            Arc::new(MemorySessions::new()) as Arc<dyn SessionBackend>
+        })
+        .await;
     }
 
     #[tokio::test]
     async fn times_are_those_of_the_first_and_last_entry() {
         let store = MemorySessions::new();
-        let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
-        let entry = |seq, at, body| JournalEntry { seq: Seq(seq), epoch: Epoch(1), at: Timestamp(at), body }.encode();
+        let scope = Scope::new(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+        );
+        let entry = |seq, at, body| {
+            JournalEntry {
+                seq: Seq(seq),
+                epoch: Epoch(1),
+                at: Timestamp(at),
+                body,
+            }
+            .encode()
+        };
         let entries = vec![
             entry(1, 10, EntryBody::LifeStarted { nonce: 1 }),
-            entry(2, 20, EntryBody::Imported { messages: vec![Message::user("hello")], rounds: vec![] }),
+            entry(
+                2,
+                20,
+                EntryBody::Imported {
+                    messages: vec![Message::user("hello")],
+                    rounds: vec![],
+                },
+            ),
         ];
 
-        store.append_and_wait(&scope, Head::default(), Epoch(1), entries, Open::None).await.unwrap();
+        store
+            .append_and_wait(&scope, Head::default(), Epoch(1), entries, Open::None)
+            .await
+            .unwrap();
 
-        let listed = store.list(&scope.tenant, ListQuery::default()).await.unwrap();
+        let listed = store
+            .list(&scope.tenant, ListQuery::default())
+            .await
+            .unwrap();
         assert_eq!(
             listed,
             [SessionSummary {
                 conversation: scope.conversation,
-                head: Head { epoch: Epoch(1), seq: Seq(2) },
+                head: Head {
+                    epoch: Epoch(1),
+                    seq: Seq(2)
+                },
                 open: Open::None,
                 wake_at: None,
                 created_at: Timestamp(10),
@@ -301,23 +426,41 @@ mod tests {
     #[tokio::test]
     async fn an_answered_caller_may_append_again_at_once() {
         let store = Arc::new(MemorySessions::new());
-        let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
+        let scope = Scope::new(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+        );
         let make = |expected: Head, done| Append {
             scope: scope.clone(),
             expected,
             epoch: Epoch(1),
-            entries: vec![StoredEntry { seq: expected.seq.next(), bytes: Bytes::new() }],
+            entries: vec![StoredEntry {
+                seq: expected.seq.next(),
+                bytes: Bytes::new(),
+            }],
             open: Open::None,
             wake_at: None,
             durability: crate::ports::Durability::Awaited,
             done,
         };
-        let first = Head { epoch: Epoch(1), seq: Seq(1) };
+        let first = Head {
+            epoch: Epoch(1),
+            seq: Seq(1),
+        };
         let second = make(first, Box::new(|result| assert_eq!(result, Ok(()))));
         let inner = Arc::clone(&store);
 
-        store.append(make(Head::default(), Box::new(move |_| inner.append(second))));
+        store.append(make(
+            Head::default(),
+            Box::new(move |_| inner.append(second)),
+        ));
 
-        assert_eq!(store.head(&scope).await, Ok(Head { epoch: Epoch(1), seq: Seq(2) }));
+        assert_eq!(
+            store.head(&scope).await,
+            Ok(Head {
+                epoch: Epoch(1),
+                seq: Seq(2)
+            })
+        );
     }
 }

@@ -34,7 +34,15 @@ impl MemorySkills {
     /// Like [`MemorySkills::register`], with the skill's files as pairs of path and text.
     pub fn register_with(&self, skill: Skill, files: impl IntoIterator<Item = (String, String)>) {
         let name = skill.name().clone();
-        self.with(|skills| drop(skills.insert(name, Kept { skill, files: files.into_iter().collect() })));
+        self.with(|skills| {
+            drop(skills.insert(
+                name,
+                Kept {
+                    skill,
+                    files: files.into_iter().collect(),
+                },
+            ))
+        });
     }
 
     /// Removes a skill.
@@ -46,31 +54,61 @@ impl MemorySkills {
         work(&mut self.0.lock())
     }
 
-    fn kept<T>(&self, name: &SkillName, work: impl FnOnce(&Kept) -> Result<T, SkillError>) -> Result<T, SkillError> {
+    fn kept<T>(
+        &self,
+        name: &SkillName,
+        work: impl FnOnce(&Kept) -> Result<T, SkillError>,
+    ) -> Result<T, SkillError> {
         self.with(|skills| match skills.get(name) {
             Some(kept) => work(kept),
-            None => Err(SkillError::NotFound { name: name.to_string(), skills: skills.keys().map(ToString::to_string).collect() }),
+            None => Err(SkillError::NotFound {
+                name: name.to_string(),
+                skills: skills.keys().map(ToString::to_string).collect(),
+            }),
         })
     }
 }
 
 impl SkillSource for MemorySkills {
     fn index(&self) -> BoxFuture<'_, Result<SkillListing, SkillError>> {
-        let skills = self.with(|skills| skills.values().map(|kept| kept.skill.metadata.clone()).collect());
-        async move { Ok(SkillListing { skills, notes: Vec::new() }) }.boxed()
+        let skills = self.with(|skills| {
+            skills
+                .values()
+                .map(|kept| kept.skill.metadata.clone())
+                .collect()
+        });
+        async move {
+            Ok(SkillListing {
+                skills,
+                notes: Vec::new(),
+            })
+        }
+        .boxed()
     }
 
     fn load(&self, name: SkillName, level: LoadLevel) -> BoxFuture<'_, Result<Skill, SkillError>> {
         let loaded = self.kept(&name, |kept| {
-            let files = kept.files.iter().map(|(path, text)| SkillResource { path: path.clone(), bytes: text.len() as u64 });
-            Ok(Skill { resources: Some(files.collect()), ..kept.skill.clone() }.at(level))
+            let files = kept.files.iter().map(|(path, text)| SkillResource {
+                path: path.clone(),
+                bytes: text.len() as u64,
+            });
+            Ok(Skill {
+                resources: Some(files.collect()),
+                ..kept.skill.clone()
+            }
+            .at(level))
         });
         async move { loaded }.boxed()
     }
 
     fn resource(&self, name: SkillName, path: String) -> BoxFuture<'_, Result<String, SkillError>> {
-        let missing = || SkillError::NoResource { name: name.clone(), path: path.clone() };
-        let text = self.kept(&name, |kept| kept.files.get(&path).cloned().ok_or_else(missing));
+        let missing = || SkillError::NoResource {
+            name: name.clone(),
+            path: path.clone(),
+        };
+        let text = self.kept(&name, |kept| {
+            kept.files.get(&path).cloned().ok_or_else(missing)
+        });
         async move { text }.boxed()
     }
 }

@@ -22,7 +22,10 @@ impl Counter {
 
     /// The sum over all cache lines.
     pub fn get(&self) -> u64 {
-        self.0.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum()
+        self.0
+            .iter()
+            .map(|shard| shard.0.load(Ordering::Relaxed))
+            .sum()
     }
 }
 

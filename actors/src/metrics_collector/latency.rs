@@ -73,13 +73,17 @@ impl Histogram {
 
     /// Reads the histogram.
     pub fn read(&self) -> Distribution {
-        self.0.iter().fold(Distribution::default(), |mut sum, shard| {
-            for (total, bucket) in sum.buckets.iter_mut().zip(&shard.buckets) {
-                *total += bucket.load(Ordering::Relaxed);
-            }
-            sum.sum_us = sum.sum_us.wrapping_add(shard.sum_us.load(Ordering::Relaxed));
-            sum
-        })
+        self.0
+            .iter()
+            .fold(Distribution::default(), |mut sum, shard| {
+                for (total, bucket) in sum.buckets.iter_mut().zip(&shard.buckets) {
+                    *total += bucket.load(Ordering::Relaxed);
+                }
+                sum.sum_us = sum
+                    .sum_us
+                    .wrapping_add(shard.sum_us.load(Ordering::Relaxed));
+                sum
+            })
     }
 }
 
@@ -103,7 +107,9 @@ impl Distribution {
             let upto = below + bucket;
             if *bucket > 0 && upto as f64 >= rank {
                 let within = ((rank - below as f64) / *bucket as f64).clamp(0.0, 1.0);
-                return Some(Duration::from_micros(lower + ((upper - lower) as f64 * within) as u64));
+                return Some(Duration::from_micros(
+                    lower + ((upper - lower) as f64 * within) as u64,
+                ));
             }
             (below, lower) = (upto, upper);
         }
@@ -181,7 +187,10 @@ mod tests {
         }
 
         let buckets = histogram.read().buckets;
-        assert_eq!((buckets[0], buckets[1], buckets[22], buckets[23]), (2, 1, 1, 1));
+        assert_eq!(
+            (buckets[0], buckets[1], buckets[22], buckets[23]),
+            (2, 1, 1, 1)
+        );
     }
 
     #[test]
@@ -198,6 +207,10 @@ mod tests {
         assert!((45..=55).contains(&ms(0.5)), "{}", ms(0.5));
         assert!((95..=100).contains(&ms(0.99)), "{}", ms(0.99));
         histogram.record(Duration::from_secs(100_000));
-        assert_eq!(histogram.read().quantile(1.0), Some(Duration::from_secs(600)), "beyond the bounds: the last one");
+        assert_eq!(
+            histogram.read().quantile(1.0),
+            Some(Duration::from_secs(600)),
+            "beyond the bounds: the last one"
+        );
     }
 }

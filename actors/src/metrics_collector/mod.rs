@@ -72,7 +72,11 @@ impl Actor for MetricsCollector {
     type State = State;
     type Arguments = Arc<Counters>;
 
-    async fn pre_start(&self, me: ActorRef<Self::Msg>, counters: Arc<Counters>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<Self::Msg>,
+        counters: Arc<Counters>,
+    ) -> Result<State, ActorProcessingErr> {
         let ticker = tokio::spawn(async move {
             let mut interval = tokio::time::interval(TICK);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -83,10 +87,20 @@ impl Actor for MetricsCollector {
                 }
             }
         });
-        Ok(State { counters, last: Reading::default(), last_tick: Reading::default(), _ticker: crate::task::AbortOnDrop(ticker) })
+        Ok(State {
+            counters,
+            last: Reading::default(),
+            last_tick: Reading::default(),
+            _ticker: crate::task::AbortOnDrop(ticker),
+        })
     }
 
-    async fn handle(&self, _: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             MetricsCollectorMsg::Tick => {
                 let now = state.counters.read();
@@ -94,7 +108,10 @@ impl Actor for MetricsCollector {
                 state.last = now;
             }
             MetricsCollectorMsg::Report { reply } => {
-                let report = Report { total: state.counters.read(), last_tick: state.last_tick };
+                let report = Report {
+                    total: state.counters.read(),
+                    last_tick: state.last_tick,
+                };
                 let _ = reply.send(report);
             }
         }

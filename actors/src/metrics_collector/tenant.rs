@@ -81,7 +81,11 @@ impl TenantFigures {
 
     /// Counts a refusal by a conversation, by its error code.
     pub fn refused(&self, code: &str) {
-        let place = REFUSALS.iter().skip(BEFORE_ADMISSION).position(|known| *known == code).map(|place| place + BEFORE_ADMISSION);
+        let place = REFUSALS
+            .iter()
+            .skip(BEFORE_ADMISSION)
+            .position(|known| *known == code)
+            .map(|place| place + BEFORE_ADMISSION);
         let place = place.unwrap_or(REFUSALS.len() - 1);
         if let Some(counter) = self.refusals.get(place) {
             add(counter, 1);
@@ -121,11 +125,18 @@ impl TenantFigures {
 
     /// Reads all figures, and adds those of admission: prompts under way, stored bytes, and
     /// refusals in the order of [`REFUSALS`].
-    pub fn read(&self, under_way: usize, stored_bytes: u64, refused: [u64; BEFORE_ADMISSION]) -> TenantReading {
+    pub fn read(
+        &self,
+        under_way: usize,
+        stored_bytes: u64,
+        refused: [u64; BEFORE_ADMISSION],
+    ) -> TenantReading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TenantReading {
             prompts: of(&self.prompts),
-            refusals: std::array::from_fn(|place| self.refusals.get(place).map_or(0, of) + refused.get(place).copied().unwrap_or(0)),
+            refusals: std::array::from_fn(|place| {
+                self.refusals.get(place).map_or(0, of) + refused.get(place).copied().unwrap_or(0)
+            }),
             rounds: of(&self.rounds),
             rounds_failed: of(&self.rounds_failed),
             tool_calls: of(&self.tool_calls),
@@ -157,7 +168,9 @@ impl TenantReading {
             rounds: self.rounds.saturating_add(other.rounds),
             rounds_failed: self.rounds_failed.saturating_add(other.rounds_failed),
             tool_calls: self.tool_calls.saturating_add(other.tool_calls),
-            tool_calls_failed: self.tool_calls_failed.saturating_add(other.tool_calls_failed),
+            tool_calls_failed: self
+                .tool_calls_failed
+                .saturating_add(other.tool_calls_failed),
             usage: self.usage.plus(&other.usage),
             cost_micro_usd: self.cost_micro_usd.saturating_add(other.cost_micro_usd),
             awake: self.awake.saturating_add(other.awake),
@@ -180,7 +193,11 @@ mod tests {
         figures.refused("prompts");
 
         let refusals = figures.read(0, 0, [7, 0, 0, 0, 0, 3, 1]).refusals;
-        assert_eq!(refusals, [7, 0, 0, 0, 0, 3, 1, 0, 1, 0, 2], "an error's code is not a reason of admission");
+        assert_eq!(
+            refusals,
+            [7, 0, 0, 0, 0, 3, 1, 0, 1, 0, 2],
+            "an error's code is not a reason of admission"
+        );
     }
 
     #[test]

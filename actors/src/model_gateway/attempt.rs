@@ -34,17 +34,31 @@ impl Gateway {
     ) -> Result<ModelStream, ProviderError> {
         let mut attempt = 0;
         loop {
-            let error = match self.attempt(by, request, cancel, attempt == 0, notify).await {
+            let error = match self
+                .attempt(by, request, cancel, attempt == 0, notify)
+                .await
+            {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
-            let Some(delay) = self.settings().config.retry.delay(&error, attempt, self.entropy.fraction()) else { return Err(error) };
+            let Some(delay) =
+                self.settings()
+                    .config
+                    .retry
+                    .delay(&error, attempt, self.entropy.fraction())
+            else {
+                return Err(error);
+            };
             if !self.with_health(|health| health.bucket.take()) {
                 return Err(error);
             }
             attempt += 1;
             self.counters.model_retries.add(1);
-            notify(Waiting::Retry { attempt, delay, reason: error.code() });
+            notify(Waiting::Retry {
+                attempt,
+                delay,
+                reason: error.code(),
+            });
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return Err(ProviderError::Cancelled),
@@ -67,11 +81,27 @@ impl Gateway {
         if let Some(retry_after) = self.with_health(|health| health.breaker.open_for(now)) {
             return Err(ProviderError::BreakerOpen { retry_after });
         }
-        let queued = |Queued { position, waits_for, delay }| notify(Waiting::Queued { position, waits_for, delay });
+        let queued = |Queued {
+                          position,
+                          waits_for,
+                          delay,
+                      }| {
+            notify(Waiting::Queued {
+                position,
+                waits_for,
+                delay,
+            })
+        };
         let asked = self.permits.now();
-        let permit = self.permits.acquire(by, cost(request), cancel, queued).await;
+        let permit = self
+            .permits
+            .acquire(by, cost(request), cancel, queued)
+            .await;
         // A wait that ended in an error is recorded as well.
-        self.counters.latencies.queue_wait.record(self.permits.now().saturating_sub(asked));
+        self.counters
+            .latencies
+            .queue_wait
+            .record(self.permits.now().saturating_sub(asked));
         let mut permit = permit?;
         // Read after the wait, so that a configuration changed meanwhile applies.
         let settings = self.settings();
@@ -87,13 +117,20 @@ impl Gateway {
         }
         // If this future is dropped during a probe, the guard reports the probe as abandoned, so
         // that the breaker does not wait for its result.
-        let probe = AbandonOnDrop { gateway: self, armed: permission == Permission::Probe };
+        let probe = AbandonOnDrop {
+            gateway: self,
+            armed: permission == Permission::Probe,
+        };
         permit.begin();
-        let result = self.first_content(&settings, request, cancel, &permit).await;
+        let result = self
+            .first_content(&settings, request, cancel, &permit)
+            .await;
         let now = self.permits.now();
         self.with_health(|health| match &result {
             Ok(_) => health.breaker.succeeded(),
-            Err(error) if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) => {
+            Err(error)
+                if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) =>
+            {
                 health.breaker.failed(&settings.config.breaker, now);
             }
             Err(ProviderError::Cancelled) => health.breaker.abandoned(),
@@ -102,7 +139,11 @@ impl Gateway {
         });
         probe.disarm();
         match result {
-            Ok((ahead, rest)) => Ok(Box::pin(WithPermit { ahead, rest, permit })),
+            Ok((ahead, rest)) => Ok(Box::pin(WithPermit {
+                ahead,
+                rest,
+                permit,
+            })),
             Err(error) => {
                 if nothing_was_used(&error) {
                     permit.used(0);
@@ -139,7 +180,11 @@ impl Gateway {
             };
             match next {
                 Some(Ok(mut batch)) => {
-                    batch.retain(|event| limits(event).inspect(|limits| self.permits.observe(limits, permit.tokens())).is_none());
+                    batch.retain(|event| {
+                        limits(event)
+                            .inspect(|limits| self.permits.observe(limits, permit.tokens()))
+                            .is_none()
+                    });
                     if !batch.is_empty() {
                         return Ok((Some(batch), stream));
                     }
@@ -154,7 +199,10 @@ impl Gateway {
 fn limits(event: &ModelEvent) -> Option<&RateLimits> {
     match event {
         ModelEvent::Limits(limits) => Some(limits),
-        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Block(_) | ModelEvent::Completed(_) => None,
+        ModelEvent::Text(_)
+        | ModelEvent::Thinking(_)
+        | ModelEvent::Block(_)
+        | ModelEvent::Completed(_) => None,
     }
 }
 
@@ -171,14 +219,19 @@ fn nothing_was_used(error: &ProviderError) -> bool {
         | ProviderError::Unsupported(_)
         | ProviderError::Overloaded
         | ProviderError::BreakerOpen { .. } => true,
-        ProviderError::Timeout { .. } | ProviderError::Protocol { .. } | ProviderError::Cancelled => false,
+        ProviderError::Timeout { .. }
+        | ProviderError::Protocol { .. }
+        | ProviderError::Cancelled => false,
     }
 }
 
 /// Returns the tokens that count against the rate limit and the tenant's share. Cache reads do not
 /// count, because the provider does not process them again.
 fn counted(usage: &Usage) -> u64 {
-    usage.input_uncached.saturating_add(usage.cache_write).saturating_add(usage.output)
+    usage
+        .input_uncached
+        .saturating_add(usage.cache_write)
+        .saturating_add(usage.output)
 }
 
 struct AbandonOnDrop<'a> {
@@ -195,7 +248,8 @@ impl AbandonOnDrop<'_> {
 impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.gateway.with_health(|health| health.breaker.abandoned());
+            self.gateway
+                .with_health(|health| health.breaker.abandoned());
         }
     }
 }
@@ -210,7 +264,10 @@ struct WithPermit {
 impl futures_util::Stream for WithPermit {
     type Item = Result<Vec<ModelEvent>, ProviderError>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
         let next = match self.ahead.take() {
             Some(batch) => std::task::Poll::Ready(Some(Ok(batch))),
             None => self.rest.poll_next_unpin(cx),

@@ -35,8 +35,14 @@ impl LlmProvider for Counting {
         self.0.capabilities(model)
     }
 
-    fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
-        Box::pin(std::future::ready(Err(ProviderError::Unsupported("calls beside the gateway"))))
+    fn stream(
+        &self,
+        _: ModelRequest,
+        _: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        Box::pin(std::future::ready(Err(ProviderError::Unsupported(
+            "calls beside the gateway",
+        ))))
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
@@ -73,7 +79,10 @@ impl Counted {
 impl ExactCounter {
     /// Creates a counter without provider clients.
     pub fn new(counter: Arc<TokenCounter>) -> Self {
-        Self { counter, clients: RwLock::default() }
+        Self {
+            counter,
+            clients: RwLock::default(),
+        }
     }
 
     /// Returns the counter that makes the estimates.
@@ -90,7 +99,10 @@ impl ExactCounter {
     pub fn model_info(&self, model: &str) -> ModelInfo {
         let info = self.counter.model_info(model);
         let has_api_client = self.client(info.model_family).is_some();
-        ModelInfo { has_api_client, ..info }
+        ModelInfo {
+            has_api_client,
+            ..info
+        }
     }
 
     /// Asks the API of the model's family. `None` if the model is not configured for it, has no
@@ -100,8 +112,16 @@ impl ExactCounter {
     /// Dropping the future cancels the request and leaves no state behind.
     pub async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
         let info = self.counter.model_info(model);
-        let client = self.client(info.model_family).filter(|client| info.use_exact_counting && client.capabilities(model).counts_tokens)?;
-        match client.count_tokens(ModelRequest { model: model.into(), ..request }).await {
+        let client = self
+            .client(info.model_family)
+            .filter(|client| info.use_exact_counting && client.capabilities(model).counts_tokens)?;
+        match client
+            .count_tokens(ModelRequest {
+                model: model.into(),
+                ..request
+            })
+            .await
+        {
             Ok(tokens) => Some(tokens),
             Err(error) => {
                 tracing::warn!("Exact token counting failed: {error}");
@@ -130,7 +150,10 @@ impl ExactCounter {
 impl fmt::Debug for ExactCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let families: Vec<_> = self.clients.read().keys().copied().collect();
-        f.debug_struct("ExactCounter").field("counter", &self.counter).field("clients", &families).finish()
+        f.debug_struct("ExactCounter")
+            .field("counter", &self.counter)
+            .field("clients", &families)
+            .finish()
     }
 }
 
@@ -168,7 +191,11 @@ mod tests {
             }
         }
 
-        fn stream(&self, _: ModelRequest, _: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        fn stream(
+            &self,
+            _: ModelRequest,
+            _: CancellationToken,
+        ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
             Box::pin(std::future::ready(Err(ProviderError::Cancelled)))
         }
 
@@ -179,12 +206,18 @@ mod tests {
     }
 
     fn client(answer: Result<u64, ProviderError>, counts_tokens: bool) -> Arc<Counts> {
-        Arc::new(Counts { answer: Mutex::new(answer), counts_tokens })
+        Arc::new(Counts {
+            answer: Mutex::new(answer),
+            counts_tokens,
+        })
     }
 
     fn counter(use_exact_counting: bool) -> ExactCounter {
         let registry = EncoderRegistry::default();
-        let config = EncoderConfig { use_exact_counting, ..EncoderConfig::new(ModelFamily::Llama, "cl100k_base", 2.0) };
+        let config = EncoderConfig {
+            use_exact_counting,
+            ..EncoderConfig::new(ModelFamily::Llama, "cl100k_base", 2.0)
+        };
         registry.register_encoder_config("house-*", config);
         ExactCounter::new(Arc::new(TokenCounter::new(registry)))
     }
@@ -196,9 +229,18 @@ mod tests {
 
         exact.configure_api_client(ModelFamily::Llama, client(Ok(4711), true));
 
-        assert_eq!(exact.count_exact("house-7b", example_request()).await, Some(4711));
-        assert_eq!(exact.count("house-7b", example_request()).await, Counted::Exact(4711));
-        assert!(exact.model_info("house-7b").has_api_client && !exact.model_info("claude-opus-4").has_api_client);
+        assert_eq!(
+            exact.count_exact("house-7b", example_request()).await,
+            Some(4711)
+        );
+        assert_eq!(
+            exact.count("house-7b", example_request()).await,
+            Counted::Exact(4711)
+        );
+        assert!(
+            exact.model_info("house-7b").has_api_client
+                && !exact.model_info("claude-opus-4").has_api_client
+        );
     }
 
     #[tokio::test]
@@ -210,7 +252,11 @@ mod tests {
             (false, ModelFamily::Llama, client(Ok(1), true)),
             (true, ModelFamily::Claude, client(Ok(1), true)),
             (true, ModelFamily::Llama, client(Ok(1), false)),
-            (true, ModelFamily::Llama, client(Err(ProviderError::Overloaded), true)),
+            (
+                true,
+                ModelFamily::Llama,
+                client(Err(ProviderError::Overloaded), true),
+            ),
         ] {
             let exact = counter(wanted);
             exact.configure_api_client(family, client);

@@ -74,10 +74,25 @@ struct Health {
 
 impl ModelGatewayRef {
     /// Creates a gateway to `provider`. [`ModelGatewayRef::configure`] sets the fallback.
-    pub fn new(provider: Arc<dyn LlmProvider>, config: GatewayConfig, entropy: Arc<dyn Entropy>, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        provider: Arc<dyn LlmProvider>,
+        config: GatewayConfig,
+        entropy: Arc<dyn Entropy>,
+        counters: Arc<Counters>,
+    ) -> Self {
         let permits = Permits::new(&config);
-        let settings = RwLock::new(Arc::new(Settings { provider, config, fallback: None }));
-        Self(Arc::new(Gateway { settings, permits, health: parking_lot::Mutex::default(), entropy, counters }))
+        let settings = RwLock::new(Arc::new(Settings {
+            provider,
+            config,
+            fallback: None,
+        }));
+        Self(Arc::new(Gateway {
+            settings,
+            permits,
+            health: parking_lot::Mutex::default(),
+            entropy,
+            counters,
+        }))
     }
 
     /// Changes the gateway in place, also for waiting calls. `fallback` is the gateway that
@@ -86,7 +101,12 @@ impl ModelGatewayRef {
     /// # Errors
     /// [`FallbackCycle`] when the chain of fallbacks leads back to this gateway; then nothing is
     /// changed.
-    pub fn configure(&self, provider: Arc<dyn LlmProvider>, config: GatewayConfig, fallback: Option<Self>) -> Result<(), FallbackCycle> {
+    pub fn configure(
+        &self,
+        provider: Arc<dyn LlmProvider>,
+        config: GatewayConfig,
+        fallback: Option<Self>,
+    ) -> Result<(), FallbackCycle> {
         let mut next = fallback.clone();
         while let Some(gateway) = next {
             if Arc::ptr_eq(&gateway.0, &self.0) {
@@ -96,9 +116,14 @@ impl ModelGatewayRef {
         }
         let same_credential = Arc::ptr_eq(&self.settings().provider, &provider);
         if !same_credential {
-            self.0.with_health(|health| health.breaker = Breaker::default());
+            self.0
+                .with_health(|health| health.breaker = Breaker::default());
         }
-        let settings = Arc::new(Settings { provider, config: config.clone(), fallback });
+        let settings = Arc::new(Settings {
+            provider,
+            config: config.clone(),
+            fallback,
+        });
         *self.0.settings.write() = settings;
         self.0.permits.configure(&config, same_credential);
         Ok(())
@@ -114,7 +139,13 @@ impl ModelGatewayRef {
         let mut models = Vec::new();
         let mut gateway = Some(self.clone());
         while let Some(settings) = gateway.as_ref().map(Self::settings) {
-            models.extend(settings.config.fallback.iter().map(|fallback| fallback.model.clone()));
+            models.extend(
+                settings
+                    .config
+                    .fallback
+                    .iter()
+                    .map(|fallback| fallback.model.clone()),
+            );
             gateway = settings.fallback.clone();
         }
         models
@@ -144,7 +175,11 @@ impl ModelGatewayRef {
             held_ms: permits.held.map(millis),
             breaker_open: open.is_some(),
             breaker_retry_ms: open.map(millis),
-            fallback: settings.config.fallback.as_ref().map(|fallback| fallback.gateway.clone()),
+            fallback: settings
+                .config
+                .fallback
+                .as_ref()
+                .map(|fallback| fallback.gateway.clone()),
         }
     }
 
@@ -170,18 +205,30 @@ impl ModelGatewayRef {
                 Err(error) => error,
             };
             let settings = gateway.settings();
-            let (Some(next), Some(fallback)) = (&settings.fallback, &settings.config.fallback) else { return Err(error) };
+            let (Some(next), Some(fallback)) = (&settings.fallback, &settings.config.fallback)
+            else {
+                return Err(error);
+            };
             if !may_fall_back(&error) {
                 return Err(error);
             }
             tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
-            notify(Waiting::Fallback { reason: error.code(), model: fallback.model.clone() });
+            notify(Waiting::Fallback {
+                reason: error.code(),
+                model: fallback.model.clone(),
+            });
             request.model = fallback.model.clone();
-            request.max_tokens = request.max_tokens.min(next.capabilities(&request.model).output_max.max(1));
+            request.max_tokens = request
+                .max_tokens
+                .min(next.capabilities(&request.model).output_max.max(1));
             // The fallback provider has not cached the prefix. The break counts as one with a known
             // cause.
             gateway.0.counters.prefix_breaks_configuration.add(1);
-            gateway.0.counters.rebilled_tokens.add(cost(&request).tokens.saturating_sub(output(&request)));
+            gateway
+                .0
+                .counters
+                .rebilled_tokens
+                .add(cost(&request).tokens.saturating_sub(output(&request)));
             gateway = next.clone();
         }
     }
@@ -218,13 +265,20 @@ fn may_fall_back(error: &ProviderError) -> bool {
 
 /// Estimates the tokens of a call: the bytes of the request and an answer of usual length.
 fn cost(request: &ModelRequest) -> Cost {
-    let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
-    let bytes = request.system.as_deref().map_or(0, str::len) + request.messages.wire_bytes() + tools.sum::<usize>();
+    let tools = request
+        .tools
+        .iter()
+        .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
+    let bytes = request.system.as_deref().map_or(0, str::len)
+        + request.messages.wire_bytes()
+        + tools.sum::<usize>();
     let bytes = bytes as u64;
     Cost {
         tokens: (bytes / BYTES_A_TOKEN).saturating_add(output(request)),
         // Every token has at least one byte.
-        most: bytes.saturating_add(REQUEST_SLACK_TOKENS).saturating_add(u64::from(request.max_tokens)),
+        most: bytes
+            .saturating_add(REQUEST_SLACK_TOKENS)
+            .saturating_add(u64::from(request.max_tokens)),
     }
 }
 

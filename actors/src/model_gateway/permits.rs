@@ -20,7 +20,8 @@ use super::{CallBy, GatewayConfig, ProviderWait, TenantWaiting};
 use crate::{
     ids::TenantId,
     limits::{
-        GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUE_REPORT_INTERVAL, REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
+        GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUE_REPORT_INTERVAL,
+        REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
     },
     policy::{FairQueue, Pacing, Taken, TokenBucket, WaiterId},
     ports::{ProviderError, RateLimits},
@@ -136,11 +137,17 @@ impl Permit {
     fn release(&mut self) -> Option<Arc<Shared>> {
         let shared = self.shared.take()?;
         // A call that never started used nothing. A usage above `most` is not believed.
-        let used = if self.begun { self.used.unwrap_or(self.cost.tokens).min(self.cost.most) } else { 0 };
+        let used = if self.begun {
+            self.used.unwrap_or(self.cost.tokens).min(self.cost.most)
+        } else {
+            0
+        };
         let now = shared.now();
         let mut state = shared.lock();
         state.running = state.running.saturating_sub(1);
-        state.pacing.ends(&self.tenant, now.saturating_sub(self.since), now);
+        state
+            .pacing
+            .ends(&self.tenant, now.saturating_sub(self.since), now);
         if let Some(requests) = state.requests.as_mut().filter(|_| !self.begun) {
             requests.give_back(1);
         }
@@ -148,7 +155,9 @@ impl Permit {
             tokens.settle(self.cost.tokens, used);
         }
         if let Some(charged) = self.charged {
-            state.queue.settle(&self.tenant, self.cost.tokens, charged, used);
+            state
+                .queue
+                .settle(&self.tenant, self.cost.tokens, charged, used);
         }
         drop(state);
         Some(shared)
@@ -165,7 +174,12 @@ impl Drop for Permit {
 
 impl State {
     /// Returns what keeps a call of `tokens` from running, and until when if only time does.
-    fn blocked(&mut self, tenant: &TenantId, tokens: u64, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
+    fn blocked(
+        &mut self,
+        tenant: &TenantId,
+        tokens: u64,
+        now: Duration,
+    ) -> Option<(ProviderWait, Option<Duration>)> {
         if let Some(until) = self.held_until {
             if until > now {
                 return Some((ProviderWait::RetryAfter, Some(until)));
@@ -178,10 +192,17 @@ impl State {
         if let Some(until) = self.pacing.holds(tenant, self.calls_max, now) {
             return Some((ProviderWait::Concurrency, Some(until)));
         }
-        if let Some(wait) = self.requests.as_mut().and_then(|requests| requests.wait(1, now)) {
+        if let Some(wait) = self
+            .requests
+            .as_mut()
+            .and_then(|requests| requests.wait(1, now))
+        {
             return Some((ProviderWait::Requests, Some(now + wait)));
         }
-        let wait = self.tokens.as_mut().and_then(|bucket| bucket.wait(tokens, now))?;
+        let wait = self
+            .tokens
+            .as_mut()
+            .and_then(|bucket| bucket.wait(tokens, now))?;
         Some((ProviderWait::Tokens, Some(now + wait)))
     }
 
@@ -198,12 +219,18 @@ impl State {
 
     /// Returns what the first waiter waits for.
     fn waits_for(&mut self, now: Duration) -> Option<(ProviderWait, Option<Duration>)> {
-        let (tenant, cost) = self.queue.peek().map(|(tenant, cost)| (tenant.clone(), cost))?;
+        let (tenant, cost) = self
+            .queue
+            .peek()
+            .map(|(tenant, cost)| (tenant.clone(), cost))?;
         self.blocked(&tenant, cost, now)
     }
 
     fn note_pace(&mut self, now: Duration) {
-        let passed = self.last_served.replace(now).map(|last| now.saturating_sub(last));
+        let passed = self
+            .last_served
+            .replace(now)
+            .map(|last| now.saturating_sub(last));
         if let Some(passed) = passed {
             self.pace = Some(self.pace.map_or(passed, |pace| (pace * 7 + passed) / 8));
         }
@@ -221,10 +248,26 @@ impl Shared {
 
     /// Hands permits to waiters while there are both. The lock is released before each hand-over.
     fn serve(self: &Arc<Self>) {
-        while let Some((Taken { key: tenant, item: waiter, charged }, since)) = self.next_waiter() {
+        while let Some((
+            Taken {
+                key: tenant,
+                item: waiter,
+                charged,
+            },
+            since,
+        )) = self.next_waiter()
+        {
             let shared = Some(self.clone());
             let charged = Some(charged);
-            let permit = Permit { shared, tenant, charged, cost: waiter.cost, since, begun: false, used: None };
+            let permit = Permit {
+                shared,
+                tenant,
+                charged,
+                cost: waiter.cost,
+                since,
+                begun: false,
+                used: None,
+            };
             // The receiver was dropped in this moment. Its permit is released by hand: dropping it
             // would call `serve` again, recursively.
             if let Err(mut unsent) = waiter.reply.send(permit) {
@@ -310,17 +353,31 @@ impl QueueEntry<'_> {
     fn status(&self) -> Option<Queued> {
         let now = self.shared.now();
         let mut state = self.shared.lock();
-        let position = state.queue.position(self.by.tenant, self.by.class, self.id)?;
-        let (waits_for, until) = state.waits_for(now).unwrap_or((ProviderWait::Concurrency, None));
+        let position = state
+            .queue
+            .position(self.by.tenant, self.by.class, self.id)?;
+        let (waits_for, until) = state
+            .waits_for(now)
+            .unwrap_or((ProviderWait::Concurrency, None));
         let until = until.map(|until| until.saturating_sub(now));
-        let paced = state.pace.map(|pace| pace.saturating_mul(u32::try_from(position).unwrap_or(u32::MAX)));
-        Some(Queued { position, waits_for, delay: until.max(paced) })
+        let paced = state
+            .pace
+            .map(|pace| pace.saturating_mul(u32::try_from(position).unwrap_or(u32::MAX)));
+        Some(Queued {
+            position,
+            waits_for,
+            delay: until.max(paced),
+        })
     }
 }
 
 impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
-        let left = self.shared.lock().queue.remove(self.by.tenant, self.by.class, self.id);
+        let left = self
+            .shared
+            .lock()
+            .queue
+            .remove(self.by.tenant, self.by.class, self.id);
         if left.is_some() {
             self.shared.serve(); // The next waiter may need fewer tokens than this one did.
         }
@@ -347,7 +404,11 @@ impl Permits {
             pace: None,
             last_served: None,
         };
-        Self(Arc::new(Shared { started: Instant::now(), state: Mutex::new(state), alarm: Notify::new() }))
+        Self(Arc::new(Shared {
+            started: Instant::now(),
+            state: Mutex::new(state),
+            alarm: Notify::new(),
+        }))
     }
 
     /// Changes the limits, also for waiting calls. Usage and debts stay. With another credential, a
@@ -387,8 +448,12 @@ impl Permits {
                 return;
             }
             state.held_until = Some(until);
-            (wait > RETRY_AFTER_MAX)
-                .then(|| std::mem::replace(&mut state.queue, FairQueue::new(GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX)))
+            (wait > RETRY_AFTER_MAX).then(|| {
+                std::mem::replace(
+                    &mut state.queue,
+                    FairQueue::new(GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX),
+                )
+            })
         };
         drop(refused); // Drops the senders outside of the lock; the receivers get the refusal.
         self.0.serve();
@@ -421,11 +486,14 @@ impl Permits {
         let now = self.now();
         let mut state = self.0.lock();
         let waits_for = state.waits_for(now).map(|(waits_for, _)| waits_for);
-        let tenants = state.queue.waiting().map(|(tenant, waiting)| TenantWaiting {
-            tenant: tenant.clone(),
-            waiting,
-            position: state.queue.last_position(tenant).unwrap_or(waiting),
-        });
+        let tenants = state
+            .queue
+            .waiting()
+            .map(|(tenant, waiting)| TenantWaiting {
+                tenant: tenant.clone(),
+                waiting,
+                position: state.queue.last_position(tenant).unwrap_or(waiting),
+            });
         PermitsStatus {
             tenants: tenants.collect(),
             free: state.calls_max.saturating_sub(state.running),
@@ -434,7 +502,10 @@ impl Permits {
             waits_for,
             requests_left: state.requests.as_mut().map(|bucket| bucket.left(now)),
             tokens_left: state.tokens.as_mut().map(|bucket| bucket.left(now)),
-            held: state.held_until.and_then(|until| until.checked_sub(now)).filter(|left| !left.is_zero()),
+            held: state
+                .held_until
+                .and_then(|until| until.checked_sub(now))
+                .filter(|left| !left.is_zero()),
         }
     }
 
@@ -474,7 +545,11 @@ impl Permits {
         }
     }
 
-    fn take_or_queue<'a>(&'a self, by: &CallBy<'a>, cost: Cost) -> Result<Result<Permit, QueueEntry<'a>>, ProviderError> {
+    fn take_or_queue<'a>(
+        &'a self,
+        by: &CallBy<'a>,
+        cost: Cost,
+    ) -> Result<Result<Permit, QueueEntry<'a>>, ProviderError> {
         let now = self.now();
         let mut state = self.0.lock();
         state.pacing.asks(by.tenant, by.weight, now);
@@ -486,9 +561,19 @@ impl Permits {
                     state.take(by.tenant, cost, now);
                     let shared = Some(self.0.clone());
                     let tenant = by.tenant.clone();
-                    return Ok(Ok(Permit { shared, tenant, charged: None, cost, since: now, begun: false, used: None }));
+                    return Ok(Ok(Permit {
+                        shared,
+                        tenant,
+                        charged: None,
+                        cost,
+                        since: now,
+                        begun: false,
+                        used: None,
+                    }));
                 }
-                Some((ProviderWait::RetryAfter, Some(until))) if until.saturating_sub(now) > RETRY_AFTER_MAX => {
+                Some((ProviderWait::RetryAfter, Some(until)))
+                    if until.saturating_sub(now) > RETRY_AFTER_MAX =>
+                {
                     return Err(pause_requested(until.saturating_sub(now)));
                 }
                 Some(_) => {}
@@ -506,28 +591,48 @@ impl Permits {
         }
         state.runtime = Handle::try_current().ok();
         let (reply, permit) = oneshot::channel();
-        let id = state.queue.push(by.tenant, by.weight, by.class, cost.tokens, Waiter { reply, cost });
+        let id = state.queue.push(
+            by.tenant,
+            by.weight,
+            by.class,
+            cost.tokens,
+            Waiter { reply, cost },
+        );
         drop(state);
         drop(shed); // Closes the channel of the call that was removed from the queue.
         self.0.serve(); // This call may be next, or only time keeps it, which needs an alarm.
-        Ok(Err(QueueEntry { shared: &self.0, by: *by, id, permit }))
+        Ok(Err(QueueEntry {
+            shared: &self.0,
+            by: *by,
+            id,
+            permit,
+        }))
     }
 
     fn refusal(&self) -> Option<ProviderError> {
         let now = self.now();
         let held = self.0.lock().held_until;
-        held.and_then(|until| until.checked_sub(now)).filter(|left| *left > RETRY_AFTER_MAX).map(pause_requested)
+        held.and_then(|until| until.checked_sub(now))
+            .filter(|left| *left > RETRY_AFTER_MAX)
+            .map(pause_requested)
     }
 }
 
 fn pause_requested(wait: Duration) -> ProviderError {
-    ProviderError::RateLimited { retry_after: Some(wait), message: "the provider asked to be left alone".to_owned() }
+    ProviderError::RateLimited {
+        retry_after: Some(wait),
+        message: "the provider asked to be left alone".to_owned(),
+    }
 }
 
 fn requests(config: &GatewayConfig, now: Duration) -> Option<TokenBucket> {
-    config.requests_per_minute.map(|rate| TokenBucket::new(rate.into(), REQUESTS_BURST_MIN, now))
+    config
+        .requests_per_minute
+        .map(|rate| TokenBucket::new(rate.into(), REQUESTS_BURST_MIN, now))
 }
 
 fn tokens(config: &GatewayConfig, now: Duration) -> Option<TokenBucket> {
-    config.tokens_per_minute.map(|rate| TokenBucket::new(rate, TOKENS_BURST_MIN, now))
+    config
+        .tokens_per_minute
+        .map(|rate| TokenBucket::new(rate, TOKENS_BURST_MIN, now))
 }

@@ -18,7 +18,10 @@ pub struct ModelRetryPolicy {
 
 impl Default for ModelRetryPolicy {
     fn default() -> Self {
-        Self { max_retries: 3, initial_delay: Duration::from_secs(1) }
+        Self {
+            max_retries: 3,
+            initial_delay: Duration::from_secs(1),
+        }
     }
 }
 
@@ -38,7 +41,9 @@ impl ModelRetryPolicy {
             Some(asked) if asked > RETRY_AFTER_MAX => None,
             Some(asked) => Some(asked + asked.mul_f64(0.1 * jitter)),
             None => {
-                let delay = self.initial_delay.saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX));
+                let delay = self
+                    .initial_delay
+                    .saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX));
                 Some(delay.mul_f64(1.0 - 0.25 * jitter))
             }
         }
@@ -58,7 +63,9 @@ const BUCKET_TENTHS: u32 = 100;
 
 impl Default for RetryBucket {
     fn default() -> Self {
-        Self { tenths: BUCKET_TENTHS }
+        Self {
+            tenths: BUCKET_TENTHS,
+        }
     }
 }
 
@@ -83,19 +90,50 @@ mod tests {
     use super::*;
 
     fn limited(retry_after: Option<Duration>) -> ProviderError {
-        ProviderError::RateLimited { retry_after, message: String::new() }
+        ProviderError::RateLimited {
+            retry_after,
+            message: String::new(),
+        }
     }
 
     #[test]
     fn own_delays_double_and_retry_after_is_obeyed() {
         let policy = ModelRetryPolicy::default();
 
-        let own: Vec<_> = (0..4).map(|n| policy.delay(&limited(None), n, 0.0)).collect();
-        assert_eq!(own, [Some(Duration::from_secs(1)), Some(Duration::from_secs(2)), Some(Duration::from_secs(4)), None]);
-        assert_eq!(policy.delay(&limited(Some(Duration::from_secs(7))), 0, 0.0), Some(Duration::from_secs(7)));
-        assert!(policy.delay(&limited(Some(Duration::from_secs(7))), 0, 1.0) >= Some(Duration::from_secs(7)));
-        assert_eq!(policy.delay(&limited(Some(Duration::from_secs(61))), 0, 0.0), None);
-        assert_eq!(policy.delay(&ProviderError::Auth { message: String::new() }, 0, 0.0), None);
+        let own: Vec<_> = (0..4)
+            .map(|n| policy.delay(&limited(None), n, 0.0))
+            .collect();
+        assert_eq!(
+            own,
+            [
+                Some(Duration::from_secs(1)),
+                Some(Duration::from_secs(2)),
+                Some(Duration::from_secs(4)),
+                None
+            ]
+        );
+        assert_eq!(
+            policy.delay(&limited(Some(Duration::from_secs(7))), 0, 0.0),
+            Some(Duration::from_secs(7))
+        );
+        assert!(
+            policy.delay(&limited(Some(Duration::from_secs(7))), 0, 1.0)
+                >= Some(Duration::from_secs(7))
+        );
+        assert_eq!(
+            policy.delay(&limited(Some(Duration::from_secs(61))), 0, 0.0),
+            None
+        );
+        assert_eq!(
+            policy.delay(
+                &ProviderError::Auth {
+                    message: String::new()
+                },
+                0,
+                0.0
+            ),
+            None
+        );
     }
 
     #[test]

@@ -30,14 +30,22 @@ fn config() -> GatewayConfig {
         waiting_max: 1000,
         requests_per_minute: None,
         tokens_per_minute: None,
-        retry: ModelRetryPolicy { max_retries: 0, ..ModelRetryPolicy::default() },
+        retry: ModelRetryPolicy {
+            max_retries: 0,
+            ..ModelRetryPolicy::default()
+        },
         breaker: BreakerConfig::default(),
         fallback: None,
     }
 }
 
 fn gateway(model: &Arc<impl LlmProvider>, config: GatewayConfig) -> ModelGatewayRef {
-    ModelGatewayRef::new(model.clone(), config, Arc::new(SeededEntropy::new(7)), Arc::default())
+    ModelGatewayRef::new(
+        model.clone(),
+        config,
+        Arc::new(SeededEntropy::new(7)),
+        Arc::default(),
+    )
 }
 
 fn tenant(name: &str) -> TenantId {
@@ -45,11 +53,19 @@ fn tenant(name: &str) -> TenantId {
 }
 
 fn request() -> ModelRequest {
-    ModelRequest { messages: MessageList::from_iter([Message::user("hello")]), tools: [].into(), max_tokens: 100, ..example_request() }
+    ModelRequest {
+        messages: MessageList::from_iter([Message::user("hello")]),
+        tools: [].into(),
+        max_tokens: 100,
+        ..example_request()
+    }
 }
 
 fn limited(seconds: u64) -> Reply {
-    Reply::error(ProviderError::RateLimited { retry_after: Some(Duration::from_secs(seconds)), message: "slow down".into() })
+    Reply::error(ProviderError::RateLimited {
+        retry_after: Some(Duration::from_secs(seconds)),
+        message: "slow down".into(),
+    })
 }
 
 /// A model that records when it was called.
@@ -62,11 +78,20 @@ struct Timed {
 
 impl Timed {
     fn new(inner: ScriptedModel) -> Self {
-        Self { inner, started: Instant::now(), at: Mutex::default(), limits: RateLimits::default() }
+        Self {
+            inner,
+            started: Instant::now(),
+            at: Mutex::default(),
+            limits: RateLimits::default(),
+        }
     }
 
     fn times(&self) -> Vec<f64> {
-        self.at.lock().iter().map(|at| (at.as_secs_f64() * 100.0).round() / 100.0).collect()
+        self.at
+            .lock()
+            .iter()
+            .map(|at| (at.as_secs_f64() * 100.0).round() / 100.0)
+            .collect()
     }
 }
 
@@ -79,7 +104,11 @@ impl LlmProvider for Timed {
         LlmProvider::capabilities(&self.inner, model)
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         self.at.lock().push(self.started.elapsed());
         let limits = self.limits;
         let inner = self.inner.stream(request, cancel);
@@ -103,8 +132,15 @@ async fn call_as(
     notify: &(dyn Fn(Waiting) + Send + Sync),
 ) -> Result<String, &'static str> {
     let tenant = tenant(who);
-    let by = CallBy { tenant: &tenant, weight, class: CallClass::Interactive };
-    let mut stream = gateway.stream(&by, request(), CancellationToken::new(), notify).await.map_err(|error| error.code())?;
+    let by = CallBy {
+        tenant: &tenant,
+        weight,
+        class: CallClass::Interactive,
+    };
+    let mut stream = gateway
+        .stream(&by, request(), CancellationToken::new(), notify)
+        .await
+        .map_err(|error| error.code())?;
     let mut text = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch.map_err(|error| error.code())? {
@@ -118,7 +154,10 @@ async fn call_as(
     Ok(text)
 }
 
-fn spawn(gateway: &ModelGatewayRef, who: &'static str) -> tokio::task::JoinHandle<Result<String, &'static str>> {
+fn spawn(
+    gateway: &ModelGatewayRef,
+    who: &'static str,
+) -> tokio::task::JoinHandle<Result<String, &'static str>> {
     let gateway = gateway.clone();
     tokio::spawn(async move { call(&gateway, who).await })
 }

@@ -46,7 +46,12 @@ pub struct ArtifactIndex<O> {
 
 impl<O> Default for ArtifactIndex<O> {
     fn default() -> Self {
-        Self { kept: BTreeMap::new(), by_use: BTreeSet::new(), uses: 0, bytes: 0 }
+        Self {
+            kept: BTreeMap::new(),
+            by_use: BTreeSet::new(),
+            uses: 0,
+            bytes: 0,
+        }
     }
 }
 
@@ -73,7 +78,9 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
 
     /// All artifacts, ordered by owner, then by id.
     pub fn iter(&self) -> impl Iterator<Item = (&IndexPlace<O>, &IndexedArtifact)> {
-        self.kept.iter().map(|(place, (shelved, _))| (place, shelved))
+        self.kept
+            .iter()
+            .map(|(place, (shelved, _))| (place, shelved))
     }
 
     /// Inserts a record, or replaces the one at this place.
@@ -81,7 +88,8 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
         self.remove(&place);
         self.uses += 1;
         self.bytes = self.bytes.saturating_add(shelved.size_bytes);
-        self.by_use.insert((shelved.accessed_at, self.uses, place.clone()));
+        self.by_use
+            .insert((shelved.accessed_at, self.uses, place.clone()));
         self.kept.insert(place, (shelved, self.uses));
     }
 
@@ -96,25 +104,38 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
     /// Removes a record and returns it.
     pub fn remove(&mut self, place: &IndexPlace<O>) -> Option<IndexedArtifact> {
         let (shelved, used) = self.kept.remove(place)?;
-        self.by_use.remove(&(shelved.accessed_at, used, place.clone()));
+        self.by_use
+            .remove(&(shelved.accessed_at, used, place.clone()));
         self.bytes = self.bytes.saturating_sub(shelved.size_bytes);
         Some(shelved)
     }
 
     /// The places of one owner.
     pub fn owned_by(&self, owner: &O) -> Vec<IndexPlace<O>> {
-        self.kept.keys().filter(|(of, _)| of == owner).cloned().collect()
+        self.kept
+            .keys()
+            .filter(|(of, _)| of == owner)
+            .cloned()
+            .collect()
     }
 
     /// The places of all artifacts older than `max_age`.
     pub fn expired(&self, max_age: Duration, now: Timestamp) -> Vec<IndexPlace<O>> {
-        self.iter().filter(|(_, shelved)| shelved.is_expired(max_age, now)).map(|(place, _)| place.clone()).collect()
+        self.iter()
+            .filter(|(_, shelved)| shelved.is_expired(max_age, now))
+            .map(|(place, _)| place.clone())
+            .collect()
     }
 
     /// Which artifacts must be removed so that `bytes` more fit into `bytes_max`, and one more
     /// artifact into `count_max`: least recently used first. `None` when removing all of them would
     /// not be enough.
-    pub fn room_for(&self, bytes: u64, bytes_max: u64, count_max: usize) -> Option<Vec<IndexPlace<O>>> {
+    pub fn room_for(
+        &self,
+        bytes: u64,
+        bytes_max: u64,
+        count_max: usize,
+    ) -> Option<Vec<IndexPlace<O>>> {
         if bytes > bytes_max || count_max == 0 {
             return None;
         }
@@ -141,9 +162,23 @@ mod tests {
         ArtifactId::from_content(&[n])
     }
 
-    fn put(index: &mut ArtifactIndex<&'static str>, owner: &'static str, n: u8, size_bytes: u64, at: u64) {
+    fn put(
+        index: &mut ArtifactIndex<&'static str>,
+        owner: &'static str,
+        n: u8,
+        size_bytes: u64,
+        at: u64,
+    ) {
         let at = Timestamp(at);
-        index.put((owner, id(n)), IndexedArtifact { size_bytes, tool_call_id: "t".into(), created_at: at, accessed_at: at });
+        index.put(
+            (owner, id(n)),
+            IndexedArtifact {
+                size_bytes,
+                tool_call_id: "t".into(),
+                created_at: at,
+                accessed_at: at,
+            },
+        );
     }
 
     #[test]
@@ -158,8 +193,14 @@ mod tests {
         assert_eq!((index.bytes(), index.len()), (30, 3));
         assert_eq!(index.room_for(10, 40, 9), Some(vec![]));
         assert_eq!(index.room_for(11, 40, 9), Some(vec![("b", id(1))]));
-        assert_eq!(index.room_for(21, 40, 9), Some(vec![("b", id(1)), ("a", id(2))]));
-        assert_eq!(index.room_for(40, 40, 9), Some(vec![("b", id(1)), ("a", id(2)), ("a", id(1))]));
+        assert_eq!(
+            index.room_for(21, 40, 9),
+            Some(vec![("b", id(1)), ("a", id(2))])
+        );
+        assert_eq!(
+            index.room_for(40, 40, 9),
+            Some(vec![("b", id(1)), ("a", id(2)), ("a", id(1))])
+        );
         assert_eq!(index.room_for(41, 40, 9), None);
         assert_eq!(index.room_for(0, 40, 3), Some(vec![("b", id(1))]));
     }
@@ -171,8 +212,15 @@ mod tests {
         index.touch(&("a", id(1)), Timestamp(9000));
 
         assert_eq!(index.expired(Duration::from_secs(1), Timestamp(2000)), []);
-        assert_eq!(index.expired(Duration::from_secs(1), Timestamp(2001)), [("a", id(1))]);
-        assert_eq!(index.expired(Duration::from_secs(1), Timestamp(0)), [], "a clock that went back");
+        assert_eq!(
+            index.expired(Duration::from_secs(1), Timestamp(2001)),
+            [("a", id(1))]
+        );
+        assert_eq!(
+            index.expired(Duration::from_secs(1), Timestamp(0)),
+            [],
+            "a clock that went back"
+        );
     }
 
     #[test]
@@ -182,7 +230,10 @@ mod tests {
         put(&mut index, "a", 1, 12, 2);
         put(&mut index, "b", 1, 3, 2);
 
-        assert_eq!((index.bytes(), index.len(), index.owned_by(&"a")), (15, 2, vec![("a", id(1))]));
+        assert_eq!(
+            (index.bytes(), index.len(), index.owned_by(&"a")),
+            (15, 2, vec![("a", id(1))])
+        );
         assert!(index.remove(&("a", id(1))).is_some() && index.remove(&("a", id(1))).is_none());
         assert_eq!((index.bytes(), index.len()), (3, 1));
         index.remove(&("b", id(1)));

@@ -16,7 +16,10 @@ pub struct BreakerConfig {
 
 impl Default for BreakerConfig {
     fn default() -> Self {
-        Self { failures: 10, open_for: Duration::from_secs(10) }
+        Self {
+            failures: 10,
+            open_for: Duration::from_secs(10),
+        }
     }
 }
 
@@ -55,7 +58,9 @@ impl Breaker {
 
     /// How long the breaker still refuses every call; `None` if it is closed or due for a probe.
     pub fn open_for(&self, now: Duration) -> Option<Duration> {
-        self.open_until.and_then(|until| until.checked_sub(now)).filter(|left| !left.is_zero())
+        self.open_until
+            .and_then(|until| until.checked_sub(now))
+            .filter(|left| !left.is_zero())
     }
 
     /// Records a success, which closes the breaker.
@@ -85,7 +90,10 @@ mod tests {
 
     #[test]
     fn it_opens_probes_with_one_call_and_closes_on_success() {
-        let config = BreakerConfig { failures: 2, open_for: Duration::from_secs(10) };
+        let config = BreakerConfig {
+            failures: 2,
+            open_for: Duration::from_secs(10),
+        };
         let at = Duration::from_secs;
         let mut breaker = Breaker::default();
 

@@ -109,19 +109,28 @@ impl Budget {
     /// Limits tokens.
     #[must_use]
     pub fn with_tokens(self, tokens: u64) -> Self {
-        Self { tokens: Some(tokens), ..self }
+        Self {
+            tokens: Some(tokens),
+            ..self
+        }
     }
 
     /// Limits money, in US dollars. A negative number or NaN sets the limit to zero.
     #[must_use]
     pub fn with_usd(self, usd: f64) -> Self {
-        Self { micro_usd: Some(micro_usd(usd).unwrap_or(0)), ..self }
+        Self {
+            micro_usd: Some(micro_usd(usd).unwrap_or(0)),
+            ..self
+        }
     }
 
     /// Limits the time of all rounds together.
     #[must_use]
     pub fn with_time(self, time: Duration) -> Self {
-        Self { wall_ms: Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)), ..self }
+        Self {
+            wall_ms: Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            ..self
+        }
     }
 
     /// Whether no figure is limited.
@@ -142,14 +151,25 @@ impl Budget {
     ///
     /// # Errors
     /// [`Exhausted`] names the first figure that would be exceeded.
-    pub fn admit(&self, level: BudgetLevel, spent: &Amount, wanted: &Amount) -> Result<(), Exhausted> {
+    pub fn admit(
+        &self,
+        level: BudgetLevel,
+        spent: &Amount,
+        wanted: &Amount,
+    ) -> Result<(), Exhausted> {
         for kind in KINDS {
             let spent = spent.get(kind);
             let wanted = wanted.get(kind);
             if let Some(limit) = self.get(kind)
                 && !fits(spent, wanted, limit)
             {
-                return Err(Exhausted { level, kind, limit, spent, wanted });
+                return Err(Exhausted {
+                    level,
+                    kind,
+                    limit,
+                    spent,
+                    wanted,
+                });
             }
         }
         Ok(())
@@ -158,7 +178,9 @@ impl Budget {
     /// How much of the tightest figure is left, in whole percent, rounded up; `None` without a
     /// limit.
     pub fn left_percent(&self, spent: &Amount) -> Option<u8> {
-        let lefts = KINDS.iter().filter_map(|kind| Some(percent_left(spent.get(*kind), self.get(*kind)?)));
+        let lefts = KINDS
+            .iter()
+            .filter_map(|kind| Some(percent_left(spent.get(*kind), self.get(*kind)?)));
         lefts.min()
     }
 }
@@ -170,7 +192,11 @@ fn fits(spent: u64, wanted: u64, limit: u64) -> bool {
 
 fn percent_left(spent: u64, limit: u64) -> u8 {
     let left = u128::from(limit.saturating_sub(spent));
-    let percent = if limit == 0 { 0 } else { (left * 100).div_ceil(u128::from(limit)) };
+    let percent = if limit == 0 {
+        0
+    } else {
+        (left * 100).div_ceil(u128::from(limit))
+    };
     u8::try_from(percent).unwrap_or(100)
 }
 
@@ -187,16 +213,31 @@ impl fmt::Display for Exhausted {
             BudgetLevel::Conversation => "conversation",
             BudgetLevel::Subagent => "subagent",
         };
-        let Self { limit, spent, wanted, .. } = self;
+        let Self {
+            limit,
+            spent,
+            wanted,
+            ..
+        } = self;
         match self.kind {
             BudgetKind::Tokens => {
-                write!(f, "the {whose}'s budget of {limit} tokens is used up: {spent} are spent, the next call needs about {wanted}")
+                write!(
+                    f,
+                    "the {whose}'s budget of {limit} tokens is used up: {spent} are spent, the next call needs about {wanted}"
+                )
             }
             BudgetKind::Money => {
                 let [limit, spent, wanted] = [*limit, *spent, *wanted].map(usd);
-                write!(f, "the {whose}'s budget of {limit} is used up: {spent} are spent, the next call costs about {wanted}")
+                write!(
+                    f,
+                    "the {whose}'s budget of {limit} is used up: {spent} are spent, the next call costs about {wanted}"
+                )
             }
-            BudgetKind::Time => write!(f, "the {whose}'s budget of {} s is used up", *limit as f64 / 1000.0),
+            BudgetKind::Time => write!(
+                f,
+                "the {whose}'s budget of {} s is used up",
+                *limit as f64 / 1000.0
+            ),
         }
     }
 }
@@ -204,7 +245,11 @@ impl fmt::Display for Exhausted {
 /// Money for display: two decimals, and six for fractions of a cent below one dollar.
 pub fn usd(micro: u64) -> String {
     let dollars = micro as f64 / 1_000_000.0;
-    if micro >= 1_000_000 || micro.is_multiple_of(10_000) { format!("${dollars:.2}") } else { format!("${dollars:.6}") }
+    if micro >= 1_000_000 || micro.is_multiple_of(10_000) {
+        format!("${dollars:.2}")
+    } else {
+        format!("${dollars:.6}")
+    }
 }
 
 /// The counters of one level. Limits may change while reservations are open.
@@ -237,7 +282,12 @@ impl BudgetCounter {
     }
 
     fn new(level: BudgetLevel, budget: Budget, above: Option<Arc<Self>>) -> Arc<Self> {
-        let counter = Self { level, above, limits: Default::default(), spent: Default::default() };
+        let counter = Self {
+            level,
+            above,
+            limits: Default::default(),
+            spent: Default::default(),
+        };
         counter.set(budget);
         Arc::new(counter)
     }
@@ -252,21 +302,35 @@ impl BudgetCounter {
     /// The current limits.
     pub fn budget(&self) -> Budget {
         let [tokens, micro_usd, wall_ms] = &self.limits;
-        let bound = |limit: &AtomicU64| Some(limit.load(Ordering::Acquire)).filter(|limit| *limit != u64::MAX);
-        Budget { tokens: bound(tokens), micro_usd: bound(micro_usd), wall_ms: bound(wall_ms) }
+        let bound = |limit: &AtomicU64| {
+            Some(limit.load(Ordering::Acquire)).filter(|limit| *limit != u64::MAX)
+        };
+        Budget {
+            tokens: bound(tokens),
+            micro_usd: bound(micro_usd),
+            wall_ms: bound(wall_ms),
+        }
     }
 
     /// What is spent or reserved at this level.
     pub fn spent(&self) -> Amount {
         let [tokens, micro_usd, wall_ms] = &self.spent;
         let load = |figure: &AtomicU64| figure.load(Ordering::Acquire);
-        Amount { tokens: load(tokens), micro_usd: load(micro_usd), wall_ms: load(wall_ms) }
+        Amount {
+            tokens: load(tokens),
+            micro_usd: load(micro_usd),
+            wall_ms: load(wall_ms),
+        }
     }
 
     /// How much of this level's tightest figure is left, in percent; `None` without a limit.
     pub fn left_percent(&self) -> Option<u8> {
         let budget = self.budget();
-        if budget.is_unlimited() { None } else { budget.left_percent(&self.spent()) }
+        if budget.is_unlimited() {
+            None
+        } else {
+            budget.left_percent(&self.spent())
+        }
     }
 
     /// Reserves an amount at this level and all levels above, from the top down. Never waits.
@@ -278,21 +342,28 @@ impl BudgetCounter {
         let path: Vec<&Self> = self.path().collect();
         for (place, counter) in path.iter().enumerate().rev() {
             if let Err(refusal) = counter.take(&amount) {
-                path.iter().skip(place + 1).for_each(|above| above.replace(&amount, &Amount::default()));
+                path.iter()
+                    .skip(place + 1)
+                    .for_each(|above| above.replace(&amount, &Amount::default()));
                 return Err(refusal);
             }
         }
-        Ok(Reservation { counter: self.clone(), amount })
+        Ok(Reservation {
+            counter: self.clone(),
+            amount,
+        })
     }
 
     /// Whether this level or one above it limits money.
     pub fn bounds_money(&self) -> bool {
-        self.path().any(|counter| counter.budget().micro_usd.is_some())
+        self.path()
+            .any(|counter| counter.budget().micro_usd.is_some())
     }
 
     /// Counts spending that was not reserved, even beyond the limits.
     pub fn charge(&self, used: Amount) {
-        self.path().for_each(|counter| counter.replace(&Amount::default(), &used));
+        self.path()
+            .for_each(|counter| counter.replace(&Amount::default(), &used));
     }
 
     /// Counts an amount at this level only. Used when an activation restores a conversation's
@@ -316,7 +387,11 @@ impl BudgetCounter {
             let limit = limit.load(Ordering::Acquire);
             let wanted = amount.get(kind);
             let add = |now: u64| {
-                if limit == u64::MAX { Some(now.saturating_add(wanted)) } else { fits(now, wanted, limit).then(|| now + wanted) }
+                if limit == u64::MAX {
+                    Some(now.saturating_add(wanted))
+                } else {
+                    fits(now, wanted, limit).then(|| now + wanted)
+                }
             };
             match spent.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
                 Ok(_) => match kind {
@@ -325,7 +400,13 @@ impl BudgetCounter {
                     BudgetKind::Time => taken.wall_ms = wanted,
                 },
                 Err(now) => {
-                    refusal = Some(Exhausted { level: self.level, kind, limit, spent: now, wanted });
+                    refusal = Some(Exhausted {
+                        level: self.level,
+                        kind,
+                        limit,
+                        spent: now,
+                        wanted,
+                    });
                     break;
                 }
             }
@@ -361,13 +442,17 @@ impl Reservation {
     /// Replaces the reservation by what was used: the rest is released, an excess is added.
     pub fn settle(mut self, used: Amount) {
         let reserved = std::mem::take(&mut self.amount);
-        self.counter.path().for_each(|counter| counter.replace(&reserved, &used));
+        self.counter
+            .path()
+            .for_each(|counter| counter.replace(&reserved, &used));
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.counter.path().for_each(|counter| counter.replace(&self.amount, &Amount::default()));
+        self.counter
+            .path()
+            .for_each(|counter| counter.replace(&self.amount, &Amount::default()));
     }
 }
 

@@ -6,7 +6,10 @@ use std::sync::Barrier;
 use super::*;
 
 fn tokens(tokens: u64) -> Amount {
-    Amount { tokens, ..Amount::default() }
+    Amount {
+        tokens,
+        ..Amount::default()
+    }
 }
 
 fn root(budget: Budget) -> Arc<BudgetCounter> {
@@ -16,19 +19,42 @@ fn root(budget: Budget) -> Arc<BudgetCounter> {
 #[test]
 fn a_refusal_names_level_and_figure_and_leaves_no_trace_above() {
     let tenant = root(Budget::default().with_tokens(100));
-    let conversation = tenant.below(BudgetLevel::Conversation, Budget::default().with_usd(0.000_010));
+    let conversation = tenant.below(
+        BudgetLevel::Conversation,
+        Budget::default().with_usd(0.000_010),
+    );
     let subagent = conversation.below(BudgetLevel::Subagent, Budget::default().with_tokens(10));
-    let wanted = Amount { tokens: 8, micro_usd: 11, wall_ms: 0 };
+    let wanted = Amount {
+        tokens: 8,
+        micro_usd: 11,
+        wall_ms: 0,
+    };
 
     let money = subagent.reserve(wanted).unwrap_err();
     let few = subagent.reserve(tokens(11)).unwrap_err();
     let many = subagent.reserve(tokens(101)).unwrap_err();
 
-    assert_eq!((money.level, money.kind, money.limit), (BudgetLevel::Conversation, BudgetKind::Money, 10));
-    assert_eq!((few.level, few.kind, few.wanted), (BudgetLevel::Subagent, BudgetKind::Tokens, 11));
-    assert_eq!(many.level, BudgetLevel::Tenant, "the highest level is asked first");
-    assert_eq!([&tenant, &conversation, &subagent].map(|counter| counter.spent()), [Amount::default(); 3]);
-    assert_eq!(many.to_string(), "the tenant's budget of 100 tokens is used up: 0 are spent, the next call needs about 101");
+    assert_eq!(
+        (money.level, money.kind, money.limit),
+        (BudgetLevel::Conversation, BudgetKind::Money, 10)
+    );
+    assert_eq!(
+        (few.level, few.kind, few.wanted),
+        (BudgetLevel::Subagent, BudgetKind::Tokens, 11)
+    );
+    assert_eq!(
+        many.level,
+        BudgetLevel::Tenant,
+        "the highest level is asked first"
+    );
+    assert_eq!(
+        [&tenant, &conversation, &subagent].map(|counter| counter.spent()),
+        [Amount::default(); 3]
+    );
+    assert_eq!(
+        many.to_string(),
+        "the tenant's budget of 100 tokens is used up: 0 are spent, the next call needs about 101"
+    );
 }
 
 #[test]
@@ -43,20 +69,45 @@ fn a_reservation_is_settled_or_given_back_on_every_level() {
     conversation.reserve(tokens(90)).unwrap().settle(tokens(95));
 
     assert!(refused.is_err());
-    assert_eq!((tenant.spent(), conversation.spent()), (tokens(105), tokens(105)), "what was really used counts, also beyond the bound");
-    assert!(tenant.reserve(Amount::default()).is_err(), "an exhausted budget has no room for anything");
-    assert_eq!((tenant.left_percent(), conversation.left_percent()), (Some(0), None));
+    assert_eq!(
+        (tenant.spent(), conversation.spent()),
+        (tokens(105), tokens(105)),
+        "what was really used counts, also beyond the bound"
+    );
+    assert!(
+        tenant.reserve(Amount::default()).is_err(),
+        "an exhausted budget has no room for anything"
+    );
+    assert_eq!(
+        (tenant.left_percent(), conversation.left_percent()),
+        (Some(0), None)
+    );
 }
 
 #[test]
 fn what_is_left_is_the_tightest_figure() {
-    let budget = Budget::default().with_tokens(1000).with_usd(1.0).with_time(Duration::from_secs(10));
-    let spent = Amount { tokens: 100, micro_usd: 951_000, wall_ms: 5000 };
+    let budget = Budget::default()
+        .with_tokens(1000)
+        .with_usd(1.0)
+        .with_time(Duration::from_secs(10));
+    let spent = Amount {
+        tokens: 100,
+        micro_usd: 951_000,
+        wall_ms: 5000,
+    };
 
     assert_eq!(budget.left_percent(&spent), Some(5));
     assert_eq!(Budget::default().left_percent(&spent), None);
-    assert_eq!(Budget::default().with_tokens(0).left_percent(&Amount::default()), Some(0));
-    assert_eq!([0.5, -1.0, f64::NAN].map(|usd| Budget::default().with_usd(usd).micro_usd), [Some(500_000), Some(0), Some(0)]);
+    assert_eq!(
+        Budget::default()
+            .with_tokens(0)
+            .left_percent(&Amount::default()),
+        Some(0)
+    );
+    assert_eq!(
+        [0.5, -1.0, f64::NAN].map(|usd| Budget::default().with_usd(usd).micro_usd),
+        [Some(500_000), Some(0), Some(0)]
+    );
 }
 
 #[test]
@@ -83,8 +134,18 @@ fn a_tree_counts_as_a_book_would() {
         let mut seed = run;
         let limits: Vec<u64> = (0..3).map(|_| 50 + next(&mut seed) % 200).collect();
         let tenant = root(Budget::default().with_tokens(limits[0]));
-        let conversation = tenant.below(BudgetLevel::Conversation, Budget::default().with_tokens(limits[1]));
-        let leaves: Vec<_> = (0..2).map(|_| conversation.below(BudgetLevel::Subagent, Budget::default().with_tokens(limits[2]))).collect();
+        let conversation = tenant.below(
+            BudgetLevel::Conversation,
+            Budget::default().with_tokens(limits[1]),
+        );
+        let leaves: Vec<_> = (0..2)
+            .map(|_| {
+                conversation.below(
+                    BudgetLevel::Subagent,
+                    Budget::default().with_tokens(limits[2]),
+                )
+            })
+            .collect();
         let mut open: Vec<(usize, Reservation)> = Vec::new();
         let mut book = [0u64; 2];
         for _ in 0..100 {
@@ -94,7 +155,8 @@ fn a_tree_counts_as_a_book_would() {
                 0 | 1 => {
                     let sum: u64 = book.iter().sum();
                     let room = |spent: u64, limit: u64| spent < limit && spent + amount <= limit;
-                    let fits = room(sum, limits[0]) && room(sum, limits[1]) && room(book[leaf], limits[2]);
+                    let fits =
+                        room(sum, limits[0]) && room(sum, limits[1]) && room(book[leaf], limits[2]);
                     let reserved = leaves[leaf].reserve(tokens(amount));
                     assert_eq!(reserved.is_ok(), fits, "seed {run}");
                     if let Ok(reservation) = reserved {
@@ -103,7 +165,8 @@ fn a_tree_counts_as_a_book_would() {
                     }
                 }
                 2 if !open.is_empty() => {
-                    let (leaf, reservation) = open.swap_remove(next(&mut seed) as usize % open.len());
+                    let (leaf, reservation) =
+                        open.swap_remove(next(&mut seed) as usize % open.len());
                     book[leaf] = book[leaf] - reservation.amount().tokens + amount;
                     reservation.settle(tokens(amount));
                 }
@@ -113,7 +176,8 @@ fn a_tree_counts_as_a_book_would() {
                     }
                 }
             }
-            let spent = [&tenant, &conversation, &leaves[0], &leaves[1]].map(|counter| counter.spent().tokens);
+            let spent = [&tenant, &conversation, &leaves[0], &leaves[1]]
+                .map(|counter| counter.spent().tokens);
             let sum = book[0] + book[1];
             assert_eq!(spent, [sum, sum, book[0], book[1]], "seed {run}");
         }
@@ -151,7 +215,14 @@ fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
     });
 
     let used = used.into_inner();
-    assert_eq!(tenant.spent(), tokens(used), "nothing is lost and nothing is counted twice");
+    assert_eq!(
+        tenant.spent(),
+        tokens(used),
+        "nothing is lost and nothing is counted twice"
+    );
     assert!(used <= LIMIT + 64 * MORE, "{used}");
-    assert!(used + RESERVED > LIMIT, "{used}: who was refused was refused for a reason");
+    assert!(
+        used + RESERVED > LIMIT,
+        "{used}: who was refused was refused for a reason"
+    );
 }

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// How urgent a model call is, compared with other calls of the same tenant and with calls of
 /// tenants that are served in the same round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CallClass {
     /// A person waits for the answer.

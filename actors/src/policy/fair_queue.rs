@@ -143,13 +143,21 @@ impl<T> Lane<T> {
     /// The class that is served next: an overdue one, else the most urgent one.
     fn next_class(&self) -> Option<CallClass> {
         let waits = |class: &&CallClass| !self.of(**class).is_empty();
-        let passed = |class: &&CallClass| self.passed.get(index(**class)).is_some_and(|passed| *passed >= PASSED_MAX);
+        let passed = |class: &&CallClass| {
+            self.passed
+                .get(index(**class))
+                .is_some_and(|passed| *passed >= PASSED_MAX)
+        };
         let overdue = CallClass::ALL.iter().filter(waits).find(passed);
-        overdue.or_else(|| CallClass::ALL.iter().find(waits)).copied()
+        overdue
+            .or_else(|| CallClass::ALL.iter().find(waits))
+            .copied()
     }
 
     fn first_cost(&self) -> Option<u64> {
-        self.of(self.next_class()?).front().map(|waiter| waiter.cost)
+        self.of(self.next_class()?)
+            .front()
+            .map(|waiter| waiter.cost)
     }
 
     fn take_first(&mut self, class: CallClass) -> Option<Waiter<T>> {
@@ -173,7 +181,11 @@ impl<T> Lane<T> {
         let passed = signed(round.saturating_sub(self.round));
         if passed > 0 {
             let part = self.quantum(quantum);
-            self.deficit = self.deficit.min(0).saturating_add(part.saturating_mul(passed)).min(part);
+            self.deficit = self
+                .deficit
+                .min(0)
+                .saturating_add(part.saturating_mul(passed))
+                .min(part);
             self.round = round;
         }
     }
@@ -210,7 +222,10 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
     /// Number of waiters by key, in key order; only keys with waiters.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, usize)> {
-        self.lanes.iter().map(|(key, lane)| (key, lane.len())).filter(|(_, len)| *len > 0)
+        self.lanes
+            .iter()
+            .map(|(key, lane)| (key, lane.len()))
+            .filter(|(_, len)| *len > 0)
     }
 
     /// Adds a waiter. A weight of 0 counts as 1.
@@ -222,7 +237,15 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let round = self.round;
         let scale = self.scale;
         let fresh = || {
-            let mut lane = Lane { weight, scale, deficit: 0, round, position: None, waiters: Default::default(), passed: [0; 3] };
+            let mut lane = Lane {
+                weight,
+                scale,
+                deficit: 0,
+                round,
+                position: None,
+                waiters: Default::default(),
+                passed: [0; 3],
+            };
             lane.deficit = lane.quantum(quantum);
             lane
         };
@@ -253,11 +276,18 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let (key, class) = self.choose()?;
         let lane = self.lanes.get_mut(&key)?;
         let waiter = lane.take_first(class)?;
-        let charged = u64::try_from(u128::from(waiter.cost) * u128::from(lane.scale) / u128::from(EVEN)).unwrap_or(u64::MAX).max(1);
+        let charged =
+            u64::try_from(u128::from(waiter.cost) * u128::from(lane.scale) / u128::from(EVEN))
+                .unwrap_or(u64::MAX)
+                .max(1);
         lane.deficit = lane.deficit.saturating_sub(signed(charged));
         self.left(&key);
         self.enqueue(&key, true);
-        Some(Taken { key, item: waiter.item, charged })
+        Some(Taken {
+            key,
+            item: waiter.item,
+            charged,
+        })
     }
 
     /// Removes a waiter that gave up. Its key is charged nothing.
@@ -273,16 +303,23 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     /// Makes room for `comer`: takes the newest of the least urgent waiters of the key with the
     /// most waiters for its weight. `None` if `comer` is that key, or would itself have the most.
     pub fn shed(&mut self, comer: &K, weight: u32) -> Option<T> {
-        let per_weight = |len: usize, weight: u64| len as u128 * 1_000_000 / u128::from(weight.max(1));
+        let per_weight =
+            |len: usize, weight: u64| len as u128 * 1_000_000 / u128::from(weight.max(1));
         let mine = self.lanes.get(comer).map_or(0, Lane::len) + 1;
-        let waiting = self.lanes.iter().map(|(key, lane)| (per_weight(lane.len(), lane.weight), key));
+        let waiting = self
+            .lanes
+            .iter()
+            .map(|(key, lane)| (per_weight(lane.len(), lane.weight), key));
         let (most, key) = waiting.max_by_key(|(most, _)| *most)?;
         if key == comer || most <= per_weight(mine, u64::from(weight)) {
             return None;
         }
         let key = key.clone();
         let lane = self.lanes.get_mut(&key)?;
-        let waiter = CallClass::ALL.iter().rev().find_map(|class| lane.of_mut(*class).pop_back())?;
+        let waiter = CallClass::ALL
+            .iter()
+            .rev()
+            .find_map(|class| lane.of_mut(*class).pop_back())?;
         self.left(&key);
         self.enqueue(&key, false);
         Some(waiter.item)
@@ -293,13 +330,19 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     pub fn settle(&mut self, key: &K, estimated: u64, charged: u64, actual: u64) {
         let round = self.round;
         let quantum = self.quantum;
-        let seen = (actual > 0).then(|| u128::from(actual) * u128::from(EVEN) / u128::from(estimated.max(1)));
+        let seen = (actual > 0)
+            .then(|| u128::from(actual) * u128::from(EVEN) / u128::from(estimated.max(1)));
         let seen = seen.map(|seen| u64::try_from(seen).unwrap_or(SCALE_MAX).min(SCALE_MAX));
         if let Some(seen) = seen {
-            self.quantum = (self.quantum * 15).saturating_add(actual.min(self.quantum_max)).div_ceil(16).max(1);
+            self.quantum = (self.quantum * 15)
+                .saturating_add(actual.min(self.quantum_max))
+                .div_ceil(16)
+                .max(1);
             self.scale = (self.scale * 15 + seen) / 16;
         }
-        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let Some(lane) = self.lanes.get_mut(key) else {
+            return;
+        };
         lane.scale = seen.map_or(lane.scale, |seen| (lane.scale * 3 + seen) / 4);
         if lane.len() == 0 {
             lane.catch_up(round, quantum);
@@ -307,21 +350,36 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         // Capped at two parts: a refund for an estimate that was too high must not become a long
         // run of calls.
         let most = lane.quantum(quantum).saturating_mul(2).max(lane.deficit);
-        lane.deficit = lane.deficit.saturating_add(signed(charged)).saturating_sub(signed(actual)).min(most);
+        lane.deficit = lane
+            .deficit
+            .saturating_add(signed(charged))
+            .saturating_sub(signed(actual))
+            .min(most);
         self.enqueue(key, false);
     }
 
     /// About how many waiters are served up to and including this one, assuming equal costs.
     pub fn position(&self, key: &K, class: CallClass, id: WaiterId) -> Option<usize> {
         let lane = self.lanes.get(key)?;
-        let at = lane.of(class).binary_search_by_key(&id, |waiter| waiter.id).ok()?;
-        let before = CallClass::ALL.iter().filter(|other| **other < class).map(|other| lane.of(*other).len()).sum::<usize>() + at;
+        let at = lane
+            .of(class)
+            .binary_search_by_key(&id, |waiter| waiter.id)
+            .ok()?;
+        let before = CallClass::ALL
+            .iter()
+            .filter(|other| **other < class)
+            .map(|other| lane.of(*other).len())
+            .sum::<usize>()
+            + at;
         Some(self.served_with(lane, before + 1))
     }
 
     /// About how many waiters are served up to and including the last one of a key.
     pub fn last_position(&self, key: &K) -> Option<usize> {
-        self.lanes.get(key).filter(|lane| lane.len() > 0).map(|lane| self.served_with(lane, lane.len()))
+        self.lanes
+            .get(key)
+            .filter(|lane| lane.len() > 0)
+            .map(|lane| self.served_with(lane, lane.len()))
     }
 
     /// `own` waiters of one lane, plus what the other lanes are served meanwhile.
@@ -341,7 +399,9 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
             for class in CallClass::ALL {
                 while let Some(entry) = self.now.get(index(class)).and_then(VecDeque::front) {
                     let lane = self.lanes.get(&entry.key);
-                    if lane.is_some_and(|lane| lane.position == Some((Position::Now(class), entry.ticket))) {
+                    if lane.is_some_and(|lane| {
+                        lane.position == Some((Position::Now(class), entry.ticket))
+                    }) {
                         front = Some(entry.key.clone());
                         break;
                     }
@@ -368,7 +428,11 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         let entries = std::mem::take(&mut self.later);
         let mut keys: Vec<K> = Vec::with_capacity(entries.len());
         for QueueEntry { key, ticket } in entries {
-            if self.lanes.get(&key).is_some_and(|lane| lane.position == Some((Position::Later, ticket))) {
+            if self
+                .lanes
+                .get(&key)
+                .is_some_and(|lane| lane.position == Some((Position::Later, ticket)))
+            {
                 keys.push(key);
             }
         }
@@ -378,7 +442,14 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
             let part = lane.quantum(quantum).max(1);
             missing.saturating_add(part - 1) / part
         };
-        let Some(rounds) = keys.iter().filter_map(|key| self.lanes.get(key)).map(missing).min() else { return false };
+        let Some(rounds) = keys
+            .iter()
+            .filter_map(|key| self.lanes.get(key))
+            .map(missing)
+            .min()
+        else {
+            return false;
+        };
         let rounds = rounds.max(1);
         self.round = self.round.saturating_add(rounds.unsigned_abs());
         for key in &keys {
@@ -413,22 +484,37 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
         }
         if self.len == 0 {
             // No competition is left: all debts are cancelled.
-            *self = Self { last_id: self.last_id, scale: self.scale, ..Self::new(self.quantum, self.quantum_max) };
+            *self = Self {
+                last_id: self.last_id,
+                scale: self.scale,
+                ..Self::new(self.quantum, self.quantum_max)
+            };
         }
     }
 
     /// Queues a lane where it belongs now: at the end of its class if it was just `served`, or if
     /// its position changed.
     fn enqueue(&mut self, key: &K, served: bool) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        let Some(class) = lane.next_class() else { return };
-        let position = if lane.deficit > 0 { Position::Now(class) } else { Position::Later };
+        let Some(lane) = self.lanes.get_mut(key) else {
+            return;
+        };
+        let Some(class) = lane.next_class() else {
+            return;
+        };
+        let position = if lane.deficit > 0 {
+            Position::Now(class)
+        } else {
+            Position::Later
+        };
         if !served && lane.position.is_some_and(|(now, _)| now == position) {
             return;
         }
         self.last_ticket += 1;
         lane.position = Some((position, self.last_ticket));
-        let entry = QueueEntry { key: key.clone(), ticket: self.last_ticket };
+        let entry = QueueEntry {
+            key: key.clone(),
+            ticket: self.last_ticket,
+        };
         match position {
             Position::Now(class) => {
                 if let Some(entries) = self.now.get_mut(index(class)) {
@@ -448,8 +534,12 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 /// none is served would use ever more memory.
 fn tidy<K: Ord, T>(entries: &mut VecDeque<QueueEntry<K>>, lanes: &BTreeMap<K, Lane<T>>) {
     if entries.len() > lanes.len() * 2 + IDLE_LANES_MAX {
-        let is =
-            |entry: &QueueEntry<K>| lanes.get(&entry.key).and_then(|lane| lane.position).is_some_and(|(_, ticket)| ticket == entry.ticket);
+        let is = |entry: &QueueEntry<K>| {
+            lanes
+                .get(&entry.key)
+                .and_then(|lane| lane.position)
+                .is_some_and(|(_, ticket)| ticket == entry.ticket)
+        };
         entries.retain(is);
     }
 }

@@ -51,9 +51,16 @@ fn no_class_is_passed_over_for_ever() {
 
     let at = |item| order.iter().position(|served| *served == item);
     let passed = usize::try_from(PASSED_MAX).unwrap();
-    assert_eq!(at(3000), Some(passed), "its own flood passes a call over so often: {order:?}");
+    assert_eq!(
+        at(3000),
+        Some(passed),
+        "its own flood passes a call over so often: {order:?}"
+    );
     assert!(at(2000).is_some_and(|at| at <= passed + 3), "{order:?}");
-    assert!(at(1000).is_some_and(|at| at <= 11), "another's flood ends with the round: {order:?}");
+    assert!(
+        at(1000).is_some_and(|at| at <= 11),
+        "another's flood ends with the round: {order:?}"
+    );
 }
 
 #[test]
@@ -67,7 +74,15 @@ fn who_left_is_skipped_and_costs_nothing() {
     assert_eq!(queue.remove(&"a", CallClass::Interactive, gone), None);
 
     assert_eq!(queue.len(), 2);
-    assert_eq!(queue.pop(), Some(Taken { key: "a", item: 1, charged: 900 }), "in the round in which the other would have been served");
+    assert_eq!(
+        queue.pop(),
+        Some(Taken {
+            key: "a",
+            item: 1,
+            charged: 900
+        }),
+        "in the round in which the other would have been served"
+    );
 }
 
 #[test]
@@ -96,7 +111,10 @@ fn a_key_that_comes_back_in_a_round_gets_no_second_part() {
     // It has one expensive call at a time, so it is absent from the queue between two calls.
     queue.push(&"comes and goes", 1, CallClass::Interactive, 1000, 1000);
     for _ in 0..44 {
-        if queue.pop().is_some_and(|taken| taken.key == "comes and goes") {
+        if queue
+            .pop()
+            .is_some_and(|taken| taken.key == "comes and goes")
+        {
             served += 1;
             queue.push(&"comes and goes", 1, CallClass::Interactive, 1000, 1000);
         }
@@ -120,7 +138,10 @@ fn what_was_underestimated_is_owed_while_others_wait() {
         queue.settle(&key, if item >= 1000 { 10 } else { 100 }, charged, 100);
     }
 
-    assert!(used["honest"].abs_diff(used["cheap talk"]) <= 1100, "{used:?}");
+    assert!(
+        used["honest"].abs_diff(used["cheap talk"]) <= 1100,
+        "{used:?}"
+    );
 }
 
 #[test]
@@ -155,15 +176,30 @@ fn a_newcomer_is_next_however_dear_the_flood_was_thought_to_be() {
 #[test]
 fn a_position_counts_what_others_get_meanwhile() {
     let mut queue = FairQueue::new(QUANTUM, QUANTUM);
-    let ids: Vec<_> = (0..10).map(|n| queue.push(&"flood", 1, CallClass::Interactive, 100, n)).collect();
+    let ids: Vec<_> = (0..10)
+        .map(|n| queue.push(&"flood", 1, CallClass::Interactive, 100, n))
+        .collect();
     let quiet = queue.push(&"quiet", 1, CallClass::Interactive, 100, 10);
     let heavy = queue.push(&"heavy", 3, CallClass::Interactive, 100, 11);
 
-    assert_eq!(queue.position(&"quiet", CallClass::Interactive, quiet), Some(5), "itself and what weights 1 and 3 get meanwhile");
-    assert_eq!(queue.position(&"heavy", CallClass::Interactive, heavy), Some(2));
-    assert_eq!(queue.position(&"flood", CallClass::Interactive, ids[9]), Some(12));
+    assert_eq!(
+        queue.position(&"quiet", CallClass::Interactive, quiet),
+        Some(5),
+        "itself and what weights 1 and 3 get meanwhile"
+    );
+    assert_eq!(
+        queue.position(&"heavy", CallClass::Interactive, heavy),
+        Some(2)
+    );
+    assert_eq!(
+        queue.position(&"flood", CallClass::Interactive, ids[9]),
+        Some(12)
+    );
     assert_eq!(queue.last_position(&"flood"), Some(12));
-    assert_eq!(queue.position(&"flood", CallClass::Background, ids[9]), None);
+    assert_eq!(
+        queue.position(&"flood", CallClass::Background, ids[9]),
+        None
+    );
 }
 
 #[test]
@@ -176,7 +212,11 @@ fn room_is_made_at_the_cost_of_who_has_most_for_its_weight() {
         queue.push(&"flood", 1, CallClass::Interactive, 100, n);
     }
 
-    assert_eq!(queue.shed(&"flood", 1), None, "the one who floods makes its own room");
+    assert_eq!(
+        queue.shed(&"flood", 1),
+        None,
+        "the one who floods makes its own room"
+    );
     assert_eq!(queue.shed(&"new", 1), Some(12));
     assert_eq!(queue.shed(&"new", 1), Some(11));
     assert_eq!(queue.len(), 7);
@@ -194,13 +234,29 @@ fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
             splitmix64(draws) % below
         };
         let keys: Vec<u64> = (0..2 + draw(12)).collect();
-        let weights: Vec<u32> = keys.iter().map(|_| u32::try_from(1 + draw(5)).unwrap()).collect();
+        let weights: Vec<u32> = keys
+            .iter()
+            .map(|_| u32::try_from(1 + draw(5)).unwrap())
+            .collect();
         let mut queue = FairQueue::new(QUANTUM, QUANTUM);
         let mut served = vec![0u64; keys.len()];
         let add = |queue: &mut FairQueue<u64, u64>, key: u64, draw: &mut dyn FnMut(u64) -> u64| {
             let class = CallClass::ALL[usize::try_from(draw(3)).unwrap()];
-            let cost = if draw(4) == 0 { 1 + draw(COST_MAX) } else { 1 + draw(200) };
-            (class, queue.push(&key, weights[usize::try_from(key).unwrap()], class, cost, cost))
+            let cost = if draw(4) == 0 {
+                1 + draw(COST_MAX)
+            } else {
+                1 + draw(200)
+            };
+            (
+                class,
+                queue.push(
+                    &key,
+                    weights[usize::try_from(key).unwrap()],
+                    class,
+                    cost,
+                    cost,
+                ),
+            )
         };
         for key in &keys {
             for _ in 0..4 {
@@ -209,7 +265,9 @@ fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
         }
 
         for step in 0..3000 {
-            let Taken { key, item: cost, .. } = queue.pop().unwrap();
+            let Taken {
+                key, item: cost, ..
+            } = queue.pop().unwrap();
             served[usize::try_from(key).unwrap()] += cost;
             add(&mut queue, key, &mut draw);
             if draw(3) == 0 {
@@ -217,13 +275,20 @@ fn over_a_long_backlog_shares_of_what_is_served_follow_the_weights() {
                 let key = draw(keys.len() as u64);
                 let many = 1 + draw(3);
                 let come: Vec<_> = (0..many).map(|_| add(&mut queue, key, &mut draw)).collect();
-                come.into_iter().for_each(|(class, id)| assert!(queue.remove(&key, class, id).is_some()));
+                come.into_iter()
+                    .for_each(|(class, id)| assert!(queue.remove(&key, class, id).is_some()));
             }
 
-            let shares = served.iter().zip(&weights).map(|(served, weight)| served / u64::from(*weight));
+            let shares = served
+                .iter()
+                .zip(&weights)
+                .map(|(served, weight)| served / u64::from(*weight));
             let least = shares.clone().min().unwrap();
             let most = shares.max().unwrap();
-            assert!(most - least <= QUANTUM + COST_MAX, "seed {seed}, step {step}: {served:?} for {weights:?}");
+            assert!(
+                most - least <= QUANTUM + COST_MAX,
+                "seed {seed}, step {step}: {served:?} for {weights:?}"
+            );
         }
     }
 }

@@ -19,7 +19,9 @@ mod ttl_cache;
 
 pub use artifact_index::{ArtifactIndex, IndexPlace, IndexedArtifact};
 pub use breaker::{Breaker, BreakerConfig, Permission};
-pub use budget::{Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
+pub use budget::{
+    Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd,
+};
 pub use call_class::CallClass;
 pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};
 pub use pacing::{Pacing, RAMP_MAX, SHARES_FOR};

@@ -48,7 +48,13 @@ struct Key {
 
 impl<K> Default for Pacing<K> {
     fn default() -> Self {
-        Self { keys: HashMap::default(), weight: 0, summed_at: Duration::ZERO, mean: None, next: Duration::ZERO }
+        Self {
+            keys: HashMap::default(),
+            weight: 0,
+            summed_at: Duration::ZERO,
+            mean: None,
+            next: Duration::ZERO,
+        }
     }
 }
 
@@ -63,13 +69,25 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
             }
             None => {
                 self.weight = self.weight.saturating_add(weight);
-                self.keys.insert(key.clone(), Key { weight, running: 0, seen: now });
+                self.keys.insert(
+                    key.clone(),
+                    Key {
+                        weight,
+                        running: 0,
+                        seen: now,
+                    },
+                );
             }
         }
         if now.saturating_sub(self.summed_at) >= SUMMED_EVERY {
             self.summed_at = now;
-            self.keys.retain(|_, key| key.running > 0 || now.saturating_sub(key.seen) < SHARES_FOR);
-            self.weight = self.keys.values().map(|key| key.weight).fold(0, u64::saturating_add);
+            self.keys
+                .retain(|_, key| key.running > 0 || now.saturating_sub(key.seen) < SHARES_FOR);
+            self.weight = self
+                .keys
+                .values()
+                .map(|key| key.weight)
+                .fold(0, u64::saturating_add);
         }
     }
 
@@ -83,7 +101,9 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
         if self.is_beyond(key, places) {
             // Slightly faster than slots free up: calls that are spread stay spread, and no slot
             // stays empty.
-            let ramp = self.mean.map_or(RAMP_MAX, |mean| (mean / 8).saturating_mul(7).min(RAMP_MAX));
+            let ramp = self
+                .mean
+                .map_or(RAMP_MAX, |mean| (mean / 8).saturating_mul(7).min(RAMP_MAX));
             let step = ramp / u32::try_from(places.max(1)).unwrap_or(u32::MAX);
             self.next = self.next.max(now.saturating_sub(BEHIND_MAX)) + step;
         }
@@ -103,7 +123,9 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
 
     /// Whether a key with competitors has its fair share of the slots.
     fn is_beyond(&self, key: &K, places: usize) -> bool {
-        let Some(key) = self.keys.get(key).filter(|key| key.weight < self.weight) else { return false };
+        let Some(key) = self.keys.get(key).filter(|key| key.weight < self.weight) else {
+            return false;
+        };
         key.running as u128 * u128::from(self.weight) >= places as u128 * u128::from(key.weight)
     }
 }

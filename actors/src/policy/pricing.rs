@@ -31,6 +31,10 @@ pub struct Pricing {
 impl Pricing {
     /// The price of a model; `None` if no price is configured.
     pub(crate) fn price_of(&self, model: &str) -> Option<Price> {
-        if *model == *self.model { self.price } else { self.prices.get(model).copied() }
+        if *model == *self.model {
+            self.price
+        } else {
+            self.prices.get(model).copied()
+        }
     }
 }

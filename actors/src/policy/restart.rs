@@ -47,9 +47,18 @@ mod tests {
         let mut history = RestartHistory::default();
         let at = Duration::from_secs;
 
-        assert_eq!(history.crashed(at(0)), Restart::After(Duration::from_millis(100)));
-        assert_eq!(history.crashed(at(1)), Restart::After(Duration::from_millis(200)));
-        assert_eq!(history.crashed(at(2)), Restart::After(Duration::from_millis(400)));
+        assert_eq!(
+            history.crashed(at(0)),
+            Restart::After(Duration::from_millis(100))
+        );
+        assert_eq!(
+            history.crashed(at(1)),
+            Restart::After(Duration::from_millis(200))
+        );
+        assert_eq!(
+            history.crashed(at(2)),
+            Restart::After(Duration::from_millis(400))
+        );
         assert_eq!(history.crashed(at(3)), Restart::Fail(at(60)));
         assert!(matches!(history.crashed(at(120)), Restart::After(_)));
     }

@@ -37,7 +37,8 @@ pub trait ConfigValue: Serialize + DeserializeOwned {
     /// # Errors
     /// [`InvalidSettings`] for an unknown key or a value of the wrong type.
     fn from_dict(dict: &Dict) -> Result<Self, InvalidSettings> {
-        serde_json::from_value(serde_json::Value::Object(dict.clone())).map_err(|error| InvalidSettings(error.to_string()))
+        serde_json::from_value(serde_json::Value::Object(dict.clone()))
+            .map_err(|error| InvalidSettings(error.to_string()))
     }
 }
 
@@ -129,14 +130,24 @@ impl Default for ObservabilityConfig {
 
 impl ConfigValue for ObservabilityConfig {
     fn validate(&self) -> Result<(), InvalidSettings> {
-        if !["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"].contains(&self.log_level.to_uppercase().as_str()) {
-            return Err(InvalidSettings(format!("Invalid log_level: {}", self.log_level)));
+        if !["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+            .contains(&self.log_level.to_uppercase().as_str())
+        {
+            return Err(InvalidSettings(format!(
+                "Invalid log_level: {}",
+                self.log_level
+            )));
         }
         if !["json", "text"].contains(&self.log_format.as_str()) {
-            return Err(InvalidSettings(format!("Invalid log_format: {}", self.log_format)));
+            return Err(InvalidSettings(format!(
+                "Invalid log_format: {}",
+                self.log_format
+            )));
         }
         if self.metrics_export_interval_s <= 0 {
-            return Err(InvalidSettings("metrics_export_interval_s must be positive".into()));
+            return Err(InvalidSettings(
+                "metrics_export_interval_s must be positive".into(),
+            ));
         }
         Ok(())
     }
@@ -149,17 +160,35 @@ mod tests {
     fn fault(change: impl FnOnce(&mut ObservabilityConfig)) -> String {
         let mut settings = ObservabilityConfig::default();
         change(&mut settings);
-        settings.validate().map_or_else(|error| error.to_string(), |()| "well".into())
+        settings
+            .validate()
+            .map_or_else(|error| error.to_string(), |()| "well".into())
     }
 
     #[test]
     fn each_fault_has_its_own_message() {
         assert_eq!(fault(|_| {}), "well");
-        assert_eq!(fault(|settings| settings.log_level = "warning".into()), "well", "any case");
-        assert_eq!(fault(|settings| settings.log_level = "Loud".into()), "Invalid log_level: Loud");
-        assert_eq!(fault(|settings| settings.log_format = "JSON".into()), "Invalid log_format: JSON");
-        assert_eq!(fault(|settings| settings.metrics_export_interval_s = 0), "metrics_export_interval_s must be positive");
-        assert_eq!(fault(|settings| settings.metrics_export_interval_s = -1), "metrics_export_interval_s must be positive");
+        assert_eq!(
+            fault(|settings| settings.log_level = "warning".into()),
+            "well",
+            "any case"
+        );
+        assert_eq!(
+            fault(|settings| settings.log_level = "Loud".into()),
+            "Invalid log_level: Loud"
+        );
+        assert_eq!(
+            fault(|settings| settings.log_format = "JSON".into()),
+            "Invalid log_format: JSON"
+        );
+        assert_eq!(
+            fault(|settings| settings.metrics_export_interval_s = 0),
+            "metrics_export_interval_s must be positive"
+        );
+        assert_eq!(
+            fault(|settings| settings.metrics_export_interval_s = -1),
+            "metrics_export_interval_s must be positive"
+        );
     }
 
     #[test]
@@ -174,10 +203,22 @@ mod tests {
 
         let read = ObservabilityConfig::from_dict(&dict);
 
-        assert_eq!((read, dict), (Ok(settings), before), "reading changes neither");
-        assert_eq!(ObservabilityConfig::from_dict(&Dict::new()), Ok(ObservabilityConfig::default()));
+        assert_eq!(
+            (read, dict),
+            (Ok(settings), before),
+            "reading changes neither"
+        );
+        assert_eq!(
+            ObservabilityConfig::from_dict(&Dict::new()),
+            Ok(ObservabilityConfig::default())
+        );
         let wrong = Dict::from_iter([("log_levle".to_owned(), "INFO".into())]);
-        assert!(ObservabilityConfig::from_dict(&wrong).unwrap_err().to_string().contains("log_levle"));
+        assert!(
+            ObservabilityConfig::from_dict(&wrong)
+                .unwrap_err()
+                .to_string()
+                .contains("log_levle")
+        );
     }
 
     #[test]
@@ -193,6 +234,9 @@ mod tests {
     fn sampling_has_the_rates_of_the_table() {
         use TraceSampling::{Always, High, Low, Medium, Never};
 
-        assert_eq!([Always, High, Medium, Low, Never].map(TraceSampling::rate), [1.0, 0.5, 0.1, 0.01, 0.0]);
+        assert_eq!(
+            [Always, High, Medium, Low, Never].map(TraceSampling::rate),
+            [1.0, 0.5, 0.1, 0.01, 0.0]
+        );
     }
 }

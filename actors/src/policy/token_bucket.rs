@@ -32,8 +32,15 @@ impl TokenBucket {
     /// `burst_min` if that is more, but at most a minute's worth. A rate of 0 counts as 1.
     pub fn new(per_minute: u64, burst_min: u64, now: Duration) -> Self {
         let per_minute = per_minute.max(1);
-        let full = (per_minute / BURST_PART).max(burst_min.min(per_minute)).max(1);
-        Self { per_minute, full, level: parts(full), at: now }
+        let full = (per_minute / BURST_PART)
+            .max(burst_min.min(per_minute))
+            .max(1);
+        Self {
+            per_minute,
+            full,
+            level: parts(full),
+            at: now,
+        }
     }
 
     /// Changes the rate. The level and any debt are kept, up to the new capacity.
@@ -41,7 +48,10 @@ impl TokenBucket {
         self.fill(now);
         let new = Self::new(per_minute, burst_min, self.at);
         let grown = (new.level - parts(self.full)).max(0);
-        *self = Self { level: (self.level + grown).min(new.level), ..new };
+        *self = Self {
+            level: (self.level + grown).min(new.level),
+            ..new
+        };
     }
 
     /// Units available, rounded down; negative while units are owed.
@@ -68,7 +78,10 @@ impl TokenBucket {
 
     /// Returns units, up to the capacity.
     pub fn give_back(&mut self, units: u64) {
-        self.level = self.level.saturating_add(parts(units)).min(parts(self.full));
+        self.level = self
+            .level
+            .saturating_add(parts(units))
+            .min(parts(self.full));
     }
 
     /// Replaces an estimate that was taken by what was really used.
@@ -87,9 +100,13 @@ impl TokenBucket {
 
     /// Refills for the time since the last call. A time in the past refills nothing.
     fn fill(&mut self, now: Duration) {
-        let Some(passed) = now.checked_sub(self.at) else { return };
+        let Some(passed) = now.checked_sub(self.at) else {
+            return;
+        };
         self.at = now;
-        let came = i128::try_from(passed.as_micros()).unwrap_or(i128::MAX).saturating_mul(i128::from(self.per_minute));
+        let came = i128::try_from(passed.as_micros())
+            .unwrap_or(i128::MAX)
+            .saturating_mul(i128::from(self.per_minute));
         self.level = self.level.saturating_add(came).min(parts(self.full));
     }
 }
@@ -147,7 +164,11 @@ mod tests {
         bucket.settle(0, 200);
         assert_eq!(bucket.left(at(0)), -120);
         bucket.settle(1000, 0);
-        assert_eq!(bucket.left(at(0)), 100, "a refund never fills it beyond the brim");
+        assert_eq!(
+            bucket.left(at(0)),
+            100,
+            "a refund never fills it beyond the brim"
+        );
     }
 
     #[test]
@@ -178,9 +199,16 @@ mod tests {
 
         assert_eq!(bucket.left(at(0)), 0, "back");
         assert_eq!(bucket.left(at(3601)), 10, "and on from where it was");
-        assert_eq!(bucket.left(at(3600 + 365 * 86_400)), 100, "a year on it is full, not more");
+        assert_eq!(
+            bucket.left(at(3600 + 365 * 86_400)),
+            100,
+            "a year on it is full, not more"
+        );
         bucket.take(u64::MAX);
-        assert!(bucket.wait(1, at(3601 + 365 * 86_400)).is_some(), "a debt that can never be paid overflows nothing");
+        assert!(
+            bucket.wait(1, at(3601 + 365 * 86_400)).is_some(),
+            "a debt that can never be paid overflows nothing"
+        );
         assert_eq!(bucket.wait(1, Duration::MAX), None);
     }
 
@@ -200,9 +228,15 @@ mod tests {
             }
 
             for (index, (from, _)) in taken.iter().enumerate().step_by(37) {
-                let minute = taken.iter().skip(index).take_while(|(when, _)| *when < *from + at(60));
+                let minute = taken
+                    .iter()
+                    .skip(index)
+                    .take_while(|(when, _)| *when < *from + at(60));
                 let sum: u64 = minute.map(|(_, units)| units).sum();
-                assert!(sum <= rate + (rate / BURST_PART).max(1) + 20, "seed {seed}: {sum} of {rate}");
+                assert!(
+                    sum <= rate + (rate / BURST_PART).max(1) + 20,
+                    "seed {seed}: {sum} of {rate}"
+                );
             }
         }
     }

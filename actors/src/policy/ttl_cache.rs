@@ -23,7 +23,11 @@ pub struct TtlCacheConfig {
 /// 1000 entries, 64 MiB, one hour.
 impl Default for TtlCacheConfig {
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(3600), entries_max: 1000, bytes_max: 64 * 1024 * 1024 }
+        Self {
+            ttl: Duration::from_secs(3600),
+            entries_max: 1000,
+            bytes_max: 64 * 1024 * 1024,
+        }
     }
 }
 
@@ -51,7 +55,14 @@ struct Slot<V> {
 impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     /// An empty cache.
     pub fn new(config: TtlCacheConfig) -> Self {
-        Self { config, entries: HashMap::new(), by_age: BTreeMap::new(), by_end: BTreeSet::new(), sets: 0, bytes: 0 }
+        Self {
+            config,
+            entries: HashMap::new(),
+            by_age: BTreeMap::new(),
+            by_end: BTreeSet::new(),
+            sets: 0,
+            bytes: 0,
+        }
     }
 
     /// The value of a key. An entry whose age has reached its time to live is removed and not
@@ -71,7 +82,14 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     /// Stores a value of `bytes` for `ttl`, or for the default time, in place of the key's earlier
     /// value. Returns whether it was stored: a value heavier than the whole cache, or with a time
     /// to live of zero, is not, and the key's earlier value is removed all the same.
-    pub fn set(&mut self, key: K, value: V, bytes: usize, ttl: Option<Duration>, now: Duration) -> bool {
+    pub fn set(
+        &mut self,
+        key: K,
+        value: V,
+        bytes: usize,
+        ttl: Option<Duration>,
+        now: Duration,
+    ) -> bool {
         self.remove(&key);
         let ttl = ttl.unwrap_or(self.config.ttl);
         if bytes > self.config.bytes_max || self.config.entries_max == 0 || ttl.is_zero() {
@@ -81,7 +99,9 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
             self.expire(now);
         }
         while !self.has_room(bytes) {
-            let Some((_, oldest)) = self.by_age.first_key_value() else { break };
+            let Some((_, oldest)) = self.by_age.first_key_value() else {
+                break;
+            };
             let oldest = oldest.clone();
             self.remove(&oldest);
         }
@@ -91,7 +111,15 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         self.bytes += bytes;
         self.by_age.insert(set, key.clone());
         self.by_end.insert((ends, set));
-        self.entries.insert(key, Slot { value, bytes, ends, set });
+        self.entries.insert(
+            key,
+            Slot {
+                value,
+                bytes,
+                ends,
+                set,
+            },
+        );
         true
     }
 
@@ -120,7 +148,12 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
 
     /// Keeps only the entries for whose key `stays` returns true.
     pub fn retain(&mut self, mut stays: impl FnMut(&K) -> bool) {
-        let gone: Vec<K> = self.entries.keys().filter(|key| !stays(key)).cloned().collect();
+        let gone: Vec<K> = self
+            .entries
+            .keys()
+            .filter(|key| !stays(key))
+            .cloned()
+            .collect();
         gone.iter().for_each(|key| drop(self.remove(key)));
     }
 
@@ -153,7 +186,11 @@ mod tests {
     }
 
     fn cache(entries_max: usize, bytes_max: usize) -> TtlCache<u32, u32> {
-        TtlCache::new(TtlCacheConfig { ttl: at(10), entries_max, bytes_max })
+        TtlCache::new(TtlCacheConfig {
+            ttl: at(10),
+            entries_max,
+            bytes_max,
+        })
     }
 
     #[test]
@@ -163,10 +200,23 @@ mod tests {
         cache.set(2, 22, 1, Some(at(20)), at(0));
 
         let just_before = at(10) - Duration::from_nanos(1);
-        assert_eq!((cache.get(&1, just_before).copied(), cache.contains(&1, just_before)), (Some(11), true));
+        assert_eq!(
+            (
+                cache.get(&1, just_before).copied(),
+                cache.contains(&1, just_before)
+            ),
+            (Some(11), true)
+        );
         assert!(!cache.contains(&1, at(10)));
         assert_eq!((cache.get(&1, at(10)).copied(), cache.size()), (None, 1));
-        assert_eq!((cache.get(&2, at(19)).copied(), cache.get(&2, at(20)).copied(), cache.size()), (Some(22), None, 0));
+        assert_eq!(
+            (
+                cache.get(&2, at(19)).copied(),
+                cache.get(&2, at(20)).copied(),
+                cache.size()
+            ),
+            (Some(22), None, 0)
+        );
         assert_eq!(cache.bytes(), 0);
     }
 
@@ -178,12 +228,22 @@ mod tests {
         by_count.set(3, 3, 1, Some(at(100)), at(2));
 
         by_count.set(4, 4, 1, None, at(6));
-        assert_eq!([1, 2, 3, 4].map(|key| by_count.contains(&key, at(6))), [true, false, true, true]);
+        assert_eq!(
+            [1, 2, 3, 4].map(|key| by_count.contains(&key, at(6))),
+            [true, false, true, true]
+        );
         by_count.set(5, 5, 1, None, at(6));
-        assert_eq!([1, 3, 4, 5].map(|key| by_count.contains(&key, at(6))), [false, true, true, true]);
+        assert_eq!(
+            [1, 3, 4, 5].map(|key| by_count.contains(&key, at(6))),
+            [false, true, true, true]
+        );
         by_count.set(3, 33, 1, None, at(7));
         by_count.set(6, 6, 1, None, at(7));
-        assert_eq!([3, 4, 5, 6].map(|key| by_count.contains(&key, at(7))), [true, false, true, true], "setting again renews the age");
+        assert_eq!(
+            [3, 4, 5, 6].map(|key| by_count.contains(&key, at(7))),
+            [true, false, true, true],
+            "setting again renews the age"
+        );
 
         let mut by_bytes = cache(99, 10);
         by_bytes.set(1, 1, 6, None, at(0));
@@ -192,8 +252,15 @@ mod tests {
         by_bytes.set(3, 3, 5, None, at(0));
         assert_eq!((by_bytes.size(), by_bytes.bytes()), (2, 9));
         assert!(!by_bytes.contains(&1, at(0)));
-        assert!(!by_bytes.set(3, 4, 11, None, at(0)), "heavier than the cache");
-        assert_eq!((by_bytes.get(&3, at(0)).copied(), by_bytes.bytes()), (None, 4), "and the old value is not served either");
+        assert!(
+            !by_bytes.set(3, 4, 11, None, at(0)),
+            "heavier than the cache"
+        );
+        assert_eq!(
+            (by_bytes.get(&3, at(0)).copied(), by_bytes.bytes()),
+            (None, 4),
+            "and the old value is not served either"
+        );
     }
 
     #[test]
@@ -204,14 +271,20 @@ mod tests {
 
         cache.clear();
 
-        assert_eq!((cache.size(), cache.bytes(), cache.get(&1, at(0))), (0, 0, None));
+        assert_eq!(
+            (cache.size(), cache.bytes(), cache.get(&1, at(0))),
+            (0, 0, None)
+        );
         assert!(cache.set(1, 1, 1, Some(Duration::MAX), at(5)));
         assert_eq!(cache.expire(at(1_000_000)), 0);
     }
 
     #[test]
     fn it_never_outgrows_its_bounds_and_holds_what_a_plain_list_would() {
-        let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x00c0_ffee_u64);
+        let seed = std::env::var("CALLBOARD_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0x00c0_ffee_u64);
         println!("ttl_cache: CALLBOARD_SEED={seed}");
         let chance = crate::testing::SeededEntropy::new(seed);
         for _ in 0..50 {
@@ -224,7 +297,10 @@ mod tests {
                 now += Duration::from_secs(u64::from(d % 3));
                 let key = u32::from(a % 8);
                 if b % 3 == 0 {
-                    let found = model.iter().find(|slot| slot.0 == key && now < slot.3).map(|slot| slot.1);
+                    let found = model
+                        .iter()
+                        .find(|slot| slot.0 == key && now < slot.3)
+                        .map(|slot| slot.1);
                     assert_eq!(cache.get(&key, now).copied(), found);
                     model.retain(|slot| slot.0 != key || now < slot.3);
                 } else {
@@ -233,7 +309,8 @@ mod tests {
                     cache.set(key, step, bytes, Some(ttl), now);
                     model.retain(|slot| slot.0 != key);
                     let fits = |model: &[(u32, u32, usize, Duration)]| {
-                        model.len() < 5 && model.iter().map(|slot| slot.2).sum::<usize>() + bytes <= 20
+                        model.len() < 5
+                            && model.iter().map(|slot| slot.2).sum::<usize>() + bytes <= 20
                     };
                     if !ttl.is_zero() {
                         if !fits(&model) {
@@ -246,8 +323,14 @@ mod tests {
                     }
                 }
                 assert!(cache.size() <= 5 && cache.bytes() <= 20);
-                assert_eq!(cache.bytes(), model.iter().map(|slot| slot.2).sum::<usize>());
-                assert_eq!((cache.size(), cache.by_age.len(), cache.by_end.len()), (model.len(), model.len(), model.len()));
+                assert_eq!(
+                    cache.bytes(),
+                    model.iter().map(|slot| slot.2).sum::<usize>()
+                );
+                assert_eq!(
+                    (cache.size(), cache.by_age.len(), cache.by_end.len()),
+                    (model.len(), model.len(), model.len())
+                );
             }
         }
     }

@@ -62,7 +62,10 @@ impl ArtifactError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
-            Self::NotFound(_) | Self::OverQuota { .. } | Self::TooLarge { .. } | Self::Collision(_) => false,
+            Self::NotFound(_)
+            | Self::OverQuota { .. }
+            | Self::TooLarge { .. }
+            | Self::Collision(_) => false,
         }
     }
 }
@@ -105,27 +108,42 @@ pub trait ArtifactStore: Send + Sync + 'static {
     /// # Errors
     /// [`ArtifactError::TooLarge`], [`ArtifactError::OverQuota`] when the content alone is above
     /// the quota, [`ArtifactError::Collision`], [`ArtifactError::Unavailable`].
-    fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>>;
+    fn store(
+        &self,
+        owner: Scope,
+        tool_call_id: String,
+        content: Bytes,
+    ) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>>;
 
     /// Returns the content, verified against its id, and updates its time of last use. An expired
     /// artifact is not found, even before it is removed.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
-    fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
+    fn retrieve(&self, owner: Scope, id: ArtifactId)
+    -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
 
     /// Returns a range of the content, cut off at its end, and updates its time of last use. A
     /// range behind the end is empty.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
-    fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
+    fn read_range(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+        range: Range<u64>,
+    ) -> BoxFuture<'_, Result<Bytes, ArtifactError>>;
 
     /// Returns the description. Does not update the time of last use.
     ///
     /// # Errors
     /// [`ArtifactError::NotFound`], [`ArtifactError::Unavailable`].
-    fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>>;
+    fn meta(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+    ) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>>;
 
     /// Updates the time of last use.
     ///
@@ -138,7 +156,11 @@ pub trait ArtifactStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`].
-    fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>>;
+    fn release(
+        &self,
+        tenant: TenantId,
+        conversation: Option<ConversationId>,
+    ) -> BoxFuture<'_, Result<(), ArtifactError>>;
 
     /// Sets a tenant's byte quota; `None` restores the store's default. A lower quota takes effect
     /// when the tenant next stores an artifact. The quota is not persisted, so the host sets it

@@ -61,7 +61,12 @@ impl DocumentTextError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
-            Self::Absent | Self::Broken | Self::Encrypted | Self::TooManyPages | Self::NoText | Self::Bounds => false,
+            Self::Absent
+            | Self::Broken
+            | Self::Encrypted
+            | Self::TooManyPages
+            | Self::NoText
+            | Self::Bounds => false,
         }
     }
 }

@@ -50,7 +50,11 @@ pub enum EventStoreError {
 pub trait EventStore: Send + Sync + 'static {
     /// Appends events in order of id. The first append creates the stream. A full store may drop
     /// ephemeral events.
-    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>>;
+    fn append(
+        &self,
+        stream: &StreamKey,
+        events: Vec<Arc<StreamEvent>>,
+    ) -> BoxFuture<'_, Result<(), EventStoreError>>;
 
     /// Returns at most `count` events strictly after `after`, or from the start if `after` is
     /// `None`.
@@ -74,7 +78,10 @@ pub trait EventStore: Send + Sync + 'static {
     /// Returns the status; `None` for an unknown or expired stream. A watcher asks for the status
     /// before it reads: after a status other than `Running`, one read to the end returns every
     /// event.
-    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>>;
+    fn get_status(
+        &self,
+        stream: &StreamKey,
+    ) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>>;
 
     /// Ends a stream as complete. Its retention time starts.
     fn mark_complete(&self, stream: &StreamKey) -> BoxFuture<'_, Result<(), EventStoreError>>;
@@ -100,7 +107,12 @@ pub trait EventStore: Send + Sync + 'static {
 
     /// Like [`EventStore::read_conversation`], without an error for missing events. For a reader
     /// that takes durable events from the journal and wants the other events that are kept.
-    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>>;
+    fn kept<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: EventId,
+        count: usize,
+    ) -> BoxFuture<'a, Vec<Arc<StreamEvent>>>;
 
     /// Waits until a stream of the conversation has an event after `after`, or the conversation is
     /// forgotten. Returns at once if there is such an event. Also waits for a conversation without

@@ -13,7 +13,9 @@ use super::{
 };
 use crate::{chat::RawJson, tool::ToolError};
 
-type Run = Box<dyn Fn(RawJson, ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
+type Run = Box<
+    dyn Fn(RawJson, ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync,
+>;
 type Check = Box<dyn Fn(&RawJson) -> Result<(), ToolError> + Send + Sync>;
 
 /// A closure as a tool. The defaults are the safe ones: effect class `once`, approval by mode, a
@@ -92,7 +94,13 @@ impl FnTool {
     /// .declare(|spec| spec.read_only());
     /// # assert_eq!(count.spec().concurrency, callboard_actors::ports::Concurrency::PerFile("path".into()));
     /// ```
-    pub fn raw<O, F, R>(name: &str, description: &str, parameters: &Value, handler: F, file_param: Option<&str>) -> Self
+    pub fn raw<O, F, R>(
+        name: &str,
+        description: &str,
+        parameters: &Value,
+        handler: F,
+        file_param: Option<&str>,
+    ) -> Self
     where
         O: TryInto<ToolOutput, Error: Into<ToolError>>,
         F: Fn(Value, ToolContext) -> R + Send + Sync + 'static,
@@ -138,7 +146,11 @@ impl Tool for FnTool {
         (self.check)(arguments)
     }
 
-    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn call(
+        &self,
+        arguments: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         (self.run)(arguments, context)
     }
 }
@@ -165,7 +177,9 @@ mod tests {
     }
 
     fn sum() -> FnTool {
-        FnTool::new("sum", "Adds numbers.", |args: Sum, _| async move { Ok(Json(args.numbers.iter().sum::<u32>())) })
+        FnTool::new("sum", "Adds numbers.", |args: Sum, _| async move {
+            Ok(Json(args.numbers.iter().sum::<u32>()))
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -177,16 +191,38 @@ mod tests {
     async fn a_closure_gets_typed_arguments_and_its_result_is_data_or_text() {
         let context = || contract::example_context(CancellationToken::new());
         let arguments = |value: Value| RawJson::of(&value).unwrap();
-        let raw =
-            FnTool::raw("name", "Says a name.", &json!({ "type": "object" }), |args, _| async move { Ok(args["n"].to_string()) }, None);
+        let raw = FnTool::raw(
+            "name",
+            "Says a name.",
+            &json!({ "type": "object" }),
+            |args, _| async move { Ok(args["n"].to_string()) },
+            None,
+        );
 
-        let three = sum().call(arguments(json!({ "numbers": [1, 2] })), context()).await;
-        let wrong = sum().call(arguments(json!({ "numbers": "one" })), context()).await.unwrap_err();
+        let three = sum()
+            .call(arguments(json!({ "numbers": [1, 2] })), context())
+            .await;
+        let wrong = sum()
+            .call(arguments(json!({ "numbers": "one" })), context())
+            .await
+            .unwrap_err();
         let text = raw.call(arguments(json!({ "n": 7 })), context()).await;
 
-        assert_eq!((three, text), (Ok(ToolOutput::Data(json!(3))), Ok(ToolOutput::Text("7".into()))));
-        assert_eq!((wrong.kind, wrong.not_started), (ToolErrorType::InvalidParameters, true));
-        assert_eq!(raw.check(&arguments(json!([]))).unwrap_err().kind, ToolErrorType::InvalidParameters);
+        assert_eq!(
+            (three, text),
+            (
+                Ok(ToolOutput::Data(json!(3))),
+                Ok(ToolOutput::Text("7".into()))
+            )
+        );
+        assert_eq!(
+            (wrong.kind, wrong.not_started),
+            (ToolErrorType::InvalidParameters, true)
+        );
+        assert_eq!(
+            raw.check(&arguments(json!([]))).unwrap_err().kind,
+            ToolErrorType::InvalidParameters
+        );
     }
 
     #[test]
@@ -196,7 +232,13 @@ mod tests {
         let undeclared = sum();
         let declared = sum().declare(ToolSpec::read_only);
 
-        assert_eq!((undeclared.spec().effect, undeclared.spec().approval), (EffectClass::Once, Approval::ByMode));
-        assert_eq!((declared.spec().effect, declared.spec().approval), (EffectClass::Pure, Approval::Never));
+        assert_eq!(
+            (undeclared.spec().effect, undeclared.spec().approval),
+            (EffectClass::Once, Approval::ByMode)
+        );
+        assert_eq!(
+            (declared.spec().effect, declared.spec().approval),
+            (EffectClass::Pure, Approval::Never)
+        );
     }
 }

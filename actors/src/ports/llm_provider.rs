@@ -163,7 +163,10 @@ impl ProviderError {
             | Self::Connection { message }
             | Self::Timeout { message }
             | Self::Protocol { message } => *message = replace(message),
-            Self::Cancelled | Self::Unsupported(_) | Self::Overloaded | Self::BreakerOpen { .. } => {}
+            Self::Cancelled
+            | Self::Unsupported(_)
+            | Self::Overloaded
+            | Self::BreakerOpen { .. } => {}
         }
         self
     }
@@ -189,7 +192,10 @@ impl ProviderError {
     /// Whether the gateway may retry the call, provided that no content has arrived.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::RateLimited { .. } | Self::Server { .. } | Self::Connection { .. } | Self::Timeout { .. } => true,
+            Self::RateLimited { .. }
+            | Self::Server { .. }
+            | Self::Connection { .. }
+            | Self::Timeout { .. } => true,
             Self::Auth { .. }
             | Self::InvalidRequest { .. }
             | Self::QuotaExhausted { .. }
@@ -204,7 +210,9 @@ impl ProviderError {
     /// Returns the wait that the provider asked for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => *retry_after,
+            Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => {
+                *retry_after
+            }
             Self::BreakerOpen { retry_after } => Some(*retry_after),
             Self::Auth { .. }
             | Self::InvalidRequest { .. }
@@ -240,7 +248,11 @@ pub trait LlmProvider: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Dropping the future or the stream, or cancelling the token, closes the connection.
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>>;
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>>;
 
     /// Makes a call and returns the whole answer.
     ///
@@ -249,7 +261,11 @@ pub trait LlmProvider: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// As [`LlmProvider::stream`].
-    fn create(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<FinalMessage, ProviderError>> {
+    fn create(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<FinalMessage, ProviderError>> {
         Box::pin(async move {
             let mut stream = self.stream(request, cancel).await?;
             let mut blocks = Vec::new();
@@ -258,11 +274,15 @@ pub trait LlmProvider: Send + Sync + 'static {
                     match event {
                         ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {} // The complete block follows.
                         ModelEvent::Block(block) => blocks.push(block),
-                        ModelEvent::Completed(completion) => return Ok(FinalMessage { blocks, completion }),
+                        ModelEvent::Completed(completion) => {
+                            return Ok(FinalMessage { blocks, completion });
+                        }
                     }
                 }
             }
-            Err(ProviderError::Protocol { message: "the stream ended without its end".into() })
+            Err(ProviderError::Protocol {
+                message: "the stream ended without its end".into(),
+            })
         })
     }
 
@@ -272,7 +292,9 @@ pub trait LlmProvider: Send + Sync + 'static {
     /// [`ProviderError::Unsupported`] if the API does not count tokens.
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         drop(request);
-        Box::pin(std::future::ready(Err(ProviderError::Unsupported("counting tokens"))))
+        Box::pin(std::future::ready(Err(ProviderError::Unsupported(
+            "counting tokens",
+        ))))
     }
 
     /// Returns the exact body that [`LlmProvider::stream`] would send, for `sessions request`.
@@ -300,12 +322,24 @@ mod tests {
             chat::ContentBlock,
             testing::{Reply, ScriptedModel, contract::example_request},
         };
-        let model = ScriptedModel::replies([Reply::text("whole").chunks(3), Reply::text("cut").then_cut()]);
+        let model = ScriptedModel::replies([
+            Reply::text("whole").chunks(3),
+            Reply::text("cut").then_cut(),
+        ]);
 
-        let answer = model.create(example_request(), Default::default()).await.unwrap();
-        let cut = model.create(example_request(), Default::default()).await.unwrap_err();
+        let answer = model
+            .create(example_request(), Default::default())
+            .await
+            .unwrap();
+        let cut = model
+            .create(example_request(), Default::default())
+            .await
+            .unwrap_err();
 
-        assert_eq!((answer.blocks, answer.completion.stop), (vec![ContentBlock::text("whole")], ProviderStop::EndTurn));
+        assert_eq!(
+            (answer.blocks, answer.completion.stop),
+            (vec![ContentBlock::text("whole")], ProviderStop::EndTurn)
+        );
         assert_eq!(cut.code(), "provider_protocol");
     }
 }

@@ -33,7 +33,9 @@ pub use entropy::Entropy;
 pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
 pub use fn_tool::FnTool;
 pub use hook::{Hook, Review, Verdict};
-pub use llm_provider::{Capabilities, Completion, FinalMessage, LlmProvider, ModelEvent, ModelStream, ProviderError};
+pub use llm_provider::{
+    Capabilities, Completion, FinalMessage, LlmProvider, ModelEvent, ModelStream, ProviderError,
+};
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};
 pub use output::{CACHE_TTL, CachePolicy, PermissionLevel, Reach};
@@ -41,12 +43,18 @@ pub use rate_limits::{Allowance, RateLimits};
 pub use resource::Resource;
 pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};
-pub use session_backend::{Append, AppendError, AppendExt, Done, Durability, ListQuery, SessionBackend, SessionSummary, StoreError};
-pub use skill_source::{SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource};
+pub use session_backend::{
+    Append, AppendError, AppendExt, Done, Durability, ListQuery, SessionBackend, SessionSummary,
+    StoreError,
+};
+pub use skill_source::{
+    SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource,
+};
 pub use steady_clock::SteadyClock;
 pub(crate) use text_arguments::text_arguments;
 pub use tool::{
-    Approval, Artifacts, Concurrency, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool, ToolContext, ToolOutput, ToolSource, ToolSpec,
+    Approval, Artifacts, Concurrency, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool,
+    ToolContext, ToolOutput, ToolSource, ToolSpec,
 };
 pub use typed_tool::{Json, TypedTool, erased};
 

@@ -31,7 +31,9 @@ pub enum Network {
 
 /// The text is not a host pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("must be a host name such as example.org, `*.` with a domain, or an IP address, each with or without `:port`, not {0:?}")]
+#[error(
+    "must be a host name such as example.org, `*.` with a domain, or an IP address, each with or without `:port`, not {0:?}"
+)]
 pub struct NoSuchHost(String);
 
 /// One entry of an allow-list: `crates.io`, `*.example.org` (every subdomain, not the domain),
@@ -75,7 +77,9 @@ impl HostPattern {
             Kind::Name(name) => host.eq_ignore_ascii_case(name),
             Kind::Below(domain) => {
                 let host = host.to_ascii_lowercase();
-                host.strip_suffix(domain.as_str()).and_then(|rest| rest.strip_suffix('.')).is_some_and(|rest| !rest.is_empty())
+                host.strip_suffix(domain.as_str())
+                    .and_then(|rest| rest.strip_suffix('.'))
+                    .is_some_and(|rest| !rest.is_empty())
             }
             Kind::Address(_) => false,
         };
@@ -89,7 +93,8 @@ impl HostPattern {
     }
 
     fn has_port(&self, port: u16) -> bool {
-        self.port.map_or_else(|| USUAL_PORTS.contains(&port), |own| own == port)
+        self.port
+            .map_or_else(|| USUAL_PORTS.contains(&port), |own| own == port)
     }
 }
 
@@ -99,14 +104,22 @@ impl FromStr for HostPattern {
     fn from_str(text: &str) -> Result<Self, NoSuchHost> {
         let wrong = || NoSuchHost(text.chars().take(100).collect());
         if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Self { kind: Kind::Address(ip), port: None });
+            return Ok(Self {
+                kind: Kind::Address(ip),
+                port: None,
+            });
         }
         let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !text.ends_with(']') => (host, Some(port_of(port).ok_or_else(wrong)?)),
+            Some((host, port)) if !text.ends_with(']') => {
+                (host, Some(port_of(port).ok_or_else(wrong)?))
+            }
             _ => (text, None),
         };
         if let Some(ip) = literal(host) {
-            return Ok(Self { kind: Kind::Address(ip), port });
+            return Ok(Self {
+                kind: Kind::Address(ip),
+                port,
+            });
         }
         let lower = bare(host).to_ascii_lowercase();
         let kind = match lower.strip_prefix("*.") {
@@ -147,20 +160,31 @@ impl fmt::Display for HostPattern {
 /// Parses a literal address in its canonical form: no octal, no hexadecimal, IPv6 in brackets.
 fn literal(host: &str) -> Option<IpAddr> {
     match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        Some(rest) => rest
+            .strip_suffix(']')?
+            .parse::<Ipv6Addr>()
+            .ok()
+            .map(IpAddr::V6),
         None => host.parse::<IpAddr>().ok().filter(IpAddr::is_ipv4),
     }
 }
 
 fn port_of(text: &str) -> Option<u16> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten().filter(|port| *port > 0)
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|port| *port > 0)
 }
 
 /// Whether this is a host name: letters, digits, hyphens and underscores between dots. A last label
 /// of digits or `0x…` would be a disguised address.
 fn is_name(host: &str) -> bool {
     let fits = |label: &str| {
-        (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        (1..=LABEL_BYTES_MAX).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
     let last = host.rsplit('.').next().unwrap_or_default();
     let disguised = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
@@ -205,13 +229,25 @@ mod tests {
             ("[fd00::7]:81", "[fd00:0::7]", 81, true),
             ("fd00::7", "[fd00::7]", 443, true),
         ] {
-            assert_eq!(read(pattern).matches(host, port), expected, "{pattern} {host}:{port}");
+            assert_eq!(
+                read(pattern).matches(host, port),
+                expected,
+                "{pattern} {host}:{port}"
+            );
         }
     }
 
     #[test]
     fn a_pattern_is_written_as_it_is_read_and_nonsense_is_refused() {
-        for text in ["crates.io", "*.example.org:8443", "127.0.0.1:80", "[::1]", "[::1]:8080", "localhost:3000", "xn--bcher-kva.example"] {
+        for text in [
+            "crates.io",
+            "*.example.org:8443",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:8080",
+            "localhost:3000",
+            "xn--bcher-kva.example",
+        ] {
             assert_eq!(read(text).to_string(), text);
             assert_eq!(serde_json::to_value(read(text)).unwrap(), text);
         }

@@ -83,7 +83,12 @@ mod tests {
         assert_eq!(seconds(CachePolicy::default()), None);
         assert_eq!(seconds(CachePolicy::Cacheable), Some(3600));
         assert_eq!(
-            [CachePolicy::TtlShort, CachePolicy::TtlMedium, CachePolicy::TtlLong].map(seconds),
+            [
+                CachePolicy::TtlShort,
+                CachePolicy::TtlMedium,
+                CachePolicy::TtlLong
+            ]
+            .map(seconds),
             [Some(300), Some(3600), Some(86_400)]
         );
     }

@@ -39,7 +39,9 @@ impl Allowance {
     pub fn until(&self, units: u64) -> Option<Duration> {
         let reset = self.reset.filter(|_| self.remaining == 0)?;
         match self.limit.filter(|limit| *limit > 0) {
-            Some(limit) => Some(reset.mul_f64((units.clamp(1, limit) as f64 / limit as f64).min(1.0))),
+            Some(limit) => {
+                Some(reset.mul_f64((units.clamp(1, limit) as f64 / limit as f64).min(1.0)))
+            }
             None => Some(reset),
         }
     }
@@ -51,12 +53,37 @@ mod tests {
 
     #[test]
     fn a_spent_allowance_comes_back_bit_by_bit() {
-        let spent = Allowance { limit: Some(50), remaining: 0, reset: Some(Duration::from_secs(60)) };
+        let spent = Allowance {
+            limit: Some(50),
+            remaining: 0,
+            reset: Some(Duration::from_secs(60)),
+        };
 
         assert_eq!(spent.until(1), Some(Duration::from_millis(1200)));
         assert_eq!(spent.until(900), Some(Duration::from_secs(60)));
-        assert_eq!(Allowance { limit: None, ..spent }.until(1), Some(Duration::from_secs(60)));
-        assert_eq!(Allowance { remaining: 1, ..spent }.until(1), None);
-        assert_eq!(Allowance { reset: None, ..spent }.until(1), None);
+        assert_eq!(
+            Allowance {
+                limit: None,
+                ..spent
+            }
+            .until(1),
+            Some(Duration::from_secs(60))
+        );
+        assert_eq!(
+            Allowance {
+                remaining: 1,
+                ..spent
+            }
+            .until(1),
+            None
+        );
+        assert_eq!(
+            Allowance {
+                reset: None,
+                ..spent
+            }
+            .until(1),
+            None
+        );
     }
 }

@@ -164,7 +164,11 @@ pub trait Sandbox: Send + Sync + 'static {
 
     /// Runs a command to its end. A timeout or a cancellation kills every process that the command
     /// started.
-    fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>>;
+    fn exec(
+        &self,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ExecResult, SandboxError>>;
 }
 
 #[cfg(test)]

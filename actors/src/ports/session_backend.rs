@@ -49,7 +49,13 @@ pub struct Append {
 
 impl std::fmt::Debug for Append {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Append({} {:?} +{})", self.scope, self.expected, self.entries.len())
+        write!(
+            f,
+            "Append({} {:?} +{})",
+            self.scope,
+            self.expected,
+            self.entries.len()
+        )
     }
 }
 
@@ -61,16 +67,24 @@ impl Append {
     /// `Conflict` when the head differs from the expected one, the epoch is neither the expected
     /// one nor the next (a journal may start with any), or the seqs are not consecutive.
     pub fn check(&self, found: Head) -> Result<Head, AppendError> {
-        let conflict = || AppendError::Conflict { scope: self.scope.clone(), found };
+        let conflict = || AppendError::Conflict {
+            scope: self.scope.clone(),
+            found,
+        };
         let mut seq = self.expected.seq;
         let follows = self.entries.iter().all(|entry| {
             let last = std::mem::replace(&mut seq, entry.seq);
             last.0.checked_add(1) == Some(entry.seq.0)
         });
         let is_first = self.expected == Head::default() && self.epoch > Epoch(0);
-        let may_write = is_first || self.epoch == self.expected.epoch || self.expected.epoch.0.checked_add(1) == Some(self.epoch.0);
+        let may_write = is_first
+            || self.epoch == self.expected.epoch
+            || self.expected.epoch.0.checked_add(1) == Some(self.epoch.0);
         if found == self.expected && may_write && follows && !self.entries.is_empty() {
-            Ok(Head { epoch: self.epoch, seq })
+            Ok(Head {
+                epoch: self.epoch,
+                seq,
+            })
         } else {
             Err(conflict())
         }
@@ -78,7 +92,10 @@ impl Append {
 
     /// Estimates the bytes of this append in a queue.
     pub fn size(&self) -> usize {
-        self.entries.iter().map(|entry| entry.bytes.len().saturating_add(64)).fold(256, usize::saturating_add)
+        self.entries
+            .iter()
+            .map(|entry| entry.bytes.len().saturating_add(64))
+            .fold(256, usize::saturating_add)
     }
 }
 
@@ -122,7 +139,9 @@ pub enum StoreError {
         message: String,
     },
     /// A newer program wrote the store.
-    #[error("the store was written by a newer version of callboard (schema {found}, this one knows {known}); use that version")]
+    #[error(
+        "the store was written by a newer version of callboard (schema {found}, this one knows {known}); use that version"
+    )]
     NewerSchema {
         /// Schema version of the store.
         found: u32,
@@ -203,18 +222,32 @@ pub trait SessionBackend: Send + Sync + 'static {
 
     /// Returns at most `count` entries after `after`, ignoring snapshots: for exports and
     /// projections.
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>>;
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>>;
 
     /// Stores a snapshot of the state after entry `upto`. A snapshot is a cache and may be lost. It
     /// is ignored for an unknown conversation, for a state that the journal has not reached, or if
     /// a newer snapshot is stored.
-    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Deletes a conversation and everything stored with it. Returns whether it existed.
     fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// Lists a tenant's conversations.
-    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>>;
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>>;
 
     /// Counts a tenant's conversations.
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
@@ -248,7 +281,11 @@ pub trait SessionBackend: Send + Sync + 'static {
 
     /// Marks a conversation whose journal cannot be read, or clears the mark with `None`.
     /// `NotFound` for an unknown conversation.
-    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Deletes rows of a tenant that no list returns and so no deletion by id reaches. Called after
     /// the tenant's conversations were deleted one by one. Returns whether there were any. The
@@ -294,8 +331,21 @@ impl<T: SessionBackend + ?Sized> AppendExt for T {
         let (reply, answer) = oneshot::channel();
         let done: Done = Box::new(move |result| drop(reply.send(result)));
         let durability = Durability::Awaited;
-        self.append(Append { scope: scope.clone(), expected, epoch, entries, open, wake_at: None, durability, done });
-        Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Unavailable { message: "the store went away".into() })) })
+        self.append(Append {
+            scope: scope.clone(),
+            expected,
+            epoch,
+            entries,
+            open,
+            wake_at: None,
+            durability,
+            done,
+        });
+        Box::pin(async move {
+            answer.await.unwrap_or(Err(AppendError::Unavailable {
+                message: "the store went away".into(),
+            }))
+        })
     }
 }
 

@@ -66,7 +66,11 @@ pub enum SkillError {
 }
 
 fn known(skills: &[String]) -> String {
-    if skills.is_empty() { String::new() } else { format!("; the skills are: {}", skills.join(", ")) }
+    if skills.is_empty() {
+        String::new()
+    } else {
+        format!("; the skills are: {}", skills.join(", "))
+    }
 }
 
 impl SkillError {
@@ -85,7 +89,10 @@ impl SkillError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unavailable { .. } => true,
-            Self::NotFound { .. } | Self::Broken { .. } | Self::NoResource { .. } | Self::Unreadable { .. } => false,
+            Self::NotFound { .. }
+            | Self::Broken { .. }
+            | Self::NoResource { .. }
+            | Self::Unreadable { .. } => false,
         }
     }
 }

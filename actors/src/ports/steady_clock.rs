@@ -31,8 +31,15 @@ struct Shown {
 impl SteadyClock {
     /// Creates a clock that starts at the current time of `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let shown = Shown { wall: clock.now().0, at: Duration::ZERO };
-        Self { clock, since: Instant::now(), shown: Mutex::new(shown) }
+        let shown = Shown {
+            wall: clock.now().0,
+            at: Duration::ZERO,
+        };
+        Self {
+            clock,
+            since: Instant::now(),
+            shown: Mutex::new(shown),
+        }
     }
 }
 
@@ -42,7 +49,10 @@ impl Clock for SteadyClock {
         let at = self.since.elapsed();
         let mut shown = self.shown.lock();
         let gone_by = u64::try_from(at.saturating_sub(shown.at).as_millis()).unwrap_or(u64::MAX);
-        *shown = Shown { wall: follow(shown.wall, gone_by, wall), at: shown.at.saturating_add(Duration::from_millis(gone_by)) };
+        *shown = Shown {
+            wall: follow(shown.wall, gone_by, wall),
+            at: shown.at.saturating_add(Duration::from_millis(gone_by)),
+        };
         Timestamp(shown.wall)
     }
 }
@@ -73,21 +83,36 @@ mod tests {
         let steady = SteadyClock::new(wall.clone());
 
         assert_eq!(steady.now(), Timestamp(1000 * HOUR));
-        assert_eq!((wall.advance_ms(4 * 60 * 1000), steady.now()), (wall.now(), wall.now()));
+        assert_eq!(
+            (wall.advance_ms(4 * 60 * 1000), steady.now()),
+            (wall.now(), wall.now())
+        );
         wall.set(Timestamp(1000 * HOUR + 9000 * HOUR));
-        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000, "a year ahead: it stays");
+        assert_eq!(
+            steady.now().ms_since(Timestamp(1000 * HOUR)),
+            4 * 60 * 1000,
+            "a year ahead: it stays"
+        );
         tokio::time::advance(Duration::from_secs(3600)).await;
-        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000 + 2 * HOUR);
+        assert_eq!(
+            steady.now().ms_since(Timestamp(1000 * HOUR)),
+            4 * 60 * 1000 + 2 * HOUR
+        );
         wall.set(Timestamp(HOUR));
         tokio::time::advance(Duration::from_secs(3600)).await;
-        assert_eq!(steady.now().ms_since(Timestamp(1000 * HOUR)), 4 * 60 * 1000 + 2 * HOUR + HOUR / 2, "long ago: it goes on, slower");
+        assert_eq!(
+            steady.now().ms_since(Timestamp(1000 * HOUR)),
+            4 * 60 * 1000 + 2 * HOUR + HOUR / 2,
+            "long ago: it goes on, slower"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_any_jump_it_is_right_again_and_never_goes_back_by_more_than_an_adjustment() {
         for seed in 0..100u64 {
             let dice = SeededEntropy::new(seed);
-            let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&dice)[..8].try_into().unwrap());
+            let random =
+                || u64::from_le_bytes(crate::ports::Entropy::bytes(&dice)[..8].try_into().unwrap());
             let wall = Arc::new(ManualClock::at(Timestamp(1_000_000 * HOUR)));
             let steady = SteadyClock::new(wall.clone());
             let mut before = steady.now();
@@ -106,7 +131,11 @@ mod tests {
                 tokio::time::advance(Duration::from_millis(ms)).await;
                 wall.advance_ms(ms);
                 let now = steady.now();
-                assert!(before.ms_since(now) <= TOLERANCE_MS && now.ms_since(before) <= 2 * ms + TOLERANCE_MS, "seed {seed}");
+                assert!(
+                    before.ms_since(now) <= TOLERANCE_MS
+                        && now.ms_since(before) <= 2 * ms + TOLERANCE_MS,
+                    "seed {seed}"
+                );
                 before = now;
             }
 
@@ -115,7 +144,12 @@ mod tests {
             let ms = off * 2 + HOUR;
             tokio::time::advance(Duration::from_millis(ms)).await;
             wall.advance_ms(ms);
-            assert_eq!(steady.now(), wall.now(), "seed {seed}, after {:?}", began.elapsed());
+            assert_eq!(
+                steady.now(),
+                wall.now(),
+                "seed {seed}, after {:?}",
+                began.elapsed()
+            );
         }
     }
 }

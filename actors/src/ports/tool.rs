@@ -103,14 +103,25 @@ pub const TOOL_TIMEOUT: Duration = Duration::from_millis(120_000);
 
 /// Default circuit breaker: five consecutive failures stop the tool for half a minute. The model
 /// sees the failure a few times, and a failed service gets a pause.
-pub const TOOL_BREAKER: BreakerConfig = BreakerConfig { failures: 5, open_for: Duration::from_secs(30) };
+pub const TOOL_BREAKER: BreakerConfig = BreakerConfig {
+    failures: 5,
+    open_for: Duration::from_secs(30),
+};
 
 impl ToolSpec {
     /// Creates a declaration with safe defaults: effect class `once`, parallel, approval by mode,
     /// 120 s.
-    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: RawJson) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        input_schema: RawJson,
+    ) -> Self {
         Self {
-            definition: ToolDefinition { name: name.into(), description: description.into(), input_schema },
+            definition: ToolDefinition {
+                name: name.into(),
+                description: description.into(),
+                input_schema,
+            },
             effect: EffectClass::default(),
             concurrency: Concurrency::default(),
             approval: Approval::default(),
@@ -174,7 +185,9 @@ impl ToolSpec {
     /// is `once`.
     #[must_use]
     pub fn retry_on_timeout(mut self, yes: bool) -> Self {
-        self.retry.retry_on.retain(|kind| *kind != ToolErrorType::Timeout);
+        self.retry
+            .retry_on
+            .retain(|kind| *kind != ToolErrorType::Timeout);
         if yes {
             self.retry.retry_on.push(ToolErrorType::Timeout);
         }
@@ -282,18 +295,30 @@ pub struct Progress {
 impl Progress {
     /// Creates a reporter that calls `sink` with each line. `sink` must not block.
     pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
-        Self { lines: Arc::new(sink), subagents: None }
+        Self {
+            lines: Arc::new(sink),
+            subagents: None,
+        }
     }
 
     /// Also reports the progress of the call's subagent, to `sink`.
-    pub(crate) fn with_subagents(self, sink: impl Fn(ChildProgress) + Send + Sync + 'static) -> Self {
-        Self { subagents: Some(Arc::new(sink)), ..self }
+    pub(crate) fn with_subagents(
+        self,
+        sink: impl Fn(ChildProgress) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            subagents: Some(Arc::new(sink)),
+            ..self
+        }
     }
 
     /// Returns a reporter that changes each line before it is reported.
     pub(crate) fn map(self, change: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         let lines = self.lines;
-        Self { lines: Arc::new(move |line| lines(change(&line))), ..self }
+        Self {
+            lines: Arc::new(move |line| lines(change(&line))),
+            ..self
+        }
     }
 
     /// Creates a reporter that drops every line.
@@ -426,7 +451,11 @@ pub trait Tool: Send + Sync + 'static {
     /// # Cancel safety
     /// The future is dropped after the grace period. Work that must not be interrupted belongs in a
     /// separate task.
-    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+    fn call(
+        &self,
+        arguments: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
 
     /// Deletes what the tool stores for a tenant outside of conversations; the default stores
     /// nothing. Called when the tenant is erased ([`crate::host::TenantHandle::erase`]). A repeated
@@ -464,7 +493,14 @@ mod tests {
     fn an_undeclared_tool_is_once_asks_and_has_two_minutes() {
         let spec = ToolSpec::new("x", "y", RawJson::empty_object());
 
-        assert_eq!((spec.effect, spec.approval, spec.timeout), (EffectClass::Once, Approval::ByMode, Duration::from_secs(120)));
+        assert_eq!(
+            (spec.effect, spec.approval, spec.timeout),
+            (
+                EffectClass::Once,
+                Approval::ByMode,
+                Duration::from_secs(120)
+            )
+        );
     }
 
     #[test]
@@ -473,7 +509,13 @@ mod tests {
         let spec = ToolSpec::new("x", "y", RawJson::empty_object());
 
         assert!(tries(spec.clone()) && !tries(spec.clone().retry_on_timeout(false)));
-        assert!(tries(spec.clone().retry_on_timeout(false).retry_on_timeout(true)));
-        assert!(spec.retry_on_timeout(false).retry.should_retry(ToolErrorType::ResourceError, 0));
+        assert!(tries(
+            spec.clone().retry_on_timeout(false).retry_on_timeout(true)
+        ));
+        assert!(
+            spec.retry_on_timeout(false)
+                .retry
+                .should_retry(ToolErrorType::ResourceError, 0)
+        );
     }
 }

@@ -143,7 +143,11 @@ pub trait TypedTool: Send + Sync + 'static {
     }
 
     /// Runs the call.
-    fn call(&self, args: Self::Args, context: ToolContext) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
+    fn call(
+        &self,
+        args: Self::Args,
+        context: ToolContext,
+    ) -> impl Future<Output = Result<Self::Output, ToolError>> + Send;
 
     /// Deletes what the tool stores for a tenant ([`Tool::forget`]).
     ///
@@ -158,7 +162,10 @@ pub trait TypedTool: Send + Sync + 'static {
     ///
     /// # Errors
     /// The reason why not everything was deleted.
-    fn forget_conversation(&self, scope: &Scope) -> impl Future<Output = Result<(), ToolError>> + Send {
+    fn forget_conversation(
+        &self,
+        scope: &Scope,
+    ) -> impl Future<Output = Result<(), ToolError>> + Send {
         let _ = scope;
         std::future::ready(Ok(()))
     }
@@ -183,7 +190,9 @@ impl<T: Serialize> TryFrom<Json<T>> for ToolOutput {
     fn try_from(Json(value): Json<T>) -> Result<Self, ToolError> {
         serde_json::to_value(value)
             .map(Self::Data)
-            .map_err(|error| ToolError::failed(format!("the result cannot be written as JSON: {error}")))
+            .map_err(|error| {
+                ToolError::failed(format!("the result cannot be written as JSON: {error}"))
+            })
     }
 }
 
@@ -200,11 +209,16 @@ pub(super) fn schema_of<A: JsonSchema>() -> RawJson {
 
 /// Deserializes arguments. Models write whole numbers also as `2.0`, which JSON does not
 /// distinguish from `2`, so both are accepted for an integer.
-pub(super) fn arguments_of<A: DeserializeOwned>(tool: &str, arguments: &RawJson) -> Result<A, ToolError> {
+pub(super) fn arguments_of<A: DeserializeOwned>(
+    tool: &str,
+    arguments: &RawJson,
+) -> Result<A, ToolError> {
     arguments.parse().or_else(|error| {
         let value = arguments.parse::<Value>().ok().and_then(whole_numbers);
         let again = value.and_then(|value| serde_json::from_value(value).ok());
-        again.ok_or_else(|| ToolError::invalid(format!("the arguments of {tool} do not fit: {error}")))
+        again.ok_or_else(|| {
+            ToolError::invalid(format!("the arguments of {tool} do not fit: {error}"))
+        })
     })
 }
 
@@ -218,7 +232,9 @@ fn whole_numbers(mut value: Value) -> Option<Value> {
             Value::Object(fields) => open.extend(fields.values_mut()),
             Value::Number(number) if number.is_f64() => {
                 // 2^53: beyond it a float does not identify one integer.
-                let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0);
+                let whole = number
+                    .as_f64()
+                    .filter(|float| float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0);
                 if let Some(whole) = whole {
                     *number = Number::from(whole as i64);
                     changed = true;
@@ -231,14 +247,24 @@ fn whole_numbers(mut value: Value) -> Option<Value> {
 }
 
 /// Converts what a handler returned to a tool output.
-pub(super) fn output_of<O: TryInto<ToolOutput, Error: Into<ToolError>>>(output: O) -> Result<ToolOutput, ToolError> {
+pub(super) fn output_of<O: TryInto<ToolOutput, Error: Into<ToolError>>>(
+    output: O,
+) -> Result<ToolOutput, ToolError> {
     output.try_into().map_err(Into::into)
 }
 
 /// Erases the type of a tool, for the executor.
 pub fn erased<T: TypedTool>(tool: T) -> Arc<dyn Tool> {
-    let spec = tool.declare(ToolSpec::new(T::NAME, T::DESCRIPTION, schema_of::<T::Args>()));
-    Arc::new(Erased { tool, spec, args: PhantomData::<fn() -> T::Args> })
+    let spec = tool.declare(ToolSpec::new(
+        T::NAME,
+        T::DESCRIPTION,
+        schema_of::<T::Args>(),
+    ));
+    Arc::new(Erased {
+        tool,
+        spec,
+        args: PhantomData::<fn() -> T::Args>,
+    })
 }
 
 struct Erased<T: TypedTool> {
@@ -267,15 +293,23 @@ impl<T: TypedTool> Tool for Erased<T> {
     }
 
     fn only_reads(&self, arguments: &RawJson) -> bool {
-        self.parse(arguments).is_ok_and(|args| self.tool.only_reads(&args))
+        self.parse(arguments)
+            .is_ok_and(|args| self.tool.only_reads(&args))
     }
 
     fn approval_pattern(&self, arguments: &RawJson) -> String {
-        let pattern = self.parse(arguments).ok().and_then(|args| self.tool.approval_pattern(&args));
+        let pattern = self
+            .parse(arguments)
+            .ok()
+            .and_then(|args| self.tool.approval_pattern(&args));
         pattern.unwrap_or_else(|| arguments.as_str().to_owned())
     }
 
-    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn call(
+        &self,
+        arguments: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         Box::pin(async move { output_of(self.tool.call(self.parse(&arguments)?, context).await?) })
     }
 
@@ -309,12 +343,37 @@ mod tests {
 
     #[test]
     fn a_whole_number_may_be_written_with_a_fraction() {
-        assert_eq!(parse(r#"{"n": 2.0, "ratio": 1.5}"#), Ok(Args { n: 2, ratio: Some(1.5) }));
-        assert_eq!(parse(r#"{"n": 2, "ratio": 3}"#), Ok(Args { n: 2, ratio: Some(3.0) }));
-        for bad in [r#"{"n": 2.5}"#, r#"{"n": -1.0}"#, r#"{"n": 1e300}"#, r#"{}"#] {
+        assert_eq!(
+            parse(r#"{"n": 2.0, "ratio": 1.5}"#),
+            Ok(Args {
+                n: 2,
+                ratio: Some(1.5)
+            })
+        );
+        assert_eq!(
+            parse(r#"{"n": 2, "ratio": 3}"#),
+            Ok(Args {
+                n: 2,
+                ratio: Some(3.0)
+            })
+        );
+        for bad in [
+            r#"{"n": 2.5}"#,
+            r#"{"n": -1.0}"#,
+            r#"{"n": 1e300}"#,
+            r#"{}"#,
+        ] {
             let error = parse(bad).unwrap_err();
-            assert_eq!((error.kind, error.not_started), (ToolErrorType::InvalidParameters, true), "{bad}");
-            assert!(error.message.starts_with("the arguments of t do not fit: "), "{}", error.message);
+            assert_eq!(
+                (error.kind, error.not_started),
+                (ToolErrorType::InvalidParameters, true),
+                "{bad}"
+            );
+            assert!(
+                error.message.starts_with("the arguments of t do not fit: "),
+                "{}",
+                error.message
+            );
         }
     }
 
@@ -322,8 +381,14 @@ mod tests {
     fn a_value_is_data_and_what_json_cannot_hold_is_a_failure() {
         let bad = Json(HashMap::from([(vec![1], 2)]));
 
-        assert_eq!(output_of(Json(json!({ "a": 1 }))), Ok(ToolOutput::Data(json!({ "a": 1 }))));
+        assert_eq!(
+            output_of(Json(json!({ "a": 1 }))),
+            Ok(ToolOutput::Data(json!({ "a": 1 })))
+        );
         assert_eq!(output_of("text"), Ok(ToolOutput::Text("text".into())));
-        assert_eq!(output_of(bad).unwrap_err().kind, ToolErrorType::ExecutionError);
+        assert_eq!(
+            output_of(bad).unwrap_err().kind,
+            ToolErrorType::ExecutionError
+        );
     }
 }

@@ -21,7 +21,11 @@ const TOKEN_BYTES: u64 = 4;
 /// An estimate of the request's tokens, at four bytes each. An estimated usage reports it as input.
 pub fn estimate_tokens(request: &ModelRequest) -> u64 {
     let system = request.system.as_ref().map_or(0, |text| text.len());
-    let tools: usize = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len()).sum();
+    let tools: usize = request
+        .tools
+        .iter()
+        .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len())
+        .sum();
     (request.messages.wire_bytes() + system + tools) as u64 / TOKEN_BYTES
 }
 

@@ -67,7 +67,9 @@ impl Record {
 
 impl ScriptedModel {
     /// A model whose script computes each reply from the request and the number of earlier calls.
-    pub fn answering(script: impl Fn(&ModelRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn answering(
+        script: impl Fn(&ModelRequest, usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self {
             script: Box::new(script),
             name: "scripted",
@@ -91,7 +93,10 @@ impl ScriptedModel {
         Self::answering(move |_, call| {
             let next = queue.lock().pop_front();
             next.unwrap_or_else(|| {
-                Reply::error(ProviderError::InvalidRequest { status: 400, message: format!("the script has no reply for call {call}") })
+                Reply::error(ProviderError::InvalidRequest {
+                    status: 400,
+                    message: format!("the script has no reply for call {call}"),
+                })
             })
         })
     }
@@ -125,24 +130,35 @@ impl ScriptedModel {
 
     /// All requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<ModelRequest> {
-        self.record.as_ref().map_or_else(Vec::new, |record| record.requests().clone())
+        self.record
+            .as_ref()
+            .map_or_else(Vec::new, |record| record.requests().clone())
     }
 
     /// The most recent request; `None` before the first.
     pub fn last_request(&self) -> Option<ModelRequest> {
-        self.record.as_ref().and_then(|record| record.requests().last().cloned())
+        self.record
+            .as_ref()
+            .and_then(|record| record.requests().last().cloned())
     }
 
     /// How the calls ended so far.
     pub fn counts(&self) -> CallCounts {
-        self.record.as_ref().map_or_else(CallCounts::default, |record| *record.counts.borrow())
+        self.record
+            .as_ref()
+            .map_or_else(CallCounts::default, |record| *record.counts.borrow())
     }
 
     /// Waits until the counts satisfy `condition`. Wrap it in a timeout.
     pub async fn until(&self, condition: impl Fn(&CallCounts) -> bool) -> CallCounts {
-        let Some(record) = &self.record else { return CallCounts::default() };
+        let Some(record) = &self.record else {
+            return CallCounts::default();
+        };
         let mut counts = record.counts.subscribe();
-        counts.wait_for(|counts| condition(counts)).await.map_or_else(|_| self.counts(), |counts| *counts)
+        counts
+            .wait_for(|counts| condition(counts))
+            .await
+            .map_or_else(|_| self.counts(), |counts| *counts)
     }
 }
 
@@ -155,9 +171,15 @@ impl LlmProvider for ScriptedModel {
         self.capabilities.clone()
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let Some(record) = &self.record else { return (self.script)(&request, call).play(&request, cancel) };
+        let Some(record) = &self.record else {
+            return (self.script)(&request, call).play(&request, cancel);
+        };
         let guard = CallGuard::begin(record.counts.clone());
         let playing = (self.script)(&request, call).play(&request, cancel);
         record.requests().push(request);
@@ -248,7 +270,9 @@ mod tests {
     }
 
     async fn read(model: &ScriptedModel, text: &str) -> Result<String, ProviderError> {
-        let stream = model.stream(request(text), CancellationToken::new()).await?;
+        let stream = model
+            .stream(request(text), CancellationToken::new())
+            .await?;
         let batches: Vec<_> = stream.collect().await;
         let mut said = String::new();
         for batch in batches {
@@ -268,22 +292,56 @@ mod tests {
         let said = [read(&model, "a").await, read(&model, "b").await];
 
         assert_eq!(said, [Ok("one".into()), Ok("two".into())]);
-        assert_eq!(read(&model, "c").await.unwrap_err().code(), "provider_invalid_request");
-        let asked: Vec<String> = model.requests().iter().map(|request| request.messages.last().unwrap().text()).collect();
+        assert_eq!(
+            read(&model, "c").await.unwrap_err().code(),
+            "provider_invalid_request"
+        );
+        let asked: Vec<String> = model
+            .requests()
+            .iter()
+            .map(|request| request.messages.last().unwrap().text())
+            .collect();
         assert_eq!(asked, ["a", "b", "c"]);
-        assert_eq!(model.counts(), CallCounts { started: 3, finished: 3, dropped: 0 });
+        assert_eq!(
+            model.counts(),
+            CallCounts {
+                started: 3,
+                finished: 3,
+                dropped: 0
+            }
+        );
     }
 
     #[tokio::test]
     async fn a_dropped_stream_and_a_dropped_head_are_counted() {
         let model = ScriptedModel::always(Reply::stall());
-        let slow = ScriptedModel::always(Reply::text("x").after(std::time::Duration::from_secs(3600)));
+        let slow =
+            ScriptedModel::always(Reply::text("x").after(std::time::Duration::from_secs(3600)));
 
-        drop(model.stream(request("a"), CancellationToken::new()).await.unwrap());
+        drop(
+            model
+                .stream(request("a"), CancellationToken::new())
+                .await
+                .unwrap(),
+        );
         drop(slow.stream(request("a"), CancellationToken::new()));
 
-        assert_eq!(model.until(|counts| counts.dropped == 1).await, CallCounts { started: 1, finished: 0, dropped: 1 });
-        assert_eq!(slow.counts(), CallCounts { started: 1, finished: 0, dropped: 1 });
+        assert_eq!(
+            model.until(|counts| counts.dropped == 1).await,
+            CallCounts {
+                started: 1,
+                finished: 0,
+                dropped: 1
+            }
+        );
+        assert_eq!(
+            slow.counts(),
+            CallCounts {
+                started: 1,
+                finished: 0,
+                dropped: 1
+            }
+        );
     }
 
     #[tokio::test]
@@ -291,6 +349,9 @@ mod tests {
         let model = ScriptedModel::always(Reply::text("one")).without_record();
 
         assert_eq!(read(&model, "a").await, Ok("one".into()));
-        assert_eq!((model.requests().len(), model.counts()), (0, CallCounts::default()));
+        assert_eq!(
+            (model.requests().len(), model.counts()),
+            (0, CallCounts::default())
+        );
     }
 }

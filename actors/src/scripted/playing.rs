@@ -20,7 +20,10 @@ use super::{
 };
 
 /// Waits for `time`, or for ever if it is `None`. Cancellation ends the wait first.
-pub(super) async fn wait(time: Option<Duration>, cancel: CancellationToken) -> Result<(), ProviderError> {
+pub(super) async fn wait(
+    time: Option<Duration>,
+    cancel: CancellationToken,
+) -> Result<(), ProviderError> {
     tokio::select! {
         biased;
         () = cancel.cancelled() => Err(ProviderError::Cancelled),
@@ -71,7 +74,11 @@ enum Next<'a> {
 impl Reply {
     /// Plays the reply as the answer to `request`, with the return type of
     /// [`crate::ports::LlmProvider::stream`].
-    pub fn play(self, request: &ModelRequest, cancel: CancellationToken) -> BoxFuture<'static, Result<ModelStream, ProviderError>> {
+    pub fn play(
+        self,
+        request: &ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<ModelStream, ProviderError>> {
         let latency = self.latency;
         let playing = Playing::new(self, request, cancel);
         if latency.is_zero() {
@@ -86,9 +93,24 @@ impl Reply {
 
 impl Playing {
     pub(super) fn new(reply: Reply, request: &ModelRequest, cancel: CancellationToken) -> Self {
-        let input_tokens = if matches!(reply.usage, ReplyUsage::Estimated) { estimate_tokens(request) } else { 0 };
+        let input_tokens = if matches!(reply.usage, ReplyUsage::Estimated) {
+            estimate_tokens(request)
+        } else {
+            0
+        };
         let messages = request.messages.len();
-        Self { reply, cancel, waiting: None, part: 0, offset: 0, events: 0, deltas: 0, over: false, messages, input_tokens }
+        Self {
+            reply,
+            cancel,
+            waiting: None,
+            part: 0,
+            offset: 0,
+            events: 0,
+            deltas: 0,
+            over: false,
+            messages,
+            input_tokens,
+        }
     }
 
     pub(super) fn cancel_token(&self) -> CancellationToken {
@@ -101,7 +123,12 @@ impl Playing {
         }
         match &self.reply.end {
             End::Refused(error) => Err(error.clone()),
-            End::Completed | End::Failed(_) | End::Stalled | End::Endless(_) | End::Cut | End::Panicked => Ok(Box::pin(self)),
+            End::Completed
+            | End::Failed(_)
+            | End::Stalled
+            | End::Endless(_)
+            | End::Cut
+            | End::Panicked => Ok(Box::pin(self)),
         }
     }
 
@@ -113,7 +140,9 @@ impl Playing {
         match self.reply.parts.get(self.part) {
             None => Next::End,
             Some(part @ Part::Text(text)) => self.piece(text).map_or(Next::Whole(part), Next::Text),
-            Some(part @ Part::Thinking(text)) => self.piece(text).map_or(Next::Whole(part), Next::Thinking),
+            Some(part @ Part::Thinking(text)) => {
+                self.piece(text).map_or(Next::Whole(part), Next::Thinking)
+            }
             Some(part @ Part::Tool { .. }) => Next::Whole(part),
         }
     }
@@ -121,7 +150,10 @@ impl Playing {
     fn block(&self, part: &Part) -> ContentBlock {
         match part {
             Part::Text(text) => ContentBlock::text(&**text),
-            Part::Thinking(text) => ContentBlock::Thinking(ThinkingBlock { thinking: (**text).into(), signature: None }),
+            Part::Thinking(text) => ContentBlock::Thinking(ThinkingBlock {
+                thinking: (**text).into(),
+                signature: None,
+            }),
             Part::Tool { id, name, input } => ContentBlock::ToolUse(ToolUseBlock {
                 id: id.as_deref().map_or_else(|| self.call_id(), str::to_owned),
                 name: (**name).into(),
@@ -131,7 +163,13 @@ impl Playing {
     }
 
     fn call_id(&self) -> String {
-        let index = self.reply.parts.iter().take(self.part).filter(|part| matches!(part, Part::Tool { .. })).count();
+        let index = self
+            .reply
+            .parts
+            .iter()
+            .take(self.part)
+            .filter(|part| matches!(part, Part::Tool { .. }))
+            .count();
         format!("call_{}_{index}", self.messages)
     }
 
@@ -144,7 +182,10 @@ impl Playing {
             Chunk::Words(bytes) => {
                 let from = rest.ceil_char_boundary(bytes);
                 let tail = rest.get(from..).unwrap_or_default();
-                from + tail.char_indices().find(|(_, c)| c.is_whitespace()).map_or(tail.len(), |(at, c)| at + c.len_utf8())
+                from + tail
+                    .char_indices()
+                    .find(|(_, c)| c.is_whitespace())
+                    .map_or(tail.len(), |(at, c)| at + c.len_utf8())
             }
         };
         rest.get(..rest.ceil_char_boundary(at_least))
@@ -158,7 +199,11 @@ impl Playing {
         else {
             return (first, 1);
         };
-        let most = most.min(self.reply.events_max.map_or(most, |max| max.saturating_sub(self.events)));
+        let most = most.min(
+            self.reply
+                .events_max
+                .map_or(most, |max| max.saturating_sub(self.events)),
+        );
         let rest = text.get(self.offset..).unwrap_or_default();
         let end = rest.len().min(first.len().saturating_mul(most));
         // In ASCII text all pieces but the last have the same length.
@@ -174,13 +219,19 @@ impl Playing {
         // Deltas of one kind in a row are joined into one event. A batch ends when its deltas are
         // used up, when a delay is due, or with the content. The reply's end comes in a separate
         // item, unless it is the completion, which closes the last batch.
-        let most = if self.reply.chunk_delay.is_zero() { BURST_DELTAS } else { 1 };
+        let most = if self.reply.chunk_delay.is_zero() {
+            BURST_DELTAS
+        } else {
+            1
+        };
         let begun = self.deltas;
         let mut batch = Vec::with_capacity(2);
         loop {
             let left = most.saturating_sub(self.deltas - begun);
             let (bytes, count) = match self.peek() {
-                Next::Text(_) | Next::Thinking(_) if left == 0 || (most == 1 && !batch.is_empty()) => {
+                Next::Text(_) | Next::Thinking(_)
+                    if left == 0 || (most == 1 && !batch.is_empty()) =>
+                {
                     return Item::Batch(batch);
                 }
                 // Pieces that arrive together are one event, as when an adapter reads them from one
@@ -229,7 +280,10 @@ impl Playing {
                         self.over = true;
                         return Item::Nothing;
                     }
-                    #[allow(clippy::panic, reason = "the script asks for it: a provider that panics is one of the faults")]
+                    #[allow(
+                        clippy::panic,
+                        reason = "the script asks for it: a provider that panics is one of the faults"
+                    )]
                     End::Panicked => panic!("the scripted model panics, as its script says"),
                 },
             };
@@ -240,14 +294,31 @@ impl Playing {
     }
 
     fn completion(&self) -> Completion {
-        let calls = self.reply.parts.iter().any(|part| matches!(part, Part::Tool { .. }));
-        let stop = self.reply.stop.unwrap_or(if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn });
+        let calls = self
+            .reply
+            .parts
+            .iter()
+            .any(|part| matches!(part, Part::Tool { .. }));
+        let stop = self.reply.stop.unwrap_or(if calls {
+            ProviderStop::ToolUse
+        } else {
+            ProviderStop::EndTurn
+        });
         let usage = match self.reply.usage {
             ReplyUsage::Absent => None,
             ReplyUsage::Given(usage) => Some(usage),
-            ReplyUsage::Estimated => Some(Usage { input_uncached: self.input_tokens, output: self.output_tokens(), ..Usage::default() }),
+            ReplyUsage::Estimated => Some(Usage {
+                input_uncached: self.input_tokens,
+                output: self.output_tokens(),
+                ..Usage::default()
+            }),
         };
-        Completion { stop, raw_stop: None, usage, raw_usage: None }
+        Completion {
+            stop,
+            raw_stop: None,
+            usage,
+            raw_usage: None,
+        }
     }
 
     fn output_tokens(&self) -> u64 {
@@ -265,7 +336,10 @@ impl Playing {
 }
 
 impl Playing {
-    fn fail(&mut self, error: ProviderError) -> Poll<Option<Result<Vec<ModelEvent>, ProviderError>>> {
+    fn fail(
+        &mut self,
+        error: ProviderError,
+    ) -> Poll<Option<Result<Vec<ModelEvent>, ProviderError>>> {
         self.over = true;
         self.waiting = None;
         Poll::Ready(Some(Err(error)))

@@ -45,7 +45,11 @@ pub(super) enum Chunk {
 pub(super) enum Part {
     Text(Arc<str>),
     Thinking(Arc<str>),
-    Tool { id: Option<Arc<str>>, name: Arc<str>, input: RawJson },
+    Tool {
+        id: Option<Arc<str>>,
+        name: Arc<str>,
+        input: RawJson,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -137,13 +141,26 @@ impl Reply {
     /// unique within a conversation.
     pub fn and_tool(mut self, name: impl Into<Arc<str>>, input: &impl Serialize) -> Self {
         let input = RawJson::of(input).unwrap_or_else(|_| RawJson::empty_object());
-        self.parts.push(Part::Tool { id: None, name: name.into(), input });
+        self.parts.push(Part::Tool {
+            id: None,
+            name: name.into(),
+            input,
+        });
         self
     }
 
     /// Adds a tool call with the given id.
-    pub fn and_tool_with_id(mut self, id: impl Into<Arc<str>>, name: impl Into<Arc<str>>, input: RawJson) -> Self {
-        self.parts.push(Part::Tool { id: Some(id.into()), name: name.into(), input });
+    pub fn and_tool_with_id(
+        mut self,
+        id: impl Into<Arc<str>>,
+        name: impl Into<Arc<str>>,
+        input: RawJson,
+    ) -> Self {
+        self.parts.push(Part::Tool {
+            id: Some(id.into()),
+            name: name.into(),
+            input,
+        });
         self
     }
 

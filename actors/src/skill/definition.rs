@@ -18,7 +18,9 @@ pub struct SkillName(Arc<str>);
 
 /// The text is not a valid skill name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no skill name: use 1-64 lower-case letters, digits and single hyphens between them")]
+#[error(
+    "{0:?} is no skill name: use 1-64 lower-case letters, digits and single hyphens between them"
+)]
 pub struct InvalidSkillName(String);
 
 impl SkillName {
@@ -35,14 +37,20 @@ impl SkillName {
             && !text.starts_with('-')
             && !text.ends_with('-')
             && !text.contains("--");
-        if fits { Ok(Self(Arc::from(text))) } else { Err(InvalidSkillName(text.chars().take(80).collect())) }
+        if fits {
+            Ok(Self(Arc::from(text)))
+        } else {
+            Err(InvalidSkillName(text.chars().take(80).collect()))
+        }
     }
 
     /// Turns any text into the most similar valid name: lower case, with a hyphen for every other
     /// character. `None` if no letter or digit is left.
     pub fn nearest(text: &str) -> Option<Self> {
         let lower = text.to_lowercase();
-        let words = lower.split(|c: char| !c.is_alphanumeric() || c.is_uppercase()).filter(|word| !word.is_empty());
+        let words = lower
+            .split(|c: char| !c.is_alphanumeric() || c.is_uppercase())
+            .filter(|word| !word.is_empty());
         let joined = words.collect::<Vec<_>>().join("-");
         let short: String = joined.chars().take(NAME_CHARS_MAX).collect();
         Self::new(short.trim_end_matches('-')).ok()
@@ -101,7 +109,9 @@ impl<'de> Deserialize<'de> for SkillName {
 }
 
 /// How much of a skill is loaded. Each level includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum LoadLevel {
     /// Name, description and capabilities: about 100 tokens.
@@ -192,7 +202,11 @@ pub struct Skill {
 
 impl Skill {
     /// A skill with metadata and instructions only.
-    pub fn new(name: SkillName, description: impl Into<String>, instructions: impl Into<String>) -> Self {
+    pub fn new(
+        name: SkillName,
+        description: impl Into<String>,
+        instructions: impl Into<String>,
+    ) -> Self {
         let metadata = SkillMetadata {
             name,
             description: description.into(),
@@ -202,7 +216,12 @@ impl Skill {
             compatibility: None,
             metadata: BTreeMap::new(),
         };
-        Self { metadata, modifier: ContextModifier::default(), instructions: Some(instructions.into()), resources: None }
+        Self {
+            metadata,
+            modifier: ContextModifier::default(),
+            instructions: Some(instructions.into()),
+            resources: None,
+        }
     }
 
     /// The name of the skill.
@@ -233,7 +252,21 @@ mod tests {
         for good in ["a", "pdf-forms", "a1-b2-c3", "7z", "größe", &longest] {
             assert_eq!(SkillName::new(good).unwrap().as_str(), good);
         }
-        for bad in ["", "-a", "a-", "a--b", "A", "a b", "a_b", "a/b", "..", "a.b", "é/..", "a\0", &"x".repeat(65)] {
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "a--b",
+            "A",
+            "a b",
+            "a_b",
+            "a/b",
+            "..",
+            "a.b",
+            "é/..",
+            "a\0",
+            &"x".repeat(65),
+        ] {
             assert!(SkillName::new(bad).is_err(), "{bad:?}");
         }
     }
@@ -245,7 +278,10 @@ mod tests {
         assert_eq!(nearest("My PDF_Skill!").as_deref(), Some("my-pdf-skill"));
         assert_eq!(nearest("../../etc/passwd").as_deref(), Some("etc-passwd"));
         assert_eq!(nearest("a--b-").as_deref(), Some("a-b"));
-        assert_eq!(nearest(&format!("{}-tail", "x".repeat(63))).unwrap(), "x".repeat(63));
+        assert_eq!(
+            nearest(&format!("{}-tail", "x".repeat(63))).unwrap(),
+            "x".repeat(63)
+        );
         assert_eq!(nearest("--- "), None);
     }
 
@@ -265,12 +301,21 @@ mod tests {
     #[test]
     fn levels_hold_those_before_them() {
         let mut skill = Skill::new(SkillName::new("a").unwrap(), "d", "body");
-        skill.resources = Some(vec![SkillResource { path: "scripts/x.py".into(), bytes: 1 }]);
+        skill.resources = Some(vec![SkillResource {
+            path: "scripts/x.py".into(),
+            bytes: 1,
+        }]);
 
         assert_eq!(skill.clone().at(LoadLevel::Resources), skill);
         let second = skill.clone().at(LoadLevel::Instructions);
-        assert_eq!((second.instructions.as_deref(), &second.resources), (Some("body"), &None));
+        assert_eq!(
+            (second.instructions.as_deref(), &second.resources),
+            (Some("body"), &None)
+        );
         let first = skill.at(LoadLevel::Metadata);
-        assert_eq!((&first.instructions, &first.resources, first.metadata), (&None, &None, second.metadata));
+        assert_eq!(
+            (&first.instructions, &first.resources, first.metadata),
+            (&None, &None, second.metadata)
+        );
     }
 }

@@ -12,10 +12,14 @@ mod modifier;
 mod request;
 mod index;
 
-pub use definition::{InvalidLevel, InvalidSkillName, LoadLevel, Skill, SkillMetadata, SkillName, SkillResource};
+pub use definition::{
+    InvalidLevel, InvalidSkillName, LoadLevel, Skill, SkillMetadata, SkillName, SkillResource,
+};
 pub use index::{SKILL_INDEX_BYTES_MAX, SkillIndex, SkillSummary};
 pub use modifier::{Combined, ContextModifier};
-pub use request::{MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility};
+pub use request::{
+    MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility,
+};
 pub use stack::{ActivationError, ActivationStack, Frame, SkillPolicy};
 
 /// Name of the tool by which a model activates a skill.

@@ -45,15 +45,20 @@ pub struct Combined {
 impl Combined {
     /// Combines modifiers in the order of activation.
     pub fn from_modifiers<'a>(modifiers: impl IntoIterator<Item = &'a ContextModifier>) -> Self {
-        modifiers.into_iter().fold(Self::default(), |all, next| Self {
-            allowed_tools: match (all.allowed_tools, &next.allowed_tools) {
-                (None, other) => other.clone(),
-                (some, None) => some,
-                (Some(before), Some(other)) => Some(before.intersection(other).cloned().collect()),
-            },
-            model: next.model.clone().or(all.model),
-            disable_model_invocation: all.disable_model_invocation || next.disable_model_invocation,
-        })
+        modifiers
+            .into_iter()
+            .fold(Self::default(), |all, next| Self {
+                allowed_tools: match (all.allowed_tools, &next.allowed_tools) {
+                    (None, other) => other.clone(),
+                    (some, None) => some,
+                    (Some(before), Some(other)) => {
+                        Some(before.intersection(other).cloned().collect())
+                    }
+                },
+                model: next.model.clone().or(all.model),
+                disable_model_invocation: all.disable_model_invocation
+                    || next.disable_model_invocation,
+            })
     }
 
     /// Whether a tool may be offered and run. `skill_resource` is always allowed, since an active
@@ -62,7 +67,11 @@ impl Combined {
         if tool == ACTIVATE_SKILL {
             return !self.disable_model_invocation;
         }
-        tool == SKILL_RESOURCE || self.allowed_tools.as_ref().is_none_or(|allowed| allowed.contains(tool))
+        tool == SKILL_RESOURCE
+            || self
+                .allowed_tools
+                .as_ref()
+                .is_none_or(|allowed| allowed.contains(tool))
     }
 }
 
@@ -71,29 +80,54 @@ mod tests {
     use super::*;
 
     fn allows(names: &[&str]) -> ContextModifier {
-        ContextModifier { allowed_tools: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..ContextModifier::default() }
+        ContextModifier {
+            allowed_tools: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            ..ContextModifier::default()
+        }
     }
 
     #[test]
     fn several_modifiers_allow_what_each_allows_and_the_last_model_wins() {
-        let named = |model: &str| ContextModifier { model: Some(model.to_owned()), ..ContextModifier::default() };
-        let all = [allows(&["a", "b"]), named("one"), ContextModifier::default(), allows(&["b", "c"]), named("two")];
+        let named = |model: &str| ContextModifier {
+            model: Some(model.to_owned()),
+            ..ContextModifier::default()
+        };
+        let all = [
+            allows(&["a", "b"]),
+            named("one"),
+            ContextModifier::default(),
+            allows(&["b", "c"]),
+            named("two"),
+        ];
 
         let combined = Combined::from_modifiers(&all);
 
-        assert_eq!(combined.allowed_tools, Some(BTreeSet::from(["b".to_owned()])));
+        assert_eq!(
+            combined.allowed_tools,
+            Some(BTreeSet::from(["b".to_owned()]))
+        );
         assert_eq!(combined.model.as_deref(), Some("two"));
         assert!(combined.allows("b") && !combined.allows("a") && !combined.allows("c"));
         assert!(Combined::from_modifiers([]).allows("anything"));
-        assert!(!Combined::from_modifiers(&[allows(&["a"]), allows(&["b"])]).allows("a"), "two disjoint lists allow no tool");
+        assert!(
+            !Combined::from_modifiers(&[allows(&["a"]), allows(&["b"])]).allows("a"),
+            "two disjoint lists allow no tool"
+        );
     }
 
     #[test]
     fn the_tools_of_skills_stay_and_activation_can_be_switched_off() {
         let narrow = Combined::from_modifiers(&[allows(&[])]);
-        let off = Combined::from_modifiers(&[ContextModifier { disable_model_invocation: true, ..ContextModifier::default() }]);
+        let off = Combined::from_modifiers(&[ContextModifier {
+            disable_model_invocation: true,
+            ..ContextModifier::default()
+        }]);
 
-        assert!(narrow.allows(SKILL_RESOURCE) && narrow.allows(ACTIVATE_SKILL) && !narrow.allows("bash"));
+        assert!(
+            narrow.allows(SKILL_RESOURCE)
+                && narrow.allows(ACTIVATE_SKILL)
+                && !narrow.allows("bash")
+        );
         assert!(!off.allows(ACTIVATE_SKILL) && off.allows(SKILL_RESOURCE) && off.allows("bash"));
     }
 }

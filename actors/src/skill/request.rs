@@ -62,7 +62,11 @@ impl SkillActivationRequest {
     /// # Errors
     /// [`ActivationError`]: the skill is this one or already in the chain, the nesting is too deep,
     /// or no token budget is left.
-    pub fn nested(&self, skill_name: SkillName, activation_id: ActivationId) -> Result<Self, ActivationError> {
+    pub fn nested(
+        &self,
+        skill_name: SkillName,
+        activation_id: ActivationId,
+    ) -> Result<Self, ActivationError> {
         let mut path = self.activation_chain.clone();
         path.push(self.skill_name.clone());
         if path.contains(&skill_name) {
@@ -70,7 +74,9 @@ impl SkillActivationRequest {
         }
         match self.token_budget {
             Some(0) => return Err(ActivationError::Budget(0)),
-            None if self.activation_depth >= self.max_depth => return Err(ActivationError::Depth(self.max_depth)),
+            None if self.activation_depth >= self.max_depth => {
+                return Err(ActivationError::Depth(self.max_depth));
+            }
             Some(_) | None => {}
         }
         Ok(Self {
@@ -78,7 +84,9 @@ impl SkillActivationRequest {
             activation_id,
             activation_depth: self.activation_depth.saturating_add(1),
             activation_chain: path,
-            token_budget: self.token_budget.map(|budget| budget.saturating_sub(NESTED_TOKENS)),
+            token_budget: self
+                .token_budget
+                .map(|budget| budget.saturating_sub(NESTED_TOKENS)),
             ..self.clone()
         })
     }
@@ -144,20 +152,54 @@ impl SkillActivationResult {
     /// The result for a skill that was loaded.
     pub fn loaded(request: &SkillActivationRequest, skill: &Skill) -> Self {
         let name = skill.name();
-        let message = |kind, content, visibility| SkillMessage { kind, content, visibility };
-        let mut about = format!("The skill {name} is active: {}", skill.metadata.description.trim());
-        if let Some(resources) = skill.resources.as_ref().filter(|resources| !resources.is_empty()) {
+        let message = |kind, content, visibility| SkillMessage {
+            kind,
+            content,
+            visibility,
+        };
+        let mut about = format!(
+            "The skill {name} is active: {}",
+            skill.metadata.description.trim()
+        );
+        if let Some(resources) = skill
+            .resources
+            .as_ref()
+            .filter(|resources| !resources.is_empty())
+        {
             about.push_str("\nIts files: ");
-            about.push_str(&resources.iter().map(|resource| resource.path.as_str()).collect::<Vec<_>>().join(", "));
+            about.push_str(
+                &resources
+                    .iter()
+                    .map(|resource| resource.path.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            );
         }
         let mut messages = vec![message(MessageKind::Metadata, about, Visibility::Visible)];
-        if let Some(instructions) = skill.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty()) {
-            messages.push(message(MessageKind::Instruction, instructions.to_owned(), Visibility::Hidden));
+        if let Some(instructions) = skill
+            .instructions
+            .as_deref()
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+        {
+            messages.push(message(
+                MessageKind::Instruction,
+                instructions.to_owned(),
+                Visibility::Hidden,
+            ));
         }
         if let Some(allowed) = &skill.modifier.allowed_tools {
             let names: Vec<&str> = allowed.iter().map(String::as_str).collect();
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            messages.push(message(MessageKind::Permissions, format!("While {name} is active, the tools are: {names}"), Visibility::Hidden));
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            messages.push(message(
+                MessageKind::Permissions,
+                format!("While {name} is active, the tools are: {names}"),
+                Visibility::Hidden,
+            ));
         }
         Self {
             activation_id: request.activation_id,
@@ -185,19 +227,30 @@ impl SkillActivationResult {
 
     /// The contents of all messages as one text, in order.
     pub fn text(&self) -> String {
-        self.messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
+        self.messages
+            .iter()
+            .map(|message| message.content.as_str())
+            .collect::<Vec<_>>()
+            .join("\n\n")
     }
 }
 
 impl ActivationStack {
     /// A request to activate a skill on top of the active ones.
-    pub fn request(&self, name: SkillName, activation_id: ActivationId, policy: &SkillPolicy) -> SkillActivationRequest {
+    pub fn request(
+        &self,
+        name: SkillName,
+        activation_id: ActivationId,
+        policy: &SkillPolicy,
+    ) -> SkillActivationRequest {
         let depth = u32::try_from(self.depth()).unwrap_or(u32::MAX);
         SkillActivationRequest {
             activation_depth: depth,
             max_depth: policy.max_depth,
             activation_chain: self.names(),
-            token_budget: policy.token_budget.map(|budget| budget.saturating_sub(self.spent)),
+            token_budget: policy
+                .token_budget
+                .map(|budget| budget.saturating_sub(self.spent)),
             ..SkillActivationRequest::new(name, activation_id)
         }
     }
@@ -223,14 +276,26 @@ mod tests {
         let conversation_id = Some(ConversationId::new("c").unwrap());
         let conversation_history = vec![Message::user("hello")];
         let user_request = "make a table".to_owned();
-        SkillActivationRequest { conversation_id, user_request, conversation_history, ..SkillActivationRequest::new(name("a"), id(1)) }
+        SkillActivationRequest {
+            conversation_id,
+            user_request,
+            conversation_history,
+            ..SkillActivationRequest::new(name("a"), id(1))
+        }
     }
 
     #[test]
     fn a_request_wants_level_2_at_depth_0_of_3() {
         let request = SkillActivationRequest::new(name("a"), id(1));
 
-        assert_eq!((request.load_level, request.activation_depth, request.max_depth), (LoadLevel::Instructions, 0, 3));
+        assert_eq!(
+            (
+                request.load_level,
+                request.activation_depth,
+                request.max_depth
+            ),
+            (LoadLevel::Instructions, 0, 3)
+        );
         assert!(request.activation_chain.is_empty() && request.token_budget.is_none());
     }
 
@@ -251,30 +316,64 @@ mod tests {
     #[test]
     fn no_request_closes_a_circle_direct_or_not() {
         let direct = root().nested(name("a"), id(2)).unwrap_err();
-        let third = root().nested(name("b"), id(2)).unwrap().nested(name("c"), id(3)).unwrap();
+        let third = root()
+            .nested(name("b"), id(2))
+            .unwrap()
+            .nested(name("c"), id(3))
+            .unwrap();
         let indirect = third.nested(name("a"), id(4)).unwrap_err();
 
         assert_eq!(direct.to_string(), "Circular dependency detected: a → a");
-        assert_eq!(indirect.to_string(), "Circular dependency detected: a → b → c → a");
+        assert_eq!(
+            indirect.to_string(),
+            "Circular dependency detected: a → b → c → a"
+        );
     }
 
     #[test]
     fn a_request_nests_below_its_depth_only() {
-        let chain = ["b", "c", "d"].into_iter().try_fold(root(), |request, next| request.nested(name(next), id(9))).unwrap();
+        let chain = ["b", "c", "d"]
+            .into_iter()
+            .try_fold(root(), |request, next| request.nested(name(next), id(9)))
+            .unwrap();
 
         assert_eq!(chain.activation_depth, 3);
-        assert_eq!(chain.nested(name("e"), id(9)).unwrap_err().to_string(), "Maximum skill activation depth (3) exceeded");
+        assert_eq!(
+            chain.nested(name("e"), id(9)).unwrap_err().to_string(),
+            "Maximum skill activation depth (3) exceeded"
+        );
     }
 
     #[test]
     fn a_budget_takes_the_place_of_the_depth_and_is_used_up() {
-        let root = SkillActivationRequest { token_budget: Some(3500), max_depth: 1, ..root() };
+        let root = SkillActivationRequest {
+            token_budget: Some(3500),
+            max_depth: 1,
+            ..root()
+        };
 
-        let chain = ["b", "c", "d", "e"].into_iter().try_fold(root, |request, next| request.nested(name(next), id(9))).unwrap();
+        let chain = ["b", "c", "d", "e"]
+            .into_iter()
+            .try_fold(root, |request, next| request.nested(name(next), id(9)))
+            .unwrap();
 
-        assert_eq!((chain.activation_depth, chain.token_budget), (4, Some(0)), "the rest is never below 0");
-        assert_eq!(chain.nested(name("f"), id(9)).unwrap_err().to_string(), "Token budget exhausted: 0 remaining");
-        assert!(chain.nested(name("a"), id(9)).unwrap_err().to_string().starts_with("Circular"), "a circle stays refused");
+        assert_eq!(
+            (chain.activation_depth, chain.token_budget),
+            (4, Some(0)),
+            "the rest is never below 0"
+        );
+        assert_eq!(
+            chain.nested(name("f"), id(9)).unwrap_err().to_string(),
+            "Token budget exhausted: 0 remaining"
+        );
+        assert!(
+            chain
+                .nested(name("a"), id(9))
+                .unwrap_err()
+                .to_string()
+                .starts_with("Circular"),
+            "a circle stays refused"
+        );
     }
 
     #[test]
@@ -284,7 +383,10 @@ mod tests {
 
         let result = SkillActivationResult::loaded(&root(), &skill);
 
-        assert_eq!((result.activation_id, result.success, &result.error), (id(1), true, &None));
+        assert_eq!(
+            (result.activation_id, result.success, &result.error),
+            (id(1), true, &None)
+        );
         assert_eq!(
             serde_json::to_value(&result.messages).unwrap(),
             json!([
@@ -293,7 +395,8 @@ mod tests {
                 { "type": "permissions", "content": "While a is active, the tools are: file_read", "visibility": "hidden" },
             ])
         );
-        let plain: SkillMessage = serde_json::from_value(json!({ "type": "metadata", "content": "x" })).unwrap();
+        let plain: SkillMessage =
+            serde_json::from_value(json!({ "type": "metadata", "content": "x" })).unwrap();
         assert_eq!(plain.visibility, Visibility::Visible);
     }
 
@@ -301,7 +404,14 @@ mod tests {
     fn a_skill_that_could_not_be_loaded_is_a_result_too() {
         let result = SkillActivationResult::failed(&root(), "there is no such skill");
 
-        assert_eq!((result.success, result.error.as_deref(), result.activation_id), (false, Some("there is no such skill"), id(1)));
+        assert_eq!(
+            (
+                result.success,
+                result.error.as_deref(),
+                result.activation_id
+            ),
+            (false, Some("there is no such skill"), id(1))
+        );
         assert!(result.messages.is_empty() && result.context_modifier.is_empty());
     }
 }

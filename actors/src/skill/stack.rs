@@ -36,7 +36,12 @@ pub struct SkillPolicy {
 
 impl Default for SkillPolicy {
     fn default() -> Self {
-        Self { max_depth: 3, skill_depths: BTreeMap::new(), depth_by_kind: false, token_budget: None }
+        Self {
+            max_depth: 3,
+            skill_depths: BTreeMap::new(),
+            depth_by_kind: false,
+            token_budget: None,
+        }
     }
 }
 
@@ -48,7 +53,10 @@ impl SkillPolicy {
         }
         if self.depth_by_kind {
             let kind = name.as_str().replace('-', "_");
-            if ["data_analysis", "report_generation", "multi_chart"].iter().any(|deep| kind.contains(deep)) {
+            if ["data_analysis", "report_generation", "multi_chart"]
+                .iter()
+                .any(|deep| kind.contains(deep))
+            {
                 return (5, true);
             }
             if kind.starts_with("simple_") {
@@ -124,7 +132,11 @@ pub struct Frame {
 impl Frame {
     /// The frame of an activation at the given time.
     pub fn new(skill_name: SkillName, activation_id: ActivationId, at: Timestamp) -> Self {
-        Self { skill_name, activation_id, timestamp: at.to_string() }
+        Self {
+            skill_name,
+            activation_id,
+            timestamp: at.to_string(),
+        }
     }
 }
 
@@ -179,14 +191,20 @@ impl ActivationStack {
         let (max_depth, of_its_own) = policy.depth_of(name);
         let max_depth = max_depth.min(ACTIVE_SKILLS_MAX);
         match active >= max_depth {
-            true if of_its_own => Err(ActivationError::DepthOf { max_depth, skill: name.clone() }),
+            true if of_its_own => Err(ActivationError::DepthOf {
+                max_depth,
+                skill: name.clone(),
+            }),
             true => Err(self.full(max_depth)),
             false => Ok(()),
         }
     }
 
     fn full(&self, max_depth: u32) -> ActivationError {
-        ActivationError::Stack { max_depth, stack: joined(self.frames.iter().map(|frame| &frame.skill_name)) }
+        ActivationError::Stack {
+            max_depth,
+            stack: joined(self.frames.iter().map(|frame| &frame.skill_name)),
+        }
     }
 
     /// Pops the top if it is this activation of this skill. Returns whether it was.
@@ -230,7 +248,10 @@ impl ActivationStack {
 
     /// The names of the active skills, most recent last.
     pub fn names(&self) -> Vec<SkillName> {
-        self.frames.iter().map(|frame| frame.skill_name.clone()).collect()
+        self.frames
+            .iter()
+            .map(|frame| frame.skill_name.clone())
+            .collect()
     }
 
     /// The frames, most recent last.

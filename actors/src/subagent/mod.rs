@@ -54,12 +54,19 @@ impl Siblings {
     /// Counts the `create_subagent` calls of the open batch; 1 without a batch.
     pub(crate) fn of(batch: Option<&Batch>) -> Self {
         let is_child = |name: &str| name == CREATE_SUBAGENT;
-        Self(batch.map_or(1, |batch| batch.calls.iter().filter(|call| is_child(&call.tool_use.name)).count()))
+        Self(batch.map_or(1, |batch| {
+            batch
+                .calls
+                .iter()
+                .filter(|call| is_child(&call.tool_use.name))
+                .count()
+        }))
     }
 
     /// The most bytes of an answer that the parent reads inline.
     pub(crate) fn share(self) -> usize {
-        (SUBAGENT_BATCH_BYTES / self.0.max(1)).clamp(SUBAGENT_RESULT_BYTES_MIN, SUBAGENT_RESULT_BYTES_MAX)
+        (SUBAGENT_BATCH_BYTES / self.0.max(1))
+            .clamp(SUBAGENT_RESULT_BYTES_MIN, SUBAGENT_RESULT_BYTES_MAX)
     }
 }
 
@@ -119,8 +126,13 @@ impl JsonSchema for CreateSubagentArgs {
 
 /// The tool definition as model APIs receive it.
 pub fn definition() -> ToolDefinition {
-    let input_schema = RawJson::of(&schemars::schema_for!(CreateSubagentArgs)).unwrap_or_else(|_| RawJson::empty_object());
-    ToolDefinition { name: CREATE_SUBAGENT.to_owned(), description: DESCRIPTION.to_owned(), input_schema }
+    let input_schema = RawJson::of(&schemars::schema_for!(CreateSubagentArgs))
+        .unwrap_or_else(|_| RawJson::empty_object());
+    ToolDefinition {
+        name: CREATE_SUBAGENT.to_owned(),
+        description: DESCRIPTION.to_owned(),
+        input_schema,
+    }
 }
 
 #[cfg(test)]
@@ -135,9 +147,18 @@ mod tests {
     fn the_subagents_of_a_batch_share_one_credit() {
         let all = |count: usize| count * Siblings(count).share();
 
-        assert_eq!([1, 2, 4, 16, 64].map(|count| Siblings(count).share()), [24 * 1024, 16 * 1024, 8 * 1024, 2 * 1024, 512]);
-        assert!((1..=64).all(|count| all(count) <= SUBAGENT_BATCH_BYTES), "a batch of the usual bounds stays within it");
-        assert!(Siblings(1).share() < OBSERVATION_BYTES_MAX, "and no answer is paged");
+        assert_eq!(
+            [1, 2, 4, 16, 64].map(|count| Siblings(count).share()),
+            [24 * 1024, 16 * 1024, 8 * 1024, 2 * 1024, 512]
+        );
+        assert!(
+            (1..=64).all(|count| all(count) <= SUBAGENT_BATCH_BYTES),
+            "a batch of the usual bounds stays within it"
+        );
+        assert!(
+            Siblings(1).share() < OBSERVATION_BYTES_MAX,
+            "and no answer is paged"
+        );
     }
 
     #[test]
@@ -145,11 +166,28 @@ mod tests {
         let definition = definition();
         let schema: Value = definition.input_schema.parse().unwrap();
 
-        assert_eq!((definition.name.as_str(), &schema["required"]), ("create_subagent", &json!(["task"])));
-        assert_eq!((&schema["properties"]["task"]["type"], &schema["additionalProperties"]), (&json!("string"), &json!(false)));
+        assert_eq!(
+            (definition.name.as_str(), &schema["required"]),
+            ("create_subagent", &json!(["task"]))
+        );
+        assert_eq!(
+            (
+                &schema["properties"]["task"]["type"],
+                &schema["additionalProperties"]
+            ),
+            (&json!("string"), &json!(false))
+        );
         assert!(schema["properties"]["task"]["description"].is_string());
         let read = |text: &str| serde_json::from_str::<CreateSubagentArgs>(text).ok();
-        assert_eq!(read(r#"{"task": "count"}"#), Some(CreateSubagentArgs { task: "count".into() }));
-        assert_eq!((read("{}"), read(r#"{"task": "count", "model": "large"}"#)), (None, None));
+        assert_eq!(
+            read(r#"{"task": "count"}"#),
+            Some(CreateSubagentArgs {
+                task: "count".into()
+            })
+        );
+        assert_eq!(
+            (read("{}"), read(r#"{"task": "count", "model": "large"}"#)),
+            (None, None)
+        );
     }
 }

@@ -71,7 +71,10 @@ fn ms_up(duration: Duration) -> u64 {
 /// How long the bucket takes to refill `cost`.
 fn refill_ns(cost: u64, per_minute: u64) -> u64 {
     let ns = u128::from(cost) * u128::from(MINUTE_NS);
-    ns.checked_div(u128::from(per_minute)).map_or(u64::MAX, |_| u64::try_from(ns.div_ceil(u128::from(per_minute))).unwrap_or(u64::MAX))
+    ns.checked_div(u128::from(per_minute))
+        .map_or(u64::MAX, |_| {
+            u64::try_from(ns.div_ceil(u128::from(per_minute))).unwrap_or(u64::MAX)
+        })
 }
 
 /// Takes `cost` from a bucket that is full again at `full_at`. Returns the new instant at which it
@@ -84,8 +87,16 @@ pub fn take(full_at: u64, now: u64, cost: u64, per_minute: u64) -> Result<u64, D
     let empty = now.saturating_add(MINUTE_NS);
     // A limit of 0 admits nothing. It can be changed at any time, so a retry after a minute makes
     // sense.
-    let wait = if per_minute == 0 { MINUTE_NS } else { after.saturating_sub(empty) };
-    if wait == 0 { Ok(after) } else { Err(Duration::from_nanos(wait)) }
+    let wait = if per_minute == 0 {
+        MINUTE_NS
+    } else {
+        after.saturating_sub(empty)
+    };
+    if wait == 0 {
+        Ok(after)
+    } else {
+        Err(Duration::from_nanos(wait))
+    }
 }
 
 /// Takes `cost` even if the bucket goes into debt. Returns the new instant at which it is full.
@@ -96,7 +107,12 @@ pub fn charge(full_at: u64, now: u64, cost: u64, per_minute: u64) -> u64 {
 /// Converts a bucket to another rate. What was taken stays taken.
 pub fn resize(full_at: u64, now: u64, old: u64, new: u64) -> u64 {
     let missing = u128::from(full_at.saturating_sub(now)) * u128::from(old) / u128::from(MINUTE_NS);
-    charge(0, now, u64::try_from(missing).unwrap_or(u64::MAX), new.max(1))
+    charge(
+        0,
+        now,
+        u64::try_from(missing).unwrap_or(u64::MAX),
+        new.max(1),
+    )
 }
 
 #[cfg(test)]
@@ -111,11 +127,16 @@ mod tests {
         let mut full_at = 0;
         let start = 5 * SECOND;
 
-        let admitted = (0..100).filter(|_| take(full_at, start, 1, 10).map(|at| full_at = at).is_ok()).count();
+        let admitted = (0..100)
+            .filter(|_| take(full_at, start, 1, 10).map(|at| full_at = at).is_ok())
+            .count();
 
         assert_eq!(admitted, 10);
         assert_eq!(take(full_at, start, 1, 10), Err(Duration::from_secs(6)));
-        assert_eq!(take(full_at, start + 4 * SECOND, 1, 10), Err(Duration::from_secs(2)));
+        assert_eq!(
+            take(full_at, start + 4 * SECOND, 1, 10),
+            Err(Duration::from_secs(2))
+        );
         assert!(take(full_at, start + 6 * SECOND, 1, 10).is_ok());
     }
 
@@ -140,15 +161,32 @@ mod tests {
         let raised = resize(used_up, 0, 10, 100);
         let lowered = resize(used_up, 0, 10, 5);
 
-        assert_eq!((0..200).scan(raised, |at, _| take(*at, 0, 1, 100).map(|next| *at = next).ok()).count(), 90);
-        assert_eq!(take(lowered, 0, 1, 5), Err(Duration::from_secs(72)), "ten of five are taken");
+        assert_eq!(
+            (0..200)
+                .scan(raised, |at, _| take(*at, 0, 1, 100)
+                    .map(|next| *at = next)
+                    .ok())
+                .count(),
+            90
+        );
+        assert_eq!(
+            take(lowered, 0, 1, 5),
+            Err(Duration::from_secs(72)),
+            "ten of five are taken"
+        );
     }
 
     #[test]
     fn no_stretch_of_time_lets_in_more_than_a_bucket_and_what_came_back() {
         for seed in 0..200u64 {
             let chance = SeededEntropy::new(seed);
-            let random = || u64::from_le_bytes(crate::ports::Entropy::bytes(&chance)[..8].try_into().unwrap());
+            let random = || {
+                u64::from_le_bytes(
+                    crate::ports::Entropy::bytes(&chance)[..8]
+                        .try_into()
+                        .unwrap(),
+                )
+            };
             let per_minute = random() % 500 + 1;
             let mut now = random() % SECOND;
             let mut full_at = 0;
@@ -163,17 +201,29 @@ mod tests {
                     }
                     Err(wait) => {
                         let then = now + u64::try_from(wait.as_nanos()).unwrap();
-                        assert!(take(full_at, then, 1, per_minute).is_ok(), "seed {seed}: the hint is no use");
-                        assert!(take(full_at, then - 1, 1, per_minute).is_err(), "seed {seed}: the hint is too long");
+                        assert!(
+                            take(full_at, then, 1, per_minute).is_ok(),
+                            "seed {seed}: the hint is no use"
+                        );
+                        assert!(
+                            take(full_at, then - 1, 1, per_minute).is_err(),
+                            "seed {seed}: the hint is too long"
+                        );
                     }
                 }
             }
 
             for (first, from) in admitted.iter().enumerate().step_by(37) {
                 for (last, to) in admitted.iter().enumerate().skip(first).step_by(41) {
-                    let came_back = u128::from(to - from) * u128::from(per_minute) / u128::from(MINUTE_NS);
+                    let came_back =
+                        u128::from(to - from) * u128::from(per_minute) / u128::from(MINUTE_NS);
                     let bound = u128::from(per_minute) + came_back + 1;
-                    assert!((last - first + 1) as u128 <= bound, "seed {seed}: {} in {} ns", last - first + 1, to - from);
+                    assert!(
+                        (last - first + 1) as u128 <= bound,
+                        "seed {seed}: {} in {} ns",
+                        last - first + 1,
+                        to - from
+                    );
                 }
             }
         }
@@ -185,7 +235,11 @@ mod tests {
             for per_minute in [0, 1, u64::MAX] {
                 for at in [0, 1, u64::MAX] {
                     for now in [0, 1, u64::MAX] {
-                        let _ = (take(at, now, cost, per_minute), charge(at, now, cost, per_minute), resize(at, now, cost, per_minute));
+                        let _ = (
+                            take(at, now, cost, per_minute),
+                            charge(at, now, cost, per_minute),
+                            resize(at, now, cost, per_minute),
+                        );
                     }
                 }
             }

@@ -75,7 +75,11 @@ pub(crate) enum Taken {
 
 impl ConversationCount {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { max: AtomicU64::new(UNBOUNDED), state: Mutex::default(), seen: OnceLock::new() })
+        Arc::new(Self {
+            max: AtomicU64::new(UNBOUNDED),
+            state: Mutex::default(),
+            seen: OnceLock::new(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -99,13 +103,20 @@ impl ConversationCount {
     /// Whether this conversation is known to be stored. May return false for a stored one.
     pub(crate) fn has_seen(&self, conversation: &ConversationId) -> bool {
         let (index, mark) = mark(conversation);
-        self.seen.get().and_then(|seen| seen.get(index)).is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
+        self.seen
+            .get()
+            .and_then(|seen| seen.get(index))
+            .is_some_and(|seen| seen.load(Ordering::Acquire) == mark)
     }
 
     /// Records that a conversation is stored.
     pub(crate) fn note_stored(&self, conversation: &ConversationId) {
         let (index, mark) = mark(conversation);
-        let seen = self.seen.get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(SEEN).collect());
+        let seen = self.seen.get_or_init(|| {
+            std::iter::repeat_with(AtomicU64::default)
+                .take(SEEN)
+                .collect()
+        });
         if let Some(seen) = seen.get(index) {
             seen.store(mark, Ordering::Release);
         }
@@ -124,15 +135,26 @@ impl ConversationCount {
     /// Records a count of the store.
     pub(crate) fn counted(&self, count: u64) {
         let mut state = self.lock();
-        let unstored = state.pending.values().filter(|pending| pending.is_counted && !pending.is_stored).count() as u64;
+        let unstored = state
+            .pending
+            .values()
+            .filter(|pending| pending.is_counted && !pending.is_stored)
+            .count() as u64;
         state.known = Some((count.saturating_add(unstored), Instant::now()));
     }
 
     /// Announces a message that may create this conversation. Must be called before the store is
     /// asked whether the conversation exists, so that a count in between is corrected.
     pub(crate) fn announce(self: &Arc<Self>, conversation: ConversationId) -> PendingConversation {
-        self.lock().pending.entry(conversation.clone()).or_default().messages += 1;
-        PendingConversation { count: self.clone(), conversation }
+        self.lock()
+            .pending
+            .entry(conversation.clone())
+            .or_default()
+            .messages += 1;
+        PendingConversation {
+            count: self.clone(),
+            conversation,
+        }
     }
 }
 
@@ -142,7 +164,9 @@ impl PendingConversation {
         let max = self.count.max.load(Ordering::Acquire);
         let mut state = self.count.lock();
         let State { known, pending } = &mut *state;
-        let Some(pending) = pending.get_mut(&self.conversation) else { return Taken::CountFirst };
+        let Some(pending) = pending.get_mut(&self.conversation) else {
+            return Taken::CountFirst;
+        };
         if pending.is_counted {
             return Taken::Yes;
         }
@@ -169,7 +193,9 @@ impl PendingConversation {
 impl Drop for PendingConversation {
     fn drop(&mut self) {
         let mut state = self.count.lock();
-        let Some(pending) = state.pending.get_mut(&self.conversation) else { return };
+        let Some(pending) = state.pending.get_mut(&self.conversation) else {
+            return;
+        };
         pending.messages -= 1;
         if pending.messages == 0 {
             let in_doubt = pending.is_counted && !pending.is_stored;

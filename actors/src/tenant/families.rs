@@ -24,7 +24,10 @@ pub(crate) struct Family {
 impl Family {
     /// A family that spends from this counter.
     pub(crate) fn new(counter: Arc<BudgetCounter>) -> Self {
-        Self { counter, known: Mutex::default() }
+        Self {
+            counter,
+            known: Mutex::default(),
+        }
     }
 
     /// The counter of the family's shared budget.
@@ -41,7 +44,10 @@ impl Family {
     /// nothing.
     pub(crate) fn enter(&self, member: &ConversationId, spent: Amount) {
         if self.known.lock().insert(member.clone()) {
-            self.counter.recall(&Amount { wall_ms: 0, ..spent });
+            self.counter.recall(&Amount {
+                wall_ms: 0,
+                ..spent
+            });
         }
     }
 }
@@ -53,8 +59,16 @@ pub(super) struct Families(Mutex<HashMap<ConversationId, Weak<Family>>>);
 impl Families {
     /// The family of a conversation, created below `tenant` if it is not active. `budget` limits
     /// it, except for time, which the parent's round already limits.
-    pub(super) fn get(&self, conversation: &ConversationId, tenant: &Arc<BudgetCounter>, budget: Budget) -> Arc<Family> {
-        let budget = Budget { wall_ms: None, ..budget };
+    pub(super) fn get(
+        &self,
+        conversation: &ConversationId,
+        tenant: &Arc<BudgetCounter>,
+        budget: Budget,
+    ) -> Arc<Family> {
+        let budget = Budget {
+            wall_ms: None,
+            ..budget
+        };
         let mut families = self.0.lock();
         let name = conversation.family();
         if let Some(family) = families.get(&name).and_then(Weak::upgrade) {

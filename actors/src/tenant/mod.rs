@@ -95,15 +95,24 @@ struct Memory {
 
 impl Memory {
     fn new(max: u64) -> Self {
-        Self { bytes: AtomicU64::new(0), max: AtomicU64::new(max) }
+        Self {
+            bytes: AtomicU64::new(0),
+            max: AtomicU64::new(max),
+        }
     }
 
     /// Takes bytes if they fit beside those in use and `others`. A single prompt always fits: a
     /// limit below its size would otherwise refuse the tenant for ever.
     fn take(&self, bytes: u64, others: u64) -> bool {
         let max = self.max.load(Ordering::Acquire);
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| sum.saturating_add(others) <= max || (taken == 0 && max > 0));
-        self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
+        let fits = |taken: u64| {
+            taken
+                .checked_add(bytes)
+                .filter(|sum| sum.saturating_add(others) <= max || (taken == 0 && max > 0))
+        };
+        self.bytes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
+            .is_ok()
     }
 
     fn give_back(&self, bytes: u64) {
@@ -121,7 +130,11 @@ struct Rate {
 
 impl Rate {
     fn new(since: Instant) -> Self {
-        Self { per_minute: AtomicU64::new(UNBOUNDED), full_at: AtomicU64::new(0), since }
+        Self {
+            per_minute: AtomicU64::new(UNBOUNDED),
+            full_at: AtomicU64::new(0),
+            since,
+        }
     }
 
     fn now(&self) -> u64 {
@@ -134,7 +147,9 @@ impl Rate {
         if old != UNBOUNDED && new != UNBOUNDED && old != new {
             let now = self.now();
             let resized = |full_at| Some(admission::resize(full_at, now, old, new));
-            let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, resized);
+            let _ = self
+                .full_at
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, resized);
         }
     }
 
@@ -146,9 +161,13 @@ impl Rate {
         }
         let now = self.now();
         let mut refused = None;
-        let taken = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, |full_at| {
-            admission::take(full_at, now, 1, per_minute).map_err(|wait| refused = Some(wait)).ok()
-        });
+        let taken = self
+            .full_at
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |full_at| {
+                admission::take(full_at, now, 1, per_minute)
+                    .map_err(|wait| refused = Some(wait))
+                    .ok()
+            });
         match (taken, refused) {
             (Err(_), Some(wait)) => Err(wait),
             (Ok(_) | Err(_), _) => Ok(()),
@@ -161,7 +180,13 @@ impl Rate {
         if per_minute == UNBOUNDED {
             return Ok(());
         }
-        admission::take(self.full_at.load(Ordering::Acquire), self.now(), 1, per_minute).map(drop)
+        admission::take(
+            self.full_at.load(Ordering::Acquire),
+            self.now(),
+            1,
+            per_minute,
+        )
+        .map(drop)
     }
 
     /// Takes what was used, even if the bucket goes into debt.
@@ -170,7 +195,9 @@ impl Rate {
         if per_minute != UNBOUNDED {
             let now = self.now();
             let charged = |full_at| Some(admission::charge(full_at, now, used, per_minute));
-            let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, charged);
+            let _ = self
+                .full_at
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, charged);
         }
     }
 }
@@ -195,12 +222,20 @@ impl Seat {
     ///
     /// # Errors
     /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
-    pub fn weigh(&mut self, bytes: usize, events: impl FnOnce() -> usize) -> Result<(), NotAdmitted> {
+    pub fn weigh(
+        &mut self,
+        bytes: usize,
+        events: impl FnOnce() -> usize,
+    ) -> Result<(), NotAdmitted> {
         let bytes = PROMPT_KEPT_BYTES.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
         let own = &self.tenant.memory;
         let host = &self.tenant.host_memory;
         let is_bounded = own.max.load(Ordering::Acquire) != UNBOUNDED;
-        let events = if is_bounded { u64::try_from(events()).unwrap_or(u64::MAX) } else { 0 };
+        let events = if is_bounded {
+            u64::try_from(events()).unwrap_or(u64::MAX)
+        } else {
+            0
+        };
         if !own.take(bytes, events) {
             return self.tenant.refuse(NotAdmitted::Memory);
         }
@@ -237,13 +272,24 @@ impl Tenant {
         // All limits change under this lock, so that two concurrent callers do not mix theirs.
         let mut configured = self.quotas.write();
         *configured = quotas;
-        self.seats_max.store(quotas.prompts_max.unwrap_or(self.defaults.seats_max), Ordering::Release);
-        self.turns.resize(quotas.turns_max.unwrap_or(self.defaults.turns_max));
+        self.seats_max.store(
+            quotas.prompts_max.unwrap_or(self.defaults.seats_max),
+            Ordering::Release,
+        );
+        self.turns
+            .resize(quotas.turns_max.unwrap_or(self.defaults.turns_max));
         self.requests.set(quotas.requests_per_minute.map(u64::from));
         self.tokens.set(quotas.tokens_per_minute);
-        self.memory.max.store(quotas.memory_bytes_max.unwrap_or(UNBOUNDED), Ordering::Release);
+        self.memory.max.store(
+            quotas.memory_bytes_max.unwrap_or(UNBOUNDED),
+            Ordering::Release,
+        );
         self.conversations.bound(quotas.conversations_max);
-        self.stored.bound(quotas.stored_bytes_max.unwrap_or(self.defaults.stored_bytes_max));
+        self.stored.bound(
+            quotas
+                .stored_bytes_max
+                .unwrap_or(self.defaults.stored_bytes_max),
+        );
         self.budget.set(budget);
         self.is_removed.store(false, Ordering::Release);
     }
@@ -260,7 +306,11 @@ impl Tenant {
 
     /// The shared budget of a conversation and its subagents; `None` if `budget` limits neither
     /// tokens nor money.
-    pub(crate) fn family(&self, conversation: &ConversationId, budget: Budget) -> Option<Arc<Family>> {
+    pub(crate) fn family(
+        &self,
+        conversation: &ConversationId,
+        budget: Budget,
+    ) -> Option<Arc<Family>> {
         let is_bounded = budget.tokens.is_some() || budget.micro_usd.is_some();
         is_bounded.then(|| self.families.get(conversation, &self.budget, budget))
     }
@@ -287,7 +337,9 @@ impl Tenant {
     /// [`NotAdmitted`] for a tenant that is out of service or has used up its prompts per minute.
     pub fn admit_change(&self) -> Result<(), NotAdmitted> {
         self.in_service()?;
-        self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))
+        self.requests
+            .take()
+            .or_else(|after| self.refuse(NotAdmitted::Requests { after }))
     }
 
     /// Pauses the tenant, or resumes it. While paused, no round starts and no prompt is admitted.
@@ -334,14 +386,27 @@ impl Tenant {
         if self.is_paused() {
             return self.refuse(NotAdmitted::Paused);
         }
-        self.tokens.look().or_else(|after| self.refuse(NotAdmitted::Tokens { after }))?;
+        self.tokens
+            .look()
+            .or_else(|after| self.refuse(NotAdmitted::Tokens { after }))?;
         let max = self.seats_max.load(Ordering::Acquire);
-        if self.seats.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1)).is_err() {
+        if self
+            .seats
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+                (n < max).then_some(n + 1)
+            })
+            .is_err()
+        {
             return self.refuse(NotAdmitted::Prompts);
         }
-        let seat = Seat { tenant: self.clone(), bytes: 0 };
+        let seat = Seat {
+            tenant: self.clone(),
+            bytes: 0,
+        };
         // Last, so that a prompt refused for another reason does not use up a request.
-        self.requests.take().or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
+        self.requests
+            .take()
+            .or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
         self.sums.admitted.add(1);
         Ok(seat)
     }
@@ -356,7 +421,10 @@ impl Tenant {
         self.in_service()?;
         self.seats.fetch_add(1, Ordering::AcqRel);
         self.sums.admitted.add(1);
-        Ok(Seat { tenant: self.clone(), bytes: 0 })
+        Ok(Seat {
+            tenant: self.clone(),
+            bytes: 0,
+        })
     }
 
     /// Counts a refusal and returns it.

@@ -37,9 +37,16 @@ impl Drop for RoundPermit {
         if self.runs {
             self.turns.running.fetch_sub(1, Ordering::AcqRel);
         }
-        let Some(permit) = self.permit.take() else { return };
+        let Some(permit) = self.permit.take() else {
+            return;
+        };
         let one_less = |surplus: usize| surplus.checked_sub(1);
-        if self.turns.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
+        if self
+            .turns
+            .surplus
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less)
+            .is_ok()
+        {
             permit.forget();
         }
     }
@@ -83,10 +90,12 @@ impl RoundPermits {
         let shrunk = current.saturating_sub(size);
         *current = size;
         let mut kept = 0; // Permits in use that a growth legalizes again; they need not be added.
-        let _ = self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, |surplus| {
-            kept = surplus.min(grown);
-            Some(surplus - kept)
-        });
+        let _ = self
+            .surplus
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |surplus| {
+                kept = surplus.min(grown);
+                Some(surplus - kept)
+            });
         self.permits.add_permits(grown - kept);
         // Recorded before free permits are taken, so that a permit that is returned meanwhile is
         // not missed.
@@ -95,7 +104,11 @@ impl RoundPermits {
             && let Ok(free) = self.permits.clone().try_acquire_owned()
         {
             let one_less = |surplus: usize| surplus.checked_sub(1);
-            if self.surplus.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
+            if self
+                .surplus
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less)
+                .is_ok()
+            {
                 free.forget();
             }
         }
@@ -136,7 +149,11 @@ impl RoundPermits {
                     self.permits.clone().acquire_owned().await.ok()?
                 }
             };
-            let mut permit = RoundPermit { turns: self.clone(), permit: Some(permit), runs: false };
+            let mut permit = RoundPermit {
+                turns: self.clone(),
+                permit: Some(permit),
+                runs: false,
+            };
             // Waits for the end of a pause with the permit in hand, which keeps the order of
             // arrival. If the capacity was lowered meanwhile, the permit is dropped and the loop
             // asks for another.

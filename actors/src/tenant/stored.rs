@@ -26,7 +26,11 @@ pub(crate) struct PendingBytes {
 
 impl Stored {
     pub(super) fn new(max: u64) -> Arc<Self> {
-        Arc::new(Self { max: AtomicU64::new(max), known: AtomicU64::new(0), pending: AtomicU64::new(0) })
+        Arc::new(Self {
+            max: AtomicU64::new(max),
+            known: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn bound(&self, max: u64) {
@@ -63,9 +67,18 @@ impl Stored {
     pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<PendingBytes> {
         let known = self.known();
         let max = self.max.load(Ordering::Acquire);
-        let fits = |pending: u64| pending.checked_add(bytes).filter(|sum| known.saturating_add((*sum).max(1)) <= max);
-        self.pending.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
-        Some(PendingBytes { stored: self.clone(), bytes })
+        let fits = |pending: u64| {
+            pending
+                .checked_add(bytes)
+                .filter(|sum| known.saturating_add((*sum).max(1)) <= max)
+        };
+        self.pending
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
+            .ok()?;
+        Some(PendingBytes {
+            stored: self.clone(),
+            bytes,
+        })
     }
 }
 

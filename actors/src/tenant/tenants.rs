@@ -9,7 +9,10 @@ use std::sync::{
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::{ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, Sums, Tenant, UNBOUNDED};
+use super::{
+    ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, Sums, Tenant,
+    UNBOUNDED,
+};
 use crate::{
     id_hash::IdHash,
     ids::TenantId,
@@ -35,7 +38,9 @@ impl Tenants {
                 turns_max: limits.tenant_turns_max,
                 stored_bytes_max: limits.tenant_stored_bytes_max,
             },
-            memory: Arc::new(Memory::new(u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED))),
+            memory: Arc::new(Memory::new(
+                u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED),
+            )),
             budget: Budget::default(),
         }
     }
@@ -51,17 +56,26 @@ impl Tenants {
         if let Some(found) = self.tenants.get(id) {
             return found.clone();
         }
-        self.tenants.entry(id.clone()).or_insert_with(|| Arc::new(self.make(id.clone()))).clone()
+        self.tenants
+            .entry(id.clone())
+            .or_insert_with(|| Arc::new(self.make(id.clone())))
+            .clone()
     }
 
     /// All known tenants, in no particular order.
     pub fn all(&self) -> Vec<Arc<Tenant>> {
-        self.tenants.iter().map(|tenant| tenant.value().clone()).collect()
+        self.tenants
+            .iter()
+            .map(|tenant| tenant.value().clone())
+            .collect()
     }
 
     /// The ids of all tenants in service, sorted.
     pub fn ids(&self) -> Vec<TenantId> {
-        let in_service = self.tenants.iter().filter(|tenant| !tenant.is_removed.load(Ordering::Acquire));
+        let in_service = self
+            .tenants
+            .iter()
+            .filter(|tenant| !tenant.is_removed.load(Ordering::Acquire));
         let mut ids: Vec<TenantId> = in_service.map(|tenant| tenant.id.clone()).collect();
         ids.sort();
         ids
@@ -76,7 +90,8 @@ impl Tenants {
     pub(crate) fn renew(&self, old: &Arc<Tenant>) {
         let new = self.make(old.id.clone());
         new.configure(old.quotas(), old.budget.budget());
-        new.is_removed.store(old.is_removed.load(Ordering::Acquire), Ordering::Release);
+        new.is_removed
+            .store(old.is_removed.load(Ordering::Acquire), Ordering::Release);
         new.pause(old.is_paused());
         if let Some(mut place) = self.tenants.get_mut(&old.id)
             && Arc::ptr_eq(&place, old)

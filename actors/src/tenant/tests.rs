@@ -46,7 +46,11 @@ async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
             if held.len() > before
                 && let Some(size) = size
             {
-                assert!(held.len() <= size, "seed {seed}: {} run, {size} may", held.len());
+                assert!(
+                    held.len() <= size,
+                    "seed {seed}: {} run, {size} may",
+                    held.len()
+                );
             }
             assert_eq!(turns.running(), held.len(), "seed {seed}");
         }
@@ -60,8 +64,17 @@ async fn turns_never_pass_the_bound_of_the_moment_and_all_come_to_run() {
         }
         assert_eq!((turns.running(), turns.waiting()), (0, 0), "seed {seed}");
         turns.resize(3);
-        let three = (turns.clone().take().await, turns.clone().take().await, turns.clone().take().await);
-        assert!(tokio::time::timeout(Duration::from_secs(1), turns.take()).await.is_err(), "seed {seed}: no permit was made up");
+        let three = (
+            turns.clone().take().await,
+            turns.clone().take().await,
+            turns.clone().take().await,
+        );
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), turns.take())
+                .await
+                .is_err(),
+            "seed {seed}: no permit was made up"
+        );
         drop(three);
     }
 }
@@ -128,7 +141,10 @@ fn concurrent_callers_release_their_memory_to_the_byte() {
         })
     });
 
-    workers.collect::<Vec<_>>().into_iter().for_each(|worker| worker.join().unwrap());
+    workers
+        .collect::<Vec<_>>()
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
 
     assert_eq!(memory.bytes.load(Ordering::Acquire), 0);
     assert!(memory.take(5000, 0), "one alone always has room");
@@ -144,10 +160,17 @@ fn a_rate_lets_in_no_more_however_many_ask_at_once() {
         std::thread::spawn(move || (0..500).filter(|_| rate.take().is_ok()).count())
     });
 
-    let admitted: usize = workers.collect::<Vec<_>>().into_iter().map(|worker| worker.join().unwrap()).sum();
+    let admitted: usize = workers
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|worker| worker.join().unwrap())
+        .sum();
 
     let came_back = usize::try_from(rate.since.elapsed().as_millis() * 500 / 60_000).unwrap();
-    assert!((500..=500 + came_back + 1).contains(&admitted), "{admitted}");
+    assert!(
+        (500..=500 + came_back + 1).contains(&admitted),
+        "{admitted}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,16 +200,28 @@ async fn the_count_follows_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                         count.counted(stored.len() as u64);
                         taken = pending.take();
                     }
-                    let beginning: std::collections::BTreeSet<usize> =
-                        under_way.iter().filter(|(_, _, has)| *has).map(|(n, ..)| *n).collect();
-                    let others = stored.union(&beginning).filter(|other| **other != n).count();
+                    let beginning: std::collections::BTreeSet<usize> = under_way
+                        .iter()
+                        .filter(|(_, _, has)| *has)
+                        .map(|(n, ..)| *n)
+                        .collect();
+                    let others = stored
+                        .union(&beginning)
+                        .filter(|other| **other != n)
+                        .count();
                     match taken {
-                        Taken::Yes => assert!(others < 5 || beginning.contains(&n), "seed {seed}: {others} others"),
+                        Taken::Yes => assert!(
+                            others < 5 || beginning.contains(&n),
+                            "seed {seed}: {others} others"
+                        ),
                         // A stored conversation that is not yet known to be stored counts twice
                         // until it is.
                         Taken::No | Taken::CountFirst => {
                             let twice = stored.intersection(&beginning).count();
-                            assert!(others + twice >= 5, "seed {seed}: {others} others, {twice} of them twice");
+                            assert!(
+                                others + twice >= 5,
+                                "seed {seed}: {others} others, {twice} of them twice"
+                            );
                         }
                     }
                     if taken == Taken::Yes {
@@ -248,14 +283,29 @@ fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once()
     let tenant = BudgetCounter::root(crate::policy::BudgetLevel::Tenant, Budget::default());
     let families = Families::default();
     let day = std::time::Duration::from_secs(86_400);
-    let family = families.get(&id(1), &tenant, Budget::default().with_tokens(10).with_time(day));
-    let spent = crate::policy::Amount { tokens: 7, ..Default::default() };
+    let family = families.get(
+        &id(1),
+        &tenant,
+        Budget::default().with_tokens(10).with_time(day),
+    );
+    let spent = crate::policy::Amount {
+        tokens: 7,
+        ..Default::default()
+    };
 
     for _ in 0..2 {
         family.enter(&id(1), spent);
     }
-    families.get(&id(1), &tenant, Budget::default().with_tokens(99).with_time(day));
+    families.get(
+        &id(1),
+        &tenant,
+        Budget::default().with_tokens(99).with_time(day),
+    );
 
-    assert_eq!(family.counter().budget(), Budget::default().with_tokens(99), "time is the round's");
+    assert_eq!(
+        family.counter().budget(),
+        Budget::default().with_tokens(99),
+        "time is the round's"
+    );
     assert_eq!(family.counter().spent().tokens, 7);
 }

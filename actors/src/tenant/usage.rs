@@ -57,7 +57,15 @@ pub struct Refused {
 impl Refused {
     /// The sum of all reasons.
     pub fn total(&self) -> u64 {
-        let Self { prompts, requests, tokens, memory, conversations, stored, closed } = self;
+        let Self {
+            prompts,
+            requests,
+            tokens,
+            memory,
+            conversations,
+            stored,
+            closed,
+        } = self;
         prompts + requests + tokens + memory + conversations + stored + closed
     }
 }
@@ -87,7 +95,15 @@ pub(super) struct Sums {
 impl Sums {
     /// Counts a refusal by its reason.
     pub(super) fn refuse(&self, why: &NotAdmitted) {
-        let [prompts, requests, tokens, memory, conversations, stored, closed] = &self.refused;
+        let [
+            prompts,
+            requests,
+            tokens,
+            memory,
+            conversations,
+            stored,
+            closed,
+        ] = &self.refused;
         match why {
             NotAdmitted::Prompts => prompts,
             NotAdmitted::Requests { .. } => requests,
@@ -101,7 +117,23 @@ impl Sums {
     }
 
     pub(super) fn refused(&self) -> Refused {
-        let [prompts, requests, tokens, memory, conversations, stored, closed] = self.refused.each_ref().map(Sum::get);
-        Refused { prompts, requests, tokens, memory, conversations, stored, closed }
+        let [
+            prompts,
+            requests,
+            tokens,
+            memory,
+            conversations,
+            stored,
+            closed,
+        ] = self.refused.each_ref().map(Sum::get);
+        Refused {
+            prompts,
+            requests,
+            tokens,
+            memory,
+            conversations,
+            stored,
+            closed,
+        }
     }
 }

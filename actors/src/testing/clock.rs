@@ -39,7 +39,10 @@ mod tests {
     fn time_moves_only_by_hand() {
         let clock = ManualClock::at(Timestamp(1000));
 
-        assert_eq!((clock.now(), clock.advance_ms(500), clock.now()), (Timestamp(1000), Timestamp(1500), Timestamp(1500)));
+        assert_eq!(
+            (clock.now(), clock.advance_ms(500), clock.now()),
+            (Timestamp(1000), Timestamp(1500), Timestamp(1500))
+        );
         clock.set(Timestamp(7));
         assert_eq!(clock.now(), Timestamp(7));
     }

@@ -41,6 +41,13 @@ mod tests {
 
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
-        assert_eq!(draw(7).into_iter().chain(draw(8)).collect::<HashSet<_>>().len(), 2000);
+        assert_eq!(
+            draw(7)
+                .into_iter()
+                .chain(draw(8))
+                .collect::<HashSet<_>>()
+                .len(),
+            2000
+        );
     }
 }

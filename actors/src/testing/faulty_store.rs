@@ -17,7 +17,9 @@ use tokio::sync::watch;
 use crate::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    ports::{
+        Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
+    },
     stream::Open,
     time::Timestamp,
 };
@@ -105,7 +107,9 @@ impl<S: SessionBackend + ?Sized> Shared<S> {
             if line.is_busy {
                 return;
             }
-            let Some((mut append, fault)) = line.waiting.pop_front() else { return };
+            let Some((mut append, fault)) = line.waiting.pop_front() else {
+                return;
+            };
             line.is_busy = true;
             match fault {
                 Some(Fault::Hang) => {
@@ -124,13 +128,19 @@ impl<S: SessionBackend + ?Sized> Shared<S> {
                 }
                 Some(Fault::Refused) => {
                     drop(line);
-                    (append.done)(Err(AppendError::Unavailable { message: REFUSED.into() }));
+                    (append.done)(Err(AppendError::Unavailable {
+                        message: REFUSED.into(),
+                    }));
                     lock(&self.line).is_busy = false;
                 }
                 Some(Fault::Unknown) => {
                     drop(line);
                     let done = append.done;
-                    append.done = Box::new(move |_| done(Err(AppendError::Unavailable { message: "no answer came".into() })));
+                    append.done = Box::new(move |_| {
+                        done(Err(AppendError::Unavailable {
+                            message: "no answer came".into(),
+                        }))
+                    });
                     self.pass(append);
                 }
                 None => {
@@ -204,7 +214,11 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
         &self.0.inner
     }
 
-    fn fault(&self, calls: &AtomicU64, plan: impl FnOnce(&FaultPlan) -> &BTreeMap<u64, Fault>) -> Option<Fault> {
+    fn fault(
+        &self,
+        calls: &AtomicU64,
+        plan: impl FnOnce(&FaultPlan) -> &BTreeMap<u64, Fault>,
+    ) -> Option<Fault> {
         let nth = calls.fetch_add(1, Ordering::SeqCst) + 1;
         let planned = plan(&lock(&self.0.plan)).get(&nth).copied();
         planned.or_else(|| self.0.away.load(Ordering::SeqCst).then_some(Fault::Refused))
@@ -213,7 +227,11 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
     async fn read(&self) -> Result<(), StoreError> {
         let mut released = self.0.released.subscribe();
         match self.fault(&self.0.reads, |plan| &plan.reads) {
-            Some(Fault::Refused | Fault::Unknown) => return Err(StoreError::Unavailable { message: REFUSED.into() }),
+            Some(Fault::Refused | Fault::Unknown) => {
+                return Err(StoreError::Unavailable {
+                    message: REFUSED.into(),
+                });
+            }
             Some(Fault::Hang) => drop(released.changed().await),
             Some(Fault::Slow(wait)) => tokio::time::sleep(wait).await,
             None => {}
@@ -225,10 +243,17 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
 impl<S: SessionBackend + ?Sized> Drop for FaultySessions<S> {
     fn drop(&mut self) {
         let mut line = lock(&self.0.line);
-        let left: Vec<Append> = line.hangs.take().into_iter().chain(line.waiting.drain(..).map(|(append, _)| append)).collect();
+        let left: Vec<Append> = line
+            .hangs
+            .take()
+            .into_iter()
+            .chain(line.waiting.drain(..).map(|(append, _)| append))
+            .collect();
         drop(line);
         for append in left {
-            (append.done)(Err(AppendError::Unavailable { message: "the store went away".into() }));
+            (append.done)(Err(AppendError::Unavailable {
+                message: "the store went away".into(),
+            }));
         }
     }
 }
@@ -257,14 +282,24 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(async move {
             self.read().await?;
             self.0.inner.entries(scope, after, count).await
         })
     }
 
-    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             self.read().await?;
             self.0.inner.snapshot(scope, upto, bytes).await
@@ -278,7 +313,11 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         Box::pin(async move {
             self.read().await?;
             self.0.inner.list(tenant, query).await
@@ -321,7 +360,11 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
-    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             self.read().await?;
             self.0.inner.mark_failed(scope, reason).await
@@ -353,15 +396,24 @@ mod tests {
     };
 
     fn scope() -> Scope {
-        Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap())
+        Scope::new(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+        )
     }
 
     fn head(seq: u64) -> Head {
-        Head { epoch: Epoch(u64::from(seq > 0)), seq: Seq(seq) }
+        Head {
+            epoch: Epoch(u64::from(seq > 0)),
+            seq: Seq(seq),
+        }
     }
 
     fn entry(seq: u64) -> StoredEntry {
-        StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"{}") }
+        StoredEntry {
+            seq: Seq(seq),
+            bytes: Bytes::from_static(b"{}"),
+        }
     }
 
     /// Appends entry `seq` and sends (seq, success) from the callback.
@@ -382,9 +434,22 @@ mod tests {
     #[tokio::test]
     async fn the_nth_append_fails_as_planned() {
         for (fault, stored) in [(Fault::Refused, 1), (Fault::Unknown, 2)] {
-            let store = FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new().append(2, fault));
-            let append =
-                async |seq: u64| store.append_and_wait(&scope(), head(seq - 1), Epoch(1), vec![entry(seq)], Open::None).await.is_ok();
+            let store = FaultySessions::new(
+                Arc::new(MemorySessions::new()),
+                FaultPlan::new().append(2, fault),
+            );
+            let append = async |seq: u64| {
+                store
+                    .append_and_wait(
+                        &scope(),
+                        head(seq - 1),
+                        Epoch(1),
+                        vec![entry(seq)],
+                        Open::None,
+                    )
+                    .await
+                    .is_ok()
+            };
 
             assert!(append(1).await);
             assert!(!append(2).await);
@@ -396,7 +461,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn hanging_and_slow_appends_keep_the_order() {
-        let plan = FaultPlan::new().append(1, Fault::Hang).append(3, Fault::Slow(Duration::from_secs(5)));
+        let plan = FaultPlan::new()
+            .append(1, Fault::Hang)
+            .append(3, Fault::Slow(Duration::from_secs(5)));
         let store = FaultySessions::new(Arc::new(MemorySessions::new()), plan);
         let (sender, mut answers) = mpsc::unbounded_channel();
 
@@ -405,34 +472,58 @@ mod tests {
         }
         assert!(store.is_hanging() && answers.try_recv().is_err());
         store.release();
-        assert_eq!([answers.try_recv(), answers.try_recv()], [Ok((1, true)), Ok((2, true))]);
+        assert_eq!(
+            [answers.try_recv(), answers.try_recv()],
+            [Ok((1, true)), Ok((2, true))]
+        );
         assert!(answers.try_recv().is_err());
 
         let started = tokio::time::Instant::now();
-        assert_eq!([answers.recv().await, answers.recv().await], [Some((3, true)), Some((4, true))]);
+        assert_eq!(
+            [answers.recv().await, answers.recv().await],
+            [Some((3, true)), Some((4, true))]
+        );
         assert!(started.elapsed() >= Duration::from_secs(5));
     }
 
     #[tokio::test]
     async fn a_dropped_store_answers_the_calls_that_hang() {
-        let store = FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new().append(1, Fault::Hang));
+        let store = FaultySessions::new(
+            Arc::new(MemorySessions::new()),
+            FaultPlan::new().append(1, Fault::Hang),
+        );
         let (sender, mut answers) = mpsc::unbounded_channel();
         append(&store, 1, &sender);
         append(&store, 2, &sender);
 
         drop(store);
 
-        assert_eq!([answers.try_recv(), answers.try_recv()], [Ok((1, false)), Ok((2, false))]);
+        assert_eq!(
+            [answers.try_recv(), answers.try_recv()],
+            [Ok((1, false)), Ok((2, false))]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn reads_fail_hang_and_come_back() {
-        let store = FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new().read(1, Fault::Refused).read(2, Fault::Hang));
+        let store = FaultySessions::new(
+            Arc::new(MemorySessions::new()),
+            FaultPlan::new()
+                .read(1, Fault::Refused)
+                .read(2, Fault::Hang),
+        );
 
-        assert!(matches!(store.head(&scope()).await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(
+            store.head(&scope()).await,
+            Err(StoreError::Unavailable { .. })
+        ));
         let scope = scope();
         let mut hung = store.head(&scope);
-        assert!(tokio::time::timeout(Duration::from_secs(60), &mut hung).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), &mut hung)
+                .await
+                .is_err()
+        );
         store.release();
         assert_eq!(hung.await, Ok(Head::default()));
 

@@ -1,5 +1,11 @@
 //! Fakes, and one contract suite per port (feature `test-util`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a contract suite fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a contract suite fails by panicking"
+)]
 
 pub mod contract;
 pub mod media;

@@ -62,7 +62,8 @@ fn is_plain_letter(c: char) -> bool {
 
 /// Whether the character is neither a letter nor a mark and cannot begin a contraction.
 fn is_no_part_of_a_word(c: char) -> bool {
-    (c.is_ascii() && !c.is_ascii_alphabetic() && c != '\'') || matches!(c, '、' | '。' | '，' | '！' | '？' | '：' | '；')
+    (c.is_ascii() && !c.is_ascii_alphabetic() && c != '\'')
+        || matches!(c, '、' | '。' | '，' | '！' | '？' | '：' | '；')
 }
 
 #[cfg(test)]

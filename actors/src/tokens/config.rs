@@ -68,8 +68,17 @@ pub enum EncoderConfigError {
 
 impl EncoderConfig {
     /// A configuration with the given family, encoding and margin, and defaults otherwise.
-    pub fn new(model_family: ModelFamily, encoding_name: impl Into<String>, safety_margin: f64) -> Self {
-        Self { model_family, encoding_name: encoding_name.into(), safety_margin, ..Self::default() }
+    pub fn new(
+        model_family: ModelFamily,
+        encoding_name: impl Into<String>,
+        safety_margin: f64,
+    ) -> Self {
+        Self {
+            model_family,
+            encoding_name: encoding_name.into(),
+            safety_margin,
+            ..Self::default()
+        }
     }
 
     /// Checks the values.
@@ -101,7 +110,9 @@ impl EncoderConfig {
     /// wrong type.
     pub fn from_dict(dict: &Value) -> Result<Self, EncoderConfigError> {
         // Serde would also read the fields from a list; configurations must be objects.
-        let object = dict.as_object().ok_or_else(|| EncoderConfigError::Malformed(serde::de::Error::custom("must be an object")))?;
+        let object = dict.as_object().ok_or_else(|| {
+            EncoderConfigError::Malformed(serde::de::Error::custom("must be an object"))
+        })?;
         Self::deserialize(object).map_err(EncoderConfigError::Malformed)
     }
 }
@@ -117,7 +128,10 @@ mod tests {
 
     impl Random {
         fn below(&mut self, max: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) % max
         }
     }
@@ -128,19 +142,35 @@ mod tests {
         for case in 0..2_000 {
             let config = EncoderConfig {
                 model_family: ModelFamily::ALL[random.below(9) as usize],
-                encoding_name: ["cl100k_base", "o200k_base", "中文", "\"", ""][random.below(5) as usize].to_owned(),
+                encoding_name: ["cl100k_base", "o200k_base", "中文", "\"", ""]
+                    [random.below(5) as usize]
+                    .to_owned(),
                 safety_margin: (1_000 + random.below(99_000)) as f64 / 1_000.0,
                 use_exact_counting: random.below(2) == 0,
                 exact_counting_api: (random.below(2) == 0).then(|| "anthropic".to_owned()),
-                encoder_params: (0..random.below(3)).map(|n| (n.to_string(), json!({ "n": [n, null, 0.5] }))).collect(),
+                encoder_params: (0..random.below(3))
+                    .map(|n| (n.to_string(), json!({ "n": [n, null, 0.5] })))
+                    .collect(),
             };
 
             let dict = config.to_dict();
             let text = serde_json::to_string(&dict).unwrap();
 
-            assert_eq!(EncoderConfig::from_dict(&dict).unwrap(), config, "case {case}");
-            assert_eq!(dict, config.to_dict(), "case {case}: reading altered its argument");
-            assert_eq!(serde_json::from_str::<EncoderConfig>(&text).unwrap(), config, "case {case}");
+            assert_eq!(
+                EncoderConfig::from_dict(&dict).unwrap(),
+                config,
+                "case {case}"
+            );
+            assert_eq!(
+                dict,
+                config.to_dict(),
+                "case {case}: reading altered its argument"
+            );
+            assert_eq!(
+                serde_json::from_str::<EncoderConfig>(&text).unwrap(),
+                config,
+                "case {case}"
+            );
         }
     }
 
@@ -148,7 +178,13 @@ mod tests {
     fn absent_keys_take_the_defaults() {
         let config = EncoderConfig::from_dict(&json!({ "encoding_name": "o200k_base" })).unwrap();
 
-        assert_eq!(config, EncoderConfig { encoding_name: "o200k_base".into(), ..EncoderConfig::default() });
+        assert_eq!(
+            config,
+            EncoderConfig {
+                encoding_name: "o200k_base".into(),
+                ..EncoderConfig::default()
+            }
+        );
         assert_eq!(
             EncoderConfig::default().to_dict(),
             json!({
@@ -174,11 +210,25 @@ mod tests {
     #[test]
     fn a_margin_below_one_is_refused_in_the_specified_words() {
         for margin in [0.99, 0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
-            let error = EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", margin).validate().unwrap_err();
+            let error = EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", margin)
+                .validate()
+                .unwrap_err();
             assert_eq!(error.to_string(), "safety_margin must be >= 1.0");
         }
-        assert!(EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", 1.0).validate().is_ok());
-        assert!(EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", f64::INFINITY).validate().is_err());
-        assert!(EncoderConfig::new(ModelFamily::Gpt, " ", 1.0).validate().is_err());
+        assert!(
+            EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", 1.0)
+                .validate()
+                .is_ok()
+        );
+        assert!(
+            EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", f64::INFINITY)
+                .validate()
+                .is_err()
+        );
+        assert!(
+            EncoderConfig::new(ModelFamily::Gpt, " ", 1.0)
+                .validate()
+                .is_err()
+        );
     }
 }

@@ -7,7 +7,10 @@ use std::{borrow::Cow, sync::LazyLock};
 use serde::Serialize;
 
 use super::{EncoderRegistry, ModelFamily, media::media_tokens, registry::Resolved};
-use crate::chat::{ContentBlock, Message, MessageList, ModelRequest, RawJson, Role, ToolDefinition, ToolResultContent};
+use crate::chat::{
+    ContentBlock, Message, MessageList, ModelRequest, RawJson, Role, ToolDefinition,
+    ToolResultContent,
+};
 
 /// Counts tokens locally, without a request to a provider. The result is an estimate, raised by the
 /// model's safety margin. A host has one counter, in an `Arc`.
@@ -58,12 +61,24 @@ impl TokenCounter {
     /// Tokens of a text: 0 for the empty text, else `floor(tokens x margin)`. Text that looks like
     /// a special token is counted as plain text.
     pub fn count_text(&self, model: &str, text: &str) -> u64 {
-        if text.is_empty() { 0 } else { self.registry.resolve(model).count(text) }
+        if text.is_empty() {
+            0
+        } else {
+            self.registry.resolve(model).count(text)
+        }
     }
 
     /// Tokens of a text as the encoding counts them, without the model's margin.
     pub fn count_without_margin(&self, model: &str, text: &str) -> u64 {
-        if text.is_empty() { 0 } else { self.registry.resolve(model).encoder.encoder().count_tokens(text) }
+        if text.is_empty() {
+            0
+        } else {
+            self.registry
+                .resolve(model)
+                .encoder
+                .encoder()
+                .count_tokens(text)
+        }
     }
 
     /// Tokens of a message: its role and all blocks. The message caches its count; only a model
@@ -80,14 +95,23 @@ impl TokenCounter {
     /// Tokens of tool definitions: names, descriptions and schemas.
     pub fn count_tools(&self, model: &str, tools: &[ToolDefinition]) -> u64 {
         let way = self.registry.resolve(model);
-        let cost = |tool: &ToolDefinition| way.count(&tool.name) + way.count(&tool.description) + way.count(tool.input_schema.as_str());
+        let cost = |tool: &ToolDefinition| {
+            way.count(&tool.name)
+                + way.count(&tool.description)
+                + way.count(tool.input_schema.as_str())
+        };
         tools.iter().map(cost).sum()
     }
 
     /// Tokens of a whole request: system prompt, tools and messages.
     pub fn count_request(&self, model: &str, request: &ModelRequest) -> u64 {
-        let system = request.system.as_deref().map_or(0, |system| self.count_text(model, system));
-        system + self.count_tools(model, &request.tools) + self.count_conversation(model, &request.messages)
+        let system = request
+            .system
+            .as_deref()
+            .map_or(0, |system| self.count_text(model, system));
+        system
+            + self.count_tools(model, &request.tools)
+            + self.count_conversation(model, &request.messages)
     }
 
     /// How the tokens of a model are counted.
@@ -107,16 +131,18 @@ impl TokenCounter {
         let way = self.registry.resolve(model);
         let profile = self.registry.profile(&way);
         messages
-            .map(|message| match profile.and_then(|profile| message.counted_tokens(profile)) {
-                Some(kept) => kept.into(),
-                None => {
-                    let tokens = of_message(&way, message);
-                    if let (Some(profile), Ok(tokens)) = (profile, u32::try_from(tokens)) {
-                        message.keep_tokens(profile, tokens);
+            .map(
+                |message| match profile.and_then(|profile| message.counted_tokens(profile)) {
+                    Some(kept) => kept.into(),
+                    None => {
+                        let tokens = of_message(&way, message);
+                        if let (Some(profile), Ok(tokens)) = (profile, u32::try_from(tokens)) {
+                            message.keep_tokens(profile, tokens);
+                        }
+                        tokens
                     }
-                    tokens
-                }
-            })
+                },
+            )
             .sum()
     }
 }
@@ -156,7 +182,9 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
     match block {
         ContentBlock::Text(block) => way.count(&block.text),
         ContentBlock::Thinking(block) => way.count(&block.thinking),
-        ContentBlock::ToolUse(block) => way.count(&block.name) + way.count(&unescaped(&block.input)),
+        ContentBlock::ToolUse(block) => {
+            way.count(&block.name) + way.count(&unescaped(&block.input))
+        }
         ContentBlock::ToolResult(block) => match &block.content {
             ToolResultContent::Text(text) => way.count(text),
             // The nesting is bounded by the JSON depth limit (`JSON_DEPTH_MAX`).
@@ -165,7 +193,9 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
                 Err(_) => way.count(raw.as_str()),
             },
         },
-        ContentBlock::Other { kind, raw } => media_tokens(kind, raw).unwrap_or_else(|| way.count(raw.as_str())),
+        ContentBlock::Other { kind, raw } => {
+            media_tokens(kind, raw).unwrap_or_else(|| way.count(raw.as_str()))
+        }
     }
 }
 

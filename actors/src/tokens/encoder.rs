@@ -54,13 +54,22 @@ pub enum Encoding {
 
 impl Encoding {
     /// All built-in encodings.
-    pub const ALL: &'static [Self] =
-        &[Self::Cl100kBase, Self::O200kBase, Self::O200kHarmony, Self::P50kBase, Self::P50kEdit, Self::R50kBase];
+    pub const ALL: &'static [Self] = &[
+        Self::Cl100kBase,
+        Self::O200kBase,
+        Self::O200kHarmony,
+        Self::P50kBase,
+        Self::P50kEdit,
+        Self::R50kBase,
+    ];
 
     /// The encoding with this name; `gpt2` is an alias of `r50k_base`.
     pub fn named(name: &str) -> Option<Self> {
         let name = if name == "gpt2" { "r50k_base" } else { name };
-        Self::ALL.iter().find(|encoding| encoding.as_str() == name).copied()
+        Self::ALL
+            .iter()
+            .find(|encoding| encoding.as_str() == name)
+            .copied()
     }
 
     /// The name of the encoding.
@@ -99,11 +108,16 @@ impl Encoder for Encoding {
     }
 
     fn encode(&self, text: &str) -> Vec<u32> {
-        super::chunk::chunks(text).flat_map(|chunk| self.table().encode_ordinary(chunk)).collect()
+        super::chunk::chunks(text)
+            .flat_map(|chunk| self.table().encode_ordinary(chunk))
+            .collect()
     }
 
     fn decode(&self, tokens: &[u32]) -> Result<String, DecodeError> {
-        let bytes = self.table().decode_bytes(tokens).map_err(|error| DecodeError::UnknownToken(error.token))?;
+        let bytes = self
+            .table()
+            .decode_bytes(tokens)
+            .map_err(|error| DecodeError::UnknownToken(error.token))?;
         String::from_utf8(bytes).map_err(|_| DecodeError::NotText)
     }
 
@@ -146,11 +160,25 @@ mod tests {
         for vector in &vectors {
             let encoding = Encoding::named(&vector.encoding).unwrap();
             assert_eq!(encoding.encode(&vector.text), vector.ids, "{vector:?}");
-            assert_eq!(encoding.count_tokens(&vector.text), vector.ids.len() as u64, "{vector:?}");
-            assert_eq!(encoding.decode(&vector.ids).as_deref(), Ok(vector.text.as_str()));
+            assert_eq!(
+                encoding.count_tokens(&vector.text),
+                vector.ids.len() as u64,
+                "{vector:?}"
+            );
+            assert_eq!(
+                encoding.decode(&vector.ids).as_deref(),
+                Ok(vector.text.as_str())
+            );
         }
         for name in ["cl100k_base", "o200k_base"] {
-            assert!(vectors.iter().filter(|vector| vector.encoding == name).count() >= 10, "{name}");
+            assert!(
+                vectors
+                    .iter()
+                    .filter(|vector| vector.encoding == name)
+                    .count()
+                    >= 10,
+                "{name}"
+            );
         }
     }
 
@@ -161,16 +189,25 @@ mod tests {
             assert_eq!(Encoder::name(encoding), encoding.as_str());
         }
         assert_eq!(Encoding::named("gpt2"), Some(Encoding::R50kBase));
-        assert_eq!((Encoding::named("CL100K_BASE"), Encoding::named("")), (None, None));
+        assert_eq!(
+            (Encoding::named("CL100K_BASE"), Encoding::named("")),
+            (None, None)
+        );
     }
 
     #[test]
     fn what_is_no_token_is_an_error_and_not_a_panic() {
         let encoding = Encoding::Cl100kBase;
 
-        assert_eq!(encoding.decode(&[u32::MAX]), Err(DecodeError::UnknownToken(u32::MAX)));
+        assert_eq!(
+            encoding.decode(&[u32::MAX]),
+            Err(DecodeError::UnknownToken(u32::MAX))
+        );
         assert_eq!(encoding.decode(&[9468]), Err(DecodeError::NotText));
-        assert_eq!((encoding.decode(&[]).as_deref(), encoding.encode("")), (Ok(""), Vec::new()));
+        assert_eq!(
+            (encoding.decode(&[]).as_deref(), encoding.encode("")),
+            (Ok(""), Vec::new())
+        );
     }
 
     #[test]

@@ -5,7 +5,9 @@
 use serde::{Deserialize, Serialize};
 
 /// The vendor family of a model. Serialized as its lower-case name; an unknown name is an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelFamily {
     /// Anthropic.
@@ -54,8 +56,17 @@ const GPT_SERIES: &[&str] = &["o1", "o3", "o4"];
 
 impl ModelFamily {
     /// All families.
-    pub const ALL: &'static [Self] =
-        &[Self::Claude, Self::Gpt, Self::Gemini, Self::Glm, Self::Qwen, Self::Llama, Self::Mistral, Self::DeepSeek, Self::Custom];
+    pub const ALL: &'static [Self] = &[
+        Self::Claude,
+        Self::Gpt,
+        Self::Gemini,
+        Self::Glm,
+        Self::Qwen,
+        Self::Llama,
+        Self::Mistral,
+        Self::DeepSeek,
+        Self::Custom,
+    ];
 
     /// The family that a model name indicates, in any case. If the name contains several words, the
     /// first one wins (`deepseek-r1-distill-llama-70b`).
@@ -68,9 +79,17 @@ impl ModelFamily {
     /// ```
     pub fn from_model(model: &str) -> Self {
         let name = model.to_lowercase();
-        let found = WORDS.iter().filter_map(|(word, family)| Some((name.find(word)?, *family))).min_by_key(|(at, _)| *at);
-        let bare = name.rsplit_once('/').map_or(name.as_str(), |(_, bare)| bare);
-        let is_series = |series: &&str| bare.strip_prefix(*series).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let found = WORDS
+            .iter()
+            .filter_map(|(word, family)| Some((name.find(word)?, *family)))
+            .min_by_key(|(at, _)| *at);
+        let bare = name
+            .rsplit_once('/')
+            .map_or(name.as_str(), |(_, bare)| bare);
+        let is_series = |series: &&str| {
+            bare.strip_prefix(*series)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
         match found {
             Some((_, family)) => family,
             None if GPT_SERIES.iter().any(is_series) => Self::Gpt,
@@ -136,6 +155,11 @@ mod tests {
             assert_eq!(serde_json::to_string(family).unwrap(), word);
             assert_eq!(serde_json::from_str::<ModelFamily>(&word).unwrap(), *family);
         }
-        assert!(serde_json::from_str::<ModelFamily>(r#""mistal""#).unwrap_err().to_string().contains("mistal"));
+        assert!(
+            serde_json::from_str::<ModelFamily>(r#""mistal""#)
+                .unwrap_err()
+                .to_string()
+                .contains("mistal")
+        );
     }
 }

@@ -52,7 +52,11 @@ struct Source<'a> {
 
 /// Tokens of an image or document block; `None` for other blocks.
 pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
-    let source = || serde_json::from_str::<Block<'_>>(raw.as_str()).ok().and_then(|block| block.source);
+    let source = || {
+        serde_json::from_str::<Block<'_>>(raw.as_str())
+            .ok()
+            .and_then(|block| block.source)
+    };
     match kind {
         "image" => Some(source().map_or(IMAGE_TOKENS_MAX, |source| image_tokens(&source))),
         "image_url" | "input_image" => Some(IMAGE_TOKENS_MAX),
@@ -63,7 +67,10 @@ pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
 
 fn image_tokens(source: &Source<'_>) -> u64 {
     match dimensions(&head(&source.data)) {
-        Some((width, height)) => u64::from(width).saturating_mul(height.into()).div_ceil(PIXELS_PER_TOKEN).min(IMAGE_TOKENS_MAX),
+        Some((width, height)) => u64::from(width)
+            .saturating_mul(height.into())
+            .div_ceil(PIXELS_PER_TOKEN)
+            .min(IMAGE_TOKENS_MAX),
         None => IMAGE_TOKENS_MAX,
     }
 }
@@ -71,7 +78,12 @@ fn image_tokens(source: &Source<'_>) -> u64 {
 fn document_tokens(source: &Source<'_>) -> u64 {
     match (&*source.kind, &source.content) {
         ("text", _) => rough_tokens(&source.data),
-        ("base64", _) => (source.data.len() as u64 / 4 * 3).div_ceil(PAGE_BYTES).max(1) * PAGE_TOKENS,
+        ("base64", _) => {
+            (source.data.len() as u64 / 4 * 3)
+                .div_ceil(PAGE_BYTES)
+                .max(1)
+                * PAGE_TOKENS
+        }
         (_, Some(content)) => content_tokens(content),
         _ => PAGE_TOKENS,
     }
@@ -84,17 +96,23 @@ fn content_tokens(content: &RawJson) -> u64 {
     }
     let cost = |block: &ContentBlock| match block {
         ContentBlock::Text(block) => rough_tokens(&block.text),
-        ContentBlock::Other { kind, raw } if kind == "image" => media_tokens(kind, raw).unwrap_or(0),
+        ContentBlock::Other { kind, raw } if kind == "image" => {
+            media_tokens(kind, raw).unwrap_or(0)
+        }
         ContentBlock::Other { raw, .. } => rough_tokens(raw.as_str()),
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // Documents cannot contain these.
     };
-    content.parse::<Vec<ContentBlock>>().map_or(PAGE_TOKENS, |blocks| blocks.iter().map(cost).sum())
+    content
+        .parse::<Vec<ContentBlock>>()
+        .map_or(PAGE_TOKENS, |blocks| blocks.iter().map(cost).sum())
 }
 
 /// The first decoded bytes of a base64 text; empty if it is not base64.
 fn head(data: &str) -> Vec<u8> {
     let whole = data.len().min(HEAD_BYTES / 3 * 4) / 4 * 4;
-    data.get(..whole).and_then(|start| STANDARD.decode(start).ok()).unwrap_or_default()
+    data.get(..whole)
+        .and_then(|start| STANDARD.decode(start).ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -98,7 +98,11 @@ impl Chosen {
 
 impl Resolved {
     /// `floor(tokens x margin)`.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the floor is what is wanted, and nothing is negative")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the floor is what is wanted, and nothing is negative"
+    )]
     pub(super) fn count(&self, text: &str) -> u64 {
         if text.is_empty() {
             return 0;
@@ -113,8 +117,16 @@ impl Default for EncoderRegistry {
             pattern: (*pattern).to_owned(),
             value: Arc::new(EncoderConfig::new(*family, encoding.as_str(), *margin)),
         };
-        let table = Table { configs: DEFAULTS.iter().map(default).collect(), encoders: Vec::new(), registered: 0, profiles: Vec::new() };
-        Self { table: RwLock::new(table), warned: Mutex::default() }
+        let table = Table {
+            configs: DEFAULTS.iter().map(default).collect(),
+            encoders: Vec::new(),
+            registered: 0,
+            profiles: Vec::new(),
+        };
+        Self {
+            table: RwLock::new(table),
+            warned: Mutex::default(),
+        }
     }
 }
 
@@ -137,7 +149,12 @@ impl EncoderRegistry {
     ///
     /// A custom encoder receives whole texts and must itself bound the time that it spends on long
     /// ones.
-    pub fn register_custom_encoder(&self, pattern: &str, encoder: Arc<dyn Encoder>, config: Option<EncoderConfig>) {
+    pub fn register_custom_encoder(
+        &self,
+        pattern: &str,
+        encoder: Arc<dyn Encoder>,
+        config: Option<EncoderConfig>,
+    ) {
         let mut table = self.table.write();
         table.registered += 1;
         let number = table.registered;
@@ -161,13 +178,21 @@ impl EncoderRegistry {
             (table.config(&name), best(&table.encoders, &name).cloned())
         };
         match custom {
-            Some((number, encoder)) => Resolved { config, encoder: Chosen::Custom(encoder), custom: Some(number) },
+            Some((number, encoder)) => Resolved {
+                config,
+                encoder: Chosen::Custom(encoder),
+                custom: Some(number),
+            },
             None => {
                 let encoding = Encoding::named(&config.encoding_name).unwrap_or_else(|| {
                     self.warn_once(&config.encoding_name);
                     Encoding::Cl100kBase
                 });
-                Resolved { config, encoder: Chosen::Table(encoding), custom: None }
+                Resolved {
+                    config,
+                    encoder: Chosen::Table(encoding),
+                    custom: None,
+                }
             }
         }
     }
@@ -198,7 +223,10 @@ impl EncoderRegistry {
 
     fn warn_once(&self, name: &str) {
         if self.warned.lock().insert(name.to_owned()) {
-            tracing::warn!("unknown encoding {name:?}: counting with {} instead", Encoding::Cl100kBase.as_str());
+            tracing::warn!(
+                "unknown encoding {name:?}: counting with {} instead",
+                Encoding::Cl100kBase.as_str()
+            );
         }
     }
 }
@@ -206,7 +234,14 @@ impl EncoderRegistry {
 impl fmt::Debug for EncoderRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table.read();
-        f.debug_map().entries(table.configs.iter().map(|entry| (&entry.pattern, &entry.value))).finish()
+        f.debug_map()
+            .entries(
+                table
+                    .configs
+                    .iter()
+                    .map(|entry| (&entry.pattern, &entry.value)),
+            )
+            .finish()
     }
 }
 
@@ -214,8 +249,17 @@ impl Table {
     fn config(&self, name: &str) -> Arc<EncoderConfig> {
         let family = ModelFamily::from_model(name);
         let default = || best(&self.configs, &format!("{}-", family.as_str()));
-        let fallback = || Arc::new(EncoderConfig::new(family, Encoding::Cl100kBase.as_str(), FALLBACK_MARGIN));
-        best(&self.configs, name).or_else(default).cloned().unwrap_or_else(fallback)
+        let fallback = || {
+            Arc::new(EncoderConfig::new(
+                family,
+                Encoding::Cl100kBase.as_str(),
+                FALLBACK_MARGIN,
+            ))
+        };
+        best(&self.configs, name)
+            .or_else(default)
+            .cloned()
+            .unwrap_or_else(fallback)
     }
 }
 
@@ -233,11 +277,19 @@ fn put<T>(entries: &mut Vec<Entry<T>>, pattern: &str, value: T) {
 fn best<'t, T>(entries: &'t [Entry<T>], name: &str) -> Option<&'t T> {
     let specificity = |pattern: &str| {
         let stars = pattern.matches('*').count();
-        (stars == 0, pattern.chars().count() - stars, std::cmp::Reverse(stars))
+        (
+            stars == 0,
+            pattern.chars().count() - stars,
+            std::cmp::Reverse(stars),
+        )
     };
     let bare = name.rsplit_once('/').map(|(_, bare)| bare);
-    let fitting = entries.iter().filter(|entry| fits(&entry.pattern, name) || bare.is_some_and(|bare| fits(&entry.pattern, bare)));
-    fitting.max_by_key(|entry| specificity(&entry.pattern)).map(|entry| &entry.value)
+    let fitting = entries.iter().filter(|entry| {
+        fits(&entry.pattern, name) || bare.is_some_and(|bare| fits(&entry.pattern, bare))
+    });
+    fitting
+        .max_by_key(|entry| specificity(&entry.pattern))
+        .map(|entry| &entry.value)
 }
 
 /// Whether a name matches a pattern in which `*` stands for any text. Takes linear time in the name
@@ -245,7 +297,9 @@ fn best<'t, T>(entries: &'t [Entry<T>], name: &str) -> Option<&'t T> {
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
     let mut parts = parts.peekable();
     if parts.peek().is_none() {
         return rest.is_empty();

@@ -29,7 +29,12 @@ impl WindowUse {
         let reported = usage.input().saturating_add(usage.output);
         let least = history_bytes / (4 * BYTES_A_TOKEN);
         let most = history_bytes.saturating_mul(2).max(FIXED_TOKENS_MAX);
-        *self = Self { known: reported.clamp(least, most), known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
+        *self = Self {
+            known: reported.clamp(least, most),
+            known_bytes: history_bytes,
+            new_bytes: 0,
+            new_messages: 0,
+        };
     }
 
     /// Records a message that no call has included yet.
@@ -46,19 +51,30 @@ impl WindowUse {
 
     /// Records a compacted history whose tokens were counted in full.
     pub fn counted(&mut self, tokens: u64, history_bytes: u64) {
-        *self = Self { known: tokens, known_bytes: history_bytes, new_bytes: 0, new_messages: 0 };
+        *self = Self {
+            known: tokens,
+            known_bytes: history_bytes,
+            new_bytes: 0,
+            new_messages: 0,
+        };
     }
 
     /// Records a replaced history whose tokens are unknown.
     pub fn replaced(&mut self, messages: usize, history_bytes: u64) {
         let new_messages = u32::try_from(messages).unwrap_or(u32::MAX);
-        *self = Self { known: 0, known_bytes: 0, new_bytes: history_bytes, new_messages };
+        *self = Self {
+            known: 0,
+            known_bytes: 0,
+            new_bytes: history_bytes,
+            new_messages,
+        };
     }
 
     /// Estimated tokens in use. `fixed` is the size of the system prompt and the tools, which a
     /// call's figure already includes.
     pub fn estimate(&self, fixed: u64) -> u64 {
-        self.base(fixed).saturating_add(self.new_bytes / BYTES_A_TOKEN)
+        self.base(fixed)
+            .saturating_add(self.new_bytes / BYTES_A_TOKEN)
     }
 
     /// Upper bound of the tokens in use: no token is shorter than a byte.
@@ -68,7 +84,10 @@ impl WindowUse {
 
     /// Tokens of the last call, if known, and the number of messages added since.
     pub fn last_call(&self) -> (Option<u64>, usize) {
-        (Some(self.known).filter(|known| *known > 0), self.new_messages as usize)
+        (
+            Some(self.known).filter(|known| *known > 0),
+            self.new_messages as usize,
+        )
     }
 
     fn base(&self, fixed: u64) -> u64 {
@@ -84,7 +103,12 @@ mod tests {
     use super::*;
 
     fn usage(input_uncached: u64, cache_read: u64, output: u64) -> Usage {
-        Usage { input_uncached, cache_read, cache_write: 0, output }
+        Usage {
+            input_uncached,
+            cache_read,
+            cache_write: 0,
+            output,
+        }
     }
 
     #[test]
@@ -100,13 +124,23 @@ mod tests {
     fn what_is_new_is_estimated_until_the_next_call_says_it() {
         let mut window = WindowUse::default();
         window.appended(300);
-        assert_eq!((window.estimate(50), window.at_most(50)), (150, 350), "before a call the fixed parts count by themselves");
+        assert_eq!(
+            (window.estimate(50), window.at_most(50)),
+            (150, 350),
+            "before a call the fixed parts count by themselves"
+        );
 
         window.answered(&usage(140, 0, 10), 340);
-        assert_eq!((window.estimate(50), window.last_call()), (150, (Some(150), 0)));
+        assert_eq!(
+            (window.estimate(50), window.last_call()),
+            (150, (Some(150), 0))
+        );
 
         window.appended(30);
-        assert_eq!((window.estimate(50), window.last_call()), (160, (Some(150), 1)));
+        assert_eq!(
+            (window.estimate(50), window.last_call()),
+            (160, (Some(150), 1))
+        );
 
         window.replaced(3, 600);
         assert_eq!((window.estimate(50), window.last_call()), (250, (None, 3)));
@@ -120,6 +154,9 @@ mod tests {
         assert!(window.estimate(0) <= FIXED_TOKENS_MAX);
 
         window.answered(&usage(1, 0, 0), 1_200_000);
-        assert!(window.estimate(0) >= 100_000, "a provider that counts nothing does not keep us from compacting");
+        assert!(
+            window.estimate(0) >= 100_000,
+            "a provider that counts nothing does not keep us from compacting"
+        );
     }
 }

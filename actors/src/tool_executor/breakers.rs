@@ -21,7 +21,10 @@ pub(super) struct Breakers {
 
 impl Default for Breakers {
     fn default() -> Self {
-        Self { since: Instant::now(), by_tool: Mutex::default() }
+        Self {
+            since: Instant::now(),
+            by_tool: Mutex::default(),
+        }
     }
 }
 
@@ -57,9 +60,12 @@ impl Breakers {
     /// Asks the breaker of a tool for permission to make an attempt.
     pub(super) fn request<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
         match self.with(spec.name(), |breaker, now| breaker.request(now)) {
-            Permission::Closed | Permission::Probe => {
-                Ok(Attempt { breakers: self, tool: spec.name(), config: &spec.breaker, reported: false })
-            }
+            Permission::Closed | Permission::Probe => Ok(Attempt {
+                breakers: self,
+                tool: spec.name(),
+                config: &spec.breaker,
+                reported: false,
+            }),
             Permission::Open(wait) => {
                 let message = format!(
                     "{} failed {} times in a row and is left alone for another {} s; do without it, or try again later",
@@ -67,7 +73,11 @@ impl Breakers {
                     spec.breaker.failures,
                     wait.as_secs().max(1)
                 );
-                Err(RunResult::Error(ToolError::new(ToolErrorType::DependencyError, message).code("BREAKER_OPEN").not_started()))
+                Err(RunResult::Error(
+                    ToolError::new(ToolErrorType::DependencyError, message)
+                        .code("BREAKER_OPEN")
+                        .not_started(),
+                ))
             }
         }
     }
@@ -78,7 +88,10 @@ impl Breakers {
             by_tool.insert(tool.to_owned(), Breaker::default());
         }
         let mut idle = Breaker::default();
-        change(by_tool.get_mut(tool).unwrap_or(&mut idle), self.since.elapsed())
+        change(
+            by_tool.get_mut(tool).unwrap_or(&mut idle),
+            self.since.elapsed(),
+        )
     }
 }
 
@@ -87,18 +100,20 @@ impl Attempt<'_> {
     pub(super) fn ended(mut self, result: Option<&RunResult>) {
         self.reported = true;
         let config = self.config;
-        self.breakers.with(self.tool, |breaker, now| match sign(result) {
-            Sign::Works => breaker.succeeded(),
-            Sign::Fails => breaker.failed(config, now),
-            Sign::Nothing => breaker.abandoned(),
-        });
+        self.breakers
+            .with(self.tool, |breaker, now| match sign(result) {
+                Sign::Works => breaker.succeeded(),
+                Sign::Fails => breaker.failed(config, now),
+                Sign::Nothing => breaker.abandoned(),
+            });
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.reported {
-            self.breakers.with(self.tool, |breaker, _| breaker.abandoned());
+            self.breakers
+                .with(self.tool, |breaker, _| breaker.abandoned());
         }
     }
 }
@@ -109,7 +124,10 @@ mod tests {
     use crate::chat::RawJson;
 
     fn fails(breakers: &Breakers, spec: &ToolSpec, result: &RunResult) {
-        breakers.request(spec).unwrap_or_else(|_| panic!("the breaker is open")).ended(Some(result));
+        breakers
+            .request(spec)
+            .unwrap_or_else(|_| panic!("the breaker is open"))
+            .ended(Some(result));
     }
 
     #[tokio::test(start_paused = true)]
@@ -120,18 +138,33 @@ mod tests {
         for _ in 0..4 {
             fails(&breakers, &spec, &bad);
         }
-        fails(&breakers, &spec, &RunResult::Error(ToolError::invalid("not the tool's fault"))); // Resets the count.
+        fails(
+            &breakers,
+            &spec,
+            &RunResult::Error(ToolError::invalid("not the tool's fault")),
+        ); // Resets the count.
         for _ in 0..5 {
             fails(&breakers, &spec, &bad);
         }
 
-        let Err(RunResult::Error(error)) = breakers.request(&spec) else { panic!("it is open") };
-        assert_eq!((error.code.as_str(), error.not_started), ("BREAKER_OPEN", true));
+        let Err(RunResult::Error(error)) = breakers.request(&spec) else {
+            panic!("it is open")
+        };
+        assert_eq!(
+            (error.code.as_str(), error.not_started),
+            ("BREAKER_OPEN", true)
+        );
         tokio::time::advance(Duration::from_secs(30)).await;
         let probe = breakers.request(&spec).ok();
-        assert!(probe.is_some() && breakers.request(&spec).is_err(), "one probe, alone");
+        assert!(
+            probe.is_some() && breakers.request(&spec).is_err(),
+            "one probe, alone"
+        );
         drop(probe); // Cancelled: another attempt may probe.
-        breakers.request(&spec).unwrap_or_else(|_| panic!("a probe")).ended(None);
+        breakers
+            .request(&spec)
+            .unwrap_or_else(|_| panic!("a probe"))
+            .ended(None);
         assert!(breakers.request(&spec).is_ok() && breakers.request(&spec).is_ok());
     }
 }

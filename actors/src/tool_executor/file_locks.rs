@@ -45,7 +45,9 @@ impl FileLocks {
                 }
             }
         };
-        FileGuard { _guard: mutex.lock_owned().await }
+        FileGuard {
+            _guard: mutex.lock_owned().await,
+        }
     }
 }
 

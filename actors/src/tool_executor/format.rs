@@ -40,15 +40,30 @@ pub fn format(value: &Value, level: OutputLevel) -> String {
             Some(success) => {
                 let message = fields.get("message").filter(|message| !message.is_null());
                 let message = message.map_or_else(|| "Operation completed".to_owned(), text_form);
-                format!("{}: {message}", if is_truthy(success) { "Success" } else { "Failed" })
+                format!(
+                    "{}: {message}",
+                    if is_truthy(success) {
+                        "Success"
+                    } else {
+                        "Failed"
+                    }
+                )
             }
             None => format!("Result has {} fields", fields.len()),
         },
         (OutputLevel::Brief, other) => first_chars(other, BRIEF_CHARS_MAX),
         (OutputLevel::Standard, Value::Array(items)) => {
-            let shown: Vec<String> = items.iter().take(ITEMS_SHOWN).map(|item| format!("  - {item}")).collect();
+            let shown: Vec<String> = items
+                .iter()
+                .take(ITEMS_SHOWN)
+                .map(|item| format!("  - {item}"))
+                .collect();
             let more = items.len().saturating_sub(ITEMS_SHOWN);
-            let more = if more > 0 { format!("\n  ... and {more} more") } else { String::new() };
+            let more = if more > 0 {
+                format!("\n  ... and {more} more")
+            } else {
+                String::new()
+            };
             format!("Found {} items:\n{}{more}", items.len(), shown.join("\n"))
         }
         (OutputLevel::Standard, Value::Object(_)) => {
@@ -65,7 +80,11 @@ pub fn summary(value: &Value) -> String {
     let text = match value {
         Value::Array(items) => {
             let keys = match items.first() {
-                Some(Value::Object(first)) => bounded_join(first.keys().map(|key| quoted(key)), ", ", |keys| format!("[{keys}]")),
+                Some(Value::Object(first)) => {
+                    bounded_join(first.keys().map(|key| quoted(key)), ", ", |keys| {
+                        format!("[{keys}]")
+                    })
+                }
                 Some(_) | None => "N/A".to_owned(),
             };
             format!("List with {} items. First item keys: {keys}", items.len())
@@ -97,7 +116,11 @@ pub fn stored_text(id: &ArtifactId, summary: &str) -> String {
 /// unescaped. Returns at most the first `bytes_max` bytes, cut at a character boundary, and the
 /// total number of bytes.
 pub(super) fn json_within(value: &Value, pretty: bool, bytes_max: usize) -> (String, u64) {
-    let mut kept = Kept { bytes: Vec::new(), bytes_max, total: 0 };
+    let mut kept = Kept {
+        bytes: Vec::new(),
+        bytes_max,
+        total: 0,
+    };
     // Neither the writer nor the serialization of a `Value` can fail.
     let _ = if pretty {
         value.serialize(&mut serde_json::Serializer::pretty(&mut kept))
@@ -116,8 +139,12 @@ struct Kept {
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.bytes_max.saturating_sub(self.bytes.len()).min(bytes.len());
-        self.bytes.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        let room = self
+            .bytes_max
+            .saturating_sub(self.bytes.len())
+            .min(bytes.len());
+        self.bytes
+            .extend_from_slice(bytes.get(..room).unwrap_or_default());
         self.total = self.total.saturating_add(bytes.len() as u64);
         Ok(bytes.len())
     }
@@ -148,7 +175,11 @@ fn text_form(value: &Value) -> String {
 fn first_chars(value: &Value, chars: usize) -> String {
     match value {
         Value::String(text) => text.chars().take(chars).collect(),
-        other => json_within(other, false, chars * 4).0.chars().take(chars).collect(),
+        other => json_within(other, false, chars * 4)
+            .0
+            .chars()
+            .take(chars)
+            .collect(),
     }
 }
 
@@ -166,12 +197,23 @@ fn is_truthy(value: &Value) -> bool {
 
 /// A key in quotes, as Python shows it: `'id'`.
 fn quoted(key: &str) -> String {
-    let escaped = key.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
-    if key.contains('\'') && !key.contains('"') { format!("\"{escaped}\"") } else { format!("'{}'", escaped.replace('\'', "\\'")) }
+    let escaped = key
+        .replace('\\', "\\\\")
+        .replace('\n', "\\n")
+        .replace('\r', "\\r");
+    if key.contains('\'') && !key.contains('"') {
+        format!("\"{escaped}\"")
+    } else {
+        format!("'{}'", escaped.replace('\'', "\\'"))
+    }
 }
 
 /// Joins parts until the summary is full.
-fn bounded_join(parts: impl Iterator<Item = String>, separator: &str, wrap: impl Fn(String) -> String) -> String {
+fn bounded_join(
+    parts: impl Iterator<Item = String>,
+    separator: &str,
+    wrap: impl Fn(String) -> String,
+) -> String {
     let mut joined = String::new();
     for part in parts {
         if joined.len() > SUMMARY_BYTES_MAX {
@@ -203,16 +245,33 @@ mod tests {
 
     #[test]
     fn brief_is_one_line() {
-        let check = |value: Value, expected: &str| assert_eq!(format(&value, Brief), expected, "{value}");
+        let check =
+            |value: Value, expected: &str| assert_eq!(format(&value, Brief), expected, "{value}");
 
         check(json!([]), "Found 0 items");
         check(json!([1, 2, 3]), "Found 3 items");
-        check(json!({ "success": true, "message": "saved" }), "Success: saved");
-        check(json!({ "success": false, "message": "no room" }), "Failed: no room");
+        check(
+            json!({ "success": true, "message": "saved" }),
+            "Success: saved",
+        );
+        check(
+            json!({ "success": false, "message": "no room" }),
+            "Failed: no room",
+        );
         check(json!({ "success": true }), "Success: Operation completed");
-        check(json!({ "success": false, "message": null }), "Failed: Operation completed");
+        check(
+            json!({ "success": false, "message": null }),
+            "Failed: Operation completed",
+        );
         check(json!({ "success": 1, "message": 7 }), "Success: 7");
-        for nothing in [json!(null), json!(0), json!(0.0), json!(""), json!([]), json!({})] {
+        for nothing in [
+            json!(null),
+            json!(0),
+            json!(0.0),
+            json!(""),
+            json!([]),
+            json!({}),
+        ] {
             check(json!({ "success": nothing }), "Failed: Operation completed");
         }
         check(json!({ "message": "x", "n": 1 }), "Result has 2 fields");
@@ -232,21 +291,39 @@ mod tests {
         }
         let object = json!({ "k": "汉".repeat(1000) });
         let shown = format(&object, Standard);
-        assert_eq!((shown.chars().count(), shown), (500, format!("{{\n  \"k\": \"{}", "汉".repeat(500 - 10))));
+        assert_eq!(
+            (shown.chars().count(), shown),
+            (500, format!("{{\n  \"k\": \"{}", "汉".repeat(500 - 10)))
+        );
     }
 
     #[test]
     fn standard_shows_three_items_and_says_how_many_more() {
-        let list = |n: usize| Value::Array((0..n).map(|i| json!({ "id": i, "name": "汉" })).collect());
+        let list =
+            |n: usize| Value::Array((0..n).map(|i| json!({ "id": i, "name": "汉" })).collect());
         let line = |i: usize| format!("  - {{\"id\":{i},\"name\":\"汉\"}}");
 
         assert_eq!(format(&json!([]), Standard), "Found 0 items:\n");
-        assert_eq!(format(&list(1), Standard), format!("Found 1 items:\n{}", line(0)));
-        assert_eq!(format(&list(3), Standard), format!("Found 3 items:\n{}\n{}\n{}", line(0), line(1), line(2)));
-        let four = format!("Found 4 items:\n{}\n{}\n{}\n  ... and 1 more", line(0), line(1), line(2));
+        assert_eq!(
+            format(&list(1), Standard),
+            format!("Found 1 items:\n{}", line(0))
+        );
+        assert_eq!(
+            format(&list(3), Standard),
+            format!("Found 3 items:\n{}\n{}\n{}", line(0), line(1), line(2))
+        );
+        let four = format!(
+            "Found 4 items:\n{}\n{}\n{}\n  ... and 1 more",
+            line(0),
+            line(1),
+            line(2)
+        );
         assert_eq!(format(&list(4), Standard), four);
         assert!(format(&list(10), Standard).ends_with("\n  ... and 7 more"));
-        assert_eq!(format(&json!(["a\nb"]), Standard), "Found 1 items:\n  - \"a\\nb\"");
+        assert_eq!(
+            format(&json!(["a\nb"]), Standard),
+            "Found 1 items:\n  - \"a\\nb\""
+        );
     }
 
     #[test]
@@ -280,23 +357,42 @@ mod tests {
     fn summaries_read_as_specified() {
         let check = |value: Value, expected: &str| assert_eq!(summary(&value), expected);
 
-        check(json!([{ "id": 1, "name": "x" }, 2]), "List with 2 items. First item keys: ['id', 'name']");
+        check(
+            json!([{ "id": 1, "name": "x" }, 2]),
+            "List with 2 items. First item keys: ['id', 'name']",
+        );
         check(json!([]), "List with 0 items. First item keys: N/A");
         check(json!([1]), "List with 1 items. First item keys: N/A");
         check(json!([{}]), "List with 1 items. First item keys: []");
-        check(json!([{ "it's": 1 }]), "List with 1 items. First item keys: [\"it's\"]");
-        check(json!({ "b": 1, "a": 2 }), "Dictionary with 2 keys. Top keys: a, b");
+        check(
+            json!([{ "it's": 1 }]),
+            "List with 1 items. First item keys: [\"it's\"]",
+        );
+        check(
+            json!({ "b": 1, "a": 2 }),
+            "Dictionary with 2 keys. Top keys: a, b",
+        );
         let eleven: serde_json::Map<_, _> = (10..21).map(|i| (format!("k{i}"), json!(i))).collect();
-        check(Value::Object(eleven), "Dictionary with 11 keys. Top keys: k10, k11, k12, k13, k14, k15, k16, k17, k18, k19");
+        check(
+            Value::Object(eleven),
+            "Dictionary with 11 keys. Top keys: k10, k11, k12, k13, k14, k15, k16, k17, k18, k19",
+        );
         check(json!("汉".repeat(201)), &"汉".repeat(200));
-        let huge: serde_json::Map<_, _> = (0..1000).map(|i| (format!("汉{i:04}"), json!(i))).collect();
+        let huge: serde_json::Map<_, _> =
+            (0..1000).map(|i| (format!("汉{i:04}"), json!(i))).collect();
         let huge = summary(&json!([huge]));
-        assert!(huge.len() <= SUMMARY_BYTES_MAX && huge.ends_with('…'), "{huge}");
+        assert!(
+            huge.len() <= SUMMARY_BYTES_MAX && huge.ends_with('…'),
+            "{huge}"
+        );
     }
 
     #[test]
     fn stored_data_reads_as_specified() {
-        let text = stored_text(&ArtifactId::from_content(b"abc"), "List with 1000 items. First item keys: ['id', 'name']");
+        let text = stored_text(
+            &ArtifactId::from_content(b"abc"),
+            "List with 1000 items. First item keys: ['id', 'name']",
+        );
 
         assert_eq!(
             text,

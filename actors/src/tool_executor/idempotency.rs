@@ -24,14 +24,21 @@ pub struct IdempotencyCache {
 
 impl Default for IdempotencyCache {
     fn default() -> Self {
-        Self::new(TtlCacheConfig { ttl: CACHE_TTL, entries_max: TOOL_CACHE_ENTRIES_MAX, bytes_max: TOOL_CACHE_BYTES_MAX })
+        Self::new(TtlCacheConfig {
+            ttl: CACHE_TTL,
+            entries_max: TOOL_CACHE_ENTRIES_MAX,
+            bytes_max: TOOL_CACHE_BYTES_MAX,
+        })
     }
 }
 
 impl IdempotencyCache {
     /// An empty cache with the given limits.
     pub fn new(config: TtlCacheConfig) -> Self {
-        Self { cache: Mutex::new(TtlCache::new(config)), since: Instant::now() }
+        Self {
+            cache: Mutex::new(TtlCache::new(config)),
+            since: Instant::now(),
+        }
     }
 
     /// The cached result for a request whose key is `key`; `None` also if the request's policy
@@ -43,8 +50,16 @@ impl IdempotencyCache {
 
     /// Caches the result of a request for as long as its policy says. Returns whether it was
     /// stored. Failed calls have no output, so only successes are cached.
-    pub fn note(&self, request: &ToolInvocationRequest, key: &str, output: &Arc<ToolOutput>) -> bool {
-        request.cache_policy.ttl().is_some_and(|ttl| self.put(key, output, Some(ttl)))
+    pub fn note(
+        &self,
+        request: &ToolInvocationRequest,
+        key: &str,
+        output: &Arc<ToolOutput>,
+    ) -> bool {
+        request
+            .cache_policy
+            .ttl()
+            .is_some_and(|ttl| self.put(key, output, Some(ttl)))
     }
 
     /// The cached result of a key.
@@ -71,7 +86,9 @@ impl IdempotencyCache {
         }
         let now = self.now();
         let weight = bytes + key.len() * 2 + size_of::<ToolOutput>();
-        self.cache.lock().set(key.to_owned(), output.clone(), weight, ttl, now)
+        self.cache
+            .lock()
+            .set(key.to_owned(), output.clone(), weight, ttl, now)
     }
 
     fn now(&self) -> Duration {
@@ -111,7 +128,8 @@ mod tests {
     use crate::{chat::RawJson, ports::CachePolicy};
 
     fn request(call: &str, policy: CachePolicy) -> ToolInvocationRequest {
-        ToolInvocationRequest::new(call, "search", RawJson::empty_object(), "c").cache_policy(policy)
+        ToolInvocationRequest::new(call, "search", RawJson::empty_object(), "c")
+            .cache_policy(policy)
     }
 
     fn text(text: &str) -> Arc<ToolOutput> {

@@ -37,20 +37,49 @@ pub struct LoneCall {
 /// # Cancel safety
 /// Dropping the future drops the tool's future. Cancel the token instead, so that the tool can end
 /// its processes.
-pub async fn call_once(call: LoneCall, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> ToolExecutionResult {
+pub async fn call_once(
+    call: LoneCall,
+    environment: ToolEnvironment,
+    cancel: CancellationToken,
+    progress: Progress,
+) -> ToolExecutionResult {
     let spec = call.tool.spec().clone();
-    let work = WorkId { epoch: Epoch::default(), seq: call.key.seq, index: call.key.index };
+    let work = WorkId {
+        epoch: Epoch::default(),
+        seq: call.key.seq,
+        index: call.key.index,
+    };
     let LoneCall { key, tool, request } = call;
     let level = request.effective_level(spec.level, environment.resources.output_level, 0.0);
-    let mut attempt = Arc::new(Run { work, key, tool, request, level, attempt: 0, began: Instant::now(), turn: None, siblings: None });
+    let mut attempt = Arc::new(Run {
+        work,
+        key,
+        tool,
+        request,
+        level,
+        attempt: 0,
+        began: Instant::now(),
+        turn: None,
+        siblings: None,
+    });
     let mut last_error = None;
     loop {
         let span = trace::begin(&attempt);
         let began = Instant::now();
-        let result = run(attempt.clone(), environment.clone(), cancel.clone(), progress.clone()).instrument(span.clone()).await;
+        let result = run(
+            attempt.clone(),
+            environment.clone(),
+            cancel.clone(),
+            progress.clone(),
+        )
+        .instrument(span.clone())
+        .await;
         trace::ended(&span, spec.name(), began, &result);
-        let again = result.error_type().is_some_and(|kind| attempt.request.should_retry(&spec.retry, kind, attempt.attempt))
-            && (spec.effect.may_repeat() || result.not_started())
+        let again = result.error_type().is_some_and(|kind| {
+            attempt
+                .request
+                .should_retry(&spec.retry, kind, attempt.attempt)
+        }) && (spec.effect.may_repeat() || result.not_started())
             && !cancel.is_cancelled();
         if again {
             tokio::select! {
@@ -63,9 +92,18 @@ pub async fn call_once(call: LoneCall, environment: ToolEnvironment, cancel: Can
                 }
             }
         }
-        let result = if cancel.is_cancelled() && result.error_type().is_some() { RunResult::Cancelled } else { result };
+        let result = if cancel.is_cancelled() && result.error_type().is_some() {
+            RunResult::Cancelled
+        } else {
+            result
+        };
         let outcome = outcome(result, spec.effect, &attempt.request.tool_call_id);
-        return ToolExecutionResult { duration_ms: duration_ms(attempt.began), retry_count: attempt.attempt, last_error, ..outcome };
+        return ToolExecutionResult {
+            duration_ms: duration_ms(attempt.began),
+            retry_count: attempt.attempt,
+            last_error,
+            ..outcome
+        };
     }
 }
 
@@ -95,11 +133,17 @@ mod tests {
             &self.spec
         }
 
-        fn call(&self, _: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        fn call(
+            &self,
+            _: RawJson,
+            context: ToolContext,
+        ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
             Box::pin(async move {
                 assert_eq!(context.attempt, self.starts.fetch_add(1, Ordering::Relaxed));
                 match context.attempt {
-                    n if n < self.fails => Err(ToolError::new(ToolErrorType::ResourceError, "busy")),
+                    n if n < self.fails => {
+                        Err(ToolError::new(ToolErrorType::ResourceError, "busy"))
+                    }
                     _ => Ok("done".into()),
                 }
             })
@@ -108,15 +152,36 @@ mod tests {
 
     async fn outcome_of(effect: EffectClass, fails: u32) -> (ToolExecutionResult, u32) {
         let spec = ToolSpec::new("flaky", "fails at first", RawJson::empty_object()).effect(effect);
-        let tool = Arc::new(Flaky { spec, starts: AtomicU32::new(0), fails });
-        let scope = Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
+        let tool = Arc::new(Flaky {
+            spec,
+            starts: AtomicU32::new(0),
+            fails,
+        });
+        let scope = Scope::new(
+            TenantId::new("t").unwrap(),
+            ConversationId::new("c").unwrap(),
+        );
         let call = LoneCall {
-            key: CallKey { scope, seq: Seq(0), index: 0 },
+            key: CallKey {
+                scope,
+                seq: Seq(0),
+                index: 0,
+            },
             tool: tool.clone(),
-            request: ToolInvocationRequest::from_spec(tool.spec(), "call_0", RawJson::empty_object()),
+            request: ToolInvocationRequest::from_spec(
+                tool.spec(),
+                "call_0",
+                RawJson::empty_object(),
+            ),
         };
         let environment = ToolEnvironment::alone(call.key.scope.clone());
-        let outcome = call_once(call, environment, CancellationToken::new(), Progress::silent()).await;
+        let outcome = call_once(
+            call,
+            environment,
+            CancellationToken::new(),
+            Progress::silent(),
+        )
+        .await;
         (outcome, tool.starts.load(Ordering::Relaxed))
     }
 
@@ -126,14 +191,23 @@ mod tests {
 
         let (outcome, starts) = outcome_of(EffectClass::Pure, 2).await;
 
-        assert_eq!((outcome.observation.as_str(), outcome.retry_count, starts), ("done", 2, 3));
-        assert_eq!((began.elapsed(), outcome.duration_ms), (Duration::from_millis(2500), 2500));
+        assert_eq!(
+            (outcome.observation.as_str(), outcome.retry_count, starts),
+            ("done", 2, 3)
+        );
+        assert_eq!(
+            (began.elapsed(), outcome.duration_ms),
+            (Duration::from_millis(2500), 2500)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_once_call_is_never_started_again() {
         let (outcome, starts) = outcome_of(EffectClass::Once, 1).await;
 
-        assert_eq!((outcome.error_code.as_deref(), outcome.retry_count, starts), (Some("RESOURCE_LIMIT"), 0, 1));
+        assert_eq!(
+            (outcome.error_code.as_deref(), outcome.retry_count, starts),
+            (Some("RESOURCE_LIMIT"), 0, 1)
+        );
     }
 }

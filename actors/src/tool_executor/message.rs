@@ -40,13 +40,33 @@ pub struct Run {
 impl Run {
     /// The attempt after this one.
     pub(super) fn next(&self) -> Self {
-        let Self { work, key, tool, request, level, attempt, began, turn, siblings } = self;
+        let Self {
+            work,
+            key,
+            tool,
+            request,
+            level,
+            attempt,
+            began,
+            turn,
+            siblings,
+        } = self;
         let key = key.clone();
         let tool = tool.clone();
         let request = request.clone();
         let turn = turn.clone();
         let siblings = *siblings;
-        Self { work: *work, key, tool, request, level: *level, attempt: attempt + 1, began: *began, turn, siblings }
+        Self {
+            work: *work,
+            key,
+            tool,
+            request,
+            level: *level,
+            attempt: attempt + 1,
+            began: *began,
+            turn,
+            siblings,
+        }
     }
 }
 

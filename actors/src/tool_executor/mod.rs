@@ -42,7 +42,9 @@ pub use idempotency::IdempotencyCache;
 pub use lone::{LoneCall, call_once};
 pub use message::{Run, ToolExecutorMsg};
 pub use observation::{Observed, observe};
-pub use outcome::{RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck};
+pub use outcome::{
+    RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck,
+};
 pub use permissions::Permissions;
 pub use plan::{PlannedCall, Progress, one_spelling, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
@@ -79,7 +81,9 @@ impl ToolExecutorRef {
     /// Starts an executor under `supervisor`. Returns at once; `None` when the runtime is shutting
     /// down.
     pub fn start(args: ToolExecutorArgs, supervisor: ActorCell) -> Option<Self> {
-        ActorRuntime::spawn_linked_instant(None, ToolExecutor, args, supervisor).ok().map(|(actor, _)| Self(actor))
+        ActorRuntime::spawn_linked_instant(None, ToolExecutor, args, supervisor)
+            .ok()
+            .map(|(actor, _)| Self(actor))
     }
 
     /// Runs an attempt. If the executor has stopped, the round is over, and the call needs no
@@ -113,11 +117,24 @@ impl Actor for ToolExecutor {
     type State = State;
     type Arguments = ToolExecutorArgs;
 
-    async fn pre_start(&self, _: ActorRef<Self::Msg>, args: ToolExecutorArgs) -> Result<State, ActorProcessingErr> {
-        Ok(State { args, running: BTreeMap::new(), aborted: BTreeSet::new() })
+    async fn pre_start(
+        &self,
+        _: ActorRef<Self::Msg>,
+        args: ToolExecutorArgs,
+    ) -> Result<State, ActorProcessingErr> {
+        Ok(State {
+            args,
+            running: BTreeMap::new(),
+            aborted: BTreeSet::new(),
+        })
     }
 
-    async fn handle(&self, me: ActorRef<Self::Msg>, message: Self::Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        me: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.args.environment.counters.wake_ups.add(1);
         match message {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while waiting.
@@ -132,10 +149,16 @@ impl Actor for ToolExecutor {
                 // Boxed, since the runtime moves the future several times.
                 let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();
-                    let result = run::run(Arc::from(run), environment, cancel, progress).instrument(span.clone()).await;
+                    let result = run::run(Arc::from(run), environment, cancel, progress)
+                        .instrument(span.clone())
+                        .await;
                     trace::ended(&span, &name, start, &result);
                     let duration_ms = run::duration_ms(began);
-                    let _ = me.cast(ToolExecutorMsg::Ended { work, result, duration_ms });
+                    let _ = me.cast(ToolExecutorMsg::Ended {
+                        work,
+                        result,
+                        duration_ms,
+                    });
                 }));
                 state.running.insert(work, AbortOnDrop(task));
             }
@@ -144,7 +167,11 @@ impl Actor for ToolExecutor {
                     state.aborted.insert(work);
                 }
             }
-            ToolExecutorMsg::Ended { work, result, duration_ms } => {
+            ToolExecutorMsg::Ended {
+                work,
+                result,
+                duration_ms,
+            } => {
                 if state.running.remove(&work).is_some() {
                     (state.args.report)(work, result, duration_ms);
                 }
@@ -153,7 +180,11 @@ impl Actor for ToolExecutor {
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<Self::Msg>,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.running.clear();
         Ok(())
     }

@@ -77,8 +77,15 @@ impl ToolExecutionResult {
     ///
     /// # Cancel safety
     /// As [`observe`].
-    pub async fn from_raw_data(tool_call_id: &str, data: Value, level: OutputLevel, artifacts: Option<&Artifacts>) -> Self {
-        observe(ToolOutput::Data(data), level, artifacts, tool_call_id).await.into()
+    pub async fn from_raw_data(
+        tool_call_id: &str,
+        data: Value,
+        level: OutputLevel,
+        artifacts: Option<&Artifacts>,
+    ) -> Self {
+        observe(ToolOutput::Data(data), level, artifacts, tool_call_id)
+            .await
+            .into()
     }
 }
 
@@ -90,8 +97,16 @@ impl ToolExecutionResult {
 ///
 /// # Cancel safety
 /// Dropping the future may leave an artifact without a reference, which expires.
-pub async fn observe(output: ToolOutput, level: OutputLevel, artifacts: Option<&Artifacts>, tool_call_id: &str) -> Observed {
-    let keep = Keep { artifacts, tool_call_id };
+pub async fn observe(
+    output: ToolOutput,
+    level: OutputLevel,
+    artifacts: Option<&Artifacts>,
+    tool_call_id: &str,
+) -> Observed {
+    let keep = Keep {
+        artifacts,
+        tool_call_id,
+    };
     match output {
         ToolOutput::Text(text) => observe_text(text, level, &keep).await,
         ToolOutput::Data(value) => observe_data(value, level, &keep).await,
@@ -109,13 +124,35 @@ impl Keep<'_> {
     /// Stores a content; `None` without a store, or when it fails.
     async fn store(&self, content: Bytes) -> Option<ArtifactId> {
         let artifacts = self.artifacts?;
-        let stored = artifacts.store.store(artifacts.owner.clone(), self.tool_call_id.to_owned(), content).await;
-        stored.inspect_err(|error| tracing::warn!(call = self.tool_call_id, code = error.code(), "result not stored: {error}")).ok()
+        let stored = artifacts
+            .store
+            .store(
+                artifacts.owner.clone(),
+                self.tool_call_id.to_owned(),
+                content,
+            )
+            .await;
+        stored
+            .inspect_err(|error| {
+                tracing::warn!(
+                    call = self.tool_call_id,
+                    code = error.code(),
+                    "result not stored: {error}"
+                )
+            })
+            .ok()
     }
 }
 
 fn shown(text: String, level: OutputLevel, data_size_bytes: u64) -> Observed {
-    Observed { text, level, artifact_id: None, data_size_bytes, data_hash: None, data_summary: None }
+    Observed {
+        text,
+        level,
+        artifact_id: None,
+        data_size_bytes,
+        data_hash: None,
+        data_summary: None,
+    }
 }
 
 async fn observe_text(text: String, level: OutputLevel, keep: &Keep<'_>) -> Observed {
@@ -139,10 +176,21 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
             Ok(written) => written,
             // Rethrown, since the executor turns a panic into a result.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => return shown("[the result was lost: the host is stopping]".to_owned(), level, 0),
+            Err(_) => {
+                return shown(
+                    "[the result was lost: the host is stopping]".to_owned(),
+                    level,
+                    0,
+                );
+            }
         }
     };
-    let Written { text, text_total, json, summary } = written;
+    let Written {
+        text,
+        text_total,
+        json,
+        summary,
+    } = written;
     let fits = text_total <= OBSERVATION_BYTES_MAX as u64;
     let size = json.total;
     let is_large = size >= DATA_INLINE_BYTES_MAX;
@@ -152,10 +200,17 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
     // At BRIEF and STANDARD even small data can give a long text (three long items). That text is
     // paged.
     if level != OutputLevel::Full && !is_large {
-        return Observed { data_size_bytes: size, ..observe_text(text, level, keep).await };
+        return Observed {
+            data_size_bytes: size,
+            ..observe_text(text, level, keep).await
+        };
     }
     let Some(id) = keep.store(json.bytes.clone()).await else {
-        let text = if fits { text } else { Content::partly(text, text_total).cut() };
+        let text = if fits {
+            text
+        } else {
+            Content::partly(text, text_total).cut()
+        };
         return shown(text, level, size);
     };
     let note = stored_text(&id, &summary);
@@ -169,7 +224,13 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
     stored(text, level, &id, size, summary)
 }
 
-fn stored(text: String, level: OutputLevel, id: &ArtifactId, data_size_bytes: u64, summary: String) -> Observed {
+fn stored(
+    text: String,
+    level: OutputLevel,
+    id: &ArtifactId,
+    data_size_bytes: u64,
+    summary: String,
+) -> Observed {
     Observed {
         text,
         level,
@@ -202,7 +263,12 @@ fn write(value: &Value, level: OutputLevel) -> Written {
             (text, len)
         }
     };
-    Written { text, text_total, json: Content::partly(json, total), summary: summary(value) }
+    Written {
+        text,
+        text_total,
+        json: Content::partly(json, total),
+        summary: summary(value),
+    }
 }
 
 /// Whether data is small enough to serialize on this thread. Stops looking as soon as it is not.
@@ -253,10 +319,16 @@ impl Content {
         }
         let kept = text.len() as u64;
         if kept < total {
-            text.push_str(&format!("\n[kept {kept} of {total} bytes; the rest was too long to keep]"));
+            text.push_str(&format!(
+                "\n[kept {kept} of {total} bytes; the rest was too long to keep]"
+            ));
             text.shrink_to_fit();
         }
-        Self { bytes: Bytes::from(text), kept, total }
+        Self {
+            bytes: Bytes::from(text),
+            kept,
+            total,
+        }
     }
 
     /// The first page with its footer, for a stored content.
@@ -264,17 +336,30 @@ impl Content {
         let page = String::from_utf8_lossy(paging::page(&self.bytes, 1).unwrap_or_default());
         let lost = match self.total - self.kept {
             0 => String::new(),
-            _ => format!("[kept {} of {} bytes; the rest was too long to keep]\n", self.kept, self.total),
+            _ => format!(
+                "[kept {} of {} bytes; the rest was too long to keep]\n",
+                self.kept, self.total
+            ),
         };
-        format!("{page}\n\n{lost}{}", paging::footer(id, 1, page.len() as u64, self.bytes.len() as u64))
+        format!(
+            "{page}\n\n{lost}{}",
+            paging::footer(id, 1, page.len() as u64, self.bytes.len() as u64)
+        )
     }
 
     /// The first page with a count of the missing bytes, for a content that could not be stored.
     fn cut(&self) -> String {
-        let text = self.bytes.get(..usize::try_from(self.kept).unwrap_or_default()).unwrap_or_default();
+        let text = self
+            .bytes
+            .get(..usize::try_from(self.kept).unwrap_or_default())
+            .unwrap_or_default();
         let range = 0..PAGE_BYTES.min(text.len() as u64);
         let page = String::from_utf8_lossy(paging::cut(text.len() as u64, &range, text).0);
-        format!("{page}\n\n[kept {} of {} bytes; ask for a smaller part to see the rest]", page.len(), self.total)
+        format!(
+            "{page}\n\n[kept {} of {} bytes; ask for a smaller part to see the rest]",
+            page.len(),
+            self.total
+        )
     }
 }
 

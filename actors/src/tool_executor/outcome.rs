@@ -49,7 +49,9 @@ impl RunResult {
             Self::Output(_) | Self::Activation(_) => None,
             Self::Error(error) => Some(error.kind),
             Self::TimedOut { .. } => Some(ToolErrorType::Timeout),
-            Self::Panicked { .. } | Self::Cancelled | Self::NotBegun => Some(ToolErrorType::InternalError),
+            Self::Panicked { .. } | Self::Cancelled | Self::NotBegun => {
+                Some(ToolErrorType::InternalError)
+            }
         }
     }
 
@@ -58,16 +60,25 @@ impl RunResult {
         match self {
             Self::Error(error) => error.not_started,
             Self::NotBegun => true,
-            Self::Output(_) | Self::Activation(_) | Self::TimedOut { .. } | Self::Panicked { .. } | Self::Cancelled => false,
+            Self::Output(_)
+            | Self::Activation(_)
+            | Self::TimedOut { .. }
+            | Self::Panicked { .. }
+            | Self::Cancelled => false,
         }
     }
 }
 
-const MAY_HAVE_HAPPENED: &str = " It may have taken full, partial or no effect: check the state before repeating it.";
+const MAY_HAVE_HAPPENED: &str =
+    " It may have taken full, partial or no effect: check the state before repeating it.";
 
 /// Makes the result that the model reads.
 pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> ToolExecutionResult {
-    let caution = if effect == EffectClass::Once { MAY_HAVE_HAPPENED } else { "" };
+    let caution = if effect == EffectClass::Once {
+        MAY_HAVE_HAPPENED
+    } else {
+        ""
+    };
     let error = match result {
         RunResult::Output(observed) => return observed.into(),
         RunResult::Activation(result) => match result.error {
@@ -79,11 +90,16 @@ pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> To
         // milliseconds.
         RunResult::TimedOut { .. } => ToolError::new(
             ToolErrorType::Timeout,
-            format!("Tool execution exceeded timeout limit{}", if caution.is_empty() { "" } else { "." }) + caution,
+            format!(
+                "Tool execution exceeded timeout limit{}",
+                if caution.is_empty() { "" } else { "." }
+            ) + caution,
         ),
-        RunResult::Panicked { message } => {
-            ToolError::new(ToolErrorType::InternalError, format!("The tool panicked: {message}.{caution}")).code("PANIC")
-        }
+        RunResult::Panicked { message } => ToolError::new(
+            ToolErrorType::InternalError,
+            format!("The tool panicked: {message}.{caution}"),
+        )
+        .code("PANIC"),
         RunResult::NotBegun => return cancelled_before_start(),
         RunResult::Cancelled if effect == EffectClass::Once => return cancelled_unknown(),
         RunResult::Cancelled => return ToolExecutionResult::error_text("INTERRUPTED", "cancelled"),
@@ -134,10 +150,25 @@ mod tests {
 
     #[test]
     fn a_timed_out_once_call_says_that_its_effect_may_have_happened() {
-        let once = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, EffectClass::Once, "t");
-        let pure = outcome(RunResult::TimedOut { after: Duration::from_secs(1) }, EffectClass::Pure, "t");
+        let once = outcome(
+            RunResult::TimedOut {
+                after: Duration::from_secs(1),
+            },
+            EffectClass::Once,
+            "t",
+        );
+        let pure = outcome(
+            RunResult::TimedOut {
+                after: Duration::from_secs(1),
+            },
+            EffectClass::Pure,
+            "t",
+        );
 
-        assert!(once.observation.contains("check the state before repeating it"));
+        assert!(
+            once.observation
+                .contains("check the state before repeating it")
+        );
         assert!(
             pure.observation.contains("Error Type: timeout\nError Code: TIMEOUT\nError Message: Tool execution exceeded timeout limit\n")
         );

@@ -60,8 +60,15 @@ pub fn cut<'b>(len: u64, range: &Range<u64>, fetched: &'b [u8]) -> (&'b [u8], Ra
     let base = around(len, range).start;
     let start = floor(len, range.start, base, fetched);
     let end = floor(len, range.end, base, fetched);
-    let at = |place: u64| usize::try_from(place.saturating_sub(base)).unwrap_or(usize::MAX).min(fetched.len());
-    (fetched.get(at(start)..at(end)).unwrap_or_default(), start..end)
+    let at = |place: u64| {
+        usize::try_from(place.saturating_sub(base))
+            .unwrap_or(usize::MAX)
+            .min(fetched.len())
+    };
+    (
+        fetched.get(at(start)..at(end)).unwrap_or_default(),
+        start..end,
+    )
 }
 
 /// A page of a content in memory.
@@ -73,7 +80,9 @@ pub fn page(content: &[u8], page: u64) -> Result<&[u8], NoSuchPage> {
     let range = nominal(len, page)?;
     let around = around(len, &range);
     let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
-    let fetched = content.get(at(around.start)..at(around.end)).unwrap_or_default();
+    let fetched = content
+        .get(at(around.start)..at(around.end))
+        .unwrap_or_default();
     Ok(cut(len, &range, fetched).0)
 }
 
@@ -81,7 +90,10 @@ pub fn page(content: &[u8], page: u64) -> Result<&[u8], NoSuchPage> {
 pub fn footer(id: &ArtifactId, page: u64, shown: u64, len: u64) -> String {
     let pages = pages(len);
     let next = if page < pages {
-        format!("read_more(result_id=\"{id}\", page={}) shows the next", page + 1)
+        format!(
+            "read_more(result_id=\"{id}\", page={}) shows the next",
+            page + 1
+        )
     } else {
         "this is the last page".to_owned()
     };
@@ -95,9 +107,14 @@ fn floor(len: u64, place: u64, base: u64, fetched: &[u8]) -> u64 {
     }
     let begins = |place: u64| {
         let index = usize::try_from(place.checked_sub(base)?).ok()?;
-        fetched.get(index).map(|byte| byte & 0b1100_0000 != 0b1000_0000)
+        fetched
+            .get(index)
+            .map(|byte| byte & 0b1100_0000 != 0b1000_0000)
     };
-    (0..=BACK).filter_map(|back| place.checked_sub(back)).find(|place| begins(*place) == Some(true)).unwrap_or(place)
+    (0..=BACK)
+        .filter_map(|back| place.checked_sub(back))
+        .find(|place| begins(*place) == Some(true))
+        .unwrap_or(place)
 }
 
 #[cfg(test)]
@@ -117,8 +134,15 @@ mod tests {
     }
 
     fn seed() -> u64 {
-        let now = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| u64::from(time.subsec_nanos()));
-        let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+        let now = || {
+            std::time::UNIX_EPOCH
+                .elapsed()
+                .map_or(1, |time| u64::from(time.subsec_nanos()))
+        };
+        let seed = std::env::var("CALLBOARD_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(now);
         println!("paging: CALLBOARD_SEED={seed}");
         seed
     }
@@ -131,11 +155,16 @@ mod tests {
             let text = text(&chance, bytes);
             let len = text.len() as u64;
 
-            let all: Vec<&[u8]> = (1..=pages(len)).map(|n| page(text.as_bytes(), n).unwrap()).collect();
+            let all: Vec<&[u8]> = (1..=pages(len))
+                .map(|n| page(text.as_bytes(), n).unwrap())
+                .collect();
 
             assert_eq!(all.concat(), text.as_bytes());
             for part in &all {
-                assert!(std::str::from_utf8(part).is_ok(), "a page ends in the middle of a character");
+                assert!(
+                    std::str::from_utf8(part).is_ok(),
+                    "a page ends in the middle of a character"
+                );
                 assert!(part.len() as u64 <= PAGE_BYTES + BACK);
             }
             assert!(len == 0 || all.iter().all(|part| !part.is_empty()));
@@ -159,8 +188,17 @@ mod tests {
         assert_eq!(page(&content, 2).unwrap(), b"x");
         assert_eq!(page(&content, 0), Err(NoSuchPage { page: 0, pages: 2 }));
         assert_eq!(page(&content, 3), Err(NoSuchPage { page: 3, pages: 2 }));
-        assert_eq!(page(&content, u64::MAX), Err(NoSuchPage { page: u64::MAX, pages: 2 }));
-        assert_eq!(NoSuchPage { page: 3, pages: 2 }.to_string(), "there is no page 3: the pages are 1 to 2");
+        assert_eq!(
+            page(&content, u64::MAX),
+            Err(NoSuchPage {
+                page: u64::MAX,
+                pages: 2
+            })
+        );
+        assert_eq!(
+            NoSuchPage { page: 3, pages: 2 }.to_string(),
+            "there is no page 3: the pages are 1 to 2"
+        );
         assert_eq!((pages(0), page(b"", 1)), (1, Ok(&b""[..])));
         assert_eq!((pages(PAGE_BYTES), pages(2 * PAGE_BYTES)), (1, 2));
     }
@@ -173,6 +211,9 @@ mod tests {
             footer(&id, 1, PAGE_BYTES, PAGE_BYTES + 5),
             "[page 1 of 2; kept 28672 of 28677 bytes; read_more(result_id=\"artifact_ba7816bf8f01cfea\", page=2) shows the next]"
         );
-        assert_eq!(footer(&id, 2, 5, PAGE_BYTES + 5), "[page 2 of 2; kept 5 of 28677 bytes; this is the last page]");
+        assert_eq!(
+            footer(&id, 2, 5, PAGE_BYTES + 5),
+            "[page 2 of 2; kept 5 of 28677 bytes; this is the last page]"
+        );
     }
 }

@@ -22,24 +22,48 @@ impl Permissions {
     /// Why a tool may not run; `None` if it may.
     pub fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
         let name = spec.name();
-        if self.allowed_tools.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
-            return Some(ToolError::denied(format!("the tool {name:?} is not among the allowed tools here")).not_started());
+        if self
+            .allowed_tools
+            .as_ref()
+            .is_some_and(|allowed| !allowed.contains(name))
+        {
+            return Some(
+                ToolError::denied(format!(
+                    "the tool {name:?} is not among the allowed tools here"
+                ))
+                .not_started(),
+            );
         }
-        let restricted = self.level == PermissionLevel::Restricted && spec.approval != Approval::Never;
-        restricted
-            .then(|| ToolError::denied(format!("the tool {name:?} changes something, and this conversation is restricted")).not_started())
+        let restricted =
+            self.level == PermissionLevel::Restricted && spec.approval != Approval::Never;
+        restricted.then(|| {
+            ToolError::denied(format!(
+                "the tool {name:?} changes something, and this conversation is restricted"
+            ))
+            .not_started()
+        })
     }
 
     /// The same permissions, limited to the tools in `names`. Never wider than before.
     #[must_use]
     pub fn narrowed(&self, names: impl IntoIterator<Item = String>) -> Self {
-        let narrow = names.into_iter().filter(|name| self.allowed_tools.as_ref().is_none_or(|allowed| allowed.contains(name)));
-        Self { level: self.level, allowed_tools: Some(Arc::new(narrow.collect())) }
+        let narrow = names.into_iter().filter(|name| {
+            self.allowed_tools
+                .as_ref()
+                .is_none_or(|allowed| allowed.contains(name))
+        });
+        Self {
+            level: self.level,
+            allowed_tools: Some(Arc::new(narrow.collect())),
+        }
     }
 
     /// The names of the allowed tools, as part of the key under which results are shared.
     pub(super) fn names(&self) -> Vec<&str> {
-        self.allowed_tools.iter().flat_map(|allowed| allowed.iter().map(String::as_str)).collect()
+        self.allowed_tools
+            .iter()
+            .flat_map(|allowed| allowed.iter().map(String::as_str))
+            .collect()
     }
 }
 

@@ -34,8 +34,13 @@ pub struct PlannedCall {
 /// Exclusive calls run alone, at their place in the order. Calls that name the same file run in
 /// call order. At most `parallel_max` calls run at once.
 pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
-    let mut running = calls.iter().filter(|call| call.progress == Progress::Running).count();
-    let mut exclusive_runs = calls.iter().any(|call| call.progress == Progress::Running && call.concurrency == Concurrency::Exclusive);
+    let mut running = calls
+        .iter()
+        .filter(|call| call.progress == Progress::Running)
+        .count();
+    let mut exclusive_runs = calls.iter().any(|call| {
+        call.progress == Progress::Running && call.concurrency == Concurrency::Exclusive
+    });
     let mut starts = Vec::new();
     for (index, call) in calls.iter().enumerate() {
         if call.progress != Progress::Waiting {
@@ -105,22 +110,36 @@ mod tests {
                     "x" => (Concurrency::Exclusive, None),
                     file => (Concurrency::PerFile("path".into()), Some(file.to_owned())),
                 };
-                PlannedCall { progress, concurrency, file }
+                PlannedCall {
+                    progress,
+                    concurrency,
+                    file,
+                }
             })
             .collect()
     }
 
     #[test]
     fn different_spellings_of_one_path_are_one_file() {
-        for path in ["a/c", "./a/c", "a//c", "a/./c", "a/b/../c", "x/../a/c", "a/c/"] {
+        for path in [
+            "a/c", "./a/c", "a//c", "a/./c", "a/b/../c", "x/../a/c", "a/c/",
+        ] {
             assert_eq!(one_spelling(path), "a/c", "{path}");
         }
-        assert_eq!([one_spelling("/a/c"), one_spelling("../a"), one_spelling("..a")], ["/a/c", "../a", "..a"]);
+        assert_eq!(
+            [
+                one_spelling("/a/c"),
+                one_spelling("../a"),
+                one_spelling("..a")
+            ],
+            ["/a/c", "../a", "..a"]
+        );
     }
 
     #[test]
     fn batches_start_as_their_tools_declare() {
-        let check = |text: &str, expected: &[usize]| assert_eq!(plan(&calls(text), 3), expected, "{text}");
+        let check =
+            |text: &str, expected: &[usize]| assert_eq!(plan(&calls(text), 3), expected, "{text}");
 
         check("wp wp wp wp", &[0, 1, 2]);
         check("rp wp wp wp", &[1, 2]);

@@ -86,10 +86,21 @@ fn yes() -> bool {
 impl fmt::Debug for ToolInvocationRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("ToolInvocationRequest");
-        shown.field("tool_call_id", &self.tool_call_id).field("tool_name", &self.tool_name).field("tool_version", &self.tool_version);
-        shown.field("parameters", &self.parameters).field("output_level", &self.output_level).field("timeout_ms", &self.timeout_ms);
-        shown.field("retry_on_timeout", &self.retry_on_timeout).field("caller_id", &self.caller_id);
-        shown.field("permission_level", &self.permission_level).field("cache_policy", &self.cache_policy).finish_non_exhaustive()
+        shown
+            .field("tool_call_id", &self.tool_call_id)
+            .field("tool_name", &self.tool_name)
+            .field("tool_version", &self.tool_version);
+        shown
+            .field("parameters", &self.parameters)
+            .field("output_level", &self.output_level)
+            .field("timeout_ms", &self.timeout_ms);
+        shown
+            .field("retry_on_timeout", &self.retry_on_timeout)
+            .field("caller_id", &self.caller_id);
+        shown
+            .field("permission_level", &self.permission_level)
+            .field("cache_policy", &self.cache_policy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -118,7 +129,12 @@ impl From<RequestError> for ToolError {
 
 impl ToolInvocationRequest {
     /// A request with default options.
-    pub fn new(tool_call_id: impl Into<String>, tool_name: impl Into<String>, parameters: RawJson, caller_id: impl Into<String>) -> Self {
+    pub fn new(
+        tool_call_id: impl Into<String>,
+        tool_name: impl Into<String>,
+        parameters: RawJson,
+        caller_id: impl Into<String>,
+    ) -> Self {
         Self {
             tool_call_id: tool_call_id.into(),
             tool_name: tool_name.into(),
@@ -137,8 +153,16 @@ impl ToolInvocationRequest {
 
     /// A request with the options that a tool declares: version, time limit, and the cache policy
     /// if its calls are `pure`.
-    pub fn from_spec(spec: &ToolSpec, tool_call_id: impl Into<String>, parameters: RawJson) -> Self {
-        let cache_policy = if spec.effect == EffectClass::Pure { spec.cache } else { CachePolicy::NoCache };
+    pub fn from_spec(
+        spec: &ToolSpec,
+        tool_call_id: impl Into<String>,
+        parameters: RawJson,
+    ) -> Self {
+        let cache_policy = if spec.effect == EffectClass::Pure {
+            spec.cache
+        } else {
+            CachePolicy::NoCache
+        };
         Self {
             tool_version: spec.version.clone(),
             timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -228,18 +252,33 @@ impl ToolInvocationRequest {
         if size > max {
             return Err(RequestError::TooLarge { size, max });
         }
-        if self.parameters.is_object() { Ok(()) } else { Err(RequestError::NotAnObject) }
+        if self.parameters.is_object() {
+            Ok(())
+        } else {
+            Err(RequestError::NotAnObject)
+        }
     }
 
     /// The output level of this call, in order of precedence: its own, the tool's, BRIEF when the
     /// window is nearly full, the host's default.
-    pub fn effective_level(&self, tool: Option<OutputLevel>, global: OutputLevel, window_used: f64) -> OutputLevel {
+    pub fn effective_level(
+        &self,
+        tool: Option<OutputLevel>,
+        global: OutputLevel,
+        window_used: f64,
+    ) -> OutputLevel {
         OutputLevel::effective(self.output_level, tool, window_used, global)
     }
 
     /// Whether to retry after `attempt` earlier retries. The effect class must be checked first.
-    pub fn should_retry(&self, policy: &ToolRetryPolicy, error: ToolErrorType, attempt: u32) -> bool {
-        (self.retry_on_timeout || error != ToolErrorType::Timeout) && policy.should_retry(error, attempt)
+    pub fn should_retry(
+        &self,
+        policy: &ToolRetryPolicy,
+        error: ToolErrorType,
+        attempt: u32,
+    ) -> bool {
+        (self.retry_on_timeout || error != ToolErrorType::Timeout)
+            && policy.should_retry(error, attempt)
     }
 
     /// The key under which the result may be reused: the given one, else a SHA-256 hash (64 hex
@@ -296,34 +335,41 @@ fn write_canonical(json: &str, depth: usize, out: &mut String) {
     let json = json.trim();
     let known = match json.as_bytes().first() {
         _ if depth == 0 => None,
-        Some(b'{') => serde_json::from_str::<Fields<'_>>(json).ok().map(|Fields(fields)| {
-            out.push('{');
-            for (index, (key, values)) in fields.iter().enumerate() {
-                // A duplicate key keeps all its values, since a tool may read either one.
-                for (again, value) in values.iter().enumerate() {
-                    if index + again > 0 {
+        Some(b'{') => serde_json::from_str::<Fields<'_>>(json)
+            .ok()
+            .map(|Fields(fields)| {
+                out.push('{');
+                for (index, (key, values)) in fields.iter().enumerate() {
+                    // A duplicate key keeps all its values, since a tool may read either one.
+                    for (again, value) in values.iter().enumerate() {
+                        if index + again > 0 {
+                            out.push(',');
+                        }
+                        out.push_str(&serde_json::to_string(key).unwrap_or_default());
+                        out.push(':');
+                        write_canonical(value.get(), depth - 1, out);
+                    }
+                }
+                out.push('}');
+            }),
+        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(json)
+            .ok()
+            .map(|items| {
+                out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
                         out.push(',');
                     }
-                    out.push_str(&serde_json::to_string(key).unwrap_or_default());
-                    out.push(':');
-                    write_canonical(value.get(), depth - 1, out);
+                    write_canonical(item.get(), depth - 1, out);
                 }
-            }
-            out.push('}');
-        }),
-        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(json).ok().map(|items| {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_canonical(item.get(), depth - 1, out);
-            }
-            out.push(']');
-        }),
-        Some(b'"') => serde_json::from_str::<String>(json).ok().and_then(|text| serde_json::to_string(&text).ok()).map(|text| {
-            out.push_str(&text);
-        }),
+                out.push(']');
+            }),
+        Some(b'"') => serde_json::from_str::<String>(json)
+            .ok()
+            .and_then(|text| serde_json::to_string(&text).ok())
+            .map(|text| {
+                out.push_str(&text);
+            }),
         _ => None,
     };
     if known.is_none() {
@@ -370,16 +416,31 @@ mod tests {
 
     #[test]
     fn a_request_has_the_defaults_and_needs_the_rest() {
-        let read: ToolInvocationRequest =
-            serde_json::from_str(r#"{"tool_call_id":"toolu_1","tool_name":"t","parameters":{},"caller_id":"c"}"#).unwrap();
+        let read: ToolInvocationRequest = serde_json::from_str(
+            r#"{"tool_call_id":"toolu_1","tool_name":"t","parameters":{},"caller_id":"c"}"#,
+        )
+        .unwrap();
 
         assert_eq!(read, request("{}"));
-        assert_eq!((read.tool_version.as_str(), read.timeout_ms, read.retry_on_timeout), ("1.0.0", 120_000, true));
-        assert_eq!((read.output_level, read.permission_level, read.cache_policy), (None, PermissionLevel::Default, CachePolicy::NoCache));
+        assert_eq!(
+            (
+                read.tool_version.as_str(),
+                read.timeout_ms,
+                read.retry_on_timeout
+            ),
+            ("1.0.0", 120_000, true)
+        );
+        assert_eq!(
+            (read.output_level, read.permission_level, read.cache_policy),
+            (None, PermissionLevel::Default, CachePolicy::NoCache)
+        );
         for missing in ["tool_call_id", "tool_name", "parameters", "caller_id"] {
             let mut json = serde_json::to_value(&read).unwrap();
             json.as_object_mut().unwrap().remove(missing);
-            assert!(serde_json::from_value::<ToolInvocationRequest>(json).is_err(), "{missing}");
+            assert!(
+                serde_json::from_value::<ToolInvocationRequest>(json).is_err(),
+                "{missing}"
+            );
         }
     }
 
@@ -387,56 +448,112 @@ mod tests {
     fn a_folder_of_the_host_is_neither_written_nor_shown() {
         let request = request("{}").storage_dir("/fake/secret-place");
 
-        assert!(!serde_json::to_string(&request).unwrap().contains("secret-place"));
+        assert!(
+            !serde_json::to_string(&request)
+                .unwrap()
+                .contains("secret-place")
+        );
         assert!(!format!("{request:?}").contains("secret-place"));
         let given = r#"{"tool_call_id":"i","tool_name":"t","parameters":{},"caller_id":"c","storage_dir":"/fake"}"#;
-        assert_eq!(serde_json::from_str::<ToolInvocationRequest>(given).unwrap().storage_dir, None);
+        assert_eq!(
+            serde_json::from_str::<ToolInvocationRequest>(given)
+                .unwrap()
+                .storage_dir,
+            None
+        );
     }
 
     #[test]
     fn ten_mebibytes_of_arguments_are_taken_and_a_byte_more_is_not() {
-        let of = |bytes: usize| request(&format!("{{\"k\":\"{}\"}}", "x".repeat(bytes - "{\"k\":\"\"}".len())));
+        let of = |bytes: usize| {
+            request(&format!(
+                "{{\"k\":\"{}\"}}",
+                "x".repeat(bytes - "{\"k\":\"\"}".len())
+            ))
+        };
 
         assert_eq!(of(TOOL_INPUT_BYTES_MAX).check(), Ok(()));
         let refused = of(TOOL_INPUT_BYTES_MAX + 1).check().unwrap_err();
-        assert_eq!(refused, RequestError::TooLarge { size: TOOL_INPUT_BYTES_MAX + 1, max: TOOL_INPUT_BYTES_MAX });
-        assert_eq!(ToolError::from(refused).kind, ToolErrorType::InvalidParameters);
-        assert_eq!(of(20).check_within(19), Err(RequestError::TooLarge { size: 20, max: 19 }));
+        assert_eq!(
+            refused,
+            RequestError::TooLarge {
+                size: TOOL_INPUT_BYTES_MAX + 1,
+                max: TOOL_INPUT_BYTES_MAX
+            }
+        );
+        assert_eq!(
+            ToolError::from(refused).kind,
+            ToolErrorType::InvalidParameters
+        );
+        assert_eq!(
+            of(20).check_within(19),
+            Err(RequestError::TooLarge { size: 20, max: 19 })
+        );
         assert_eq!(request("[]").check(), Err(RequestError::NotAnObject));
     }
 
     #[test]
     fn a_given_key_is_the_key() {
-        assert_eq!(request("{}").with_idempotency_key("mine").idempotency_key(), "mine");
+        assert_eq!(
+            request("{}").with_idempotency_key("mine").idempotency_key(),
+            "mine"
+        );
     }
 
     #[test]
     fn the_key_depends_on_five_things_and_not_on_the_calls_id() {
         let base = request(r#"{"a":1}"#);
-        let other_call = ToolInvocationRequest { tool_call_id: "toolu_2".into(), ..base.clone() };
+        let other_call = ToolInvocationRequest {
+            tool_call_id: "toolu_2".into(),
+            ..base.clone()
+        };
         assert_eq!(base.idempotency_key(), other_call.idempotency_key());
         assert_eq!(base.idempotency_key().len(), 64);
-        let beside = base.clone().timeout_ms(1).output_level(Some(OutputLevel::Full)).cache_policy(CachePolicy::TtlLong);
-        assert_eq!(base.idempotency_key(), beside.retry_on_timeout(false).storage_dir("/fake").idempotency_key());
+        let beside = base
+            .clone()
+            .timeout_ms(1)
+            .output_level(Some(OutputLevel::Full))
+            .cache_policy(CachePolicy::TtlLong);
+        assert_eq!(
+            base.idempotency_key(),
+            beside
+                .retry_on_timeout(false)
+                .storage_dir("/fake")
+                .idempotency_key()
+        );
 
         let others = [
-            ToolInvocationRequest { tool_name: "u".into(), ..base.clone() },
+            ToolInvocationRequest {
+                tool_name: "u".into(),
+                ..base.clone()
+            },
             base.clone().tool_version("1.0.1"),
             request(r#"{"a":2}"#),
-            ToolInvocationRequest { caller_id: "d".into(), ..base.clone() },
+            ToolInvocationRequest {
+                caller_id: "d".into(),
+                ..base.clone()
+            },
             base.clone().permission_level(PermissionLevel::Admin),
             base.clone().permission_level(PermissionLevel::Restricted),
         ];
-        let keys: std::collections::BTreeSet<String> = others.iter().chain([&base]).map(ToolInvocationRequest::idempotency_key).collect();
+        let keys: std::collections::BTreeSet<String> = others
+            .iter()
+            .chain([&base])
+            .map(ToolInvocationRequest::idempotency_key)
+            .collect();
         assert_eq!(keys.len(), 7);
     }
 
     #[test]
     fn components_never_collide_by_being_joined() {
         let of = |name: &str, version: &str, caller: &str| {
-            ToolInvocationRequest { tool_name: name.into(), caller_id: caller.into(), ..request("{}") }
-                .tool_version(version)
-                .idempotency_key()
+            ToolInvocationRequest {
+                tool_name: name.into(),
+                caller_id: caller.into(),
+                ..request("{}")
+            }
+            .tool_version(version)
+            .idempotency_key()
         };
 
         assert_ne!(of("ab", "c", "d"), of("a", "bc", "d"));
@@ -471,20 +588,29 @@ mod tests {
             r#"{"a":{"b":1,"c":2}}"#,
             r#"{"a,b":1}"#,
         ];
-        let keys: std::collections::BTreeSet<String> = different.iter().map(|text| key(text)).collect();
+        let keys: std::collections::BTreeSet<String> =
+            different.iter().map(|text| key(text)).collect();
         assert_eq!(keys.len(), different.len());
     }
 
     #[test]
     fn deep_arguments_have_a_key_without_deep_recursion() {
-        let deep: RawJson = serde_json::from_str(&format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100))).unwrap();
+        let deep: RawJson =
+            serde_json::from_str(&format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100)))
+                .unwrap();
 
-        assert_eq!(ToolInvocationRequest::new("i", "t", deep, "c").idempotency_key().len(), 64);
+        assert_eq!(
+            ToolInvocationRequest::new("i", "t", deep, "c")
+                .idempotency_key()
+                .len(),
+            64
+        );
     }
 
     #[test]
     fn callers_of_other_tenants_folders_and_permissions_are_others() {
-        let scope = |tenant: &str, id: &str| Scope::new(tenant.try_into().unwrap(), id.try_into().unwrap());
+        let scope =
+            |tenant: &str, id: &str| Scope::new(tenant.try_into().unwrap(), id.try_into().unwrap());
         let ids = [
             caller_id(&scope("a", "b"), None, &[]),
             caller_id(&scope("ab", "b"), None, &[]),
@@ -495,7 +621,10 @@ mod tests {
             caller_id(&scope("a", "b"), None, &["x", "y"]),
         ];
 
-        assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len());
+        assert_eq!(
+            ids.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            ids.len()
+        );
         assert_eq!(ids[6], caller_id(&scope("a", "b"), None, &["y", "x", "y"]));
         assert!(!ids[4].contains("/w"));
     }
@@ -503,13 +632,25 @@ mod tests {
     #[test]
     fn the_level_and_the_retry_follow_the_request() {
         let plain = request("{}");
-        assert_eq!(plain.effective_level(None, OutputLevel::Standard, 0.8), OutputLevel::Standard);
-        assert_eq!(plain.effective_level(None, OutputLevel::Standard, 0.81), OutputLevel::Brief);
+        assert_eq!(
+            plain.effective_level(None, OutputLevel::Standard, 0.8),
+            OutputLevel::Standard
+        );
+        assert_eq!(
+            plain.effective_level(None, OutputLevel::Standard, 0.81),
+            OutputLevel::Brief
+        );
         let full = plain.clone().output_level(Some(OutputLevel::Full));
-        assert_eq!(full.effective_level(Some(OutputLevel::Brief), OutputLevel::Standard, 0.9), OutputLevel::Full);
+        assert_eq!(
+            full.effective_level(Some(OutputLevel::Brief), OutputLevel::Standard, 0.9),
+            OutputLevel::Full
+        );
 
         let policy = ToolRetryPolicy::default();
-        assert!(plain.should_retry(&policy, ToolErrorType::Timeout, 2) && !plain.should_retry(&policy, ToolErrorType::Timeout, 3));
+        assert!(
+            plain.should_retry(&policy, ToolErrorType::Timeout, 2)
+                && !plain.should_retry(&policy, ToolErrorType::Timeout, 3)
+        );
         let never = plain.retry_on_timeout(false);
         assert!(!never.should_retry(&policy, ToolErrorType::Timeout, 0));
         assert!(never.should_retry(&policy, ToolErrorType::ResourceError, 0));

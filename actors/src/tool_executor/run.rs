@@ -16,7 +16,10 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe, plan::one_spelling};
+use super::{
+    Permissions, RunResult, TenantTools, caller_id, message::Run, observation::observe,
+    plan::one_spelling,
+};
 
 /// Masks secrets in a text; returns the text that may be read and stored.
 pub type Mask = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -54,9 +57,25 @@ pub struct ToolEnvironment {
 
 impl ToolEnvironment {
     /// An environment for the calls of one family of conversations.
-    pub fn new(resources: ToolResources, tools: Arc<TenantTools>, owner: Scope, counters: Arc<Counters>) -> Self {
-        let caller = caller_id(&owner, resources.workspace.as_ref().map(|path| path.as_path()), &resources.permissions.names()).into();
-        Self { resources, tools, owner, counters, caller }
+    pub fn new(
+        resources: ToolResources,
+        tools: Arc<TenantTools>,
+        owner: Scope,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let caller = caller_id(
+            &owner,
+            resources.workspace.as_ref().map(|path| path.as_path()),
+            &resources.permissions.names(),
+        )
+        .into();
+        Self {
+            resources,
+            tools,
+            owner,
+            counters,
+            caller,
+        }
     }
 
     /// An environment that shares nothing and provides nothing.
@@ -77,11 +96,23 @@ impl ToolEnvironment {
 const JSON_DEPTH_MAX: usize = 64;
 
 /// Runs an attempt to its end. `cancel` is the token of the round.
-pub(super) async fn run(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> RunResult {
+pub(super) async fn run(
+    run: Arc<Run>,
+    environment: ToolEnvironment,
+    cancel: CancellationToken,
+    progress: Progress,
+) -> RunResult {
     if cancel.is_cancelled() {
         return RunResult::NotBegun; // The round was cancelled while the call waited for its journal entry.
     }
-    let artifacts = environment.resources.artifacts.clone().map(|store| Artifacts { store, owner: environment.owner.clone() });
+    let artifacts = environment
+        .resources
+        .artifacts
+        .clone()
+        .map(|store| Artifacts {
+            store,
+            owner: environment.owner.clone(),
+        });
     let mask = environment.resources.mask.clone();
     let progress = match &mask {
         None => progress,
@@ -98,7 +129,15 @@ pub(super) async fn run(run: Arc<Run>, environment: ToolEnvironment, cancel: Can
     match ended {
         Ok(output) => match Arc::unwrap_or_clone(output) {
             ToolOutput::Activation(result) => RunResult::Activation(result),
-            output => RunResult::Output(observe(output, run.level, artifacts.as_ref(), &run.request.tool_call_id).await),
+            output => RunResult::Output(
+                observe(
+                    output,
+                    run.level,
+                    artifacts.as_ref(),
+                    &run.request.tool_call_id,
+                )
+                .await,
+            ),
         },
         Err(result) => result,
     }
@@ -112,8 +151,13 @@ fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
             ToolOutput::Data(data) => Arc::new(ToolOutput::Data(masked_data(data, mask, 0))),
             ToolOutput::Activation(_) => output,
         }),
-        Err(RunResult::Error(error)) => Err(RunResult::Error(ToolError { message: mask(&error.message), ..error })),
-        Err(RunResult::Panicked { message }) => Err(RunResult::Panicked { message: mask(&message) }),
+        Err(RunResult::Error(error)) => Err(RunResult::Error(ToolError {
+            message: mask(&error.message),
+            ..error
+        })),
+        Err(RunResult::Panicked { message }) => Err(RunResult::Panicked {
+            message: mask(&message),
+        }),
         Err(other) => Err(other),
     }
 }
@@ -123,23 +167,37 @@ fn masked_data(data: &Value, mask: &dyn Fn(&str) -> String, depth: usize) -> Val
     match data {
         Value::String(text) => Value::String(mask(text)),
         Value::Array(_) | Value::Object(_) if depth >= JSON_DEPTH_MAX => Value::Null,
-        Value::Array(items) => items.iter().map(|item| masked_data(item, mask, depth + 1)).collect(),
-        Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (mask(name), masked_data(value, mask, depth + 1))).collect())
-        }
+        Value::Array(items) => items
+            .iter()
+            .map(|item| masked_data(item, mask, depth + 1))
+            .collect(),
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(name, value)| (mask(name), masked_data(value, mask, depth + 1)))
+                .collect(),
+        ),
         Value::Null | Value::Bool(_) | Value::Number(_) => data.clone(),
     }
 }
 
 /// Answers from the cache, from the run of an identical call, or by a separate run.
-async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &CancellationToken, progress: Progress) -> Ended {
+async fn answer(
+    run: &Arc<Run>,
+    environment: ToolEnvironment,
+    cancel: &CancellationToken,
+    progress: Progress,
+) -> Ended {
     let spec = run.tool.spec();
     let keeps = run.request.cache_policy.ttl().is_some();
     let shares = spec.shared;
     if spec.effect != EffectClass::Pure || !(keeps || shares) {
         return attempt(run.clone(), environment, cancel.clone(), progress).await;
     }
-    let request = run.request.clone().caller(environment.caller.as_ref(), environment.resources.permissions.level);
+    let request = run.request.clone().caller(
+        environment.caller.as_ref(),
+        environment.resources.permissions.level,
+    );
     let key = request.idempotency_key();
     if let Some(output) = environment.tools.results.answer(&request, &key) {
         environment.counters.tool_cache_hits.add(1);
@@ -176,13 +234,22 @@ async fn answer(run: &Arc<Run>, environment: ToolEnvironment, cancel: &Cancellat
 }
 
 /// One start of the tool.
-async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: CancellationToken, progress: Progress) -> Ended {
+async fn attempt(
+    run: Arc<Run>,
+    environment: ToolEnvironment,
+    cancel: CancellationToken,
+    progress: Progress,
+) -> Ended {
     // The file lock comes before the breaker, so that the only probe of a half-open breaker is not
     // spent on waiting for a file. The wait for the lock has the attempt's time limit, too; it does
     // not shorten the run. Both guards are released on every exit, also when this future is dropped.
     let spec = run.tool.spec();
     let first = Duration::from_millis(run.request.timeout_ms);
-    let time = if run.attempt == 0 { first } else { spec.retry.timeout(first, run.attempt) };
+    let time = if run.attempt == 0 {
+        first
+    } else {
+        spec.retry.timeout(first, run.attempt)
+    };
     let _file = match file_key(&run, &environment) {
         None => None,
         Some(file) => tokio::select! {
@@ -194,7 +261,11 @@ async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: Cancellati
             },
         },
     };
-    let breaker = environment.tools.breakers.request(spec).inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
+    let breaker = environment
+        .tools
+        .breakers
+        .request(spec)
+        .inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
     let ended = start(&run, &environment, time, &cancel, progress).await;
     breaker.ended(ended.as_ref().err());
     ended
@@ -202,19 +273,36 @@ async fn attempt(run: Arc<Run>, environment: ToolEnvironment, cancel: Cancellati
 
 /// The file that a call works on, as a key for the tenant's file locks.
 fn file_key(run: &Run, environment: &ToolEnvironment) -> Option<String> {
-    let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else { return None };
-    let arguments: serde_json::Map<String, serde_json::Value> = run.request.parameters.parse().ok()?;
+    let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else {
+        return None;
+    };
+    let arguments: serde_json::Map<String, serde_json::Value> =
+        run.request.parameters.parse().ok()?;
     let path = one_spelling(arguments.get(parameter)?.as_str()?);
-    let workspace = environment.resources.workspace.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let workspace = environment
+        .resources
+        .workspace
+        .as_ref()
+        .map(|path| path.display().to_string())
+        .unwrap_or_default();
     Some(format!("{workspace}\n{path}"))
 }
 
 fn file_is_busy(time: Duration) -> ToolError {
-    let message = format!("another call worked on this file for {} ms; try again", time.as_millis());
+    let message = format!(
+        "another call worked on this file for {} ms; try again",
+        time.as_millis()
+    );
     ToolError::new(ToolErrorType::ResourceError, message).not_started()
 }
 
-async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel: &CancellationToken, progress: Progress) -> Ended {
+async fn start(
+    run: &Run,
+    environment: &ToolEnvironment,
+    time: Duration,
+    cancel: &CancellationToken,
+    progress: Progress,
+) -> Ended {
     let token = cancel.child_token();
     let context = ToolContext {
         key: run.key.clone(),
@@ -228,9 +316,18 @@ async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel:
             None => environment.resources.extensions.clone(),
             Some(siblings) => environment.resources.extensions.clone().with(siblings),
         },
-        artifacts: environment.resources.artifacts.clone().map(|store| Artifacts { store, owner: environment.owner.clone() }),
+        artifacts: environment
+            .resources
+            .artifacts
+            .clone()
+            .map(|store| Artifacts {
+                store,
+                owner: environment.owner.clone(),
+            }),
     };
-    let call = AssertUnwindSafe(async { run.tool.call(run.request.parameters.clone(), context).await }).catch_unwind();
+    let call =
+        AssertUnwindSafe(async { run.tool.call(run.request.parameters.clone(), context).await })
+            .catch_unwind();
     tokio::pin!(call);
     let ended = match timeout(time, &mut call).await {
         Ok(ended) => ended,
@@ -248,17 +345,28 @@ async fn start(run: &Run, environment: &ToolEnvironment, time: Duration, cancel:
         Ok(Ok(output)) => Ok(Arc::new(output)),
         Ok(Err(_)) if cancel.is_cancelled() => Err(RunResult::Cancelled),
         Ok(Err(error)) => Err(RunResult::Error(error)),
-        Err(panic) => Err(RunResult::Panicked { message: panic_message(&*panic) }),
+        Err(panic) => Err(RunResult::Panicked {
+            message: panic_message(&*panic),
+        }),
     }
 }
 
 /// The message of a panic.
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").chars().take(200).collect()
 }
 
 /// Milliseconds since `began`.
 pub(super) fn duration_ms(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().min(Duration::from_secs(u64::from(u32::MAX))).as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(
+        began
+            .elapsed()
+            .min(Duration::from_secs(u64::from(u32::MAX)))
+            .as_millis(),
+    )
+    .unwrap_or(u64::MAX)
 }

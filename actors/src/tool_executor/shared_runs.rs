@@ -69,17 +69,37 @@ impl SharedRuns {
             drop(runs);
             lock(&run.listeners).push(progress);
             let ended = run.ended.subscribe();
-            return (Lease { runs: self.clone(), key, run, ended }, false);
+            return (
+                Lease {
+                    runs: self.clone(),
+                    key,
+                    run,
+                    ended,
+                },
+                false,
+            );
         }
         let (ended, receiver) = watch::channel(None);
-        let run = Arc::new(SharedRun { cancel: CancellationToken::new(), ended, listeners: Mutex::new(vec![progress]) });
-        runs.insert(key.clone(), Entry { run: run.clone(), leases: 1 });
+        let run = Arc::new(SharedRun {
+            cancel: CancellationToken::new(),
+            ended,
+            listeners: Mutex::new(vec![progress]),
+        });
+        runs.insert(
+            key.clone(),
+            Entry {
+                run: run.clone(),
+                leases: 1,
+            },
+        );
         drop(runs);
         let to_all = {
             let run = run.clone();
             Progress::new(move |line| {
                 let listeners = lock(&run.listeners).clone();
-                listeners.iter().for_each(|listener| listener.report(line.clone()));
+                listeners
+                    .iter()
+                    .for_each(|listener| listener.report(line.clone()));
             })
         };
         let work = start(run.cancel.clone(), to_all);
@@ -99,13 +119,23 @@ impl SharedRuns {
             runs.forget(&task_key, &task_run);
             task_run.ended.send_replace(Some(ended));
         }));
-        (Lease { runs: self.clone(), key, run, ended: receiver }, true)
+        (
+            Lease {
+                runs: self.clone(),
+                key,
+                run,
+                ended: receiver,
+            },
+            true,
+        )
     }
 
     /// Removes a run that has ended, so that the next caller starts another one.
     fn forget(&self, key: &str, run: &Arc<SharedRun>) {
         let mut runs = lock(&self.runs);
-        let is_ours = runs.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.run, run));
+        let is_ours = runs
+            .get(key)
+            .is_some_and(|entry| Arc::ptr_eq(&entry.run, run));
         let entry = if is_ours { runs.remove(key) } else { None };
         drop(runs); // The entry is dropped outside of the lock.
         drop(entry);
@@ -125,7 +155,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut runs = lock(&self.runs.runs);
-        let Some(entry) = runs.get_mut(&self.key).filter(|entry| Arc::ptr_eq(&entry.run, &self.run)) else { return };
+        let Some(entry) = runs
+            .get_mut(&self.key)
+            .filter(|entry| Arc::ptr_eq(&entry.run, &self.run))
+        else {
+            return;
+        };
         entry.leases -= 1;
         if entry.leases == 0 {
             let entry = runs.remove(&self.key);

@@ -49,7 +49,12 @@ pub(super) fn ended(span: &Span, name: &str, began: Instant, result: &RunResult)
         }
     }
     if let Some(kind) = kind {
-        tracing::debug!(tool = name, error = kind.as_str(), "the tool call failed: {}", words(result));
+        tracing::debug!(
+            tool = name,
+            error = kind.as_str(),
+            "the tool call failed: {}",
+            words(result)
+        );
     }
     tracing::debug!(
         target: FIGURES,
@@ -76,7 +81,10 @@ fn code(result: &RunResult) -> &str {
 /// Whether a foreign text is a plain word that may leave the host: not a sentence, a path or an
 /// address.
 pub(crate) fn is_word(text: &str) -> bool {
-    (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+    (1..=48).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
 /// The failure as text, for the log.

@@ -5,10 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use serde_json::{Value, json};
 
-use super::{super::tenants::workspace_quota, AppError, ServedTenant, State, StoredTenant, TenantOperator, is_temporary};
+use super::{
+    super::tenants::workspace_quota, AppError, ServedTenant, State, StoredTenant, TenantOperator,
+    is_temporary,
+};
 use crate::{
     config::{ConfigError, TenantSection},
-    http::{KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key},
+    http::{
+        KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key,
+    },
     tools::memory::Memory,
 };
 
@@ -20,13 +25,19 @@ impl From<AppError> for OperatorError {
                 tracing::error!(%error, "a change of the operator could not be stored");
                 Self::Unavailable("the data folder cannot be written; see the log".into())
             }
-            error => Self::Invalid { pointer: None, message: error.to_string() },
+            error => Self::Invalid {
+                pointer: None,
+                message: error.to_string(),
+            },
         }
     }
 }
 
 fn invalid(error: &ConfigError) -> OperatorError {
-    OperatorError::Invalid { pointer: error.pointer(), message: error.to_string() }
+    OperatorError::Invalid {
+        pointer: error.pointer(),
+        message: error.to_string(),
+    }
 }
 
 impl Operator for TenantOperator {
@@ -34,7 +45,11 @@ impl Operator for TenantOperator {
         Box::pin(async move { Ok(self.read_again().await?) })
     }
 
-    fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
+    fn put_tenant(
+        &self,
+        id: TenantId,
+        config: Value,
+    ) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
         Box::pin(self.put(id, config))
     }
 
@@ -42,7 +57,11 @@ impl Operator for TenantOperator {
         Box::pin(self.quota(id, quota))
     }
 
-    fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
+    fn new_key(
+        &self,
+        id: TenantId,
+        replace: bool,
+    ) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
         Box::pin(self.key(id, replace))
     }
 
@@ -59,9 +78,16 @@ impl Operator for TenantOperator {
             let state = self.0.state.lock().await;
             let used = |served_tenant: &ServedTenant| {
                 let usage = served_tenant.setup.workspace.as_ref()?.usage()?;
-                Some(WorkspaceShown { files: usage.files, bytes: usage.bytes })
+                Some(WorkspaceShown {
+                    files: usage.files,
+                    bytes: usage.bytes,
+                })
             };
-            state.served.iter().filter_map(|(id, served_tenant)| Some((id.clone(), used(served_tenant)?))).collect()
+            state
+                .served
+                .iter()
+                .filter_map(|(id, served_tenant)| Some((id.clone(), used(served_tenant)?)))
+                .collect()
         })
     }
 
@@ -78,34 +104,77 @@ impl TenantOperator {
     async fn put(&self, id: TenantId, settings: Value) -> Result<TenantPut, OperatorError> {
         let section = TenantSection::from_json(&id, &settings).map_err(|error| invalid(&error))?;
         let mut state = self.0.state.lock().await;
-        if let Some(ServedTenant { section, from_file: true, .. }) = state.served.get(&id) {
-            let message = format!("tenant `{id}` is configured at {}; change it there, then reload", section.origin());
-            return Err(OperatorError::Invalid { pointer: None, message });
+        if let Some(ServedTenant {
+            section,
+            from_file: true,
+            ..
+        }) = state.served.get(&id)
+        {
+            let message = format!(
+                "tenant `{id}` is configured at {}; change it there, then reload",
+                section.origin()
+            );
+            return Err(OperatorError::Invalid {
+                pointer: None,
+                message,
+            });
         }
-        state.config.check_tenant(&section).map_err(|error| invalid(&error))?;
+        state
+            .config
+            .check_tenant(&section)
+            .map_err(|error| invalid(&error))?;
         self.refuse_known_keys(&state, &section)?;
         let mut stored = self.with_pauses(&state);
         let known = stored.tenants.entry(id.clone()).or_default();
         // Keys that were added at run time stay valid; a key in the request belongs to the
         // settings.
-        let tenant = StoredTenant { settings: Some(settings), generated: false, ..known.clone() };
-        *known = StoredTenant { paused: section.paused.or(tenant.paused), ..tenant };
-        let put = if state.served.contains_key(&id) { TenantPut::Changed } else { TenantPut::Created };
+        let tenant = StoredTenant {
+            settings: Some(settings),
+            generated: false,
+            ..known.clone()
+        };
+        *known = StoredTenant {
+            paused: section.paused.or(tenant.paused),
+            ..tenant
+        };
+        let put = if state.served.contains_key(&id) {
+            TenantPut::Changed
+        } else {
+            TenantPut::Created
+        };
         self.change(&mut state, stored).await?;
         Ok(put)
     }
 
     async fn quota(&self, id: TenantId, quota: Value) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state
+            .served
+            .get(&id)
+            .cloned()
+            .ok_or(OperatorError::UnknownTenant)?;
         let Value::Object(mut quotas) = quota else {
-            return Err(OperatorError::Invalid { pointer: None, message: "quotas must be an object".into() });
+            return Err(OperatorError::Invalid {
+                pointer: None,
+                message: "quotas must be an object".into(),
+            });
         };
-        let weight = quotas.remove("weight").unwrap_or_else(|| json!(served_tenant.section.quotas.weight));
-        let read = TenantSection::from_json(&id, &json!({"weight": weight, "quotas": quotas})).map_err(|error| {
-            let pointer = error.pointer().map(|pointer| pointer.strip_prefix("/quotas").map(str::to_owned).unwrap_or(pointer));
-            OperatorError::Invalid { pointer, message: error.to_string() }
-        })?;
+        let weight = quotas
+            .remove("weight")
+            .unwrap_or_else(|| json!(served_tenant.section.quotas.weight));
+        let read = TenantSection::from_json(&id, &json!({"weight": weight, "quotas": quotas}))
+            .map_err(|error| {
+                let pointer = error.pointer().map(|pointer| {
+                    pointer
+                        .strip_prefix("/quotas")
+                        .map(str::to_owned)
+                        .unwrap_or(pointer)
+                });
+                OperatorError::Invalid {
+                    pointer,
+                    message: error.to_string(),
+                }
+            })?;
         if !served_tenant.from_file {
             let mut stored = self.with_pauses(&state);
             let known = stored.tenants.entry(id).or_default();
@@ -120,7 +189,11 @@ impl TenantOperator {
         let quota = workspace_quota(&state.config, &read.quotas);
         // For a tenant of the configuration file, the change lasts until the next reload.
         let config = served_tenant.setup.config.clone().quotas(read.quotas);
-        self.0.host.configure_tenant(&id, config.clone()).await.map_err(AppError::from)?;
+        self.0
+            .host
+            .configure_tenant(&id, config.clone())
+            .await
+            .map_err(AppError::from)?;
         if let Some(served_tenant) = state.served.get_mut(&id) {
             served_tenant.section.quotas = read.quotas;
             served_tenant.setup.config = config;
@@ -133,13 +206,24 @@ impl TenantOperator {
 
     async fn key(&self, id: TenantId, replace: bool) -> Result<MadeKey, OperatorError> {
         let mut state = self.0.state.lock().await;
-        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state
+            .served
+            .get(&id)
+            .cloned()
+            .ok_or(OperatorError::UnknownTenant)?;
         let key = new_key();
         let hash = KeyHash::from_key(&key);
         let mut stored = self.with_pauses(&state);
         let known = stored.tenants.entry(id.clone()).or_default();
         if replace {
-            known.replaced_sha256.extend(served_tenant.section.key_sha256.iter().filter(|old| !known.key_sha256.contains(*old)).cloned());
+            known.replaced_sha256.extend(
+                served_tenant
+                    .section
+                    .key_sha256
+                    .iter()
+                    .filter(|old| !known.key_sha256.contains(*old))
+                    .cloned(),
+            );
             known.key_sha256 = BTreeSet::new();
         }
         known.key_sha256.insert(hash.to_string());
@@ -157,24 +241,43 @@ impl TenantOperator {
 
     async fn hold(&self, id: TenantId, paused: bool) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let Some(served_tenant) = state.served.get_mut(&id) else { return Err(OperatorError::UnknownTenant) };
+        let Some(served_tenant) = state.served.get_mut(&id) else {
+            return Err(OperatorError::UnknownTenant);
+        };
         served_tenant.section.paused = Some(paused);
         let mut stored = state.stored.clone();
         stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
         self.write(&stored).await?;
         state.stored = stored;
-        self.0.host.tenant(&id).pause(paused).map_err(|_| OperatorError::UnknownTenant)
+        self.0
+            .host
+            .tenant(&id)
+            .pause(paused)
+            .map_err(|_| OperatorError::UnknownTenant)
     }
 
     async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
         let state = self.0.state.lock().await;
-        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state
+            .served
+            .get(&id)
+            .cloned()
+            .ok_or(OperatorError::UnknownTenant)?;
         // Revoke the keys first: no caller may get in while the data is erased, or before the
         // tenant is configured again.
         self.0.keys.remove_tenant(&id);
         let erased = self.erase_all(&state, &id).await;
-        let configured = self.0.host.configure_tenant(&id, served_tenant.setup.config.clone()).await.map_err(AppError::from);
-        let paused = self.0.host.tenant(&id).pause(served_tenant.section.paused.unwrap_or_default());
+        let configured = self
+            .0
+            .host
+            .configure_tenant(&id, served_tenant.setup.config.clone())
+            .await
+            .map_err(AppError::from);
+        let paused = self
+            .0
+            .host
+            .tenant(&id)
+            .pause(served_tenant.section.paused.unwrap_or_default());
         self.publish_keys(&state);
         configured?;
         paused.map_err(|_| OperatorError::UnknownTenant)?;
@@ -183,13 +286,20 @@ impl TenantOperator {
 
     async fn forget(&self, id: TenantId) -> Result<(), OperatorError> {
         let mut state = self.0.state.lock().await;
-        let served_tenant = state.served.get(&id).cloned().ok_or(OperatorError::UnknownTenant)?;
+        let served_tenant = state
+            .served
+            .get(&id)
+            .cloned()
+            .ok_or(OperatorError::UnknownTenant)?;
         if served_tenant.from_file {
             let message = format!(
                 "tenant `{id}` is configured at {}; remove it there, then reload; its data can be erased now",
                 served_tenant.section.origin()
             );
-            return Err(OperatorError::Invalid { pointer: None, message });
+            return Err(OperatorError::Invalid {
+                pointer: None,
+                message,
+            });
         }
         self.0.keys.remove_tenant(&id);
         self.erase_all(&state, &id).await?;
@@ -209,17 +319,37 @@ impl TenantOperator {
             tracing::error!(error, tenant = %id, "the data of a tenant was erased only in part");
             OperatorError::Unavailable("only part of the data was erased; try again".into())
         };
-        let erased = self.0.host.tenant(id).erase().await.map_err(|error| failed(error.to_string()))?;
+        let erased = self
+            .0
+            .host
+            .tenant(id)
+            .erase()
+            .await
+            .map_err(|error| failed(error.to_string()))?;
         // Both stores, because the tenant's memory scope may have changed over time.
-        let memories = [Memory::per_tenant(&state.config.data_dir), Memory::per_conversation(&state.config.data_dir)];
+        let memories = [
+            Memory::per_tenant(&state.config.data_dir),
+            Memory::per_conversation(&state.config.data_dir),
+        ];
         let tenant = id.clone();
-        let forgotten = tokio::task::spawn_blocking(move || memories.iter().try_for_each(|memory| memory.forget(&tenant))).await;
-        forgotten.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.kind().to_string()))?;
+        let forgotten = tokio::task::spawn_blocking(move || {
+            memories
+                .iter()
+                .try_for_each(|memory| memory.forget(&tenant))
+        })
+        .await;
+        forgotten
+            .map_err(|error| failed(error.to_string()))?
+            .map_err(|error| failed(error.kind().to_string()))?;
         Ok(erased.conversations)
     }
 
     /// Stores a change, then applies it. If applying fails, the stored change is reverted.
-    async fn change(&self, state: &mut State, stored: super::StoredTenants) -> Result<(), AppError> {
+    async fn change(
+        &self,
+        state: &mut State,
+        stored: super::StoredTenants,
+    ) -> Result<(), AppError> {
         self.write(&stored).await?;
         let config = state.config.clone();
         let before = state.stored.clone();
@@ -231,14 +361,24 @@ impl TenantOperator {
     }
 
     /// Refuses a key that another tenant or the operator already uses: a key identifies one tenant.
-    fn refuse_known_keys(&self, state: &State, section: &TenantSection) -> Result<(), OperatorError> {
+    fn refuse_known_keys(
+        &self,
+        state: &State,
+        section: &TenantSection,
+    ) -> Result<(), OperatorError> {
         let others = state.served.iter().filter(|(id, _)| **id != section.id);
         let taken = |hash: &String| {
-            state.config.admin_key_sha256.as_ref() == Some(hash) || others.clone().any(|(_, other)| other.section.key_sha256.contains(hash))
+            state.config.admin_key_sha256.as_ref() == Some(hash)
+                || others
+                    .clone()
+                    .any(|(_, other)| other.section.key_sha256.contains(hash))
         };
         if section.key_sha256.iter().any(taken) {
             let message = "this key already belongs to another tenant or the operator; create one with `callboard keys new`".into();
-            return Err(OperatorError::Invalid { pointer: Some("/key_sha256".into()), message });
+            return Err(OperatorError::Invalid {
+                pointer: Some("/key_sha256".into()),
+                message,
+            });
         }
         Ok(())
     }

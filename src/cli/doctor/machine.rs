@@ -34,7 +34,13 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
     let name = "data folder";
     let folder = &config.data_dir;
     if !folder.exists() {
-        return vec![Finding::ok(name, format!("{} does not exist yet; the first start creates it", folder.display()))];
+        return vec![Finding::ok(
+            name,
+            format!(
+                "{} does not exist yet; the first start creates it",
+                folder.display()
+            ),
+        )];
     }
     let sessions = match &config.store {
         Store::Sqlite(path) => Some(path.clone()),
@@ -48,8 +54,13 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
             Finding::warn(name, what, format!("chmod {wanted:o} {}", path.display()))
         })
     };
-    let files = [Some(crate::app::stored_tenants_file(folder)), sessions].into_iter().flatten();
-    let mut findings: Vec<Finding> = open(folder, 0o700).into_iter().chain(files.filter_map(|file| open(&file, 0o600))).collect();
+    let files = [Some(crate::app::stored_tenants_file(folder)), sessions]
+        .into_iter()
+        .flatten();
+    let mut findings: Vec<Finding> = open(folder, 0o700)
+        .into_iter()
+        .chain(files.filter_map(|file| open(&file, 0o600)))
+        .collect();
     if fs::metadata(folder).is_ok_and(|data| data.permissions().readonly()) {
         findings.push(Finding::fail(
             name,
@@ -58,7 +69,10 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(name, format!("only this user can access {}", folder.display())));
+        findings.push(Finding::ok(
+            name,
+            format!("only this user can access {}", folder.display()),
+        ));
     }
     findings
 }
@@ -66,19 +80,31 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
 /// Whether `run` and `chat` would refuse the current folder because the session file lies in it.
 /// The default location inside the data folder is not reported.
 pub(super) fn store_place(config: &Config) -> Option<Finding> {
-    let Store::Sqlite(path) = &config.store else { return None };
+    let Store::Sqlite(path) = &config.store else {
+        return None;
+    };
     let here = std::env::current_dir().ok()?;
     let is_usual = path.parent() == Some(config.data_dir.as_path());
     overlap(path, &here).filter(|_| !is_usual)?;
-    let what = format!("{} lies inside this folder: `run` and `chat` refuse the folder as their workspace", path.display());
-    Some(Finding::warn("store", what, "move the file, or work in another folder"))
+    let what = format!(
+        "{} lies inside this folder: `run` and `chat` refuse the folder as their workspace",
+        path.display()
+    );
+    Some(Finding::warn(
+        "store",
+        what,
+        "move the file, or work in another folder",
+    ))
 }
 
 /// Free disk space for the data folder.
 pub(super) fn disk(config: &Config) -> Finding {
     let name = "disk";
     let nearest = real_or_nearest(&config.data_dir);
-    let there = nearest.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let there = nearest
+        .ancestors()
+        .find(|folder| folder.exists())
+        .unwrap_or(Path::new("/"));
     match rustix::fs::statvfs(there) {
         Ok(found) => {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -91,20 +117,34 @@ pub(super) fn disk(config: &Config) -> Finding {
                 Finding::ok(name, what)
             }
         }
-        Err(error) => Finding::warn(name, format!("the free space is unknown: {error}"), "check it by hand"),
+        Err(error) => Finding::warn(
+            name,
+            format!("the free space is unknown: {error}"),
+            "check it by hand",
+        ),
     }
 }
 
 /// Whether the limit of open files suffices for all connections and model calls at once.
 pub(super) fn files(config: &Config) -> Finding {
     let name = "open files";
-    let calls: usize = config.providers.iter().map(|provider| provider.concurrency.unwrap_or(config.limits.model_calls_max)).sum();
+    let calls: usize = config
+        .providers
+        .iter()
+        .map(|provider| {
+            provider
+                .concurrency
+                .unwrap_or(config.limits.model_calls_max)
+        })
+        .sum();
     let calls = calls.max(config.limits.model_calls_max);
     let wanted = (HttpBounds::default().connections_max + calls) as u64 + FILES_BESIDE;
     match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
         Some(allowed) if allowed < wanted => Finding::warn(
             name,
-            format!("the limit is {allowed}; all connections and model calls at once need {wanted}"),
+            format!(
+                "the limit is {allowed}; all connections and model calls at once need {wanted}"
+            ),
             format!("ulimit -n {wanted}, or LimitNOFILE= of the service"),
         ),
         Some(allowed) => Finding::ok(name, format!("the limit is {allowed}")),
@@ -116,14 +156,23 @@ pub(super) fn files(config: &Config) -> Finding {
 pub(super) fn clock(server: Option<SystemTime>) -> Finding {
     let name = "clock";
     let now = SystemTime::now();
-    let off = |server: SystemTime| now.duration_since(server).or_else(|_| server.duration_since(now)).unwrap_or_default();
+    let off = |server: SystemTime| {
+        now.duration_since(server)
+            .or_else(|_| server.duration_since(now))
+            .unwrap_or_default()
+    };
     let set_it = "synchronize it over the network (NTP)";
     match server.map(off) {
-        Some(off) if off > CLOCK_OFF_MAX => {
-            Finding::fail(name, format!("it differs from a provider's time by {} s", off.as_secs()), set_it)
-        }
+        Some(off) if off > CLOCK_OFF_MAX => Finding::fail(
+            name,
+            format!("it differs from a provider's time by {} s", off.as_secs()),
+            set_it,
+        ),
         Some(_) => Finding::ok(name, "it agrees with a provider's time"),
-        None if now.duration_since(UNIX_EPOCH).is_ok_and(|now| now > BEFORE_US) => {
+        None if now
+            .duration_since(UNIX_EPOCH)
+            .is_ok_and(|now| now > BEFORE_US) =>
+        {
             Finding::ok(name, "it is set; --online compares it with a provider's")
         }
         None => Finding::fail(name, "it is set to a time before 2025", set_it),
@@ -138,6 +187,9 @@ mod tests {
     fn a_wrong_clock_is_a_finding() {
         let ago = |seconds| clock(Some(SystemTime::now() - Duration::from_secs(seconds))).state;
 
-        assert_eq!((ago(5), ago(600), clock(None).state), (State::Ok, State::Fail, State::Ok));
+        assert_eq!(
+            (ago(5), ago(600), clock(None).state),
+            (State::Ok, State::Fail, State::Ok)
+        );
     }
 }

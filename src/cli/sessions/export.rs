@@ -77,7 +77,11 @@ pub(super) struct Exported {
 
 impl<'a> Export<'a> {
     /// The readable part of a journal. `history` holds the messages to export.
-    pub(super) fn new(id: &'a ConversationId, readable: &'a Readable, history: &'a History) -> Self {
+    pub(super) fn new(
+        id: &'a ConversationId,
+        readable: &'a Readable,
+        history: &'a History,
+    ) -> Self {
         let rounds = readable.rounds();
         let usage = UsageTotals::from_rounds(&rounds);
         Self {
@@ -103,13 +107,28 @@ impl<'a> Export<'a> {
                 .map(|stored| {
                     let text = std::str::from_utf8(&stored.bytes).ok();
                     let entry = text.and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
-                    let text = if entry.is_none() { text.map(str::to_owned) } else { None };
-                    let hex = if entry.is_none() && text.is_none() {
-                        Some(stored.bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+                    let text = if entry.is_none() {
+                        text.map(str::to_owned)
                     } else {
                         None
                     };
-                    RawEntry { seq: stored.seq.0, entry, text, hex }
+                    let hex = if entry.is_none() && text.is_none() {
+                        Some(
+                            stored
+                                .bytes
+                                .iter()
+                                .map(|byte| format!("{byte:02x}"))
+                                .collect(),
+                        )
+                    } else {
+                        None
+                    };
+                    RawEntry {
+                        seq: stored.seq.0,
+                        entry,
+                        text,
+                        hex,
+                    }
                 })
                 .collect(),
         );
@@ -131,7 +150,9 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
         Some(fault) => {
             let read = readable.entries.len();
             let id = &found.id;
-            err_line(&format!("only the first {read} entries of `{id}` are readable: {fault} (hint: `callboard sessions repair {id}`)"));
+            err_line(&format!(
+                "only the first {read} entries of `{id}` are readable: {fault} (hint: `callboard sessions repair {id}`)"
+            ));
             Ok(Done::Badly)
         }
     }

@@ -55,7 +55,11 @@ pub(super) struct Imported {
 
 pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Failure> {
     let text = read(&args.file)?;
-    let Parsed { named, messages, rounds } = parse(&text)?;
+    let Parsed {
+        named,
+        messages,
+        rounds,
+    } = parse(&text)?;
     let id = match args.session.clone().or(named) {
         Some(id) => id,
         None => fresh_id()?,
@@ -66,7 +70,11 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
     let scope = scope(&id)?;
     let _lock = sessions.lock(&scope)?;
     store(config, &sessions, &id, &history, rounds, args.replace).await?;
-    let imported = Imported { conversation_id: id, messages: history.messages().len(), repairs };
+    let imported = Imported {
+        conversation_id: id,
+        messages: history.messages().len(),
+        repairs,
+    };
     out_json(&serde_json::to_string(&imported).unwrap_or_default());
     Ok(Done::Well)
 }
@@ -82,32 +90,54 @@ pub(super) async fn store(
 ) -> Result<(), Failure> {
     let app = quiet_host(config, sessions).await?;
     let handle = app.host.tenant(TENANT).conversation(id.clone());
-    let there = handle.state().await.map_err(|error| crate::cli::session::unreadable(id, error))?;
-    let holds_something = !there.history.messages().is_empty() || there.round.is_some() || !there.inbox.is_empty();
+    let there = handle
+        .state()
+        .await
+        .map_err(|error| crate::cli::session::unreadable(id, error))?;
+    let holds_something =
+        !there.history.messages().is_empty() || there.round.is_some() || !there.inbox.is_empty();
     if holds_something && !replace {
-        let failure = Failure::work(format!("session `{id}` already exists, with {}", counted(there.history.messages().len(), "message")));
+        let failure = Failure::work(format!(
+            "session `{id}` already exists, with {}",
+            counted(there.history.messages().len(), "message")
+        ));
         return Err(failure.hint("choose another id with --session, or replace it with --replace"));
     }
     if !there.inbox.is_empty() {
-        return Err(Failure::work(format!("session `{id}` has a prompt that is not answered yet"))
-            .hint(format!("`callboard run --session {id} --resume` answers it")));
+        return Err(Failure::work(format!(
+            "session `{id}` has a prompt that is not answered yet"
+        ))
+        .hint(format!(
+            "`callboard run --session {id} --resume` answers it"
+        )));
     }
-    let imported = handle.import_rounds(history.messages().iter().cloned().collect(), rounds).await;
+    let imported = handle
+        .import_rounds(history.messages().iter().cloned().collect(), rounds)
+        .await;
     app.host.shutdown(SHUTDOWN).await;
     Ok(imported?)
 }
 
 fn read(path: &std::path::Path) -> Result<String, Failure> {
     let shown = path.display();
-    let failed = |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
+    let failed =
+        |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
     let mut bytes = Vec::new();
     if path.as_os_str() == "-" {
-        std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        std::io::stdin()
+            .lock()
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+        std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+            .map_err(failed)?;
     }
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(Failure::work(format!("{shown} is longer than {FILE_BYTES_MAX} bytes")));
+        return Err(Failure::work(format!(
+            "{shown} is longer than {FILE_BYTES_MAX} bytes"
+        )));
     }
     String::from_utf8(bytes).map_err(|_| Failure::work(format!("{shown} is not UTF-8 text")))
 }
@@ -122,52 +152,83 @@ struct Parsed {
 
 /// Returns the records of rounds that fit `history`, and adds what did not fit to `repairs`. An
 /// empty result makes the host derive the rounds from the messages.
-pub(super) fn fitting(rounds: Option<Vec<ConversationRound>>, history: &History, repairs: &mut Vec<Repair>) -> Vec<ConversationRound> {
-    let derived =
-        || Repair { index: 0, what: "the records of rounds did not fit the messages: rounds were derived from the messages again".into() };
+pub(super) fn fitting(
+    rounds: Option<Vec<ConversationRound>>,
+    history: &History,
+    repairs: &mut Vec<Repair>,
+) -> Vec<ConversationRound> {
+    let derived = || {
+        Repair { index: 0, what: "the records of rounds did not fit the messages: rounds were derived from the messages again".into() }
+    };
     if rounds.as_ref().is_some_and(Vec::is_empty) {
         return Vec::new();
     }
-    let Some(rounds) = rounds.filter(|rounds| repairs.is_empty() && records_fit(rounds, history.messages()).is_ok()) else {
+    let Some(rounds) = rounds
+        .filter(|rounds| repairs.is_empty() && records_fit(rounds, history.messages()).is_ok())
+    else {
         repairs.push(derived());
         return Vec::new();
     };
     let (rounds, closed) = settled(rounds);
-    for round in rounds.iter().filter(|round| closed.contains(&round.round_id)) {
+    for round in rounds
+        .iter()
+        .filter(|round| closed.contains(&round.round_id))
+    {
         let index = round.start.map_or(0, |start| start as usize);
-        repairs.push(Repair { index, what: format!("round {} was open: it is stored as interrupted", round.round_id) });
+        repairs.push(Repair {
+            index,
+            what: format!(
+                "round {} was open: it is stored as interrupted",
+                round.round_id
+            ),
+        });
     }
     rounds
 }
 
 fn parse(text: &str) -> Result<Parsed, Failure> {
     let wrong = |error: serde_json::Error| {
-        Failure::work(format!("this is neither an export nor a JSON array of messages: {error}"))
-            .hint("`callboard sessions export` writes one")
+        Failure::work(format!(
+            "this is neither an export nor a JSON array of messages: {error}"
+        ))
+        .hint("`callboard sessions export` writes one")
     };
-    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<Box<RawValue>>) = if text.trim_start().starts_with('[') {
-        (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
-    } else {
-        let export: Exported = serde_json::from_str(text).map_err(wrong)?;
-        if export.format != FORMAT || export.version > VERSION {
-            let found = format!("{} version {}", export.format, export.version);
-            return Err(Failure::work(format!("this is {found}; this program reads {FORMAT} up to version {VERSION}")));
-        }
-        if let Some(found) = export.schema_version.filter(|word| !is_readable(word)) {
-            let latest = SchemaVersion::LATEST;
-            return Err(Failure::work(format!("its messages have schema version {found}; this program reads up to {latest}")));
-        }
-        (export.conversation_id, export.messages, export.rounds)
-    };
-    let messages = raw
+    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<Box<RawValue>>) =
+        if text.trim_start().starts_with('[') {
+            (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
+        } else {
+            let export: Exported = serde_json::from_str(text).map_err(wrong)?;
+            if export.format != FORMAT || export.version > VERSION {
+                let found = format!("{} version {}", export.format, export.version);
+                return Err(Failure::work(format!(
+                    "this is {found}; this program reads {FORMAT} up to version {VERSION}"
+                )));
+            }
+            if let Some(found) = export.schema_version.filter(|word| !is_readable(word)) {
+                let latest = SchemaVersion::LATEST;
+                return Err(Failure::work(format!(
+                    "its messages have schema version {found}; this program reads up to {latest}"
+                )));
+            }
+            (export.conversation_id, export.messages, export.rounds)
+        };
+    let messages = raw.iter().enumerate().map(|(index, raw)| {
+        Message::from_wire(raw.get().as_bytes())
+            .map_err(|error| Failure::work(format!("message {index}: {error}")))
+    });
+    let rounds = rounds
         .iter()
-        .enumerate()
-        .map(|(index, raw)| Message::from_wire(raw.get().as_bytes()).map_err(|error| Failure::work(format!("message {index}: {error}"))));
-    let rounds = rounds.iter().map(|raw| serde_json::from_str(raw.get()).ok()).collect();
-    Ok(Parsed { named, messages: messages.collect::<Result<_, _>>()?, rounds })
+        .map(|raw| serde_json::from_str(raw.get()).ok())
+        .collect();
+    Ok(Parsed {
+        named,
+        messages: messages.collect::<Result<_, _>>()?,
+        rounds,
+    })
 }
 
 /// Whether this program reads messages of this schema version.
 fn is_readable(word: &str) -> bool {
-    SchemaVersion::parse(word).is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
+    SchemaVersion::parse(word)
+        .is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
 }

@@ -29,13 +29,27 @@ pub(super) struct Readable {
 }
 
 /// Reads all entries until the first that is damaged.
-pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Readable, Failure> {
+pub(super) async fn read(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> Result<Readable, Failure> {
     let head = sessions.head(scope).await?;
     let id = scope.conversation.clone();
     let state = Durable::default();
-    let mut readable = Readable { id, state, entries: Vec::new(), stored: Vec::new(), fault: None, rows_lost: false };
+    let mut readable = Readable {
+        id,
+        state,
+        entries: Vec::new(),
+        stored: Vec::new(),
+        fault: None,
+        rows_lost: false,
+    };
     loop {
-        let after = readable.stored.last().map(|stored| stored.seq).unwrap_or_default();
+        let after = readable
+            .stored
+            .last()
+            .map(|stored| stored.seq)
+            .unwrap_or_default();
         match sessions.entries(scope, after, PAGE).await {
             Ok(page) if page.is_empty() => break,
             Ok(page) => readable.take(page),
@@ -46,8 +60,13 @@ pub(super) async fn read(sessions: &dyn SessionBackend, scope: &Scope) -> Result
             }
         }
     }
-    if readable.fault.is_none() && (readable.state.head != head.seq || readable.state.epoch != head.epoch) {
-        readable.fault = Some(format!("the journal ends at entry {}, but its head is {}", readable.state.head, head.seq));
+    if readable.fault.is_none()
+        && (readable.state.head != head.seq || readable.state.epoch != head.epoch)
+    {
+        readable.fault = Some(format!(
+            "the journal ends at entry {}, but its head is {}",
+            readable.state.head, head.seq
+        ));
     }
     Ok(readable)
 }
@@ -109,7 +128,13 @@ impl Readable {
                     messages.push(Message::tool_results(results, []));
                 }
             }
-            messages.extend(round.pending.iter().filter(|message| message.role() == Role::User).cloned());
+            messages.extend(
+                round
+                    .pending
+                    .iter()
+                    .filter(|message| message.role() == Role::User)
+                    .cloned(),
+            );
         }
         messages.extend(state.inbox.iter().map(|prompt| prompt.message.clone()));
         History::repair(messages)

@@ -31,12 +31,23 @@ pub(in crate::cli) struct ListArgs {
 
 pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failure> {
     let sessions = args.store.open(config, Opening::Existing).await?;
-    let tenant = TENANT.try_into().map_err(|error: callboard_actors::ids::InvalidId| Failure::work(error.to_string()))?;
+    let tenant = TENANT
+        .try_into()
+        .map_err(|error: callboard_actors::ids::InvalidId| Failure::work(error.to_string()))?;
     let backend = sessions.backend();
     let mut rows = Vec::<SessionSummary>::new();
     loop {
         let after = rows.last().map(|row| row.conversation.clone());
-        let page = backend.list(&tenant, ListQuery { after, subagents: args.subagents, ..ListQuery::default() }).await?;
+        let page = backend
+            .list(
+                &tenant,
+                ListQuery {
+                    after,
+                    subagents: args.subagents,
+                    ..ListQuery::default()
+                },
+            )
+            .await?;
         if page.is_empty() {
             break;
         }
@@ -51,7 +62,11 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
         err_line("no sessions are stored");
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
-    let width = rows.iter().map(|row| row.conversation.as_str().len()).max().unwrap_or_default();
+    let width = rows
+        .iter()
+        .map(|row| row.conversation.as_str().len())
+        .max()
+        .unwrap_or_default();
     let mut table = String::new();
     for row in &rows {
         let when = row.updated_at.to_string().replace('T', " ");
@@ -62,7 +77,14 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
             (None, Open::Running) => "interrupted",
             (None, Open::Parked) => "waiting for approval",
         };
-        table.push_str(format!("{:<width$}  {when}  {:>5} entries  {state}", sanitize(row.conversation.as_str()), row.head.seq).trim_end());
+        table.push_str(
+            format!(
+                "{:<width$}  {when}  {:>5} entries  {state}",
+                sanitize(row.conversation.as_str()),
+                row.head.seq
+            )
+            .trim_end(),
+        );
         table.push('\n');
     }
     out(&table);

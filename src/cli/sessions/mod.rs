@@ -30,7 +30,8 @@ use crate::{
     providers::offline::Offline,
 };
 
-pub(super) const EXAMPLE: &str = "Example:\n  callboard sessions export support-42 > support-42.json";
+pub(super) const EXAMPLE: &str =
+    "Example:\n  callboard sessions export support-42 > support-42.json";
 
 /// Subcommands of `sessions`.
 #[derive(Debug, Subcommand)]
@@ -45,13 +46,19 @@ pub(super) enum SessionsCommand {
     #[command(after_help = EXAMPLE)]
     Export(OneArgs),
     /// Store a conversation from an export or a JSON array of messages; prints what it repaired
-    #[command(after_help = "Example:\n  callboard sessions import support-42.json --session support-43")]
+    #[command(
+        after_help = "Example:\n  callboard sessions import support-42.json --session support-43"
+    )]
     Import(import::ImportArgs),
     /// Print the exact body of the next model call, and nothing else
-    #[command(after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages")]
+    #[command(
+        after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages"
+    )]
     Request(request::RequestArgs),
     /// Copy a conversation; the source may be in use meanwhile
-    #[command(after_help = "Example:\n  callboard sessions fork support-42 --at 3 --session support-42b")]
+    #[command(
+        after_help = "Example:\n  callboard sessions fork support-42 --at 3 --session support-42b"
+    )]
     Fork(rounds::ForkArgs),
     /// Undo a round and all later ones; the journal keeps their messages
     #[command(after_help = "Example:\n  callboard sessions rewind support-42 --to 4")]
@@ -94,7 +101,11 @@ impl Found {
         if sessions.backend().head(&scope).await?.seq.0 == 0 {
             return Err(not_found(&sessions, &args.id).await);
         }
-        Ok(Self { sessions, id: args.id.clone(), scope })
+        Ok(Self {
+            sessions,
+            id: args.id.clone(),
+            scope,
+        })
     }
 }
 
@@ -114,8 +125,18 @@ pub(super) async fn stored(sessions: &Sessions, id: &ConversationId) -> Result<D
 /// A host that can change stored conversations without calling a model: it closes their open rounds
 /// instead of resuming them.
 async fn quiet_host(config: &Config, sessions: &Sessions) -> Result<App, Failure> {
-    let overrides = Overrides { workspace: ".".into(), tools: Some(Vec::new()), recovery: Recovery::Close, ..Overrides::default() };
-    let chosen = Chosen { provider: Arc::new(Offline), name: "offline".into(), model: "rules".into(), calls_max: None };
+    let overrides = Overrides {
+        workspace: ".".into(),
+        tools: Some(Vec::new()),
+        recovery: Recovery::Close,
+        ..Overrides::default()
+    };
+    let chosen = Chosen {
+        provider: Arc::new(Offline),
+        name: "offline".into(),
+        model: "rules".into(),
+        calls_max: None,
+    };
     Ok(app::start_with(config, &overrides, sessions, chosen).await?)
 }
 

@@ -23,7 +23,10 @@ pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failu
     let _lock = found.sessions.lock(&found.scope)?;
     let app = quiet_host(config, &found.sessions).await?;
     let handle = app.host.tenant(TENANT).conversation(found.id.clone());
-    let state = handle.state().await.map_err(|error| unreadable(&found.id, error))?;
+    let state = handle
+        .state()
+        .await
+        .map_err(|error| unreadable(&found.id, error))?;
     if !state.inbox.is_empty() {
         // Resetting would activate it, and the activation would send the prompt to the offline
         // model.
@@ -42,7 +45,11 @@ pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failu
 pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
     let found = match args.id.as_str().starts_with(FAN_OUT_PREFIX) {
         // A fan-out's name has no journal; only its subagents have.
-        true => Found { sessions: args.store.open(config, Opening::Existing).await?, id: args.id.clone(), scope: scope(&args.id)? },
+        true => Found {
+            sessions: args.store.open(config, Opening::Existing).await?,
+            id: args.id.clone(),
+            scope: scope(&args.id)?,
+        },
         false => Found::open(config, args).await?,
     };
     let _lock = found.sessions.lock(&found.scope)?;
@@ -67,10 +74,24 @@ async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Sc
     let prefix = parent.conversation.children();
     let mut children = Vec::<Scope>::new();
     loop {
-        let after = children.last().map_or_else(|| prefix.clone(), |child| child.conversation.clone());
-        let page = backend.list(&parent.tenant, ListQuery { after: Some(after), subagents: true, ..ListQuery::default() }).await?;
+        let after = children
+            .last()
+            .map_or_else(|| prefix.clone(), |child| child.conversation.clone());
+        let page = backend
+            .list(
+                &parent.tenant,
+                ListQuery {
+                    after: Some(after),
+                    subagents: true,
+                    ..ListQuery::default()
+                },
+            )
+            .await?;
         let before = children.len();
-        let ours = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
+        let ours = page
+            .into_iter()
+            .map(|row| row.conversation)
+            .take_while(|id| id.as_str().starts_with(prefix.as_str()));
         children.extend(ours.map(|id| Scope::new(parent.tenant.clone(), id)));
         if children.len() == before {
             return Ok(children);
@@ -82,6 +103,8 @@ async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Sc
 /// expire.
 async fn release(config: &Config, found: &Found) {
     if let Err(error) = release_artifacts(config, &found.scope).await {
-        err_line(&format!("its artifacts could not be deleted; they expire within a day: {error}"));
+        err_line(&format!(
+            "its artifacts could not be deleted; they expire within a day: {error}"
+        ));
     }
 }

@@ -38,25 +38,51 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
     let backend = found.sessions.backend();
     let readable = journal::read(&*backend, &found.scope).await?;
     let Some(fault) = readable.fault.clone() else {
-        err_line(&format!("session {} is intact: {} entries, all readable", found.id, readable.entries.len()));
+        err_line(&format!(
+            "session {} is intact: {} entries, all readable",
+            found.id,
+            readable.entries.len()
+        ));
         return Ok(Done::Well);
     };
     if readable.rows_lost {
-        return Err(Failure::work(format!("the database cannot return all rows of `{}`: {fault}; nothing was changed", found.id))
-            .hint(format!("copy the file first; `callboard sessions export {}` prints what is readable", found.id)));
+        return Err(Failure::work(format!(
+            "the database cannot return all rows of `{}`: {fault}; nothing was changed",
+            found.id
+        ))
+        .hint(format!(
+            "copy the file first; `callboard sessions export {}` prints what is readable",
+            found.id
+        )));
     }
     let (history, mut repairs) = readable.whole_history();
     let rounds = fitting(Some(readable.rounds()), &history, &mut repairs);
-    let kept = Export::new(&found.id, &readable, &history).with_journal(&readable).to_json();
-    let beside = found.sessions.path().unwrap_or_else(|| Path::new("sessions.db"));
-    let file = keep(beside, found.id.as_str(), &kept)
-        .map_err(|error| Failure::work(format!("the damaged journal cannot be saved: {}; nothing was changed", error.kind())))?;
-    err_line(&format!("{fault}; the whole journal is saved in {}", file.display()));
+    let kept = Export::new(&found.id, &readable, &history)
+        .with_journal(&readable)
+        .to_json();
+    let beside = found
+        .sessions
+        .path()
+        .unwrap_or_else(|| Path::new("sessions.db"));
+    let file = keep(beside, found.id.as_str(), &kept).map_err(|error| {
+        Failure::work(format!(
+            "the damaged journal cannot be saved: {}; nothing was changed",
+            error.kind()
+        ))
+    })?;
+    err_line(&format!(
+        "{fault}; the whole journal is saved in {}",
+        file.display()
+    ));
     // If the process stops after this line, `sessions import` can read the file.
     backend.delete(&scope(&found.id)?).await?;
     store(config, &found.sessions, &found.id, &history, rounds, false).await?;
     backend.close(SHUTDOWN).await?;
-    let imported = Imported { conversation_id: found.id, messages: history.messages().len(), repairs };
+    let imported = Imported {
+        conversation_id: found.id,
+        messages: history.messages().len(),
+        repairs,
+    };
     out_json(&serde_json::to_string(&imported).unwrap_or_default());
     Ok(Done::Well)
 }

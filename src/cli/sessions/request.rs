@@ -26,22 +26,35 @@ pub(in crate::cli) struct RequestArgs {
 }
 
 pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Failure> {
-    let one = OneArgs { id: args.id.clone(), store: StoreFlag { db: args.host.db.clone() } };
+    let one = OneArgs {
+        id: args.id.clone(),
+        store: StoreFlag {
+            db: args.host.db.clone(),
+        },
+    };
     let found = Found::open(config, &one).await?;
     let overrides = args.host.overrides(config, Recovery::Close)?;
     let chosen = app::choose_provider(config, &overrides, Purpose::Bodies)?;
     let provider = chosen.provider.clone();
     let name = chosen.name.clone();
     let app = app::start_with(config, &overrides, &found.sessions, chosen).await?;
-    let state = app.host.tenant(TENANT).conversation(found.id.clone()).state().await;
+    let state = app
+        .host
+        .tenant(TENANT)
+        .conversation(found.id.clone())
+        .state()
+        .await;
     let state = state.map_err(|error| unreadable(&found.id, error))?;
     let request = app.host.setup().request(&state);
-    let body = provider.request_body(&request).map_err(|error| match error {
-        ProviderError::Unsupported(_) => {
-            Failure::usage(format!("provider `{name}` sends no request")).hint("add --provider anthropic or --provider openai")
-        }
-        other => Failure::work(other.to_string()),
-    })?;
+    let body = provider
+        .request_body(&request)
+        .map_err(|error| match error {
+            ProviderError::Unsupported(_) => {
+                Failure::usage(format!("provider `{name}` sends no request"))
+                    .hint("add --provider anthropic or --provider openai")
+            }
+            other => Failure::work(other.to_string()),
+        })?;
     let body = String::from_utf8_lossy(&body);
     if Terminals::detect().stdout {
         out_json(&body);

@@ -62,16 +62,31 @@ pub(super) async fn fork(config: &Config, args: &ForkArgs) -> Result<Done, Failu
     print(&done?)
 }
 
-async fn fork_in(app: &App, found: &Found, at: Option<&str>, id: &ConversationId) -> Result<Left, Failure> {
+async fn fork_in(
+    app: &App,
+    found: &Found,
+    at: Option<&str>,
+    id: &ConversationId,
+) -> Result<Left, Failure> {
     let source = app.host.tenant(TENANT).conversation(found.id.clone());
     let at = match at {
-        Some(text) => Some(pick(&source.rounds().await.map_err(|error| unreadable(&found.id, error))?, text)?),
+        Some(text) => Some(pick(
+            &source
+                .rounds()
+                .await
+                .map_err(|error| unreadable(&found.id, error))?,
+            text,
+        )?),
         None => None,
     };
-    let fork = source.fork(id.clone(), at).await.map_err(|error| match error.code() {
-        "conversation_exists" => Failure::work(format!("session `{id}` already exists")).hint("choose another id with --session"),
-        _ => unreadable(&found.id, error),
-    })?;
+    let fork = source
+        .fork(id.clone(), at)
+        .await
+        .map_err(|error| match error.code() {
+            "conversation_exists" => Failure::work(format!("session `{id}` already exists"))
+                .hint("choose another id with --session"),
+            _ => unreadable(&found.id, error),
+        })?;
     left(id, &fork).await
 }
 
@@ -87,26 +102,47 @@ pub(super) async fn rewind(config: &Config, args: &RewindArgs) -> Result<Done, F
 
 async fn rewind_in(app: &App, found: &Found, to: &str) -> Result<Left, Failure> {
     let handle = app.host.tenant(TENANT).conversation(found.id.clone());
-    let state = handle.state().await.map_err(|error| unreadable(&found.id, error))?;
+    let state = handle
+        .state()
+        .await
+        .map_err(|error| unreadable(&found.id, error))?;
     if !state.inbox.is_empty() {
         // Rewinding would activate it, and the activation would send the prompt to the offline
         // model.
-        return Err(Failure::work(format!("session `{}` has a prompt that is not answered yet", found.id))
-            .hint("`callboard run --session … --resume` answers it"));
+        return Err(Failure::work(format!(
+            "session `{}` has a prompt that is not answered yet",
+            found.id
+        ))
+        .hint("`callboard run --session … --resume` answers it"));
     }
     let to = pick(&handle.rounds().await?, to)?;
-    handle.rewind(to).await.map_err(|error| match error.code() {
-        "not_found" => Failure::work("that round is no longer in the history: it was compacted")
-            .hint(format!("`callboard sessions fork {} --at ROUND` copies the session as it was then", found.id)),
-        _ => error.into(),
-    })?;
+    handle
+        .rewind(to)
+        .await
+        .map_err(|error| match error.code() {
+            "not_found" => Failure::work(
+                "that round is no longer in the history: it was compacted",
+            )
+            .hint(format!(
+                "`callboard sessions fork {} --at ROUND` copies the session as it was then",
+                found.id
+            )),
+            _ => error.into(),
+        })?;
     left(&found.id, &handle).await
 }
 
-async fn left(id: &ConversationId, handle: &callboard_actors::host::ConversationHandle) -> Result<Left, Failure> {
+async fn left(
+    id: &ConversationId,
+    handle: &callboard_actors::host::ConversationHandle,
+) -> Result<Left, Failure> {
     let messages = handle.messages().await?.len();
     let rounds = handle.rounds().await?.len();
-    Ok(Left { conversation_id: id.clone(), messages, rounds })
+    Ok(Left {
+        conversation_id: id.clone(),
+        messages,
+        rounds,
+    })
 }
 
 fn print(left: &Left) -> Result<Done, Failure> {

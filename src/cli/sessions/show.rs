@@ -64,13 +64,24 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
     let messages: Vec<Message> = state.history.messages().iter().cloned().collect();
     out(&describe(&rounds, &messages));
     let paint = Paint::stderr();
-    for call in state.batch().map(|batch| batch.calls.as_slice()).unwrap_or_default() {
+    for call in state
+        .batch()
+        .map(|batch| batch.calls.as_slice())
+        .unwrap_or_default()
+    {
         if matches!(call.state, CallState::Asked { .. }) {
-            err_line(&format!("waiting for approval: {} {}", sanitize(&call.tool_use.name), sanitize(call.tool_use.input.as_str())));
+            err_line(&format!(
+                "waiting for approval: {} {}",
+                sanitize(&call.tool_use.name),
+                sanitize(call.tool_use.input.as_str())
+            ));
         }
     }
     if open == Open::Running {
-        err_line(&format!("a round of this session was interrupted (hint: `callboard run --session {} --resume`)", found.id));
+        err_line(&format!(
+            "a round of this session was interrupted (hint: `callboard run --session {} --resume`)",
+            found.id
+        ));
     }
     let figures = &state.metrics;
     err_line(&paint.dim(&format!(

@@ -20,7 +20,11 @@ pub(super) struct Turn {
 
 impl Turn {
     pub(super) fn text(&self) -> String {
-        self.blocks.iter().filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("\n")
+        self.blocks
+            .iter()
+            .filter_map(ContentBlock::as_text)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
@@ -42,29 +46,52 @@ impl Transcript {
         for (index, message) in request.messages.iter().enumerate() {
             let blocks = blocks(index, message)?;
             match message.role.as_str() {
-                "system" | "developer" => instructions.extend(blocks.iter().filter_map(ContentBlock::as_text).map(str::to_owned)),
+                "system" | "developer" => instructions.extend(
+                    blocks
+                        .iter()
+                        .filter_map(ContentBlock::as_text)
+                        .map(str::to_owned),
+                ),
                 "user" | "assistant" => {
-                    turns.push(Turn { is_user: message.role == "user", blocks });
+                    turns.push(Turn {
+                        is_user: message.role == "user",
+                        blocks,
+                    });
                 }
-                _ => return Err(unsupported(format!("/messages/{index}/role"), "the role must be system, developer, user or assistant")),
+                _ => {
+                    return Err(unsupported(
+                        format!("/messages/{index}/role"),
+                        "the role must be system, developer, user or assistant",
+                    ));
+                }
             }
         }
         if !turns.last().is_some_and(|last| last.is_user) {
-            return Err(unsupported("/messages", "the last message must be of role user"));
+            return Err(unsupported(
+                "/messages",
+                "the last message must be of role user",
+            ));
         }
         let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
-        Ok(Self { instructions, messages: turns })
+        Ok(Self {
+            instructions,
+            messages: turns,
+        })
     }
 
     /// Puts the instructions as a block before the first user message.
     fn introduced(instructions: Option<String>, blocks: Vec<ContentBlock>) -> Vec<ContentBlock> {
-        let introduction = instructions.map(|text| ContentBlock::text(format!("{INSTRUCTIONS}{text}")));
+        let introduction =
+            instructions.map(|text| ContentBlock::text(format!("{INSTRUCTIONS}{text}")));
         introduction.into_iter().chain(blocks).collect()
     }
 
     /// Splits the messages of a new conversation into history and prompt.
     pub(super) fn begin(self) -> Result<(Vec<Message>, Vec<ContentBlock>), Problem> {
-        let Self { mut instructions, messages } = self;
+        let Self {
+            mut instructions,
+            messages,
+        } = self;
         let mut turns: Vec<Turn> = Vec::with_capacity(messages.len());
         for turn in messages {
             // Adjacent messages of one role are merged: providers require alternating roles.
@@ -77,10 +104,14 @@ impl Transcript {
         let mut history = Vec::with_capacity(turns.len());
         for turn in turns {
             let (role, blocks) = match turn.is_user {
-                true => (Role::User, Self::introduced(instructions.take(), turn.blocks)),
+                true => (
+                    Role::User,
+                    Self::introduced(instructions.take(), turn.blocks),
+                ),
                 false => (Role::Assistant, turn.blocks),
             };
-            let message = Message::new(role, &blocks).map_err(|error| unsupported("/messages", error.to_string()))?;
+            let message = Message::new(role, &blocks)
+                .map_err(|error| unsupported("/messages", error.to_string()))?;
             history.push(message);
         }
         Ok((history, Self::introduced(instructions, now)))
@@ -88,10 +119,21 @@ impl Transcript {
 }
 
 fn refuse(request: &ChatRequest) -> Result<(), Problem> {
-    let is_given = |value: &Option<serde_json::Value>| value.as_ref().is_some_and(|value| !value.is_null() && value != &json!([]));
+    let is_given = |value: &Option<serde_json::Value>| {
+        value
+            .as_ref()
+            .is_some_and(|value| !value.is_null() && value != &json!([]))
+    };
     if is_given(&request.tools) || is_given(&request.functions) {
-        let pointer = if is_given(&request.tools) { "/tools" } else { "/functions" };
-        return Err(unsupported(pointer, "the host has its own tools; configure them there"));
+        let pointer = if is_given(&request.tools) {
+            "/tools"
+        } else {
+            "/functions"
+        };
+        return Err(unsupported(
+            pointer,
+            "the host has its own tools; configure them there",
+        ));
     }
     if request.n.is_some_and(|n| n != 1) {
         return Err(unsupported("/n", "only one choice is supported"));
@@ -108,21 +150,28 @@ pub(super) fn unsupported(pointer: impl Into<String>, detail: impl Into<String>)
 
 fn blocks(index: usize, message: &RequestMessage) -> Result<Vec<ContentBlock>, Problem> {
     let at = |field: &str| format!("/messages/{index}/{field}");
-    if message.tool_calls.as_ref().is_some_and(|calls| !calls.is_null() && calls != &json!([])) {
+    if message
+        .tool_calls
+        .as_ref()
+        .is_some_and(|calls| !calls.is_null() && calls != &json!([]))
+    {
         return Err(unsupported(at("tool_calls"), "the host has its own tools"));
     }
     let blocks = match &message.content {
         Some(MessageContent::Text(text)) => vec![ContentBlock::text(text.as_str())],
         Some(MessageContent::Parts(parts)) => {
-            let blocks = parts
-                .iter()
-                .enumerate()
-                .map(|(part, value)| block(value).ok_or_else(|| unsupported(at(&format!("content/{part}")), PARTS)));
+            let blocks = parts.iter().enumerate().map(|(part, value)| {
+                block(value).ok_or_else(|| unsupported(at(&format!("content/{part}")), PARTS))
+            });
             blocks.collect::<Result<Vec<_>, _>>()?
         }
         None => return Err(unsupported(at("content"), "is required")),
     };
-    if blocks.is_empty() { Err(unsupported(at("content"), "must not be empty")) } else { Ok(blocks) }
+    if blocks.is_empty() {
+        Err(unsupported(at("content"), "must not be empty"))
+    } else {
+        Ok(blocks)
+    }
 }
 
 const PARTS: &str = "a part is a `text`, or an `image_url` with a data: or https: URL";
@@ -158,7 +207,10 @@ fn bare(text: &str) -> String {
 /// message: the known answer must be a suffix of the client's. For a round without an answer
 /// (`None`) the client may send no assistant message at all, so its next prompt may directly follow
 /// that round's prompt.
-pub(super) fn after(rounds: &[(String, Option<String>)], transcript: Transcript) -> Option<Vec<ContentBlock>> {
+pub(super) fn after(
+    rounds: &[(String, Option<String>)],
+    transcript: Transcript,
+) -> Option<Vec<ContentBlock>> {
     let mut messages = transcript.messages.as_slice();
     for (prompt, answer) in rounds {
         let asked = messages.iter().take_while(|turn| turn.is_user).count();
@@ -167,7 +219,11 @@ pub(super) fn after(rounds: &[(String, Option<String>)], transcript: Transcript)
         match answer {
             Some(answer) => {
                 let (answers, rest) = rest.split_at_checked(answered)?;
-                if users.is_empty() || answers.is_empty() || !is_end(prompt, users) || !bare(&text(answers)).ends_with(&bare(answer)) {
+                if users.is_empty()
+                    || answers.is_empty()
+                    || !is_end(prompt, users)
+                    || !bare(&text(answers)).ends_with(&bare(answer))
+                {
                     return None;
                 }
                 messages = rest;
@@ -175,15 +231,28 @@ pub(super) fn after(rounds: &[(String, Option<String>)], transcript: Transcript)
             None => {
                 // Several user messages can form one prompt. Match as many as fit, but leave at
                 // least one message: the new prompt.
-                let most = if rest.is_empty() { asked.checked_sub(1)? } else { asked };
-                let whole = (1..=most).rev().find(|count| users.get(..*count).is_some_and(|users| is_end(prompt, users)))?;
+                let most = if rest.is_empty() {
+                    asked.checked_sub(1)?
+                } else {
+                    asked
+                };
+                let whole = (1..=most).rev().find(|count| {
+                    users
+                        .get(..*count)
+                        .is_some_and(|users| is_end(prompt, users))
+                })?;
                 let skipped = if whole == asked { answered } else { 0 };
                 messages = messages.get(whole + skipped..)?;
             }
         }
     }
     let is_next = !messages.is_empty() && messages.iter().all(|turn| turn.is_user);
-    is_next.then(|| messages.iter().flat_map(|turn| turn.blocks.iter().cloned()).collect())
+    is_next.then(|| {
+        messages
+            .iter()
+            .flat_map(|turn| turn.blocks.iter().cloned())
+            .collect()
+    })
 }
 
 /// Whether a prompt ends with these messages; the client's instructions may stand before them.
@@ -200,7 +269,8 @@ mod tests {
     use super::*;
 
     fn converted(messages: serde_json::Value) -> Result<Transcript, (u16, Option<String>)> {
-        let request: ChatRequest = serde_json::from_value(json!({ "model": "m", "messages": messages })).unwrap();
+        let request: ChatRequest =
+            serde_json::from_value(json!({ "model": "m", "messages": messages })).unwrap();
         Transcript::from_request(&request).map_err(|problem| (problem.status, problem.pointer))
     }
 
@@ -215,8 +285,17 @@ mod tests {
 
         let (history, now) = transcript.unwrap().begin().unwrap();
 
-        assert_eq!(history[0].blocks(), [ContentBlock::text(format!("{INSTRUCTIONS}Be brief.")), ContentBlock::text("hi")]);
-        assert_eq!((history[1].text(), now), ("ho".into(), vec![ContentBlock::text("and?")]));
+        assert_eq!(
+            history[0].blocks(),
+            [
+                ContentBlock::text(format!("{INSTRUCTIONS}Be brief.")),
+                ContentBlock::text("hi")
+            ]
+        );
+        assert_eq!(
+            (history[1].text(), now),
+            ("ho".into(), vec![ContentBlock::text("and?")])
+        );
     }
 
     #[test]
@@ -225,32 +304,59 @@ mod tests {
 
         assert_eq!(converted(json!([])), Err(wrong("/messages")));
         assert_eq!(
-            converted(json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }])),
+            converted(
+                json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }])
+            ),
             Err(wrong("/messages"))
         );
-        assert_eq!(converted(json!([{ "role": "tool", "content": "a" }])), Err(wrong("/messages/0/role")));
-        assert_eq!(converted(json!([{ "role": "user", "content": [{ "type": "input_audio" }] }])), Err(wrong("/messages/0/content/0")));
+        assert_eq!(
+            converted(json!([{ "role": "tool", "content": "a" }])),
+            Err(wrong("/messages/0/role"))
+        );
+        assert_eq!(
+            converted(json!([{ "role": "user", "content": [{ "type": "input_audio" }] }])),
+            Err(wrong("/messages/0/content/0"))
+        );
     }
 
     #[test]
     fn only_messages_after_the_known_rounds_become_the_prompt() {
         let transcript = |messages: serde_json::Value| converted(messages).unwrap();
-        let known = [("Instructions of the application:\nx\nhi".to_owned(), Some("ho".to_owned()))];
+        let known = [(
+            "Instructions of the application:\nx\nhi".to_owned(),
+            Some("ho".to_owned()),
+        )];
         let user = |text: &str| json!({ "role": "user", "content": text });
         let assistant = |text: &str| json!({ "role": "assistant", "content": text });
 
-        let next = after(&known, transcript(json!([user("hi"), assistant("Let me see.\n\nho"), user("and?")])));
+        let next = after(
+            &known,
+            transcript(json!([
+                user("hi"),
+                assistant("Let me see.\n\nho"),
+                user("and?")
+            ])),
+        );
         assert_eq!(next, Some(vec![ContentBlock::text("and?")]));
         for other in [
             json!([user("and?")]),
             json!([user("he"), assistant("ho"), user("and?")]),
             json!([user("hi"), assistant("no"), user("and?")]),
-            json!([user("hi"), assistant("ho"), user("more"), assistant("than"), user("known")]),
+            json!([
+                user("hi"),
+                assistant("ho"),
+                user("more"),
+                assistant("than"),
+                user("known")
+            ]),
         ] {
             assert_eq!(after(&known, transcript(other.clone())), None, "{other}");
         }
         assert_eq!(
-            after(&[("hi".into(), None)], transcript(json!([user("hi"), assistant("part"), user("go")]))),
+            after(
+                &[("hi".into(), None)],
+                transcript(json!([user("hi"), assistant("part"), user("go")]))
+            ),
             Some(vec![ContentBlock::text("go")])
         );
     }
@@ -258,20 +364,49 @@ mod tests {
     #[test]
     fn after_a_round_without_an_answer_another_user_message_may_follow() {
         let transcript = |messages: &[&str]| {
-            converted(json!(messages.iter().map(|text| json!({ "role": "user", "content": text })).collect::<Vec<_>>()))
+            converted(json!(
+                messages
+                    .iter()
+                    .map(|text| json!({ "role": "user", "content": text }))
+                    .collect::<Vec<_>>()
+            ))
         };
         let next = |rounds: &[(&str, Option<&str>)], messages: &[&str]| {
-            let rounds: Vec<_> = rounds.iter().map(|(prompt, answer)| ((*prompt).to_owned(), answer.map(str::to_owned))).collect();
+            let rounds: Vec<_> = rounds
+                .iter()
+                .map(|(prompt, answer)| ((*prompt).to_owned(), answer.map(str::to_owned)))
+                .collect();
             let blocks = after(&rounds, transcript(messages).unwrap())?;
-            Some(blocks.iter().filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("|"))
+            Some(
+                blocks
+                    .iter()
+                    .filter_map(ContentBlock::as_text)
+                    .collect::<Vec<_>>()
+                    .join("|"),
+            )
         };
 
         assert_eq!(next(&[("hi", None)], &["hi", "go"]).as_deref(), Some("go"));
-        assert_eq!(next(&[("hi", None)], &["hi", "hi"]).as_deref(), Some("hi"), "the same text again is a new prompt");
-        assert_eq!(next(&[("hi", None), ("hi", None)], &["hi", "hi", "go", "on"]).as_deref(), Some("go|on"));
-        assert_eq!(next(&[("hi\nthere", None)], &["hi", "there", "go"]).as_deref(), Some("go"), "one prompt of two messages");
+        assert_eq!(
+            next(&[("hi", None)], &["hi", "hi"]).as_deref(),
+            Some("hi"),
+            "the same text again is a new prompt"
+        );
+        assert_eq!(
+            next(&[("hi", None), ("hi", None)], &["hi", "hi", "go", "on"]).as_deref(),
+            Some("go|on")
+        );
+        assert_eq!(
+            next(&[("hi\nthere", None)], &["hi", "there", "go"]).as_deref(),
+            Some("go"),
+            "one prompt of two messages"
+        );
         assert_eq!(next(&[("hi", None)], &["ho", "go"]), None);
         assert_eq!(next(&[("hi", None)], &["hi"]), None, "nothing new");
-        assert_eq!(next(&[("hi", Some("ho"))], &["hi", "go"]), None, "there was an answer");
+        assert_eq!(
+            next(&[("hi", Some("ho"))], &["hi", "go"]),
+            None,
+            "there was an answer"
+        );
     }
 }

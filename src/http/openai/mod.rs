@@ -24,7 +24,9 @@ use callboard_actors::{
 use self::{
     convert::{Transcript, after, unsupported},
     stream::Streamed,
-    wire::{Answered, ChatCompletion, ChatError, ChatRequest, Choice, ErrorBody, ModelShown, Models},
+    wire::{
+        Answered, ChatCompletion, ChatError, ChatRequest, Choice, ErrorBody, ModelShown, Models,
+    },
 };
 use super::{
     auth::Caller,
@@ -69,16 +71,28 @@ pub(super) async fn chat(
 ) -> Result<Response, Problem> {
     let model = app.host.setup_of(&tenant).model.clone();
     if request.model != *model && request.model != DEFAULT_MODEL {
-        return Err(
-            Problem::new(StatusCode::NOT_FOUND, "model_not_found", "there is no such model; see GET /openai/v1/models").at("/model")
-        );
+        return Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "model_not_found",
+            "there is no such model; see GET /openai/v1/models",
+        )
+        .at("/model"));
     }
     let schema = schema(&request)?;
     let transcript = Transcript::from_request(&request)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
-    let bound = named.or_else(|| request.metadata.as_ref().and_then(|metadata| metadata.conversation_id.clone()));
+    let bound = named.or_else(|| {
+        request
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.conversation_id.clone())
+    });
     let wants_stream = request.stream.unwrap_or_default();
-    let watching = if wants_stream { Some(app.watch(&tenant)?) } else { None };
+    let watching = if wants_stream {
+        Some(app.watch(&tenant)?)
+    } else {
+        None
+    };
 
     let scope = scope(&tenant, &bound.clone().unwrap_or_else(stateless_id))?;
     let conversation = app.conversation(&scope);
@@ -104,14 +118,36 @@ pub(super) async fn chat(
     let model = model.to_string();
     if let Some(watching) = watching {
         let include_usage = request.stream_options.unwrap_or_default().include_usage;
-        return Ok(Streamed { id, created, model, include_usage }.respond(&app, reply, guard, watching));
+        return Ok(Streamed {
+            id,
+            created,
+            model,
+            include_usage,
+        }
+        .respond(&app, reply, guard, watching));
     }
     let end = finished(&mut reply).await;
     guard.stays().await;
     let end = end?;
-    let message = Answered { role: "assistant", content: end.text, refusal: None };
-    let choices = vec![Choice { index: 0, message, finish_reason: finish_reason(end.stop_reason), logprobs: None }];
-    let answer = ChatCompletion { id, object: "chat.completion", created, model, choices, usage: end.usage.into() };
+    let message = Answered {
+        role: "assistant",
+        content: end.text,
+        refusal: None,
+    };
+    let choices = vec![Choice {
+        index: 0,
+        message,
+        finish_reason: finish_reason(end.stop_reason),
+        logprobs: None,
+    }];
+    let answer = ChatCompletion {
+        id,
+        object: "chat.completion",
+        created,
+        model,
+        choices,
+        usage: end.usage.into(),
+    };
     Ok(Json(answer).into_response())
 }
 
@@ -119,18 +155,31 @@ pub(super) async fn chat(
 #[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, description = "The models", body = Models)))]
 pub(super) async fn models(State(app): State<App>, Caller(tenant): Caller) -> Json<Models> {
     let model = app.host.setup_of(&tenant).model.to_string();
-    let shown = |id: String| ModelShown { id, object: "model", created: 0, owned_by: "callboard" };
-    Json(Models { object: "list", data: vec![shown(model), shown(DEFAULT_MODEL.to_owned())] })
+    let shown = |id: String| ModelShown {
+        id,
+        object: "model",
+        created: 0,
+        owned_by: "callboard",
+    };
+    Json(Models {
+        object: "list",
+        data: vec![shown(model), shown(DEFAULT_MODEL.to_owned())],
+    })
 }
 
 fn stateless_id() -> String {
-    SystemEntropy.bytes().iter().fold(STATELESS.to_owned(), |id, byte| format!("{id}{byte:02x}"))
+    SystemEntropy
+        .bytes()
+        .iter()
+        .fold(STATELESS.to_owned(), |id, byte| format!("{id}{byte:02x}"))
 }
 
 /// Whether an id is that of a temporary conversation, which no client can ask for again.
 fn is_stateless(id: &ConversationId) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    id.as_str().strip_prefix(STATELESS).is_some_and(|digits| digits.len() == STATELESS_DIGITS && digits.bytes().all(is_digit))
+    id.as_str()
+        .strip_prefix(STATELESS)
+        .is_some_and(|digits| digits.len() == STATELESS_DIGITS && digits.bytes().all(is_digit))
 }
 
 /// Lists temporary conversations that a stopped host did not erase. Call it before serving:
@@ -142,11 +191,26 @@ pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, S
     let mut left = Vec::new();
     let mut after = ConversationId::new(STATELESS).ok();
     loop {
-        let page = host.ports().sessions.list(tenant, ListQuery { after: after.clone(), ..ListQuery::default() }).await?;
-        let Some(last) = page.last() else { return Ok(left) };
+        let page = host
+            .ports()
+            .sessions
+            .list(
+                tenant,
+                ListQuery {
+                    after: after.clone(),
+                    ..ListQuery::default()
+                },
+            )
+            .await?;
+        let Some(last) = page.last() else {
+            return Ok(left);
+        };
         let is_last = !last.conversation.as_str().starts_with(STATELESS);
         after = Some(last.conversation.clone());
-        let ours = page.into_iter().map(|row| row.conversation).filter(is_stateless);
+        let ours = page
+            .into_iter()
+            .map(|row| row.conversation)
+            .filter(is_stateless);
         left.extend(ours.map(|id| Scope::new(tenant.clone(), id)));
         if is_last {
             return Ok(left);
@@ -156,15 +220,31 @@ pub async fn left_behind(host: &Host, tenant: &TenantId) -> Result<Vec<Scope>, S
 
 /// The JSON Schema that the answer must match, if `response_format` has one.
 fn schema(request: &ChatRequest) -> Result<Option<RawJson>, Problem> {
-    let Some(format) = &request.response_format else { return Ok(None) };
-    match (format.kind.as_str(), format.json_schema.as_ref().and_then(|json| json.schema.as_ref())) {
+    let Some(format) = &request.response_format else {
+        return Ok(None);
+    };
+    match (
+        format.kind.as_str(),
+        format
+            .json_schema
+            .as_ref()
+            .and_then(|json| json.schema.as_ref()),
+    ) {
         ("text", _) => Ok(None),
         ("json_schema", Some(schema)) => {
             let raw = RawJson::from_text(schema.to_string());
-            raw.map(Some).map_err(|error| unsupported("/response_format/json_schema/schema", error.to_string()))
+            raw.map(Some).map_err(|error| {
+                unsupported("/response_format/json_schema/schema", error.to_string())
+            })
         }
-        ("json_schema", None) => Err(unsupported("/response_format/json_schema", "a `schema` is required")),
-        _ => Err(unsupported("/response_format/type", "must be `text` or `json_schema`")),
+        ("json_schema", None) => Err(unsupported(
+            "/response_format/json_schema",
+            "a `schema` is required",
+        )),
+        _ => Err(unsupported(
+            "/response_format/type",
+            "must be `text` or `json_schema`",
+        )),
     }
 }
 
@@ -178,11 +258,20 @@ async fn known_rounds(
         return Ok(None);
     }
     let rounds = conversation.rounds().await?;
-    Ok(Some(rounds.into_iter().filter(|round| round.is_over()).map(|round| (round.user_message, round.final_answer)).collect()))
+    Ok(Some(
+        rounds
+            .into_iter()
+            .filter(|round| round.is_over())
+            .map(|round| (round.user_message, round.final_answer))
+            .collect(),
+    ))
 }
 
 /// Imports the history into a new conversation; returns the prompt.
-async fn begin(conversation: &ConversationHandle, transcript: Transcript) -> Result<Vec<ContentBlock>, Problem> {
+async fn begin(
+    conversation: &ConversationHandle,
+    transcript: Transcript,
+) -> Result<Vec<ContentBlock>, Problem> {
     let (history, now) = transcript.begin()?;
     if !history.is_empty() {
         conversation.import(history).await?;
@@ -200,23 +289,32 @@ fn differs() -> Problem {
 async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
     match reply.outcome().await {
         Ok(end) => Ok(end),
-        Err(OutcomeError::Failed { end }) => Err(end.error.as_ref().map_or_else(Problem::internal, failed)),
+        Err(OutcomeError::Failed { end }) => {
+            Err(end.error.as_ref().map_or_else(Problem::internal, failed))
+        }
         Err(error) => Err(error.into()),
     }
 }
 
 /// A failed round as a problem document.
 fn failed(failure: &Failure) -> Problem {
-    let status = if failure.retry_after_ms.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };
-    Problem::new(status, failure.code.as_str(), failure.message.as_str()).after(failure.retry_after_ms)
+    let status = if failure.retry_after_ms.is_some() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::BAD_GATEWAY
+    };
+    Problem::new(status, failure.code.as_str(), failure.message.as_str())
+        .after(failure.retry_after_ms)
 }
 
 fn finish_reason(stop: StopReason) -> &'static str {
     match stop {
         StopReason::Refusal => "content_filter",
-        StopReason::MaxTokens | StopReason::IterationLimit | StopReason::LoopGuard | StopReason::Budget | StopReason::ContextTooLarge => {
-            "length"
-        }
+        StopReason::MaxTokens
+        | StopReason::IterationLimit
+        | StopReason::LoopGuard
+        | StopReason::Budget
+        | StopReason::ContextTooLarge => "length",
         _ => "stop",
     }
 }
@@ -229,8 +327,17 @@ fn in_their_form(problem: Problem) -> ChatError {
         500.. => "server_error",
         _ => "invalid_request_error",
     };
-    let param = problem.pointer.map(|pointer| pointer.trim_start_matches('/').replace('/', "."));
-    ChatError { error: ErrorBody { message: problem.detail, kind, param, code: problem.code } }
+    let param = problem
+        .pointer
+        .map(|pointer| pointer.trim_start_matches('/').replace('/', "."));
+    ChatError {
+        error: ErrorBody {
+            message: problem.detail,
+            kind,
+            param,
+            code: problem.code,
+        },
+    }
 }
 
 /// Rewrites error responses of this API into OpenAI's form; other responses pass unchanged.
@@ -238,12 +345,19 @@ pub(super) fn translate(path: &str, mut response: Response) -> Response {
     if !path.starts_with(PREFIX) {
         return response;
     }
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else {
+        return response;
+    };
     let status = response.status();
     let headers = response.headers().clone();
     let mut translated = (status, Json(in_their_form(problem))).into_response();
     for name in ["retry-after", "www-authenticate", "allow"] {
-        translated.headers_mut().extend(headers.get(name).cloned().map(|value| (axum::http::HeaderName::from_static(name), value)));
+        translated.headers_mut().extend(
+            headers
+                .get(name)
+                .cloned()
+                .map(|value| (axum::http::HeaderName::from_static(name), value)),
+        );
     }
     translated
 }
@@ -259,7 +373,11 @@ pub(super) struct DisconnectGuard {
 
 impl DisconnectGuard {
     fn new(conversation: ConversationHandle, is_stateless: bool) -> Self {
-        Self { conversation: Some(conversation), is_stateless, round: None }
+        Self {
+            conversation: Some(conversation),
+            is_stateless,
+            round: None,
+        }
     }
 
     fn round(&mut self, reply: &Reply) {
@@ -277,18 +395,25 @@ impl DisconnectGuard {
 
 impl Drop for DisconnectGuard {
     fn drop(&mut self) {
-        let Some(conversation) = self.conversation.take() else { return };
+        let Some(conversation) = self.conversation.take() else {
+            return;
+        };
         let is_stateless = self.is_stateless;
         let round = self.round;
         // `drop` cannot wait, so a task does the work; without a runtime the host is ending anyway.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         runtime.spawn(async move {
             if is_stateless {
                 erase(&conversation).await;
             } else if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
                 // Interrupt only while this client's round is open: another client's round must not
                 // end.
-                let is_open = conversation.state().await.is_ok_and(|state| state.round.is_some_and(|open| open.id == reply.round_id()));
+                let is_open = conversation
+                    .state()
+                    .await
+                    .is_ok_and(|state| state.round.is_some_and(|open| open.id == reply.round_id()));
                 if is_open {
                     reply.interrupt();
                 }

@@ -51,8 +51,20 @@ struct Chunks {
 
 impl Streamed {
     /// The response that streams the round's chunks.
-    pub(super) fn respond(self, app: &Shared, reply: Reply, guard: DisconnectGuard, watching: Watching) -> Response {
-        let first = self.chunk(Delta { role: Some("assistant"), content: Some("") }, None);
+    pub(super) fn respond(
+        self,
+        app: &Shared,
+        reply: Reply,
+        guard: DisconnectGuard,
+        watching: Watching,
+    ) -> Response {
+        let first = self.chunk(
+            Delta {
+                role: Some("assistant"),
+                content: Some(""),
+            },
+            None,
+        );
         let chunks = Chunks {
             streamed: self,
             reply,
@@ -64,18 +76,41 @@ impl Streamed {
             comment_every: app.config.bounds.comment_every,
             _watching: watching,
         };
-        (sse::headers(), Body::from_stream(stream::unfold(chunks, Chunks::next))).into_response()
+        (
+            sse::headers(),
+            Body::from_stream(stream::unfold(chunks, Chunks::next)),
+        )
+            .into_response()
     }
 
     fn chunk(&self, delta: Delta<'_>, finish_reason: Option<&'static str>) -> Bytes {
-        self.write(vec![ChunkChoice { index: 0, delta, finish_reason, logprobs: None }], None)
+        self.write(
+            vec![ChunkChoice {
+                index: 0,
+                delta,
+                finish_reason,
+                logprobs: None,
+            }],
+            None,
+        )
     }
 
-    fn write(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<callboard_actors::chat::Usage>) -> Bytes {
+    fn write(
+        &self,
+        choices: Vec<ChunkChoice<'_>>,
+        usage: Option<callboard_actors::chat::Usage>,
+    ) -> Bytes {
         let id = self.id.as_str();
         let created = self.created;
         let model = self.model.as_str();
-        let chunk = Chunk { id, object: "chat.completion.chunk", created, model, choices, usage: usage.map(Into::into) };
+        let chunk = Chunk {
+            id,
+            object: "chat.completion.chunk",
+            created,
+            model,
+            choices,
+            usage: usage.map(Into::into),
+        };
         data(&serde_json::to_value(&chunk).unwrap_or_default())
     }
 }
@@ -110,19 +145,30 @@ impl Chunks {
             // one lacks.
             EventKind::Message { message, .. } => {
                 let text = message.text();
-                if let Some(missing) = text.strip_prefix(self.sent.as_str()).filter(|missing| !missing.is_empty()) {
+                if let Some(missing) = text
+                    .strip_prefix(self.sent.as_str())
+                    .filter(|missing| !missing.is_empty())
+                {
                     self.send_text(missing);
                 }
                 self.has_more |= !self.sent.is_empty();
                 self.sent.clear();
             }
             EventKind::RoundFinished { end } => {
-                match end.error.as_ref().filter(|_| end.stop_reason == callboard_actors::stream::StopReason::Error) {
+                match end
+                    .error
+                    .as_ref()
+                    .filter(|_| end.stop_reason == callboard_actors::stream::StopReason::Error)
+                {
                     Some(failure) => self.fail(failure),
                     None => {
-                        self.ahead.push_back(self.streamed.chunk(Delta::default(), Some(finish_reason(end.stop_reason))));
+                        self.ahead.push_back(
+                            self.streamed
+                                .chunk(Delta::default(), Some(finish_reason(end.stop_reason))),
+                        );
                         if self.streamed.include_usage {
-                            self.ahead.push_back(self.streamed.write(Vec::new(), Some(end.usage)));
+                            self.ahead
+                                .push_back(self.streamed.write(Vec::new(), Some(end.usage)));
                         }
                         self.ahead.push_back(Bytes::from_static(DONE.as_bytes()));
                     }
@@ -139,14 +185,28 @@ impl Chunks {
 
     fn send_text(&mut self, text: &str) {
         if self.sent.is_empty() && self.has_more {
-            self.ahead.push_back(self.streamed.chunk(Delta { role: None, content: Some("\n") }, None));
+            self.ahead.push_back(self.streamed.chunk(
+                Delta {
+                    role: None,
+                    content: Some("\n"),
+                },
+                None,
+            ));
         }
         self.sent.push_str(text);
-        self.ahead.push_back(self.streamed.chunk(Delta { role: None, content: Some(text) }, None));
+        self.ahead.push_back(self.streamed.chunk(
+            Delta {
+                role: None,
+                content: Some(text),
+            },
+            None,
+        ));
     }
 
     fn fail(&mut self, failure: &callboard_actors::stream::Failure) {
-        self.ahead.push_back(data(&serde_json::to_value(in_their_form(failed(failure))).unwrap_or_default()));
+        self.ahead.push_back(data(
+            &serde_json::to_value(in_their_form(failed(failure))).unwrap_or_default(),
+        ));
     }
 
     async fn over(&mut self) {

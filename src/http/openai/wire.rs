@@ -127,7 +127,11 @@ impl From<callboard_actors::chat::Usage> for ChatUsage {
     fn from(usage: callboard_actors::chat::Usage) -> Self {
         let prompt_tokens = usage.input();
         let completion_tokens = usage.output;
-        Self { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+        }
     }
 }
 

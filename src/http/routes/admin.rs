@@ -95,27 +95,46 @@ pub(in crate::http) struct ErasedShown {
 fn tenant(app: &App, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::new(id).map_err(|error| Problem::bad_parameter("tenant", error))?;
     // `Host::tenant` creates an unknown tenant, so check first.
-    if app.host.tenant_ids().contains(&id) { Ok(id) } else { Err(Problem::not_found("tenant")) }
+    if app.host.tenant_ids().contains(&id) {
+        Ok(id)
+    } else {
+        Err(Problem::not_found("tenant"))
+    }
 }
 
 fn operator(app: &App) -> Result<&dyn Operator, Problem> {
-    let missing =
-        || Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", "this server was started without support for operator routes");
+    let missing = || {
+        Problem::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "unsupported",
+            "this server was started without support for operator routes",
+        )
+    };
     app.config.operator.as_deref().ok_or_else(missing)
 }
 
 /// Lists all tenants with their usage.
 #[utoipa::path(get, path = "/v1/admin/tenants", tag = "operator", responses((status = 200, description = "All tenants", body = Tenants)))]
-pub(in crate::http) async fn list(State(app): State<App>, _: Admin) -> Result<Json<Tenants>, Problem> {
+pub(in crate::http) async fn list(
+    State(app): State<App>,
+    _: Admin,
+) -> Result<Json<Tenants>, Problem> {
     let mut workspaces = match &app.config.operator {
         Some(operator) => operator.workspaces().await,
         None => BTreeMap::new(),
     };
     let shown = app.host.tenant_ids().into_iter().map(|id| {
         let usage = app.host.tenant(&id).usage()?;
-        Ok(TenantShown { paused: usage.paused, usage, workspace: workspaces.remove(&id), id })
+        Ok(TenantShown {
+            paused: usage.paused,
+            usage,
+            workspace: workspaces.remove(&id),
+            id,
+        })
     });
-    Ok(Json(Tenants { tenants: shown.collect::<Result<_, Problem>>()? }))
+    Ok(Json(Tenants {
+        tenants: shown.collect::<Result<_, Problem>>()?,
+    }))
 }
 
 /// Creates or updates a tenant.
@@ -144,7 +163,11 @@ pub(in crate::http) async fn put(
     params(("tenant" = String, Path, description = "Id of the tenant")),
     responses((status = 204, description = "The tenant and its data are erased")),
 )]
-pub(in crate::http) async fn remove(State(app): State<App>, _: Admin, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub(in crate::http) async fn remove(
+    State(app): State<App>,
+    _: Admin,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
     let id = tenant(&app, &id)?;
     operator(&app)?.remove_tenant(id).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -202,12 +225,25 @@ pub(in crate::http) async fn pause(
     params(("tenant" = String, Path, description = "Id of the tenant")),
     responses((status = 201, description = "The new key", body = KeyShown)),
 )]
-pub(in crate::http) async fn key(State(app): State<App>, _: Admin, Path(id): Path<String>, request: Request) -> Result<Response, Problem> {
+pub(in crate::http) async fn key(
+    State(app): State<App>,
+    _: Admin,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
     let id = tenant(&app, &id)?;
     let NewKey { replace } = optional(request, &app).await?;
     let MadeKey { key, hash } = operator(&app)?.new_key(id, replace).await?;
-    let shown = KeyShown { key, key_sha256: hash.to_string() };
-    Ok((StatusCode::CREATED, [(axum::http::header::CACHE_CONTROL, "no-store")], Json(shown)).into_response())
+    let shown = KeyShown {
+        key,
+        key_sha256: hash.to_string(),
+    };
+    Ok((
+        StatusCode::CREATED,
+        [(axum::http::header::CACHE_CONTROL, "no-store")],
+        Json(shown),
+    )
+        .into_response())
 }
 
 /// Erases all data of a tenant; the tenant stays in service.
@@ -216,7 +252,11 @@ pub(in crate::http) async fn key(State(app): State<App>, _: Admin, Path(id): Pat
     params(("tenant" = String, Path, description = "Id of the tenant")),
     responses((status = 200, description = "The number of erased conversations", body = ErasedShown)),
 )]
-pub(in crate::http) async fn erase(State(app): State<App>, _: Admin, Path(id): Path<String>) -> Result<Json<ErasedShown>, Problem> {
+pub(in crate::http) async fn erase(
+    State(app): State<App>,
+    _: Admin,
+    Path(id): Path<String>,
+) -> Result<Json<ErasedShown>, Problem> {
     let id = tenant(&app, &id)?;
     let erased = match &app.config.operator {
         Some(operator) => operator.erase(id.clone()).await,
@@ -231,7 +271,10 @@ pub(in crate::http) async fn erase(State(app): State<App>, _: Admin, Path(id): P
 
 /// Reloads the configuration, as SIGHUP does.
 #[utoipa::path(post, path = "/v1/admin/reload", tag = "operator", responses((status = 200, description = "The differences to the previous configuration", body = Reloaded)))]
-pub(in crate::http) async fn reload(State(app): State<App>, _: Admin) -> Result<Json<Reloaded>, Problem> {
+pub(in crate::http) async fn reload(
+    State(app): State<App>,
+    _: Admin,
+) -> Result<Json<Reloaded>, Problem> {
     Ok(Json(operator(&app)?.reload().await?))
 }
 

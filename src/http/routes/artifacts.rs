@@ -58,39 +58,77 @@ pub(in crate::http) async fn get(
     let id = ArtifactId::parse(&id).map_err(|_| Problem::not_found("artifact"))?;
     let meta = match of.conversation {
         Some(conversation) => {
-            let conversation = ConversationId::new(conversation).map_err(|_| Problem::not_found("artifact"))?;
-            app.host.artifacts().meta(Scope::new(tenant.clone(), conversation), id.clone()).await?
+            let conversation =
+                ConversationId::new(conversation).map_err(|_| Problem::not_found("artifact"))?;
+            app.host
+                .artifacts()
+                .meta(Scope::new(tenant.clone(), conversation), id.clone())
+                .await?
         }
         None => find(&app, &tenant, &id).await?,
     };
     let size = meta.size_bytes;
-    let wanted = headers.get(header::RANGE).and_then(|value| Wanted::parse(value.to_str().ok()?));
+    let wanted = headers
+        .get(header::RANGE)
+        .and_then(|value| Wanted::parse(value.to_str().ok()?));
     let (status, range) = match wanted.map(|wanted| wanted.within(size)) {
         None => (StatusCode::OK, 0..size),
         Some(Some(range)) => (StatusCode::PARTIAL_CONTENT, range),
         Some(None) => {
-            let problem =
-                Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", format!("the artifact has {size} bytes"));
-            return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
+            let problem = Problem::new(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "range_not_satisfiable",
+                format!("the artifact has {size} bytes"),
+            );
+            return Ok((
+                [(header::CONTENT_RANGE, format!("bytes */{size}"))],
+                problem,
+            )
+                .into_response());
         }
     };
     let range = range.start..range.end.min(range.start.saturating_add(ANSWER_BYTES_MAX));
     let owner = Scope::new(tenant, meta.conversation_id);
-    let bytes = app.host.artifacts().read_range(owner, id.clone(), range.clone()).await?;
+    let bytes = app
+        .host
+        .artifacts()
+        .read_range(owner, id.clone(), range.clone())
+        .await?;
 
     let mut fields = HeaderMap::new();
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    fields.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     fields.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, immutable, max-age=3600"));
+    fields.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("private, immutable, max-age=3600"),
+    );
     // The content comes from a tool: a browser must download it, never render it as a page of this
     // origin.
-    fields.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    fields.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    fields.extend(HeaderValue::from_str(&format!("\"{id}\"")).ok().map(|tag| (header::ETAG, tag)));
+    fields.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    fields.insert(
+        header::CONTENT_DISPOSITION,
+        HeaderValue::from_static("attachment"),
+    );
+    fields.extend(
+        HeaderValue::from_str(&format!("\"{id}\""))
+            .ok()
+            .map(|tag| (header::ETAG, tag)),
+    );
     if status == StatusCode::PARTIAL_CONTENT {
-        let last = range.start.saturating_add(bytes.len() as u64).saturating_sub(1);
+        let last = range
+            .start
+            .saturating_add(bytes.len() as u64)
+            .saturating_sub(1);
         fields.extend(
-            HeaderValue::from_str(&format!("bytes {}-{last}/{size}", range.start)).ok().map(|value| (header::CONTENT_RANGE, value)),
+            HeaderValue::from_str(&format!("bytes {}-{last}/{size}", range.start))
+                .ok()
+                .map(|value| (header::CONTENT_RANGE, value)),
         );
     }
     Ok((status, fields, bytes).into_response())
@@ -101,11 +139,25 @@ async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactM
     let artifacts = app.host.artifacts();
     let mut after = None;
     loop {
-        let page = app.host.tenant(tenant).conversations(ListQuery { after, count: SEARCHED, open: None, subagents: false }).await?;
-        let Some(last) = page.last() else { return Err(Problem::not_found("artifact")) };
+        let page = app
+            .host
+            .tenant(tenant)
+            .conversations(ListQuery {
+                after,
+                count: SEARCHED,
+                open: None,
+                subagents: false,
+            })
+            .await?;
+        let Some(last) = page.last() else {
+            return Err(Problem::not_found("artifact"));
+        };
         after = Some(last.conversation.clone());
         for row in page {
-            match artifacts.meta(Scope::new(tenant.clone(), row.conversation), id.clone()).await {
+            match artifacts
+                .meta(Scope::new(tenant.clone(), row.conversation), id.clone())
+                .await
+            {
                 Ok(meta) => return Ok(meta),
                 Err(ArtifactError::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -130,7 +182,12 @@ impl Wanted {
     /// units, invalid syntax.
     fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.trim().strip_prefix("bytes=")?.split_once('-')?;
-        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+        let number = |text: &str| {
+            text.bytes()
+                .all(|byte| byte.is_ascii_digit())
+                .then(|| text.parse::<u64>().ok())
+                .flatten()
+        };
         match (first.trim(), last.trim()) {
             ("", last) => number(last).map(Self::Last),
             (first, "") => number(first).map(Self::From),
@@ -168,8 +225,16 @@ mod tests {
         assert_eq!(range("bytes=-99"), Some(Some(0..10)));
         assert_eq!(range("bytes=10-"), Some(None));
         assert_eq!(range("bytes=-0"), Some(None));
-        for passed_over in ["", "bytes=", "bytes=-", "bytes=3-1", "bytes=0-1,4-5", "lines=0-1", "bytes=+1-2", "bytes=99999999999999999999-"]
-        {
+        for passed_over in [
+            "",
+            "bytes=",
+            "bytes=-",
+            "bytes=3-1",
+            "bytes=0-1,4-5",
+            "lines=0-1",
+            "bytes=+1-2",
+            "bytes=99999999999999999999-",
+        ] {
             assert_eq!(range(passed_over), None, "{passed_over}");
         }
     }

@@ -49,7 +49,10 @@ pub(in crate::http) async fn approve(
     body::Json(answer): body::Json<Approval>,
 ) -> Result<StatusCode, Problem> {
     if answer.always && !answer.allow {
-        return Err(Problem::invalid("/always", "needs `allow: true`; a refusal applies to one call only"));
+        return Err(Problem::invalid(
+            "/always",
+            "needs `allow: true`; a refusal applies to one call only",
+        ));
     }
     let (_, conversation) = app.known(&tenant, &id).await?;
     match answer.always {
@@ -114,11 +117,21 @@ pub(in crate::http) async fn fork(
     body::Json(fork): body::Json<Fork>,
 ) -> Result<Response, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    let copy = ConversationId::new(&fork.conversation_id)
-        .map_err(|error| Problem::invalid("/conversation_id", SendError::from(error).to_string()))?;
+    let copy = ConversationId::new(&fork.conversation_id).map_err(|error| {
+        Problem::invalid("/conversation_id", SendError::from(error).to_string())
+    })?;
     app.host.tenant(&tenant).admit_change()?;
     conversation.fork(&copy, fork.at).await?;
-    let location = HeaderValue::from_str(&format!("/v1/conversations/{copy}")).ok().map(|value| (header::LOCATION, value));
+    let location = HeaderValue::from_str(&format!("/v1/conversations/{copy}"))
+        .ok()
+        .map(|value| (header::LOCATION, value));
     let headers: axum::http::HeaderMap = location.into_iter().collect();
-    Ok((StatusCode::CREATED, headers, Json(Made { conversation_id: copy })).into_response())
+    Ok((
+        StatusCode::CREATED,
+        headers,
+        Json(Made {
+            conversation_id: copy,
+        }),
+    )
+        .into_response())
 }

@@ -40,22 +40,42 @@ pub(in crate::http) async fn put(
     let conversation = app.conversation(&scope);
     let is_new = app.host.ports().sessions.head(&scope).await? == Head::default();
     match wanted.messages {
-        Some(messages) => conversation.import(messages).await.map_err(|error| at(error, "/messages"))?,
+        Some(messages) => conversation
+            .import(messages)
+            .await
+            .map_err(|error| at(error, "/messages"))?,
         // A conversation exists once something is stored: `reset` stores an empty history.
         None if is_new => conversation.reset().await?,
         None => {}
     }
     for (index, line) in wanted.pinned.into_iter().enumerate() {
-        conversation.pin(line).await.map_err(|error| at(error, &format!("/pinned/{index}")))?;
+        conversation
+            .pin(line)
+            .await
+            .map_err(|error| at(error, &format!("/pinned/{index}")))?;
     }
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(Made { conversation_id: scope.conversation })).into_response())
+    let status = if is_new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((
+        status,
+        Json(Made {
+            conversation_id: scope.conversation,
+        }),
+    )
+        .into_response())
 }
 
 /// Converts an error about the body's content, with a pointer to the field.
 fn at(error: SendError, pointer: &str) -> Problem {
     let problem = Problem::from(error);
-    if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() { problem.at(pointer) } else { problem }
+    if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() {
+        problem.at(pointer)
+    } else {
+        problem
+    }
 }
 
 /// Lists the tenant's conversations.
@@ -70,13 +90,31 @@ pub(in crate::http) async fn list(
     Caller(tenant): Caller,
     Query(page): Query<Page>,
 ) -> Result<Json<Conversations>, Problem> {
-    let after = page.after.map(|id| ConversationId::new(id).map_err(|error| Problem::bad_parameter("after", error))).transpose()?;
+    let after = page
+        .after
+        .map(|id| ConversationId::new(id).map_err(|error| Problem::bad_parameter("after", error)))
+        .transpose()?;
     let limit = limit(page.limit, PAGE)?;
-    let mut rows = app.host.tenant(&tenant).conversations(ListQuery { after, count: limit + 1, open: None, subagents: false }).await?;
+    let mut rows = app
+        .host
+        .tenant(&tenant)
+        .conversations(ListQuery {
+            after,
+            count: limit + 1,
+            open: None,
+            subagents: false,
+        })
+        .await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
-    let next = rows.last().filter(|_| has_more).map(|row| row.conversation.to_string());
-    Ok(Json(Conversations { conversations: rows.into_iter().map(Listed::from).collect(), next }))
+    let next = rows
+        .last()
+        .filter(|_| has_more)
+        .map(|row| row.conversation.to_string());
+    Ok(Json(Conversations {
+        conversations: rows.into_iter().map(Listed::from).collect(),
+        next,
+    }))
 }
 
 /// Returns the state of a conversation, and what it waits for.
@@ -93,7 +131,9 @@ pub(in crate::http) async fn get(
     Path(id): Path<String>,
 ) -> Result<Json<ConversationState>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    Ok(Json(ConversationState { status: conversation.status().await? }))
+    Ok(Json(ConversationState {
+        status: conversation.status().await?,
+    }))
 }
 
 /// Erases a conversation.
@@ -104,7 +144,11 @@ pub(in crate::http) async fn get(
     params(("id" = String, Path, description = "The conversation")),
     responses((status = 204, description = "The conversation is erased")),
 )]
-pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub(in crate::http) async fn delete(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     match conversation.delete().await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -120,7 +164,11 @@ pub(in crate::http) async fn delete(State(app): State<App>, Caller(tenant): Call
     params(("id" = String, Path, description = "The conversation")),
     responses((status = 204, description = "The history is empty")),
 )]
-pub(in crate::http) async fn reset(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub(in crate::http) async fn reset(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     conversation.reset().await?;
     Ok(StatusCode::NO_CONTENT)

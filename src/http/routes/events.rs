@@ -45,17 +45,30 @@ pub(in crate::http) async fn watch(
     Query(from): Query<WatchFrom>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seen = single_header(&headers, "last-event-id")?.filter(|id| !id.is_empty()).map(|id| cursor("Last-Event-ID", id)).transpose()?;
+    let seen = single_header(&headers, "last-event-id")?
+        .filter(|id| !id.is_empty())
+        .map(|id| cursor("Last-Event-ID", id))
+        .transpose()?;
     let after = match seen {
         Some(seen) => Some(seen),
-        None => from.after.as_deref().map(|id| cursor("after", id)).transpose()?,
+        None => from
+            .after
+            .as_deref()
+            .map(|id| cursor("after", id))
+            .transpose()?,
     };
     let (scope, conversation) = app.known(&tenant, &id).await?;
     let watching = app.watch(&tenant)?;
     let source = match from.round.as_deref() {
-        None => sse::Source::Conversation(conversation.events(after.map_or(EventsFrom::Now, EventsFrom::After)).await?),
+        None => sse::Source::Conversation(
+            conversation
+                .events(after.map_or(EventsFrom::Now, EventsFrom::After))
+                .await?,
+        ),
         Some(round) => {
-            let round: RoundId = round.parse().map_err(|_| Problem::bad_parameter("round", "must be the id of a round"))?;
+            let round: RoundId = round
+                .parse()
+                .map_err(|_| Problem::bad_parameter("round", "must be the id of a round"))?;
             if !has_round(&app, &scope, &conversation, round).await? {
                 return Err(Problem::not_found("round"));
             }
@@ -73,13 +86,29 @@ pub(in crate::http) async fn watch(
 }
 
 fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {
-    text.parse().map_err(|error| Problem::bad_parameter(name, error))
+    text.parse()
+        .map_err(|error| Problem::bad_parameter(name, error))
 }
 
 /// Whether the conversation has this round, whether it is streaming, queued or in its history.
-async fn has_round(app: &App, scope: &Scope, conversation: &ConversationHandle, round: RoundId) -> Result<bool, Problem> {
-    let key = StreamKey { scope: scope.clone(), round };
-    if app.host.ports().events.get_status(&key).await.is_ok_and(|status| status.is_some()) {
+async fn has_round(
+    app: &App,
+    scope: &Scope,
+    conversation: &ConversationHandle,
+    round: RoundId,
+) -> Result<bool, Problem> {
+    let key = StreamKey {
+        scope: scope.clone(),
+        round,
+    };
+    if app
+        .host
+        .ports()
+        .events
+        .get_status(&key)
+        .await
+        .is_ok_and(|status| status.is_some())
+    {
         return Ok(true);
     }
     let state = conversation.state().await?;
@@ -87,5 +116,9 @@ async fn has_round(app: &App, scope: &Scope, conversation: &ConversationHandle, 
     if state.round.as_ref().is_some_and(|open| open.id == round) || waits() {
         return Ok(true);
     }
-    Ok(conversation.rounds().await?.iter().any(|known| known.round_id == round))
+    Ok(conversation
+        .rounds()
+        .await?
+        .iter()
+        .any(|known| known.round_id == round))
 }

@@ -43,11 +43,27 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health
     if app.is_draining() {
         return Err(Problem::draining());
     }
-    let away = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", "the store does not answer").after(Some(1000));
-    let (Ok(tenant), Ok(conversation)) = (TenantId::new(LOOKED_UP), ConversationId::new(LOOKED_UP)) else {
+    let away = || {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "store_unavailable",
+            "the store does not answer",
+        )
+        .after(Some(1000))
+    };
+    let (Ok(tenant), Ok(conversation)) = (TenantId::new(LOOKED_UP), ConversationId::new(LOOKED_UP))
+    else {
         return Err(Problem::internal());
     };
-    match timeout(STORE_WITHIN, app.host.ports().sessions.head(&Scope::new(tenant, conversation))).await {
+    match timeout(
+        STORE_WITHIN,
+        app.host
+            .ports()
+            .sessions
+            .head(&Scope::new(tenant, conversation)),
+    )
+    .await
+    {
         Ok(Ok(_)) => Ok(Json(Health { status: "ok" })),
         Ok(Err(_)) | Err(_) => Err(away()),
     }
@@ -56,5 +72,9 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health
 /// Returns the OpenAPI 3.1 document of this API.
 #[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, description = "The OpenAPI document", body = Object)))]
 pub(in crate::http) async fn openapi(State(app): State<App>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        app.openapi.clone(),
+    )
+        .into_response()
 }

@@ -23,7 +23,10 @@ pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Result<Re
 
 /// Returns the tenant's metrics.
 #[utoipa::path(get, path = "/v1/metrics", tag = "conversations", responses((status = 200, description = "Metrics of this tenant only", body = String, content_type = "text/plain")))]
-pub(in crate::http) async fn tenant(State(app): State<App>, Caller(tenant): Caller) -> Result<Response, Problem> {
+pub(in crate::http) async fn tenant(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+) -> Result<Response, Problem> {
     show(&app, View::Tenant(&tenant))
 }
 
@@ -32,5 +35,9 @@ fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
     if !app.config.metrics {
         return Err(no_route());
     }
-    Ok(([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], prometheus_text(&app.host, view)).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)],
+        prometheus_text(&app.host, view),
+    )
+        .into_response())
 }

@@ -26,8 +26,11 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let found: Result<axum::extract::Path<T>, PathRejection> = axum::extract::Path::from_request_parts(parts, app).await;
-        found.map(|axum::extract::Path(found)| Self(found)).map_err(|error| Problem::bad_parameter("path", error.body_text()))
+        let found: Result<axum::extract::Path<T>, PathRejection> =
+            axum::extract::Path::from_request_parts(parts, app).await;
+        found
+            .map(|axum::extract::Path(found)| Self(found))
+            .map_err(|error| Problem::bad_parameter("path", error.body_text()))
     }
 }
 
@@ -39,18 +42,28 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = axum::extract::Query::from_request_parts(parts, app).await;
-        found.map(|axum::extract::Query(found)| Self(found)).map_err(|error| Problem::bad_parameter("query", error.body_text()))
+        found
+            .map(|axum::extract::Query(found)| Self(found))
+            .map_err(|error| Problem::bad_parameter("query", error.body_text()))
     }
 }
 
 /// The value of a header that may occur at most once, as text.
-pub(super) fn single_header<'a>(headers: &'a axum::http::HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+pub(super) fn single_header<'a>(
+    headers: &'a axum::http::HeaderMap,
+    name: &str,
+) -> Result<Option<&'a str>, Problem> {
     let mut given = headers.get_all(name).iter();
     match (given.next(), given.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| Problem::bad_parameter(name, "must be visible ASCII")),
-        (Some(_), Some(_)) => {
-            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_parameter", format!("{name}: send this header only once")))
-        }
+        (Some(value), None) => value
+            .to_str()
+            .map(Some)
+            .map_err(|_| Problem::bad_parameter(name, "must be visible ASCII")),
+        (Some(_), Some(_)) => Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "invalid_parameter",
+            format!("{name}: send this header only once"),
+        )),
     }
 }

@@ -16,14 +16,24 @@ use crate::http::{
     params(("id" = String, Path, description = "The conversation")),
     responses((status = 200, description = "The skills, and which are active", body = Skills)),
 )]
-pub(in crate::http) async fn list(State(app): State<App>, Caller(tenant): Caller, Path(id): Path<String>) -> Result<Json<Skills>, Problem> {
+pub(in crate::http) async fn list(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Skills>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    let shown = conversation.skills().await?.into_iter().map(|skill| SkillShown {
-        name: skill.metadata.name.to_string(),
-        description: skill.metadata.description,
-        active: skill.active.is_some(),
-    });
-    Ok(Json(Skills { skills: shown.collect() }))
+    let shown = conversation
+        .skills()
+        .await?
+        .into_iter()
+        .map(|skill| SkillShown {
+            name: skill.metadata.name.to_string(),
+            description: skill.metadata.description,
+            active: skill.active.is_some(),
+        });
+    Ok(Json(Skills {
+        skills: shown.collect(),
+    }))
 }
 
 /// Activates a skill until it is deactivated.

@@ -38,7 +38,10 @@ impl<E> InRuntime<E> {
     }
 
     fn within<F>(&self, future: F) -> Within<F> {
-        Within { runtime: self.runtime.clone(), future: Box::pin(future) }
+        Within {
+            runtime: self.runtime.clone(),
+            future: Box::pin(future),
+        }
     }
 }
 
@@ -105,7 +108,10 @@ impl<E: fmt::Debug> fmt::Debug for Named<E> {
 
 impl<E: SpanExporter> SpanExporter for Named<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let batch = batch.into_iter().map(|span| named(span, self.edition, &self.redactor)).collect();
+        let batch = batch
+            .into_iter()
+            .map(|span| named(span, self.edition, &self.redactor))
+            .collect();
         self.inner.export(batch).await
     }
 
@@ -121,13 +127,20 @@ impl<E: SpanExporter> SpanExporter for Named<E> {
 /// Applies an edition's names to a span. Spans that do not come from the kernel keep their name.
 fn named(mut span: SpanData, edition: Edition, redactor: &Redactor) -> SpanData {
     let text = |span: &SpanData, field: &str| {
-        span.attributes.iter().find(|pair| pair.key.as_str() == field).map(|pair| pair.value.as_str().into_owned())
+        span.attributes
+            .iter()
+            .find(|pair| pair.key.as_str() == field)
+            .map(|pair| pair.value.as_str().into_owned())
     };
     let is_tool = span.name.starts_with("tool.");
     let own = match span.name.as_ref() {
         "turn" => Some((semconv::INVOKE_AGENT, None, SpanKind::Internal)),
         "model_call" => Some((semconv::CHAT, text(&span, "model"), SpanKind::Client)),
-        _ if is_tool => Some((semconv::EXECUTE_TOOL, text(&span, "tool.name"), SpanKind::Internal)),
+        _ if is_tool => Some((
+            semconv::EXECUTE_TOOL,
+            text(&span, "tool.name"),
+            SpanKind::Internal,
+        )),
         _ => None,
     };
     if let Some((operation, object, kind)) = own {
@@ -137,24 +150,41 @@ fn named(mut span: SpanData, edition: Edition, redactor: &Redactor) -> SpanData 
             span.status = Status::error(redactor.mask(&words));
         }
         for pair in &mut span.attributes {
-            let Some(name) = semconv::attribute(pair.key.as_str(), edition) else { continue };
+            let Some(name) = semconv::attribute(pair.key.as_str(), edition) else {
+                continue;
+            };
             if name == semconv::FINISH_REASONS {
-                pair.value = Value::Array(vec![StringValue::from(pair.value.as_str().into_owned())].into());
+                pair.value =
+                    Value::Array(vec![StringValue::from(pair.value.as_str().into_owned())].into());
             }
             pair.key = name.into();
         }
-        span.attributes.push(KeyValue::new(semconv::OPERATION, operation));
+        span.attributes
+            .push(KeyValue::new(semconv::OPERATION, operation));
         match &object {
-            Some(tool) if is_tool => span.attributes.push(KeyValue::new(semconv::TOOL, tool.clone())),
+            Some(tool) if is_tool => span
+                .attributes
+                .push(KeyValue::new(semconv::TOOL, tool.clone())),
             Some(_) => {}
-            None => span.attributes.push(KeyValue::new(semconv::AGENT_NAME, "callboard")),
+            None => span
+                .attributes
+                .push(KeyValue::new(semconv::AGENT_NAME, "callboard")),
         }
-        span.name = redactor.mask(&object.map_or(operation.to_owned(), |object| format!("{operation} {object}"))).into();
+        span.name = redactor
+            .mask(&object.map_or(operation.to_owned(), |object| {
+                format!("{operation} {object}")
+            }))
+            .into();
     }
     for pair in &mut span.attributes {
         mask(&mut pair.value, redactor);
     }
-    for pair in span.events.events.iter_mut().flat_map(|event| &mut event.attributes) {
+    for pair in span
+        .events
+        .events
+        .iter_mut()
+        .flat_map(|event| &mut event.attributes)
+    {
         mask(&mut pair.value, redactor);
     }
     span

@@ -20,11 +20,27 @@ use super::super::{
 };
 
 /// Histogram boundaries for durations, in seconds, as the conventions advise for model calls.
-const SECONDS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+const SECONDS: [f64; 14] = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+];
 
 /// Histogram boundaries for tokens, as the conventions advise.
-const TOKENS: [f64; 14] =
-    [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0, 67_108_864.0];
+const TOKENS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
 
 /// A layer that records the kernel's figure events.
 pub(super) struct Figures {
@@ -40,12 +56,20 @@ impl Figures {
     pub(super) fn new(meter: &Meter, edition: Edition, redactor: Redactor) -> Self {
         let names = semconv::instruments(edition);
         let seconds = |name: &'static str, what: &'static str| {
-            meter.f64_histogram(name).with_unit("s").with_description(what).with_boundaries(SECONDS.to_vec()).build()
+            meter
+                .f64_histogram(name)
+                .with_unit("s")
+                .with_description(what)
+                .with_boundaries(SECONDS.to_vec())
+                .build()
         };
         Self {
             redactor,
             call_duration: seconds(names.call_duration, "Duration of model calls."),
-            first_chunk: seconds(names.first_chunk, "Time from a model call's start to its first content."),
+            first_chunk: seconds(
+                names.first_chunk,
+                "Time from a model call's start to its first content.",
+            ),
             tokens: meter
                 .u64_histogram(names.tokens)
                 .with_unit("{token}")
@@ -63,11 +87,20 @@ impl Figures {
         match figure.kind.as_str() {
             "turn" => {
                 let labels = [KeyValue::new(semconv::OPERATION, semconv::INVOKE_AGENT)];
-                self.turn_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+                self.turn_duration.record(
+                    figure.seconds,
+                    &labels.into_iter().chain(error).collect::<Vec<_>>(),
+                );
             }
             "tool_call" => {
-                let labels = [KeyValue::new(semconv::OPERATION, semconv::EXECUTE_TOOL), label(semconv::TOOL, &figure.tool)];
-                self.tool_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+                let labels = [
+                    KeyValue::new(semconv::OPERATION, semconv::EXECUTE_TOOL),
+                    label(semconv::TOOL, &figure.tool),
+                ];
+                self.tool_duration.record(
+                    figure.seconds,
+                    &labels.into_iter().chain(error).collect::<Vec<_>>(),
+                );
             }
             "model_call" => {
                 let labels = vec![
@@ -75,15 +108,28 @@ impl Figures {
                     label(semconv::PROVIDER, &figure.provider),
                     label(semconv::MODEL, &figure.model),
                 ];
-                for (class, tokens) in [("input", figure.input_tokens), ("output", figure.output_tokens)] {
+                for (class, tokens) in [
+                    ("input", figure.input_tokens),
+                    ("output", figure.output_tokens),
+                ] {
                     if tokens > 0 {
-                        self.tokens.record(tokens, &[labels.as_slice(), &[KeyValue::new(semconv::TOKEN_TYPE, class)]].concat());
+                        self.tokens.record(
+                            tokens,
+                            &[
+                                labels.as_slice(),
+                                &[KeyValue::new(semconv::TOKEN_TYPE, class)],
+                            ]
+                            .concat(),
+                        );
                     }
                 }
                 if let Some(seconds) = figure.first_chunk_seconds {
                     self.first_chunk.record(seconds, &labels);
                 }
-                self.call_duration.record(figure.seconds, &labels.into_iter().chain(error).collect::<Vec<_>>());
+                self.call_duration.record(
+                    figure.seconds,
+                    &labels.into_iter().chain(error).collect::<Vec<_>>(),
+                );
             }
             _ => {}
         }
@@ -146,25 +192,71 @@ impl Visit for Figure {
 
 /// Exports the host's own figures until the host is dropped.
 pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redactor) {
-    let counter = |name: &'static str, unit: &'static str, what: &'static str, of: fn(&HostFigures) -> u64| {
+    let counter = |name: &'static str,
+                   unit: &'static str,
+                   what: &'static str,
+                   of: fn(&HostFigures) -> u64| {
         let host = host.clone();
         let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
             if let Some(figures) = host.read() {
                 observer.observe(of(&figures), &[]);
             }
         };
-        meter.u64_observable_counter(name).with_unit(unit).with_description(what).with_callback(observe).build();
+        meter
+            .u64_observable_counter(name)
+            .with_unit(unit)
+            .with_description(what)
+            .with_callback(observe)
+            .build();
     };
-    counter("callboard.prompts", "{prompt}", "Prompts accepted.", |figures| figures.total.prompts);
-    counter("callboard.refusals", "{prompt}", "Prompts refused.", |figures| figures.total.refusals);
-    counter("callboard.rounds", "{round}", "Rounds finished.", |figures| figures.total.rounds);
-    counter("callboard.rounds.failed", "{round}", "Rounds that ended in an error or at a limit.", |figures| figures.total.rounds_failed);
-    counter("callboard.tool_calls", "{call}", "Tool calls finished.", |figures| figures.total.tool_calls);
-    counter("callboard.tool_calls.failed", "{call}", "Tool calls that failed.", |figures| figures.total.tool_calls_failed);
-    counter("callboard.conversation.crashes", "{life}", "Activations of conversations that ended in a crash.", |figures| {
-        figures.total.crashes
-    });
-    counter("callboard.conversation.lives", "{life}", "Activations of conversations.", |figures| figures.total.lives);
+    counter(
+        "callboard.prompts",
+        "{prompt}",
+        "Prompts accepted.",
+        |figures| figures.total.prompts,
+    );
+    counter(
+        "callboard.refusals",
+        "{prompt}",
+        "Prompts refused.",
+        |figures| figures.total.refusals,
+    );
+    counter(
+        "callboard.rounds",
+        "{round}",
+        "Rounds finished.",
+        |figures| figures.total.rounds,
+    );
+    counter(
+        "callboard.rounds.failed",
+        "{round}",
+        "Rounds that ended in an error or at a limit.",
+        |figures| figures.total.rounds_failed,
+    );
+    counter(
+        "callboard.tool_calls",
+        "{call}",
+        "Tool calls finished.",
+        |figures| figures.total.tool_calls,
+    );
+    counter(
+        "callboard.tool_calls.failed",
+        "{call}",
+        "Tool calls that failed.",
+        |figures| figures.total.tool_calls_failed,
+    );
+    counter(
+        "callboard.conversation.crashes",
+        "{life}",
+        "Activations of conversations that ended in a crash.",
+        |figures| figures.total.crashes,
+    );
+    counter(
+        "callboard.conversation.lives",
+        "{life}",
+        "Activations of conversations.",
+        |figures| figures.total.lives,
+    );
     let reader = host.clone();
     let awake = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
         if let Some(figures) = reader.read() {
@@ -180,10 +272,21 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
     let reader = host.clone();
     let redactor = redactor.clone();
     let gateways = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-        for (name, status) in reader.read().map(|figures| figures.gateways).unwrap_or_default() {
+        for (name, status) in reader
+            .read()
+            .map(|figures| figures.gateways)
+            .unwrap_or_default()
+        {
             let gateway = KeyValue::new("callboard.gateway", redactor.mask(&name));
-            for (state, calls) in [("running", status.running), ("waiting", status.waiting), ("free", status.free)] {
-                observer.observe(calls as u64, &[gateway.clone(), KeyValue::new("callboard.state", state)]);
+            for (state, calls) in [
+                ("running", status.running),
+                ("waiting", status.waiting),
+                ("free", status.free),
+            ] {
+                observer.observe(
+                    calls as u64,
+                    &[gateway.clone(), KeyValue::new("callboard.state", state)],
+                );
             }
         }
     };

@@ -17,7 +17,9 @@ use callboard_actors::{
     policy::ObservabilityConfig,
 };
 use opentelemetry::{KeyValue, metrics::MeterProvider as _, trace::TracerProvider as _};
-use opentelemetry_otlp::{Compression, MetricExporter, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{
+    Compression, MetricExporter, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+};
 use opentelemetry_sdk::{
     Resource,
     metrics::{PeriodicReader, SdkMeterProvider},
@@ -67,7 +69,10 @@ impl Otlp {
     ///
     /// # Errors
     /// [`OtlpError`], outside of a runtime or for an invalid endpoint.
-    pub fn start(config: &ObservabilityConfig, redactor: &Redactor) -> Result<Option<Self>, OtlpError> {
+    pub fn start(
+        config: &ObservabilityConfig,
+        redactor: &Redactor,
+    ) -> Result<Option<Self>, OtlpError> {
         let edition = Edition::from_opt_in(&std::env::var(Edition::VARIABLE).unwrap_or_default());
         Self::with_edition(config, redactor, edition)
     }
@@ -76,15 +81,31 @@ impl Otlp {
     ///
     /// # Errors
     /// [`OtlpError`], as for [`Otlp::start`].
-    pub fn with_edition(config: &ObservabilityConfig, redactor: &Redactor, edition: Edition) -> Result<Option<Self>, OtlpError> {
-        let Some(endpoint) = config.otlp_endpoint.as_deref() else { return Ok(None) };
+    pub fn with_edition(
+        config: &ObservabilityConfig,
+        redactor: &Redactor,
+        edition: Edition,
+    ) -> Result<Option<Self>, OtlpError> {
+        let Some(endpoint) = config.otlp_endpoint.as_deref() else {
+            return Ok(None);
+        };
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| OtlpError::NoRuntime)?;
-        let failed = |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
-        let headers: HashMap<String, String> = config.otlp_headers.clone().unwrap_or_default().into_iter().collect();
+        let failed =
+            |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
+        let headers: HashMap<String, String> = config
+            .otlp_headers
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
         // A redirect would send the headers, which may contain a key, to another host.
         let client = |timeout: Duration| {
             let builder = crate::tls::client_builder().map_err(|error| failed(&error))?;
-            builder.timeout(timeout).redirect(reqwest::redirect::Policy::none()).build().map_err(|error| failed(&error))
+            builder
+                .timeout(timeout)
+                .redirect(reqwest::redirect::Policy::none())
+                .build()
+                .map_err(|error| failed(&error))
         };
         let span_time = Duration::from_millis(config.trace_export_timeout_ms);
         let metric_time = Duration::from_millis(config.metrics_export_timeout_ms);
@@ -92,36 +113,80 @@ impl Otlp {
         let resource = resource(config);
 
         let tracer = if config.enable_tracing {
-            let builder = SpanExporter::builder().with_http().with_http_client(client(span_time)?);
-            let builder = builder.with_endpoint(signal(endpoint, "v1/traces")).with_timeout(span_time).with_headers(headers.clone());
-            let builder = if gzip { builder.with_compression(Compression::Gzip) } else { builder };
+            let builder = SpanExporter::builder()
+                .with_http()
+                .with_http_client(client(span_time)?);
+            let builder = builder
+                .with_endpoint(signal(endpoint, "v1/traces"))
+                .with_timeout(span_time)
+                .with_headers(headers.clone());
+            let builder = if gzip {
+                builder.with_compression(Compression::Gzip)
+            } else {
+                builder
+            };
             let exporter = builder.build().map_err(|error| failed(&error))?;
-            let exporter = Named { inner: InRuntime::new(exporter, runtime.clone()), edition, redactor: redactor.clone() };
-            let batch = usize::try_from(config.trace_batch_size).unwrap_or(usize::MAX).max(1);
+            let exporter = Named {
+                inner: InRuntime::new(exporter, runtime.clone()),
+                edition,
+                redactor: redactor.clone(),
+            };
+            let batch = usize::try_from(config.trace_batch_size)
+                .unwrap_or(usize::MAX)
+                .max(1);
             let batches = BatchConfigBuilder::default()
                 .with_max_export_batch_size(batch)
                 .with_max_queue_size(batch.saturating_mul(BATCHES_WAITING_MAX))
                 .with_scheduled_delay(SPAN_DELAY)
                 .build();
-            let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
+            let processor = BatchSpanProcessor::builder(exporter)
+                .with_batch_config(batches)
+                .build();
             // The kernel has already sampled, once per round.
-            let provider = SdkTracerProvider::builder().with_sampler(Sampler::AlwaysOn).with_resource(resource.clone());
+            let provider = SdkTracerProvider::builder()
+                .with_sampler(Sampler::AlwaysOn)
+                .with_resource(resource.clone());
             Some(provider.with_span_processor(processor).build())
         } else {
             None
         };
         let meter = if config.enable_metrics {
-            let builder = MetricExporter::builder().with_http().with_http_client(client(metric_time)?);
-            let builder = builder.with_endpoint(signal(endpoint, "v1/metrics")).with_timeout(metric_time).with_headers(headers);
-            let builder = if gzip { builder.with_compression(Compression::Gzip) } else { builder };
+            let builder = MetricExporter::builder()
+                .with_http()
+                .with_http_client(client(metric_time)?);
+            let builder = builder
+                .with_endpoint(signal(endpoint, "v1/metrics"))
+                .with_timeout(metric_time)
+                .with_headers(headers);
+            let builder = if gzip {
+                builder.with_compression(Compression::Gzip)
+            } else {
+                builder
+            };
             let exporter = builder.build().map_err(|error| failed(&error))?;
-            let interval = Duration::from_secs(u64::try_from(config.metrics_export_interval_s).unwrap_or(60).max(1));
-            let reader = PeriodicReader::builder(InRuntime::new(exporter, runtime)).with_interval(interval).build();
-            Some(SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build())
+            let interval = Duration::from_secs(
+                u64::try_from(config.metrics_export_interval_s)
+                    .unwrap_or(60)
+                    .max(1),
+            );
+            let reader = PeriodicReader::builder(InRuntime::new(exporter, runtime))
+                .with_interval(interval)
+                .build();
+            Some(
+                SdkMeterProvider::builder()
+                    .with_reader(reader)
+                    .with_resource(resource)
+                    .build(),
+            )
         } else {
             None
         };
-        Ok(Some(Self { tracer, meter, edition, redactor: redactor.clone() }))
+        Ok(Some(Self {
+            tracer,
+            meter,
+            edition,
+            redactor: redactor.clone(),
+        }))
     }
 
     /// The layer that exports the kernel's spans; `None` if tracing is disabled.
@@ -137,7 +202,11 @@ impl Otlp {
             .with_target(false)
             .with_level(false)
             .with_tracked_inactivity(false);
-        Some(layer.with_filter(Targets::new().with_target(SPANS, Level::INFO)).boxed())
+        Some(
+            layer
+                .with_filter(Targets::new().with_target(SPANS, Level::INFO))
+                .boxed(),
+        )
     }
 
     /// The layer that records every round and call, whether its span is sampled or not; `None` if
@@ -148,7 +217,11 @@ impl Otlp {
     {
         let meter = self.meter.as_ref()?.meter(SCOPE);
         let figures = Figures::new(&meter, self.edition, self.redactor.clone());
-        Some(figures.with_filter(Targets::new().with_target(FIGURES, Level::DEBUG)).boxed())
+        Some(
+            figures
+                .with_filter(Targets::new().with_target(FIGURES, Level::DEBUG))
+                .boxed(),
+        )
     }
 
     /// Exports a host's counters and gauges as well.
@@ -165,9 +238,16 @@ impl Otlp {
         let ended = tokio::task::spawn_blocking(move || {
             let traces = self.tracer.map(|tracer| tracer.shutdown());
             let metrics = self.meter.map(|meter| meter.shutdown());
-            [traces, metrics].into_iter().flatten().filter_map(Result::err).for_each(|error| {
-                tracing::warn!("the last traces or metrics were not exported: {}", self.redactor.mask(&error.to_string()));
-            });
+            [traces, metrics]
+                .into_iter()
+                .flatten()
+                .filter_map(Result::err)
+                .for_each(|error| {
+                    tracing::warn!(
+                        "the last traces or metrics were not exported: {}",
+                        self.redactor.mask(&error.to_string())
+                    );
+                });
         });
         let _ = ended.await;
     }
@@ -180,11 +260,17 @@ fn signal(endpoint: &str, path: &str) -> String {
 
 /// Attributes of this process: service name, version, environment and the configured extra tags.
 fn resource(config: &ObservabilityConfig) -> Resource {
-    let tags = config.extra_tags.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
+    let tags = config
+        .extra_tags
+        .iter()
+        .map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
     Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-        .with_attribute(KeyValue::new("deployment.environment.name", config.environment.clone()))
+        .with_attribute(KeyValue::new(
+            "deployment.environment.name",
+            config.environment.clone(),
+        ))
         .with_attributes(tags)
         .build()
 }

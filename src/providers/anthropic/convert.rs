@@ -27,7 +27,10 @@ const MARKED_MESSAGES: usize = 2;
 /// Returns the body of a streaming call.
 pub(super) fn request(request: &ModelRequest) -> Body {
     let mut body = BodyWriter::new();
-    body.raw(r#"{"model":"#).json(&*request.model).raw(r#","max_tokens":"#).json(&request.max_tokens);
+    body.raw(r#"{"model":"#)
+        .json(&*request.model)
+        .raw(r#","max_tokens":"#)
+        .json(&request.max_tokens);
     prompt(&mut body, request);
     if !request.stop.is_empty() {
         body.raw(r#","stop_sequences":"#).json(&*request.stop);
@@ -39,7 +42,10 @@ pub(super) fn request(request: &ModelRequest) -> Body {
 
 /// Returns the body of a token count. Cache marks do not change a count, so there are none.
 pub(super) fn count(request: &ModelRequest) -> Body {
-    let request = ModelRequest { cache: false, ..request.clone() };
+    let request = ModelRequest {
+        cache: false,
+        ..request.clone()
+    };
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model);
     prompt(&mut body, &request);
@@ -50,8 +56,15 @@ pub(super) fn count(request: &ModelRequest) -> Body {
 /// Writes the part that the model reads: system, tools, messages and the tool choice.
 fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
     let mark = if request.cache { MARK } else { "" };
-    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
-        body.raw(r#","system":[{"type":"text","text":"#).json(system).raw(mark).raw("}]");
+    if let Some(system) = request
+        .system
+        .as_deref()
+        .filter(|system| !system.is_empty())
+    {
+        body.raw(r#","system":[{"type":"text","text":"#)
+            .json(system)
+            .raw(mark)
+            .raw("}]");
     }
     if let Some((last, before)) = request.tools.split_last() {
         body.raw(r#","tools":["#);
@@ -68,7 +81,11 @@ fn prompt(body: &mut BodyWriter, request: &ModelRequest) {
             ToolChoice::Auto => {}
             ToolChoice::None => drop(body.raw(r#","tool_choice":{"type":"none"}"#)),
             ToolChoice::Any => drop(body.raw(r#","tool_choice":{"type":"any"}"#)),
-            ToolChoice::Named(name) => drop(body.raw(r#","tool_choice":{"type":"tool","name":"#).json(name).raw("}")),
+            ToolChoice::Named(name) => drop(
+                body.raw(r#","tool_choice":{"type":"tool","name":"#)
+                    .json(name)
+                    .raw("}"),
+            ),
         }
     }
 }
@@ -79,13 +96,23 @@ fn tool_definition(body: &mut BodyWriter, tool: &callboard_actors::chat::ToolDef
     if !tool.description.is_empty() {
         body.raw(r#","description":"#).json(&tool.description);
     }
-    body.raw(r#","input_schema":"#).raw(tool.input_schema.as_str());
+    body.raw(r#","input_schema":"#)
+        .raw(tool.input_schema.as_str());
 }
 
 fn messages(body: &mut BodyWriter, request: &ModelRequest) {
-    let users = request.messages.iter().rev().enumerate().filter(|(_, message)| message.role() == Role::User);
-    let first_marked = users.take(if request.cache { MARKED_MESSAGES } else { 0 }).last().map(|(from_end, _)| from_end);
-    let first_marked = first_marked.map_or(usize::MAX, |from_end| request.messages.len() - 1 - from_end);
+    let users = request
+        .messages
+        .iter()
+        .rev()
+        .enumerate()
+        .filter(|(_, message)| message.role() == Role::User);
+    let first_marked = users
+        .take(if request.cache { MARKED_MESSAGES } else { 0 })
+        .last()
+        .map(|(from_end, _)| from_end);
+    let first_marked =
+        first_marked.map_or(usize::MAX, |from_end| request.messages.len() - 1 - from_end);
 
     body.raw(r#","messages":["#);
     let mut separator = "";
@@ -99,7 +126,9 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest) {
         // A message is `{…,"content":[…{…}]}`: the mark goes before the last block's brace.
         let end = wire.len().saturating_sub(3);
         if number >= first_marked && message.role() == Role::User && wire.ends_with(b"}]}") {
-            body.slice(wire.slice(..end)).raw(MARK).slice(wire.slice(end..));
+            body.slice(wire.slice(..end))
+                .raw(MARK)
+                .slice(wire.slice(end..));
         } else {
             body.slice(wire);
         }
@@ -113,13 +142,24 @@ fn sendable(message: &Message) -> Bytes {
     let rendered = message.rendered_with(clean);
     // Another adapter may have cached its form with the message; that form never begins with a
     // brace.
-    if rendered.first().is_none_or(|first| *first == b'{') { rendered } else { clean(message) }
+    if rendered.first().is_none_or(|first| *first == b'{') {
+        rendered
+    } else {
+        clean(message)
+    }
 }
 
 /// Markers of content that this API may refuse. A message without them is sent as it is. The
 /// finders are built once, because building one costs more than searching a message.
-static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> =
-    LazyLock::new(|| [r#""type":"thinking""#, r#""text":"""#, r#""cache_control""#, TEXT_CONTEXT].map(Finder::new));
+static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> = LazyLock::new(|| {
+    [
+        r#""type":"thinking""#,
+        r#""text":"""#,
+        r#""cache_control""#,
+        TEXT_CONTEXT,
+    ]
+    .map(Finder::new)
+});
 
 /// Removes what this API refuses in a message that came from elsewhere: reasoning without a
 /// signature, empty texts, foreign cache marks, and the text that was extracted from a document
@@ -130,11 +170,15 @@ fn clean(message: &Message) -> Bytes {
         return wire.clone();
     }
     let before = message.blocks();
-    let after: Vec<_> = as_shown(before.clone(), true).into_iter().filter_map(clean_block).collect();
+    let after: Vec<_> = as_shown(before.clone(), true)
+        .into_iter()
+        .filter_map(clean_block)
+        .collect();
     if after == before {
         return wire.clone();
     }
-    Message::new(message.role(), &after).map_or_else(|_| Bytes::new(), |message| message.wire().clone())
+    Message::new(message.role(), &after)
+        .map_or_else(|_| Bytes::new(), |message| message.wire().clone())
 }
 
 fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
@@ -144,14 +188,21 @@ fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
             block.cache_control = None;
             Some(ContentBlock::Text(block))
         }
-        ContentBlock::Thinking(block) => block.signature.is_some().then_some(ContentBlock::Thinking(block)),
+        ContentBlock::Thinking(block) => block
+            .signature
+            .is_some()
+            .then_some(ContentBlock::Thinking(block)),
         ContentBlock::Other { kind, raw } => {
-            let unmarked = RawObject::parse(raw.as_raw()).filter(|object| object.field("cache_control").is_some());
+            let unmarked = RawObject::parse(raw.as_raw())
+                .filter(|object| object.field("cache_control").is_some());
             let unmarked = unmarked.and_then(|mut object| {
                 object.remove("cache_control");
                 object.to_raw()
             });
-            Some(ContentBlock::Other { kind, raw: unmarked.unwrap_or(raw) })
+            Some(ContentBlock::Other {
+                kind,
+                raw: unmarked.unwrap_or(raw),
+            })
         }
         block @ (ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_)) => Some(block),
     }
@@ -171,7 +222,9 @@ fn output_config(body: &mut BodyWriter, request: &ModelRequest) {
     }
     if let Some(schema) = &request.output_schema {
         body.raw(if request.effort.is_some() { "," } else { "" });
-        body.raw(r#""format":{"type":"json_schema","schema":"#).raw(schema.as_str()).raw("}");
+        body.raw(r#""format":{"type":"json_schema","schema":"#)
+            .raw(schema.as_str())
+            .raw("}");
     }
     body.raw("}");
 }

@@ -8,7 +8,11 @@ fn message(json: &Value) -> Message {
 }
 
 fn tool(name: &str) -> ToolDefinition {
-    ToolDefinition { name: name.into(), description: "Does it.".into(), input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap() }
+    ToolDefinition {
+        name: name.into(),
+        description: "Does it.".into(),
+        input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap(),
+    }
 }
 
 fn example() -> ModelRequest {
@@ -21,7 +25,9 @@ fn example() -> ModelRequest {
                 {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"b": 1, "a": 2}},
             ]})),
-            message(&json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]})),
+            message(
+                &json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]}),
+            ),
             Message::assistant("fine"),
             message(
                 &json!({"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image", "source": {"type": "url", "url": "u"}}]}),
@@ -46,21 +52,41 @@ fn keys_come_in_one_order_and_messages_as_they_are() {
     let request = example();
     let wires: Vec<&str> = request.messages.iter().map(Message::wire_str).collect();
     let tools = r#"[{"name":"f","description":"Does it.","input_schema":{"type":"object"}},{"name":"g","description":"Does it.","input_schema":{"type":"object"}}]"#;
-    let prompt = format!(r#""system":[{{"type":"text","text":"Be \"brief\"."}}],"tools":{tools},"messages":[{}]"#, wires.join(","));
+    let prompt = format!(
+        r#""system":[{{"type":"text","text":"Be \"brief\"."}}],"tools":{tools},"messages":[{}]"#,
+        wires.join(",")
+    );
 
-    assert_eq!(text(super::request(&request)), format!(r#"{{"model":"claude-test","max_tokens":100,{prompt},"stream":true}}"#));
-    assert_eq!(text(count(&ModelRequest { cache: true, ..request.clone() })), format!(r#"{{"model":"claude-test",{prompt}}}"#));
+    assert_eq!(
+        text(super::request(&request)),
+        format!(r#"{{"model":"claude-test","max_tokens":100,{prompt},"stream":true}}"#)
+    );
+    assert_eq!(
+        text(count(&ModelRequest {
+            cache: true,
+            ..request.clone()
+        })),
+        format!(r#"{{"model":"claude-test",{prompt}}}"#)
+    );
 }
 
 #[test]
 fn the_cache_adds_four_marks_and_nothing_else() {
     let plain = example();
-    let marked = text(request(&ModelRequest { cache: true, ..plain.clone() }));
+    let marked = text(request(&ModelRequest {
+        cache: true,
+        ..plain.clone()
+    }));
 
     assert_eq!(marked.replace(MARK, ""), text(request(&plain)));
     let body: Value = serde_json::from_str(&marked).unwrap();
     let mark = json!({"type": "ephemeral"});
-    for path in ["/system/0", "/tools/1", "/messages/2/content/0", "/messages/4/content/1"] {
+    for path in [
+        "/system/0",
+        "/tools/1",
+        "/messages/2/content/0",
+        "/messages/4/content/1",
+    ] {
         assert_eq!(body.pointer(path).unwrap()["cache_control"], mark, "{path}");
     }
     assert_eq!(marked.matches("cache_control").count(), 4);
@@ -70,10 +96,19 @@ fn the_cache_adds_four_marks_and_nothing_else() {
 fn message_bytes_are_sent_from_where_they_lie() {
     let plain = example();
     for cache in [false, true] {
-        let body = request(&ModelRequest { cache, ..plain.clone() });
+        let body = request(&ModelRequest {
+            cache,
+            ..plain.clone()
+        });
         let starts: Vec<_> = body.slices().iter().map(|slice| slice.as_ptr()).collect();
 
-        assert!(plain.messages.iter().all(|message| starts.contains(&message.wire().as_ptr())), "cache: {cache}");
+        assert!(
+            plain
+                .messages
+                .iter()
+                .all(|message| starts.contains(&message.wire().as_ptr())),
+            "cache: {cache}"
+        );
     }
 }
 
@@ -84,12 +119,18 @@ fn what_the_api_refuses_is_left_out() {
     request.system = None;
     request.cache = true;
     request.messages = MessageList::from_iter([
-        message(&json!({"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]})),
+        message(
+            &json!({"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}),
+        ),
         message(
             &json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": ""}, {"type": "text", "text": "a"}]}),
         ),
-        message(&json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "cache_control": {}, "source": 1}]})),
-        message(&json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}]})),
+        message(
+            &json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "cache_control": {}, "source": 1}]}),
+        ),
+        message(
+            &json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}]}),
+        ),
     ]);
 
     let body: Value = serde_json::from_slice(&super::request(&request).joined()).unwrap();
@@ -112,7 +153,10 @@ fn choices_stops_effort_and_schema_have_their_fields() {
         (ToolChoice::Auto, Value::Null),
         (ToolChoice::None, json!({"type": "none"})),
         (ToolChoice::Any, json!({"type": "any"})),
-        (ToolChoice::Named("f".into()), json!({"type": "tool", "name": "f"})),
+        (
+            ToolChoice::Named("f".into()),
+            json!({"type": "tool", "name": "f"}),
+        ),
     ] {
         let request = ModelRequest {
             tool_choice: choice,
@@ -126,7 +170,10 @@ fn choices_stops_effort_and_schema_have_their_fields() {
 
         assert_eq!(body["tool_choice"], expected);
         assert_eq!(body["stop_sequences"], json!(["END"]));
-        assert_eq!(body["output_config"], json!({"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}}));
+        assert_eq!(
+            body["output_config"],
+            json!({"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}})
+        );
     }
 }
 
@@ -137,12 +184,23 @@ fn images_and_documents_go_as_they_are_and_a_document_goes_without_its_text() {
         testing::media::{pdf, png},
     };
     let picture = Attachment::sniffed(&png(3, 2)).unwrap().block();
-    let document = Attachment::sniffed(&pdf(["x"])).unwrap().title("a.pdf").block();
+    let document = Attachment::sniffed(&pdf(["x"]))
+        .unwrap()
+        .title("a.pdf")
+        .block();
     let read = document_text(Some("a.pdf"), 1, "x");
     let what = ContentBlock::text("what?");
-    let kept = Message::new(Role::User, &[picture.clone(), document.clone(), read, what.clone()]).unwrap();
+    let kept = Message::new(
+        Role::User,
+        &[picture.clone(), document.clone(), read, what.clone()],
+    )
+    .unwrap();
     let plain = Message::new(Role::User, &[picture, document, what]).unwrap();
 
     assert_eq!(sendable(&kept), *plain.wire());
-    assert_eq!(sendable(&plain).as_ptr(), plain.wire().as_ptr(), "the bytes of the conversation, not a copy");
+    assert_eq!(
+        sendable(&plain).as_ptr(),
+        plain.wire().as_ptr(),
+        "the bytes of the conversation, not a copy"
+    );
 }

@@ -49,7 +49,8 @@ impl Anthropic {
     /// [`ProviderConfigError::MissingVariable`] without a key, and the errors of
     /// [`AnthropicBuilder::build`].
     pub fn from_env() -> Result<Self, ProviderConfigError> {
-        let key = variable("ANTHROPIC_API_KEY").ok_or(ProviderConfigError::MissingVariable("ANTHROPIC_API_KEY"))?;
+        let key = variable("ANTHROPIC_API_KEY")
+            .ok_or(ProviderConfigError::MissingVariable("ANTHROPIC_API_KEY"))?;
         let builder = Self::builder(key);
         match variable("ANTHROPIC_BASE_URL") {
             Some(url) => builder.base_url(url).build(),
@@ -59,13 +60,19 @@ impl Anthropic {
 
     /// Starts a builder with this API key.
     pub fn builder(api_key: impl Into<String>) -> AnthropicBuilder {
-        AnthropicBuilder { key: Secret::new(api_key), base_url: DEFAULT_BASE_URL.to_owned(), timeouts: Timeouts::default() }
+        AnthropicBuilder {
+            key: Secret::new(api_key),
+            base_url: DEFAULT_BASE_URL.to_owned(),
+            timeouts: Timeouts::default(),
+        }
     }
 }
 
 impl std::fmt::Debug for Anthropic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Anthropic").field("host", &self.messages.host_str()).finish_non_exhaustive()
+        f.debug_struct("Anthropic")
+            .field("host", &self.messages.host_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,14 +104,24 @@ impl AnthropicBuilder {
     /// # Errors
     /// [`ProviderConfigError`] if the key or the URL is not valid.
     pub fn build(self) -> Result<Anthropic, ProviderConfigError> {
-        let base = base_url(self.base_url.trim().trim_end_matches('/').trim_end_matches("/v1"))?;
+        let base = base_url(
+            self.base_url
+                .trim()
+                .trim_end_matches('/')
+                .trim_end_matches("/v1"),
+        )?;
         let mut headers = HeaderMap::new();
-        let mut key = HeaderValue::from_str(self.key.expose()).map_err(|_| ProviderConfigError::BadKey)?;
+        let mut key =
+            HeaderValue::from_str(self.key.expose()).map_err(|_| ProviderConfigError::BadKey)?;
         key.set_sensitive(true);
         headers.insert("x-api-key", key);
         headers.insert("anthropic-version", HeaderValue::from_static(API_VERSION));
         let http = Http::new(&base, headers, self.key, self.timeouts)?;
-        Ok(Anthropic { http, messages: below(&base, "v1/messages"), count: below(&base, "v1/messages/count_tokens") })
+        Ok(Anthropic {
+            http,
+            messages: below(&base, "v1/messages"),
+            count: below(&base, "v1/messages/count_tokens"),
+        })
     }
 }
 
@@ -137,22 +154,41 @@ impl LlmProvider for Anthropic {
             // An unknown model is probably newer than this list.
             () => 64_000,
         };
-        let output_schema = !old && !is("sonnet-4-2025") && !is("sonnet-4-0") && !is("opus-4-0") && !is("opus-4-2025");
-        Capabilities { context_window: 200_000, output_max, tools: true, output_schema, counts_tokens: true, images: true, documents: true }
+        let output_schema = !old
+            && !is("sonnet-4-2025")
+            && !is("sonnet-4-0")
+            && !is("opus-4-0")
+            && !is("opus-4-2025");
+        Capabilities {
+            context_window: 200_000,
+            output_max,
+            tools: true,
+            output_schema,
+            counts_tokens: true,
+            images: true,
+            documents: true,
+        }
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
             let body = convert::request(&request);
             let assembler = Box::new(AnthropicAssembler::new(request.messages));
-            self.http.stream(&self.messages, body, assembler, cancel).await
+            self.http
+                .stream(&self.messages, body, assembler, cancel)
+                .await
         })
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         Box::pin(async move {
             let answer = self.http.ask(&self.count, convert::count(&request)).await?;
-            let count: Count = serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
+            let count: Count = serde_json::from_slice(&answer)
+                .map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
             Ok(count.input_tokens)
         })
     }

@@ -6,7 +6,10 @@
 //! earlier ones.
 
 use callboard_actors::{
-    chat::{ContentBlock, MessageList, ProviderStop, RawJson, TextBlock, ThinkingBlock, ToolUseBlock, Usage},
+    chat::{
+        ContentBlock, MessageList, ProviderStop, RawJson, TextBlock, ThinkingBlock, ToolUseBlock,
+        Usage,
+    },
     ports::{Completion, ModelEvent, ProviderError},
 };
 use serde::Deserialize;
@@ -32,7 +35,10 @@ impl AnthropicAssembler {
     /// Creates an assembler for the reply to a request with this history. Tool call ids in the
     /// history are not reused.
     pub fn new(history: MessageList) -> Self {
-        Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
+        Self {
+            decoder: SseDecoder::new(),
+            reply: Reply::new(history),
+        }
     }
 
     #[cfg(test)]
@@ -55,7 +61,11 @@ impl Assemble for AnthropicAssembler {
         let fed = decoder.finish(&mut |event| reply.take(event, out));
         reply.pieces.flush(out);
         fed?;
-        if reply.complete { Ok(()) } else { Err(protocol("the stream ended before message_stop")) }
+        if reply.complete {
+            Ok(())
+        } else {
+            Err(protocol("the stream ended before message_stop"))
+        }
     }
 
     fn is_complete(&self) -> bool {
@@ -78,23 +88,50 @@ struct Reply {
 
 /// A block that has not ended yet.
 enum Building {
-    Text { text: String, citations: Vec<Box<RawValue>> },
-    Thinking { text: String, signature: String },
-    ToolUse { id: String, name: String, input: Option<RawJson>, json: String },
-    Other { kind: String, block: RawObject, json: String },
+    Text {
+        text: String,
+        citations: Vec<Box<RawValue>>,
+    },
+    Thinking {
+        text: String,
+        signature: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Option<RawJson>,
+        json: String,
+    },
+    Other {
+        kind: String,
+        block: RawObject,
+        json: String,
+    },
 }
 
 impl TakesEvents for Reply {
     fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
-        let Some((index, piece)) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
+        let Some((index, piece)) = self
+            .template
+            .known()
+            .filter(|_| self.use_template && !self.complete)
+        else {
+            return bytes;
+        };
         let whole = match (self.open.iter_mut().find(|(at, _)| *at == index), piece) {
-            (Some((_, Building::Text { text, .. })), Piece::Text) | (Some((_, Building::Thinking { text, .. })), Piece::Thinking) => text,
+            (Some((_, Building::Text { text, .. })), Piece::Text)
+            | (Some((_, Building::Thinking { text, .. })), Piece::Thinking) => text,
             (Some(_) | None, _) => return bytes,
         };
-        self.pieces.take_known(&self.template, piece, bytes, whole, out)
+        self.pieces
+            .take_known(&self.template, piece, bytes, whole, out)
     }
 
-    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+    fn take(
+        &mut self,
+        event: SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ProviderError> {
         let data = event.data;
         if self.complete || data.is_empty() {
             return Ok(());
@@ -156,7 +193,9 @@ impl Reply {
     }
 
     fn start(&mut self, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
-        let Some(raw) = event.content_block else { return Ok(()) };
+        let Some(raw) = event.content_block else {
+            return Ok(());
+        };
         self.pieces.flush(out);
         // Another block follows, so a held call without arguments was complete.
         self.release_held(out);
@@ -169,31 +208,57 @@ impl Reply {
                 match kind.as_str() {
                     "text" => {
                         self.pieces.push(Piece::Text, start.text.as_str(), out);
-                        Building::Text { text: start.text.0.into_owned(), citations: citations(raw) }
+                        Building::Text {
+                            text: start.text.0.into_owned(),
+                            citations: citations(raw),
+                        }
                     }
                     "thinking" => {
-                        self.pieces.push(Piece::Thinking, start.thinking.as_str(), out);
-                        Building::Thinking { text: start.thinking.0.into_owned(), signature: start.signature.0.into_owned() }
+                        self.pieces
+                            .push(Piece::Thinking, start.thinking.as_str(), out);
+                        Building::Thinking {
+                            text: start.thinking.0.into_owned(),
+                            signature: start.signature.0.into_owned(),
+                        }
                     }
                     _ => Building::ToolUse {
                         id: start.id.0.into_owned(),
                         name: start.name.0.into_owned(),
-                        input: start.input.and_then(|input| RawJson::arguments(input.get()).ok()),
+                        input: start
+                            .input
+                            .and_then(|input| RawJson::arguments(input.get()).ok()),
                         json: String::new(),
                     },
                 }
             }
-            kind => Building::Other { kind: kind.to_owned(), block: parse_raw(raw)?, json: String::new() },
+            kind => Building::Other {
+                kind: kind.to_owned(),
+                block: parse_raw(raw)?,
+                json: String::new(),
+            },
         };
         self.open.push((event.index, building));
         Ok(())
     }
 
-    fn delta(&mut self, whole: SseEvent<'_>, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
-        let Some(raw) = event.delta else { return Ok(()) };
+    fn delta(
+        &mut self,
+        whole: SseEvent<'_>,
+        event: &Event<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ProviderError> {
+        let Some(raw) = event.delta else {
+            return Ok(());
+        };
         let kind: Tag<'_> = parse_raw(raw)?;
-        let known =
-            matches!(kind.kind.as_str(), "text_delta" | "thinking_delta" | "input_json_delta" | "signature_delta" | "citations_delta");
+        let known = matches!(
+            kind.kind.as_str(),
+            "text_delta"
+                | "thinking_delta"
+                | "input_json_delta"
+                | "signature_delta"
+                | "citations_delta"
+        );
         if !known {
             if let Some(Building::Other { block, .. }) = self.building(event.index) {
                 merge_unknown(block, parse_raw(raw)?);
@@ -203,17 +268,27 @@ impl Reply {
         let delta: Delta<'_> = parse_raw(raw)?;
         match (kind.kind.as_str(), self.building(event.index)) {
             ("text_delta", _) => {
-                self.template.learn(whole, delta.text.as_str(), (event.index, Piece::Text));
+                self.template
+                    .learn(whole, delta.text.as_str(), (event.index, Piece::Text));
                 self.add_piece(event.index, Piece::Text, delta.text.as_str(), out);
             }
             ("thinking_delta", _) => {
-                self.template.learn(whole, delta.thinking.as_str(), (event.index, Piece::Thinking));
+                self.template.learn(
+                    whole,
+                    delta.thinking.as_str(),
+                    (event.index, Piece::Thinking),
+                );
                 self.add_piece(event.index, Piece::Thinking, delta.thinking.as_str(), out);
             }
-            ("input_json_delta", Some(Building::ToolUse { json, .. } | Building::Other { json, .. })) => {
+            (
+                "input_json_delta",
+                Some(Building::ToolUse { json, .. } | Building::Other { json, .. }),
+            ) => {
                 json.push_str(delta.partial_json.as_str());
             }
-            ("signature_delta", Some(Building::Thinking { signature, .. })) => signature.push_str(delta.signature.as_str()),
+            ("signature_delta", Some(Building::Thinking { signature, .. })) => {
+                signature.push_str(delta.signature.as_str())
+            }
             ("citations_delta", Some(Building::Text { citations, .. })) => {
                 citations.extend(delta.citation.map(ToOwned::to_owned));
             }
@@ -224,52 +299,100 @@ impl Reply {
     }
 
     fn building(&mut self, index: u64) -> Option<&mut Building> {
-        self.open.iter_mut().find(|(at, _)| *at == index).map(|(_, building)| building)
+        self.open
+            .iter_mut()
+            .find(|(at, _)| *at == index)
+            .map(|(_, building)| building)
     }
 
     fn add_piece(&mut self, index: u64, piece: Piece, text: &str, out: &mut Vec<ModelEvent>) {
         match (self.building(index), piece) {
-            (Some(Building::Text { text: whole, .. }), Piece::Text) | (Some(Building::Thinking { text: whole, .. }), Piece::Thinking) => {
+            (Some(Building::Text { text: whole, .. }), Piece::Text)
+            | (Some(Building::Thinking { text: whole, .. }), Piece::Thinking) => {
                 whole.push_str(text);
             }
             // Some other servers of this API omit `content_block_start`.
-            (None, Piece::Text) => self.open.push((index, Building::Text { text: text.to_owned(), citations: Vec::new() })),
-            (None, Piece::Thinking) => self.open.push((index, Building::Thinking { text: text.to_owned(), signature: String::new() })),
+            (None, Piece::Text) => self.open.push((
+                index,
+                Building::Text {
+                    text: text.to_owned(),
+                    citations: Vec::new(),
+                },
+            )),
+            (None, Piece::Thinking) => self.open.push((
+                index,
+                Building::Thinking {
+                    text: text.to_owned(),
+                    signature: String::new(),
+                },
+            )),
             (Some(_), _) => return,
         }
         self.pieces.push(piece, text, out);
     }
 
     fn close(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
-        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else { return };
+        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else {
+            return;
+        };
         let (_, building) = self.open.remove(at);
         self.pieces.flush(out);
         match building {
             Building::Text { text, citations } => out.extend(text_block(text, &citations)),
             Building::Thinking { text, signature } => out.extend(thinking_block(text, signature)),
-            Building::ToolUse { id, name, input, json } => self.close_tool_use(&id, name, input, &json, out),
-            Building::Other { kind, mut block, json } => {
+            Building::ToolUse {
+                id,
+                name,
+                input,
+                json,
+            } => self.close_tool_use(&id, name, input, &json, out),
+            Building::Other {
+                kind,
+                mut block,
+                json,
+            } => {
                 if let Ok(input) = RawJson::arguments(&json)
                     && !json.is_empty()
                 {
                     block.set("input", input.as_raw().to_owned());
                 }
-                out.extend(block.to_raw().map(|raw| ModelEvent::Block(ContentBlock::Other { kind, raw })));
+                out.extend(
+                    block
+                        .to_raw()
+                        .map(|raw| ModelEvent::Block(ContentBlock::Other { kind, raw })),
+                );
             }
         }
     }
 
-    fn close_tool_use(&mut self, id: &str, name: String, input: Option<RawJson>, json: &str, out: &mut Vec<ModelEvent>) {
-        let whole_at_start = input.filter(|input| json.is_empty() && !input.as_str().trim_matches(['{', '}', ' ']).is_empty());
+    fn close_tool_use(
+        &mut self,
+        id: &str,
+        name: String,
+        input: Option<RawJson>,
+        json: &str,
+        out: &mut Vec<ModelEvent>,
+    ) {
+        let whole_at_start = input.filter(|input| {
+            json.is_empty() && !input.as_str().trim_matches(['{', '}', ' ']).is_empty()
+        });
         let arguments = whole_at_start.map_or_else(|| RawJson::arguments(json), Ok);
         let Ok(input) = arguments else {
-            tracing::warn!(tool = name, bytes = json.len(), "a tool call was cut and is dropped");
+            tracing::warn!(
+                tool = name,
+                bytes = json.len(),
+                "a tool call was cut and is dropped"
+            );
             return;
         };
         if name.is_empty() {
             return;
         }
-        let block = ToolUseBlock { id: self.ids.assign(id, &name, input.as_str()), name, input };
+        let block = ToolUseBlock {
+            id: self.ids.assign(id, &name, input.as_str()),
+            name,
+            input,
+        };
         self.release_held(out);
         if json.trim().is_empty() {
             self.held = Some(block);
@@ -279,7 +402,11 @@ impl Reply {
     }
 
     fn release_held(&mut self, out: &mut Vec<ModelEvent>) {
-        out.extend(self.held.take().map(|block| ModelEvent::Block(ContentBlock::ToolUse(block))));
+        out.extend(
+            self.held
+                .take()
+                .map(|block| ModelEvent::Block(ContentBlock::ToolUse(block))),
+        );
     }
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) {
@@ -289,7 +416,9 @@ impl Reply {
         for (_, building) in open {
             match building {
                 Building::Text { text, citations } => out.extend(text_block(text, &citations)),
-                Building::Thinking { text, signature } => out.extend(thinking_block(text, signature)),
+                Building::Thinking { text, signature } => {
+                    out.extend(thinking_block(text, signature))
+                }
                 Building::ToolUse { .. } | Building::Other { .. } => {}
             }
         }
@@ -305,7 +434,12 @@ impl Reply {
             output: self.usage.count_at(&["output_tokens"]),
         });
         let raw_usage = usage.and_then(|_| self.usage.to_raw());
-        out.push(ModelEvent::Completed(Completion { stop, raw_stop: self.stop.take(), usage, raw_usage }));
+        out.push(ModelEvent::Completed(Completion {
+            stop,
+            raw_stop: self.stop.take(),
+            usage,
+            raw_usage,
+        }));
         self.complete = true;
     }
 }
@@ -315,15 +449,27 @@ fn text_block(text: String, citations: &[Box<RawValue>]) -> Option<ModelEvent> {
     if text.is_empty() {
         return None;
     }
-    let citations = if citations.is_empty() { None } else { RawJson::of(citations).ok() };
-    Some(ModelEvent::Block(ContentBlock::Text(TextBlock { text, cache_control: None, citations })))
+    let citations = if citations.is_empty() {
+        None
+    } else {
+        RawJson::of(citations).ok()
+    };
+    Some(ModelEvent::Block(ContentBlock::Text(TextBlock {
+        text,
+        cache_control: None,
+        citations,
+    })))
 }
 
 fn thinking_block(thinking: String, signature: String) -> Option<ModelEvent> {
     let signature = Some(signature).filter(|signature| !signature.is_empty());
     // Signed thinking is sent back even when its text is withheld.
-    (signature.is_some() || !thinking.is_empty())
-        .then_some(ModelEvent::Block(ContentBlock::Thinking(ThinkingBlock { thinking, signature })))
+    (signature.is_some() || !thinking.is_empty()).then_some(ModelEvent::Block(
+        ContentBlock::Thinking(ThinkingBlock {
+            thinking,
+            signature,
+        }),
+    ))
 }
 
 fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
@@ -331,14 +477,22 @@ fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
     if !raw.get().contains("citations") && !raw.get().contains('\\') {
         return Vec::new();
     }
-    let list = RawObject::parse(raw).and_then(|block| block.field("citations").map(|list| serde_json::from_str(list.get())));
+    let list = RawObject::parse(raw).and_then(|block| {
+        block
+            .field("citations")
+            .map(|list| serde_json::from_str(list.get()))
+    });
     list.and_then(Result::ok).unwrap_or_default()
 }
 
 /// Merges an unknown delta into its block: strings are appended, other values are replaced.
 fn merge_unknown(block: &mut RawObject, delta: RawObject) {
     for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
-        let grown = block.field(name).and_then(string).zip(string(value)).map(|(old, new)| format!("{old}{new}"));
+        let grown = block
+            .field(name)
+            .and_then(string)
+            .zip(string(value))
+            .map(|(old, new)| format!("{old}{new}"));
         let grown = grown.and_then(|text| serde_json::value::to_raw_value(&text).ok());
         block.set(name, grown.unwrap_or_else(|| value.to_owned()));
     }
@@ -358,7 +512,8 @@ fn stop_of(word: &str) -> ProviderStop {
 }
 
 fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ProviderError> {
-    serde_json::from_slice(data).map_err(|error| protocol(format_args!("an event is not valid: {error}")))
+    serde_json::from_slice(data)
+        .map_err(|error| protocol(format_args!("an event is not valid: {error}")))
 }
 
 fn parse_raw<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ProviderError> {

@@ -1,17 +1,24 @@
 use callboard_actors::chat::{Message, Role};
 
 use super::*;
-use crate::providers::testing::{SplitMix, assemble, in_another_hand, random_splits, random_text, seed};
+use crate::providers::testing::{
+    SplitMix, assemble, in_another_hand, random_splits, random_text, seed,
+};
 
 const START: &str = r#"{"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":10,"cache_read_input_tokens":3,"output_tokens":1}}}"#;
 const STOP: &str = r#"{"type":"message_stop"}"#;
 
 fn sse(events: &[&str]) -> String {
-    events.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect()
+    events
+        .iter()
+        .map(|data| format!("event: x\ndata: {data}\n\n"))
+        .collect()
 }
 
 fn message_delta(stop: &str) -> String {
-    format!(r#"{{"type":"message_delta","delta":{{"stop_reason":"{stop}","stop_sequence":null}},"usage":{{"output_tokens":7}}}}"#)
+    format!(
+        r#"{{"type":"message_delta","delta":{{"stop_reason":"{stop}","stop_sequence":null}},"usage":{{"output_tokens":7}}}}"#
+    )
 }
 
 /// Returns the events of a reply that consists of these inner events, and its completion
@@ -19,9 +26,14 @@ fn message_delta(stop: &str) -> String {
 fn blocks(inner: &[&str], stop: &str) -> (Vec<ModelEvent>, Completion) {
     let delta = message_delta(stop);
     let events = [&[START], inner, &[&delta, STOP]].concat();
-    let (mut events, ended) = assemble(AnthropicAssembler::new(MessageList::default()), [sse(&events).as_bytes()]);
+    let (mut events, ended) = assemble(
+        AnthropicAssembler::new(MessageList::default()),
+        [sse(&events).as_bytes()],
+    );
     assert_eq!(ended, Ok(()));
-    let Some(ModelEvent::Completed(completion)) = events.pop() else { panic!("no completion: {events:?}") };
+    let Some(ModelEvent::Completed(completion)) = events.pop() else {
+        panic!("no completion: {events:?}")
+    };
     (events, completion)
 }
 
@@ -37,7 +49,9 @@ fn tool_use(index: u64, fragments: &[&str]) -> Vec<String> {
         let fragment = serde_json::Value::from(*fragment);
         format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"input_json_delta","partial_json":{fragment}}}}}"#)
     }));
-    events.push(format!(r#"{{"type":"content_block_stop","index":{index}}}"#));
+    events.push(format!(
+        r#"{{"type":"content_block_stop","index":{index}}}"#
+    ));
     events
 }
 
@@ -79,19 +93,32 @@ fn text_thinking_and_signature_become_blocks_and_usage_is_cumulative() {
         Completion {
             stop: ProviderStop::EndTurn,
             raw_stop: Some("end_turn".into()),
-            usage: Some(Usage { input_uncached: 10, cache_read: 3, cache_write: 0, output: 7 }),
-            raw_usage: Some(RawJson::from_text(r#"{"input_tokens":10,"cache_read_input_tokens":3,"output_tokens":7}"#).unwrap()),
+            usage: Some(Usage {
+                input_uncached: 10,
+                cache_read: 3,
+                cache_write: 0,
+                output: 7
+            }),
+            raw_usage: Some(
+                RawJson::from_text(
+                    r#"{"input_tokens":10,"cache_read_input_tokens":3,"output_tokens":7}"#
+                )
+                .unwrap()
+            ),
         }
     );
 }
 
 #[test]
 fn neighbouring_deltas_of_one_read_are_one_event() {
-    let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"ab"}}"#;
+    let delta =
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"ab"}}"#;
     let mut assembler = AnthropicAssembler::new(MessageList::default());
     let mut out = Vec::new();
 
-    assembler.feed(sse(&[START, delta, delta, delta]).as_bytes(), &mut out).unwrap();
+    assembler
+        .feed(sse(&[START, delta, delta, delta]).as_bytes(), &mut out)
+        .unwrap();
 
     assert_eq!(out, [ModelEvent::Text("ababab".into())]);
 }
@@ -109,24 +136,45 @@ fn signed_thinking_without_text_is_kept_and_empty_text_is_not() {
         "refusal",
     );
 
-    assert_eq!(events, [block(r#"{"type":"thinking","thinking":"","signature":"c2ln"}"#)]);
+    assert_eq!(
+        events,
+        [block(
+            r#"{"type":"thinking","thinking":"","signature":"c2ln"}"#
+        )]
+    );
 }
 
 #[test]
 fn arguments_keep_the_models_own_text() {
-    let (events, completion) = blocks(&strs(&tool_use(0, &["", "{\"b\": 1.0", ",  \"a\":2}"])), "tool_use");
+    let (events, completion) = blocks(
+        &strs(&tool_use(0, &["", "{\"b\": 1.0", ",  \"a\":2}"])),
+        "tool_use",
+    );
 
-    assert_eq!(events, [block(r#"{"type":"tool_use","id":"t0","name":"f","input":{"b": 1.0,  "a":2}}"#)]);
+    assert_eq!(
+        events,
+        [block(
+            r#"{"type":"tool_use","id":"t0","name":"f","input":{"b": 1.0,  "a":2}}"#
+        )]
+    );
     assert_eq!(completion.stop, ProviderStop::ToolUse);
 }
 
 #[test]
 fn a_truncated_tool_call_is_never_reported() {
     for fragments in [&["{\"a\":"][..], &["[1]"], &["{\"a\":1}}"], &["\"{}\""]] {
-        assert_eq!(blocks(&strs(&tool_use(0, fragments)), "tool_use").0, [], "{fragments:?}");
+        assert_eq!(
+            blocks(&strs(&tool_use(0, fragments)), "tool_use").0,
+            [],
+            "{fragments:?}"
+        );
     }
     let open = tool_use(0, &["{}"]);
-    assert_eq!(blocks(&strs(&open[..2]), "tool_use").0, [], "without its end");
+    assert_eq!(
+        blocks(&strs(&open[..2]), "tool_use").0,
+        [],
+        "without its end"
+    );
 }
 
 #[test]
@@ -135,7 +183,10 @@ fn a_call_without_arguments_is_reported_unless_the_answer_was_truncated() {
     let two = [tool_use(0, &[""]), tool_use(1, &[])].concat();
     let second = block(r#"{"type":"tool_use","id":"t1","name":"f","input":{}}"#);
 
-    assert_eq!(blocks(&strs(&tool_use(0, &[""])), "tool_use").0, std::slice::from_ref(&call));
+    assert_eq!(
+        blocks(&strs(&tool_use(0, &[""])), "tool_use").0,
+        std::slice::from_ref(&call)
+    );
     assert_eq!(blocks(&strs(&tool_use(0, &[""])), "max_tokens").0, []);
     assert_eq!(blocks(&strs(&two), "tool_use").0, [call.clone(), second]);
     assert_eq!(blocks(&strs(&two), "max_tokens").0, [call]);
@@ -164,7 +215,9 @@ fn blocks_that_we_do_not_know_are_kept_word_for_word() {
         events,
         [
             block(r#"{"type":"server_tool_use","id":"s1","name":"web_search","input":{"q": "x"}}"#),
-            block(r#"{"type":"web_search_tool_result","tool_use_id":"s1","content":[{"b": 1.50}]}"#),
+            block(
+                r#"{"type":"web_search_tool_result","tool_use_id":"s1","content":[{"b": 1.50}]}"#
+            ),
             block(r#"{"type":"redacted_thinking","data":"eA=="}"#),
             block(r#"{"type":"compaction","content":"summary","z":"ab"}"#),
         ]
@@ -180,36 +233,69 @@ fn every_stop_reason_has_its_meaning_and_keeps_its_word() {
         ("stop_sequence", ProviderStop::StopSequence),
         ("pause_turn", ProviderStop::PauseTurn),
         ("refusal", ProviderStop::Refusal),
-        ("model_context_window_exceeded", ProviderStop::ContextWindowExceeded),
+        (
+            "model_context_window_exceeded",
+            ProviderStop::ContextWindowExceeded,
+        ),
         ("something_new", ProviderStop::Other),
     ] {
         let (_, completion) = blocks(&[], word);
-        assert_eq!((completion.stop, completion.raw_stop.as_deref()), (stop, Some(word)));
+        assert_eq!(
+            (completion.stop, completion.raw_stop.as_deref()),
+            (stop, Some(word))
+        );
     }
 }
 
 #[test]
 fn an_error_event_ends_the_reply_after_what_came_before() {
-    let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"par"}}"#;
+    let delta =
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"par"}}"#;
     let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
 
-    let ended = assemble(AnthropicAssembler::new(MessageList::default()), [sse(&[START, delta, error, STOP]).as_bytes()]);
+    let ended = assemble(
+        AnthropicAssembler::new(MessageList::default()),
+        [sse(&[START, delta, error, STOP]).as_bytes()],
+    );
 
-    let overloaded = ProviderError::Server { status: 0, retry_after: None, message: "Overloaded".into() };
-    assert_eq!(ended, (vec![ModelEvent::Text("par".into())], Err(overloaded)));
+    let overloaded = ProviderError::Server {
+        status: 0,
+        retry_after: None,
+        message: "Overloaded".into(),
+    };
+    assert_eq!(
+        ended,
+        (vec![ModelEvent::Text("par".into())], Err(overloaded))
+    );
 }
 
 #[test]
 fn a_stream_without_its_end_is_an_error_at_every_cut() {
     let call = tool_use(0, &["{\"a\":", "1}"]);
-    let whole = sse(&[&[START], &strs(&call)[..], &[&message_delta("tool_use"), STOP]].concat());
+    let whole = sse(&[
+        &[START],
+        &strs(&call)[..],
+        &[&message_delta("tool_use"), STOP],
+    ]
+    .concat());
     let complete = whole.trim_end().len();
 
     for cut in 0..complete {
-        let (events, ended) = assemble(AnthropicAssembler::new(MessageList::default()), [&whole.as_bytes()[..cut]]);
+        let (events, ended) = assemble(
+            AnthropicAssembler::new(MessageList::default()),
+            [&whole.as_bytes()[..cut]],
+        );
 
-        assert!(matches!(ended, Err(ProviderError::Protocol { .. })), "cut at {cut}: {ended:?}");
-        assert!(!events.iter().any(|event| matches!(event, ModelEvent::Completed(_))), "cut at {cut}");
+        assert!(
+            matches!(ended, Err(ProviderError::Protocol { .. })),
+            "cut at {cut}: {ended:?}"
+        );
+        assert!(
+            !events
+                .iter()
+                .any(|event| matches!(event, ModelEvent::Completed(_))),
+            "cut at {cut}"
+        );
     }
 }
 
@@ -218,13 +304,23 @@ fn a_repeated_or_missing_id_is_replaced() {
     let events = tool_use(0, &["{\"a\":1}"]);
     let delta = message_delta("tool_use");
     let stream = sse(&[&[START], &strs(&events)[..], &[&delta, STOP]].concat());
-    let known: ContentBlock = serde_json::from_str(r#"{"type":"tool_use","id":"t0","name":"f","input":{}}"#).unwrap();
+    let known: ContentBlock =
+        serde_json::from_str(r#"{"type":"tool_use","id":"t0","name":"f","input":{}}"#).unwrap();
     let history = MessageList::from_iter([Message::new(Role::Assistant, &[known]).unwrap()]);
 
-    for (history, stream) in [(history, stream.clone()), (MessageList::default(), stream.replace("\"id\":\"t0\",", ""))] {
+    for (history, stream) in [
+        (history, stream.clone()),
+        (MessageList::default(), stream.replace("\"id\":\"t0\",", "")),
+    ] {
         let (events, ended) = assemble(AnthropicAssembler::new(history), [stream.as_bytes()]);
-        let ModelEvent::Block(ContentBlock::ToolUse(call)) = &events[0] else { panic!("{events:?}") };
-        assert!(call.id.starts_with("call_0_") && ended.is_ok(), "{}", call.id);
+        let ModelEvent::Block(ContentBlock::ToolUse(call)) = &events[0] else {
+            panic!("{events:?}")
+        };
+        assert!(
+            call.id.starts_with("call_0_") && ended.is_ok(),
+            "{}",
+            call.id
+        );
     }
 }
 
@@ -237,14 +333,25 @@ fn random_reply(random: &mut SplitMix) -> String {
         events.push(format!(r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"{kind}","{kind}":""}}}}"#));
         for _ in 0..random.below(8) {
             let other = random.below(12) == 0;
-            let (kind, index) = if other { ("text", index + 1) } else { (kind, index) };
+            let (kind, index) = if other {
+                ("text", index + 1)
+            } else {
+                (kind, index)
+            };
             let text = serde_json::Value::from(random_text(random));
             let pad = " ".repeat(random.below(3) * random.below(5));
-            let data =
-                format!(r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}_delta","{kind}":{text}}}{pad}}}"#);
-            events.push(if random.below(20) == 0 { data.replace("}}", "},\"x\":\" } \"}") } else { data });
+            let data = format!(
+                r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}_delta","{kind}":{text}}}{pad}}}"#
+            );
+            events.push(if random.below(20) == 0 {
+                data.replace("}}", "},\"x\":\" } \"}")
+            } else {
+                data
+            });
         }
-        events.push(format!(r#"{{"type":"content_block_stop","index":{index}}}"#));
+        events.push(format!(
+            r#"{{"type":"content_block_stop","index":{index}}}"#
+        ));
     }
     events.push(message_delta("end_turn"));
     events.push(STOP.to_owned());
@@ -264,30 +371,57 @@ fn the_template_yields_what_the_parser_yields_under_every_split() {
         if round % 5 == 0 {
             stream = in_another_hand(&stream, &mut random);
         }
-        let parsed = assemble(AnthropicAssembler::new(MessageList::default()).without_template(), [stream.as_slice()]);
+        let parsed = assemble(
+            AnthropicAssembler::new(MessageList::default()).without_template(),
+            [stream.as_slice()],
+        );
 
-        for pieces in [vec![stream.as_slice()], stream.chunks(1).collect(), random_splits(&stream, &mut random)] {
+        for pieces in [
+            vec![stream.as_slice()],
+            stream.chunks(1).collect(),
+            random_splits(&stream, &mut random),
+        ] {
             let assembled = assemble(AnthropicAssembler::new(MessageList::default()), pieces);
-            assert_eq!(assembled, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
+            assert_eq!(
+                assembled,
+                parsed,
+                "seed {seed}, round {round}: {}",
+                String::from_utf8_lossy(&stream)
+            );
         }
     }
 }
 
 #[test]
 fn a_second_delta_of_the_same_shape_is_not_parsed() {
-    let line = |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#);
+    let line = |text: &str| {
+        format!(
+            r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#
+        )
+    };
     let mut assembler = AnthropicAssembler::new(MessageList::default());
 
-    assembler.feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+    assembler
+        .feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new())
+        .unwrap();
 
-    assert_eq!(assembler.reply.template.text(line("two").as_bytes()), Some(((0, Piece::Text), "two")));
+    assert_eq!(
+        assembler.reply.template.text(line("two").as_bytes()),
+        Some(((0, Piece::Text), "two"))
+    );
 }
 
 #[test]
 fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
-    let line = |text: &str| format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#);
+    let line = |text: &str| {
+        format!(
+            r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":"{text}"}}}}"#
+        )
+    };
     let mut assembler = AnthropicAssembler::new(MessageList::default());
-    assembler.feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+    assembler
+        .feed(sse(&[START, &line("one")]).as_bytes(), &mut Vec::new())
+        .unwrap();
     let run = sse(&[&line("two"), &format!("{}   ", line("drei ü"))]);
     let end = sse(&[&line("\\n")]);
 

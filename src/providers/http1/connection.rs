@@ -53,7 +53,12 @@ impl Broken {
         match self {
             Self::NoAnswer => true,
             Self::Io(error) => {
-                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe)
+                matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionReset
+                        | io::ErrorKind::ConnectionAborted
+                        | io::ErrorKind::BrokenPipe
+                )
             }
             Self::LongHead | Self::Head(_) | Self::Body(_) => false,
         }
@@ -123,9 +128,16 @@ impl Connection {
                 }
             }
             match ready!(self.poll_fill(cx)) {
-                Ok(0) => return Poll::Ready(Err(self.unwritable.take().map_or(Broken::NoAnswer, Broken::Io))),
+                Ok(0) => {
+                    return Poll::Ready(Err(self
+                        .unwritable
+                        .take()
+                        .map_or(Broken::NoAnswer, Broken::Io)));
+                }
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(Err(self.unwritable.take().unwrap_or(error).into())),
+                Err(error) => {
+                    return Poll::Ready(Err(self.unwritable.take().unwrap_or(error).into()));
+                }
             }
         }
     }
@@ -136,7 +148,10 @@ impl Connection {
     }
 
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, Broken>> {
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<&[u8]>, Broken>> {
         self.send(cx);
         while !self.body.is_done() {
             if self.from == self.to && ready!(self.poll_fill(cx))? == 0 {
@@ -144,7 +159,9 @@ impl Connection {
                 break;
             }
             let from = self.from;
-            let taken = self.body.take(self.buffer.get_mut(from..self.to).unwrap_or_default())?;
+            let taken = self
+                .body
+                .take(self.buffer.get_mut(from..self.to).unwrap_or_default())?;
             self.from += taken.read;
             if taken.body > 0 {
                 return Poll::Ready(Ok(self.buffer.get(from..from + taken.body)));
@@ -180,12 +197,21 @@ impl Connection {
     /// Writes as many slices as the socket accepts.
     fn send(&mut self, cx: &mut Context<'_>) {
         while !self.unsent.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self.unsent.iter().take(SLICES_MAX).map(|slice| IoSlice::new(slice)).collect();
+            let slices: Vec<IoSlice<'_>> = self
+                .unsent
+                .iter()
+                .take(SLICES_MAX)
+                .map(|slice| IoSlice::new(slice))
+                .collect();
             match Pin::new(&mut self.socket).poll_write_vectored(cx, &slices) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(written)) if written > 0 => self.sent(written),
                 Poll::Ready(written) => {
-                    self.unwritable = Some(written.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into()));
+                    self.unwritable = Some(
+                        written
+                            .err()
+                            .unwrap_or_else(|| io::ErrorKind::WriteZero.into()),
+                    );
                     self.unsent.clear();
                 }
             }

@@ -69,19 +69,35 @@ enum State {
 
 impl Framing {
     pub(super) fn none() -> Self {
-        Self { state: State::Done, aside: 0 }
+        Self {
+            state: State::Done,
+            aside: 0,
+        }
     }
 
     pub(super) fn length(bytes: u64) -> Self {
-        Self { state: if bytes == 0 { State::Done } else { State::Length(bytes) }, aside: 0 }
+        Self {
+            state: if bytes == 0 {
+                State::Done
+            } else {
+                State::Length(bytes)
+            },
+            aside: 0,
+        }
     }
 
     pub(super) fn chunked() -> Self {
-        Self { state: State::Size { size: 0, digits: 0 }, aside: 0 }
+        Self {
+            state: State::Size { size: 0, digits: 0 },
+            aside: 0,
+        }
     }
 
     pub(super) fn until_close() -> Self {
-        Self { state: State::UntilClose, aside: 0 }
+        Self {
+            state: State::UntilClose,
+            aside: 0,
+        }
     }
 
     /// Whether the body has ended.
@@ -126,7 +142,9 @@ impl Framing {
                     (read, body) = (bytes.len(), bytes.len());
                 }
                 State::Length(left) | State::Chunk(left) => {
-                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - read);
+                    let here = usize::try_from(left)
+                        .unwrap_or(usize::MAX)
+                        .min(bytes.len() - read);
                     if read != body {
                         bytes.copy_within(read..read + here, body);
                     }
@@ -152,9 +170,14 @@ impl Framing {
     /// Handles one byte of framing, which is not part of the body.
     fn mark(&mut self, byte: u8) -> Result<State, Malformed> {
         let state = match (self.state, byte) {
-            (State::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 15 => {
+            (State::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                if digits < 15 =>
+            {
                 let digit = char::from(byte).to_digit(16).ok_or(Malformed::Size)?;
-                State::Size { size: (size << 4) | u64::from(digit), digits: digits + 1 }
+                State::Size {
+                    size: (size << 4) | u64::from(digit),
+                    digits: digits + 1,
+                }
             }
             (State::Size { size, digits: 1.. }, b'\r') => State::SizeEnd { size },
             (State::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => State::Extension { size },
@@ -172,14 +195,20 @@ impl Framing {
             (State::LastLf, _) => return Err(Malformed::Data),
             (State::InTrailer, b'\n') => State::Trailer,
             (State::Trailer | State::InTrailer, _) => self.aside(State::InTrailer)?,
-            (state @ (State::Length(_) | State::Chunk(_) | State::UntilClose | State::Done), _) => state,
+            (state @ (State::Length(_) | State::Chunk(_) | State::UntilClose | State::Done), _) => {
+                state
+            }
         };
         Ok(state)
     }
 
     fn aside(&mut self, next: State) -> Result<State, Malformed> {
         self.aside += 1;
-        if self.aside > ASIDE_BYTES_MAX { Err(Malformed::Aside) } else { Ok(next) }
+        if self.aside > ASIDE_BYTES_MAX {
+            Err(Malformed::Aside)
+        } else {
+            Ok(next)
+        }
     }
 }
 
@@ -204,26 +233,62 @@ mod tests {
     }
 
     fn check(framing: Framing, bytes: &[u8], expected: Followed) {
-        assert_eq!(follow(framing, [bytes]), expected, "whole: {}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            follow(framing, [bytes]),
+            expected,
+            "whole: {}",
+            String::from_utf8_lossy(bytes)
+        );
         // Bytes after the end are counted from where the end was noticed.
-        assert_eq!(follow(framing, bytes.chunks(1)), expected, "byte by byte: {}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            follow(framing, bytes.chunks(1)),
+            expected,
+            "byte by byte: {}",
+            String::from_utf8_lossy(bytes)
+        );
     }
 
     #[test]
     fn each_kind_of_body_ends_where_the_standard_says() {
-        let whole = |body: &str, rest: &str| Ok((body.as_bytes().to_vec(), true, rest.as_bytes().to_vec()));
+        let whole =
+            |body: &str, rest: &str| Ok((body.as_bytes().to_vec(), true, rest.as_bytes().to_vec()));
         check(Framing::length(3), b"abcd", whole("abc", "d"));
         check(Framing::length(0), b"d", whole("", "d"));
         check(Framing::none(), b"d", whole("", "d"));
-        check(Framing::chunked(), b"3\r\nabc\r\n0\r\n\r\nHTTP", whole("abc", "HTTP"));
-        check(Framing::chunked(), b"00A ;x=\"y\"\r\n0123456789\r\n1\r\n-\r\n000\r\nx-sum: 1\r\ny: 2\r\n\r\n", whole("0123456789-", ""));
-        check(Framing::until_close(), b"abc", Ok((b"abc".to_vec(), false, vec![])));
-        check(Framing::chunked(), b"3\r\nabc\r\n0\r\n", Ok((b"abc".to_vec(), false, vec![])));
+        check(
+            Framing::chunked(),
+            b"3\r\nabc\r\n0\r\n\r\nHTTP",
+            whole("abc", "HTTP"),
+        );
+        check(
+            Framing::chunked(),
+            b"00A ;x=\"y\"\r\n0123456789\r\n1\r\n-\r\n000\r\nx-sum: 1\r\ny: 2\r\n\r\n",
+            whole("0123456789-", ""),
+        );
+        check(
+            Framing::until_close(),
+            b"abc",
+            Ok((b"abc".to_vec(), false, vec![])),
+        );
+        check(
+            Framing::chunked(),
+            b"3\r\nabc\r\n0\r\n",
+            Ok((b"abc".to_vec(), false, vec![])),
+        );
     }
 
     #[test]
     fn marks_that_break_the_rules_are_refused() {
-        for bytes in ["\r\n", "g\r\n", "-1\r\n", "3\nabc", "3\r\r", ";\r\n", "3;a\nabc", "0123456789abcdef\r\n"] {
+        for bytes in [
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "3\nabc",
+            "3\r\r",
+            ";\r\n",
+            "3;a\nabc",
+            "0123456789abcdef\r\n",
+        ] {
             check(Framing::chunked(), bytes.as_bytes(), Err(Malformed::Size));
         }
         for bytes in ["3\r\nabcd\r\n", "3\r\nabc\n", "3\r\nabc\rx", "0\r\n\rx"] {
@@ -231,7 +296,10 @@ mod tests {
         }
         for before in ["1;", "0\r\nx: "] {
             let endless = format!("{before}{}", "x".repeat(ASIDE_BYTES_MAX + 2));
-            assert_eq!(follow(Framing::chunked(), [endless.as_bytes()]), Err(Malformed::Aside));
+            assert_eq!(
+                follow(Framing::chunked(), [endless.as_bytes()]),
+                Err(Malformed::Aside)
+            );
         }
     }
 
@@ -252,7 +320,9 @@ mod tests {
         let seed = seed("chunked splits");
         let mut random = SplitMix(seed);
         for _ in 0..500 {
-            let body: Vec<u8> = (0..random.below(2000)).map(|_| b"\r\n0a;x"[random.below(6)]).collect();
+            let body: Vec<u8> = (0..random.below(2000))
+                .map(|_| b"\r\n0a;x"[random.below(6)])
+                .collect();
             let mut wire = Vec::new();
             for chunk in random_splits(&body, &mut random) {
                 wire.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
@@ -262,8 +332,16 @@ mod tests {
             wire.extend_from_slice(b"0\r\n\r\n");
 
             let expected = Ok((body, true, vec![]));
-            assert_eq!(follow(Framing::chunked(), [wire.as_slice()]), expected, "seed {seed}");
-            assert_eq!(follow(Framing::chunked(), random_splits(&wire, &mut random)), expected, "seed {seed}");
+            assert_eq!(
+                follow(Framing::chunked(), [wire.as_slice()]),
+                expected,
+                "seed {seed}"
+            );
+            assert_eq!(
+                follow(Framing::chunked(), random_splits(&wire, &mut random)),
+                expected,
+                "seed {seed}"
+            );
         }
     }
 
@@ -272,11 +350,17 @@ mod tests {
         let seed = seed("chunked noise");
         let mut random = SplitMix(seed);
         for _ in 0..5000 {
-            let wire: Vec<u8> = (0..random.below(60)).map(|_| b"0123af;\r\n\r\n x"[random.below(13)]).collect();
+            let wire: Vec<u8> = (0..random.below(60))
+                .map(|_| b"0123af;\r\n\r\n x"[random.below(13)])
+                .collect();
 
             let whole = follow(Framing::chunked(), [wire.as_slice()]);
 
-            assert_eq!(follow(Framing::chunked(), random_splits(&wire, &mut random)), whole, "seed {seed}: {wire:?}");
+            assert_eq!(
+                follow(Framing::chunked(), random_splits(&wire, &mut random)),
+                whole,
+                "seed {seed}: {wire:?}"
+            );
         }
     }
 }

@@ -3,7 +3,9 @@
 //! Promises: the standard's rules decide how the body is framed, and a head that contradicts itself
 //! is refused. Interim answers (100, 103) are skipped.
 
-use reqwest::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use reqwest::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 
 use super::framing::Framing;
 
@@ -51,21 +53,42 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         match status {
             101 => return Err(BadHead::Upgrade),
             100..=199 => before += length,
-            _ => return whole(before + length, status, response.version == Some(1), response.headers).map(Some),
+            _ => {
+                return whole(
+                    before + length,
+                    status,
+                    response.version == Some(1),
+                    response.headers,
+                )
+                .map(Some);
+            }
         }
     }
 }
 
-fn whole(bytes: usize, status: u16, is_1_1: bool, list: &[httparse::Header<'_>]) -> Result<Head, BadHead> {
+fn whole(
+    bytes: usize,
+    status: u16,
+    is_1_1: bool,
+    list: &[httparse::Header<'_>],
+) -> Result<Head, BadHead> {
     let mut headers = HeaderMap::with_capacity(list.len());
     for header in list {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| BadHead::Syntax(httparse::Error::HeaderName))?;
-        let value = HeaderValue::from_bytes(header.value).map_err(|_| BadHead::Syntax(httparse::Error::HeaderValue))?;
+        let name = HeaderName::from_bytes(header.name.as_bytes())
+            .map_err(|_| BadHead::Syntax(httparse::Error::HeaderName))?;
+        let value = HeaderValue::from_bytes(header.value)
+            .map_err(|_| BadHead::Syntax(httparse::Error::HeaderValue))?;
         headers.append(name, value);
     }
     let (body, clear) = framing(status, is_1_1, &headers)?;
     let closes = tokens(&headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("close"));
-    Ok(Head { bytes, status, body, keeps_open: clear && is_1_1 && !closes, headers })
+    Ok(Head {
+        bytes,
+        status,
+        body,
+        keeps_open: clear && is_1_1 && !closes,
+        headers,
+    })
 }
 
 /// Decides how the body ends, and whether the connection can be reused after it.
@@ -82,25 +105,41 @@ fn framing(status: u16, is_1_1: bool, headers: &HeaderMap) -> Result<(Framing, b
         // With both headers, neither the length nor the next answer on this connection can be
         // trusted.
         let clear = !headers.contains_key(CONTENT_LENGTH);
-        return Ok(if chunked { (Framing::chunked(), clear) } else { (Framing::until_close(), false) });
+        return Ok(if chunked {
+            (Framing::chunked(), clear)
+        } else {
+            (Framing::until_close(), false)
+        });
     }
     let mut declared = None;
     for length in tokens(headers, &CONTENT_LENGTH) {
         let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
-        let length = length.parse::<u64>().ok().filter(|_| digits).ok_or(BadHead::Length)?;
-        if declared.replace(length).is_some_and(|before| before != length) {
+        let length = length
+            .parse::<u64>()
+            .ok()
+            .filter(|_| digits)
+            .ok_or(BadHead::Length)?;
+        if declared
+            .replace(length)
+            .is_some_and(|before| before != length)
+        {
             return Err(BadHead::Length);
         }
     }
     if declared.is_none() && headers.contains_key(CONTENT_LENGTH) {
         return Err(BadHead::Length);
     }
-    Ok(declared.map_or((Framing::until_close(), false), |length| (Framing::length(length), true)))
+    Ok(declared.map_or((Framing::until_close(), false), |length| {
+        (Framing::length(length), true)
+    }))
 }
 
 /// The members of a list header. A value that is not text counts as empty.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    let values = headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default());
+    let values = headers
+        .get_all(name)
+        .into_iter()
+        .map(|value| value.to_str().unwrap_or_default());
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
@@ -120,17 +159,47 @@ mod tests {
     #[test]
     fn the_standard_decides_how_a_body_is_framed() {
         for (lines, expected) in [
-            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked", (200, Framing::chunked(), true)),
-            ("HTTP/1.1 200\nTransfer-Encoding: gzip, Chunked", (200, Framing::chunked(), true)),
-            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip", (200, Framing::until_close(), false)),
-            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked\ncontent-length: 3", (200, Framing::chunked(), false)),
-            ("HTTP/1.1 200 OK\ncontent-length: 3", (200, Framing::length(3), true)),
-            ("HTTP/1.1 200 OK\ncontent-length: 3\ncontent-length: 3", (200, Framing::length(3), true)),
-            ("HTTP/1.1 200 OK\ncontent-length: 3\nConnection: x, Close", (200, Framing::length(3), false)),
-            ("HTTP/1.0 200 OK\ncontent-length: 3", (200, Framing::length(3), false)),
+            (
+                "HTTP/1.1 200 OK\ntransfer-encoding: chunked",
+                (200, Framing::chunked(), true),
+            ),
+            (
+                "HTTP/1.1 200\nTransfer-Encoding: gzip, Chunked",
+                (200, Framing::chunked(), true),
+            ),
+            (
+                "HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip",
+                (200, Framing::until_close(), false),
+            ),
+            (
+                "HTTP/1.1 200 OK\ntransfer-encoding: chunked\ncontent-length: 3",
+                (200, Framing::chunked(), false),
+            ),
+            (
+                "HTTP/1.1 200 OK\ncontent-length: 3",
+                (200, Framing::length(3), true),
+            ),
+            (
+                "HTTP/1.1 200 OK\ncontent-length: 3\ncontent-length: 3",
+                (200, Framing::length(3), true),
+            ),
+            (
+                "HTTP/1.1 200 OK\ncontent-length: 3\nConnection: x, Close",
+                (200, Framing::length(3), false),
+            ),
+            (
+                "HTTP/1.0 200 OK\ncontent-length: 3",
+                (200, Framing::length(3), false),
+            ),
             ("HTTP/1.1 401 No", (401, Framing::until_close(), false)),
-            ("HTTP/1.1 204 No\ncontent-length: 3", (204, Framing::none(), true)),
-            ("HTTP/1.1 100 Go on\n\nHTTP/1.1 103 Hints\nlink: x\n\nHTTP/1.1 307 To\ncontent-length: 0", (307, Framing::none(), true)),
+            (
+                "HTTP/1.1 204 No\ncontent-length: 3",
+                (204, Framing::none(), true),
+            ),
+            (
+                "HTTP/1.1 100 Go on\n\nHTTP/1.1 103 Hints\nlink: x\n\nHTTP/1.1 307 To\ncontent-length: 0",
+                (307, Framing::none(), true),
+            ),
         ] {
             assert_eq!(head(lines), Ok(Some(expected)), "{lines}");
         }
@@ -138,16 +207,42 @@ mod tests {
 
     #[test]
     fn a_head_that_contradicts_itself_is_refused() {
-        for length in ["3, 4", "+3", "-1", "", "x", "3\ncontent-length: 4", "99999999999999999999"] {
-            assert_eq!(head(&format!("HTTP/1.1 200 OK\ncontent-length: {length}")), Err(BadHead::Length), "{length}");
+        for length in [
+            "3, 4",
+            "+3",
+            "-1",
+            "",
+            "x",
+            "3\ncontent-length: 4",
+            "99999999999999999999",
+        ] {
+            assert_eq!(
+                head(&format!("HTTP/1.1 200 OK\ncontent-length: {length}")),
+                Err(BadHead::Length),
+                "{length}"
+            );
         }
-        assert_eq!(head("HTTP/1.0 200 OK\ntransfer-encoding: chunked"), Err(BadHead::Length));
-        assert_eq!(head("HTTP/1.1 101 Switch\nupgrade: x"), Err(BadHead::Upgrade));
-        for lines in ["SSH-2.0-x", "HTTP/2 200 OK", "HTTP/1.1 200 OK\nno colon", "HTTP/1.1 200 OK\n folded: x"] {
+        assert_eq!(
+            head("HTTP/1.0 200 OK\ntransfer-encoding: chunked"),
+            Err(BadHead::Length)
+        );
+        assert_eq!(
+            head("HTTP/1.1 101 Switch\nupgrade: x"),
+            Err(BadHead::Upgrade)
+        );
+        for lines in [
+            "SSH-2.0-x",
+            "HTTP/2 200 OK",
+            "HTTP/1.1 200 OK\nno colon",
+            "HTTP/1.1 200 OK\n folded: x",
+        ] {
             assert!(matches!(head(lines), Err(BadHead::Syntax(_))), "{lines}");
         }
         let many = format!("HTTP/1.1 200 OK{}", "\na: b".repeat(HEADERS_MAX + 1));
-        assert_eq!(head(&many), Err(BadHead::Syntax(httparse::Error::TooManyHeaders)));
+        assert_eq!(
+            head(&many),
+            Err(BadHead::Syntax(httparse::Error::TooManyHeaders))
+        );
     }
 
     #[test]
@@ -160,6 +255,13 @@ mod tests {
 
         let head = read(bytes).unwrap().unwrap();
 
-        assert_eq!((head.bytes, head.status, head.headers["retry-after"].to_str().unwrap()), (end, 429, "7"));
+        assert_eq!(
+            (
+                head.bytes,
+                head.status,
+                head.headers["retry-after"].to_str().unwrap()
+            ),
+            (end, 429, "7")
+        );
     }
 }

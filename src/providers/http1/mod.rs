@@ -63,9 +63,15 @@ pub(super) struct Http1Client {
 impl Http1Client {
     /// Creates a client, or returns `None` if the server needs more than plain HTTP: TLS, a proxy
     /// of the environment, a password in the URL.
-    pub(super) fn new(base: &Url, is_loopback: bool, headers: &HeaderMap, connect: Duration) -> Option<Self> {
+    pub(super) fn new(
+        base: &Url,
+        is_loopback: bool,
+        headers: &HeaderMap,
+        connect: Duration,
+    ) -> Option<Self> {
         let server: Uri = base.as_str().parse().ok()?;
-        let needs_more = base.scheme() != "http" || !base.username().is_empty() || base.password().is_some();
+        let needs_more =
+            base.scheme() != "http" || !base.username().is_empty() || base.password().is_some();
         if needs_more || !is_loopback && Matcher::from_system().intercept(&server).is_some() {
             return None;
         }
@@ -77,12 +83,25 @@ impl Http1Client {
         connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
         #[cfg(target_os = "linux")]
         connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
-        Some(Self { lines: lines(base, headers)?.into(), server, connector, connect, pool: Arc::default() })
+        Some(Self {
+            lines: lines(base, headers)?.into(),
+            server,
+            connector,
+            connect,
+            pool: Arc::default(),
+        })
     }
 
     /// Posts a body and returns once the head of the answer has arrived.
-    pub(super) async fn post(&self, url: &Url, accept: &str, body: Body) -> Result<Answer, ProviderError> {
-        let request = self.request(url, accept, body).map_err(|error| failure(error.into()))?;
+    pub(super) async fn post(
+        &self,
+        url: &Url,
+        accept: &str,
+        body: Body,
+    ) -> Result<Answer, ProviderError> {
+        let request = self
+            .request(url, accept, body)
+            .map_err(|error| failure(error.into()))?;
         if let Some(mut rested) = self.pool.take() {
             rested.begin(request.clone());
             match poll_fn(|cx| rested.poll_head(cx)).await {
@@ -95,12 +114,19 @@ impl Http1Client {
         }
         let mut connection = self.open().await?;
         connection.begin(request);
-        let head = poll_fn(|cx| connection.poll_head(cx)).await.map_err(failure)?;
+        let head = poll_fn(|cx| connection.poll_head(cx))
+            .await
+            .map_err(failure)?;
         Ok(self.answer(connection, head))
     }
 
     fn answer(&self, connection: Connection, head: Head) -> Answer {
-        Answer { status: head.status, headers: head.headers, connection, pool: self.pool.clone() }
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            connection,
+            pool: self.pool.clone(),
+        }
     }
 
     async fn open(&self) -> Result<Connection, ProviderError> {
@@ -108,25 +134,34 @@ impl Http1Client {
         match timeout(self.connect, opened).await {
             Ok(Ok(socket)) => Ok(Connection::new(socket.into_inner())),
             Ok(Err(error)) => {
-                let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>());
+                let cause = std::error::Error::source(&error)
+                    .and_then(|cause| cause.downcast_ref::<io::Error>());
                 if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut) {
                     return Err(self.no_connection());
                 }
-                Err(ProviderError::Connection { message: with_sources(&error) })
+                Err(ProviderError::Connection {
+                    message: with_sources(&error),
+                })
             }
             Err(_) => Err(self.no_connection()),
         }
     }
 
     fn no_connection(&self) -> ProviderError {
-        ProviderError::Timeout { message: format!("no connection within {:?}", self.connect) }
+        ProviderError::Timeout {
+            message: format!("no connection within {:?}", self.connect),
+        }
     }
 
     fn request(&self, url: &Url, accept: &str, body: Body) -> io::Result<VecDeque<Bytes>> {
         let mut head = Vec::with_capacity(self.lines.len() + url.path().len() + 128);
         write!(head, "POST {} HTTP/1.1\r\n", url.path())?;
         head.write_all(&self.lines)?;
-        write!(head, "accept: {accept}\r\ncontent-length: {}\r\n\r\n", body.len())?;
+        write!(
+            head,
+            "accept: {accept}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )?;
         let slices = body.into_slices();
         let mut request = VecDeque::with_capacity(slices.len() + 1);
         request.push_back(head.into());
@@ -143,7 +178,9 @@ fn lines(base: &Url, headers: &HeaderMap) -> Option<Vec<u8>> {
     };
     let host = HeaderValue::from_str(&host).ok()?;
     let mut lines = Vec::new();
-    let all = [("host", &host)].into_iter().chain(headers.iter().map(|(name, value)| (name.as_str(), value)));
+    let all = [("host", &host)]
+        .into_iter()
+        .chain(headers.iter().map(|(name, value)| (name.as_str(), value)));
     for (name, value) in all {
         lines.extend_from_slice(name.as_bytes());
         lines.extend_from_slice(b": ");
@@ -163,7 +200,10 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, ProviderError>> {
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<&[u8]>, ProviderError>> {
         Poll::Ready(ready!(self.connection.poll_body(cx)).map_err(failure))
     }
 
@@ -176,8 +216,12 @@ impl Answer {
 fn failure(error: Broken) -> ProviderError {
     let message = with_sources(&error);
     match error {
-        Broken::Io(error) if error.kind() == io::ErrorKind::TimedOut => ProviderError::Timeout { message },
-        Broken::Io(_) | Broken::NoAnswer | Broken::LongHead | Broken::Head(_) | Broken::Body(_) => ProviderError::Connection { message },
+        Broken::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+            ProviderError::Timeout { message }
+        }
+        Broken::Io(_) | Broken::NoAnswer | Broken::LongHead | Broken::Head(_) | Broken::Body(_) => {
+            ProviderError::Connection { message }
+        }
     }
 }
 

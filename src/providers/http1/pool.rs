@@ -65,7 +65,11 @@ impl Pool {
             let next = {
                 let mut idle = self.idle();
                 let newest = not_yet.is_none();
-                let next = if newest { idle.connections.pop_back() } else { idle.connections.pop_front() };
+                let next = if newest {
+                    idle.connections.pop_back()
+                } else {
+                    idle.connections.pop_front()
+                };
                 match next {
                     Some(next) => next,
                     None => {
@@ -101,8 +105,14 @@ impl Pool {
         if connection.free() == Free::Never {
             return;
         }
-        let Ok(here) = runtime::Handle::try_current() else { return };
-        let idle = Idle { connection, since: Instant::now(), runtime: here.id() };
+        let Ok(here) = runtime::Handle::try_current() else {
+            return;
+        };
+        let idle = Idle {
+            connection,
+            since: Instant::now(),
+            runtime: here.id(),
+        };
         let mut pooled = self.idle();
         pooled.connections.push_back(idle);
         if !std::mem::replace(&mut pooled.is_swept, true) {
@@ -127,10 +137,13 @@ impl Sweeper {
 
     async fn sweep_once(&self) -> bool {
         tokio::time::sleep(SWEEP).await;
-        let Some(pool) = self.0.upgrade() else { return false };
+        let Some(pool) = self.0.upgrade() else {
+            return false;
+        };
         let now = Instant::now();
         let mut idle = pool.idle();
-        idle.connections.retain_mut(|idle| idle.free(now) != Free::Never);
+        idle.connections
+            .retain_mut(|idle| idle.free(now) != Free::Never);
         // Set under the lock, so that the next connection that is kept starts the next sweeper.
         idle.is_swept = !idle.connections.is_empty();
         idle.is_swept

@@ -45,11 +45,23 @@ async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = socket.read(&mut buffer).await.unwrap();
-        assert_ne!(read, 0, "the client left: {}", String::from_utf8_lossy(&bytes));
+        assert_ne!(
+            read,
+            0,
+            "the client left: {}",
+            String::from_utf8_lossy(&bytes)
+        );
         bytes.extend_from_slice(&buffer[..read]);
-        let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") else { continue };
+        let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") else {
+            continue;
+        };
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap().parse::<usize>().unwrap();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .unwrap()
+            .parse::<usize>()
+            .unwrap();
         if bytes.len() == end + 4 + length {
             return (head, bytes.split_off(end + 4));
         }
@@ -60,7 +72,13 @@ async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
 async fn call(client: &Http1Client, url: &Url) -> Result<(u16, String), ProviderError> {
     let mut answer = client.post(url, "x/y", body("{}")).await?;
     let mut whole = Vec::new();
-    while let Some(more) = poll_fn(|cx| answer.poll_body(cx).map_ok(|bytes| bytes.map(<[u8]>::to_vec))).await? {
+    while let Some(more) = poll_fn(|cx| {
+        answer
+            .poll_body(cx)
+            .map_ok(|bytes| bytes.map(<[u8]>::to_vec))
+    })
+    .await?
+    {
         whole.extend(more);
     }
     let status = answer.status;
@@ -69,7 +87,11 @@ async fn call(client: &Http1Client, url: &Url) -> Result<(u16, String), Provider
 }
 
 async fn both<T>(client: impl Future<Output = T>, server: impl Future<Output = ()>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(client, server).0 }).await.unwrap()
+    tokio::time::timeout(Duration::from_secs(60), async {
+        tokio::join!(client, server).0
+    })
+    .await
+    .unwrap()
 }
 
 #[test]
@@ -81,7 +103,12 @@ fn only_plain_http_is_ours() {
         ("http://user@127.0.0.1", false),
         ("http://:not-a-real-password@127.0.0.1", false),
     ] {
-        let client = Http1Client::new(&Url::parse(url).unwrap(), true, &HeaderMap::new(), Duration::ZERO);
+        let client = Http1Client::new(
+            &Url::parse(url).unwrap(),
+            true,
+            &HeaderMap::new(),
+            Duration::ZERO,
+        );
         assert_eq!(client.is_some(), ours, "{url}");
     }
 }
@@ -95,7 +122,9 @@ async fn a_long_request_arrives_whole_and_in_order() {
         // Slices of every length, far more than one write or the socket buffer takes.
         long.slice(format!("{number}:{};", "x".repeat(number % 700)).into());
     }
-    let expected = (0..5000).map(|number| format!("{number}:{};", "x".repeat(number % 700))).collect::<String>();
+    let expected = (0..5000)
+        .map(|number| format!("{number}:{};", "x".repeat(number % 700)))
+        .collect::<String>();
     let long = long.finish();
 
     let answer = both(client.post(&server.url, "x/y", long), async {
@@ -103,7 +132,12 @@ async fn a_long_request_arrives_whole_and_in_order() {
         let (head, body) = request(&mut socket).await;
         let port = server.url.port().unwrap();
         let length = expected.len();
-        assert_eq!(head, format!("POST /v1 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: x/y\r\ncontent-length: {length}"));
+        assert_eq!(
+            head,
+            format!(
+                "POST /v1 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: x/y\r\ncontent-length: {length}"
+            )
+        );
         assert!(body == expected.as_bytes());
         socket.write_all(OK.as_bytes()).await.unwrap();
     });
@@ -121,7 +155,10 @@ async fn a_refusal_is_read_before_the_request_was_sent() {
     let (answered, on_answer) = tokio::sync::oneshot::channel();
     let answer = both(
         async {
-            let answer = client.post(&server.url, "x/y", long.finish()).await.unwrap();
+            let answer = client
+                .post(&server.url, "x/y", long.finish())
+                .await
+                .unwrap();
             answered.send(()).unwrap();
             let status = answer.status;
             answer.release();
@@ -129,13 +166,19 @@ async fn a_refusal_is_read_before_the_request_was_sent() {
         },
         async {
             let mut socket = server.accept().await;
-            socket.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            socket
+                .write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .unwrap();
             on_answer.await.unwrap();
         },
     );
 
     assert_eq!(answer.await, 413);
-    assert!(client.pool.take().is_none(), "half a request is still on its way there");
+    assert!(
+        client.pool.take().is_none(),
+        "half a request is still on its way there"
+    );
 }
 
 #[tokio::test]
@@ -146,7 +189,11 @@ async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
     for rounds in 0..2 {
         let calls = async {
             for _ in 0..3 {
-                assert_eq!(call(&client, &server.url).await.unwrap(), (200, "ok".into()), "{rounds}");
+                assert_eq!(
+                    call(&client, &server.url).await.unwrap(),
+                    (200, "ok".into()),
+                    "{rounds}"
+                );
             }
         };
         both(calls, async {
@@ -167,7 +214,11 @@ async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
 
 #[tokio::test]
 async fn an_unsolicited_answer_answers_no_later_call() {
-    for after in [format!("{OK}{OK}"), OK.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"), OK.replace("1.1", "1.0")] {
+    for after in [
+        format!("{OK}{OK}"),
+        OK.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"),
+        OK.replace("1.1", "1.0"),
+    ] {
         let server = Server::start().await;
         let client = server.client();
 
@@ -192,7 +243,9 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
     let mut peer = server.accept().await;
 
     socket.begin(VecDeque::from([Bytes::from_static(b"POST")]));
-    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n").await.unwrap();
+    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        .await
+        .unwrap();
     poll_fn(|cx| socket.poll_head(cx)).await.unwrap();
     client.pool.keep(socket);
 
@@ -209,30 +262,44 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
 
 #[tokio::test]
 async fn a_connection_that_was_let_go_costs_no_call_and_a_half_answer_is_not_asked_for_again() {
-    for (half, expected) in [("", Ok((200, "ok".to_owned()))), ("HTTP/1.1 200 OK\r\ncontent-le", Err("before it answered"))] {
+    for (half, expected) in [
+        ("", Ok((200, "ok".to_owned()))),
+        ("HTTP/1.1 200 OK\r\ncontent-le", Err("before it answered")),
+    ] {
         let server = Server::start().await;
         let client = server.client();
 
-        let (first, second) = both(async { (call(&client, &server.url).await, call(&client, &server.url).await) }, async {
-            let mut rested = server.accept().await;
-            request(&mut rested).await;
-            rested.write_all(OK.as_bytes()).await.unwrap();
-            // The server closes it while the next request is already on its way.
-            request(&mut rested).await;
-            rested.write_all(half.as_bytes()).await.unwrap();
-            drop(rested);
-            if half.is_empty() {
-                let mut new = server.accept().await;
-                assert_eq!(request(&mut new).await.1, b"{}");
-                new.write_all(OK.as_bytes()).await.unwrap();
-            }
-        })
+        let (first, second) = both(
+            async {
+                (
+                    call(&client, &server.url).await,
+                    call(&client, &server.url).await,
+                )
+            },
+            async {
+                let mut rested = server.accept().await;
+                request(&mut rested).await;
+                rested.write_all(OK.as_bytes()).await.unwrap();
+                // The server closes it while the next request is already on its way.
+                request(&mut rested).await;
+                rested.write_all(half.as_bytes()).await.unwrap();
+                drop(rested);
+                if half.is_empty() {
+                    let mut new = server.accept().await;
+                    assert_eq!(request(&mut new).await.1, b"{}");
+                    new.write_all(OK.as_bytes()).await.unwrap();
+                }
+            },
+        )
         .await;
 
         assert_eq!(first, Ok((200, "ok".to_owned())));
         match expected {
             Ok(expected) => assert_eq!(second, Ok(expected)),
-            Err(word) => assert!(second.clone().unwrap_err().to_string().contains(word), "{second:?}"),
+            Err(word) => assert!(
+                second.clone().unwrap_err().to_string().contains(word),
+                "{second:?}"
+            ),
         }
     }
 }
@@ -242,9 +309,18 @@ async fn a_truncated_answer_is_an_error() {
     for (answer, word) in [
         ("", "before it answered"),
         ("HTTP/1.1 200 OK\r\ncontent-le", "before it answered"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", "in the middle"),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n", "in the middle"),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnothing", "size of a chunk"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+            "in the middle",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+            "in the middle",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnothing",
+            "size of a chunk",
+        ),
         ("SMTP ready\r\n", "not HTTP/1"),
     ] {
         let server = Server::start().await;
@@ -257,7 +333,10 @@ async fn a_truncated_answer_is_an_error() {
         });
 
         let error = broken.await.unwrap_err();
-        assert!(matches!(&error, ProviderError::Connection { message } if message.contains(word)), "{answer}: {error:?}");
+        assert!(
+            matches!(&error, ProviderError::Connection { message } if message.contains(word)),
+            "{answer}: {error:?}"
+        );
         assert!(client.pool.take().is_none());
     }
 }
@@ -275,7 +354,10 @@ async fn an_endless_head_is_refused() {
     });
 
     let error = refused.await.unwrap_err();
-    assert!(matches!(&error, ProviderError::Connection { message } if message.contains("longer than")), "{error:?}");
+    assert!(
+        matches!(&error, ProviderError::Connection { message } if message.contains("longer than")),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -300,7 +382,12 @@ fn a_connection_serves_only_the_runtime_it_was_opened_in() {
         (0..2).map(serve).collect::<Vec<_>>()
     });
 
-    let runtimes = [(); 2].map(|()| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let runtimes = [(); 2].map(|()| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    });
     for runtime in &runtimes {
         let answer = runtime.block_on(both(call(&client, &url), async {}));
         assert_eq!(answer.unwrap().1, "ok");

@@ -7,7 +7,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::chat::{
-    ContentBlock, Effort, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock, ToolResultContent, ToolUseBlock,
+    ContentBlock, Effort, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock,
+    ToolResultContent, ToolUseBlock,
     attachment::{as_shown, as_text, media_of, note},
 };
 use serde::Deserialize;
@@ -54,8 +55,13 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Show
         });
     }
     if let Some(schema) = &request.output_schema {
-        body.raw(r#","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":"#);
-        body.json(&fits_strict(schema)).raw(r#","schema":"#).raw(schema.as_str()).raw("}}");
+        body.raw(
+            r#","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":"#,
+        );
+        body.json(&fits_strict(schema))
+            .raw(r#","schema":"#)
+            .raw(schema.as_str())
+            .raw("}}");
     }
     body.raw(r#","stream":true,"stream_options":{"include_usage":true}}"#);
     body.finish()
@@ -66,17 +72,28 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Show
 pub(super) fn count(request: &ModelRequest) -> Body {
     let mut body = BodyWriter::new();
     body.raw(r#"{"model":"#).json(&*request.model);
-    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+    if let Some(system) = request
+        .system
+        .as_deref()
+        .filter(|system| !system.is_empty())
+    {
         body.raw(r#","system":"#).json(system);
     }
     for (number, tool) in request.tools.iter().enumerate() {
         body.raw(if number == 0 { r#","tools":["# } else { "," });
-        body.raw(r#"{"name":"#).json(&tool.name).raw(r#","description":"#).json(&tool.description);
-        body.raw(r#","input_schema":"#).raw(tool.input_schema.as_str()).raw("}");
+        body.raw(r#"{"name":"#)
+            .json(&tool.name)
+            .raw(r#","description":"#)
+            .json(&tool.description);
+        body.raw(r#","input_schema":"#)
+            .raw(tool.input_schema.as_str())
+            .raw("}");
     }
-    body.raw(if request.tools.is_empty() { "" } else { "]" }).raw(r#","messages":["#);
+    body.raw(if request.tools.is_empty() { "" } else { "]" })
+        .raw(r#","messages":["#);
     for (number, message) in request.messages.iter().enumerate() {
-        body.raw(if number == 0 { "" } else { "," }).slice(message.wire().clone());
+        body.raw(if number == 0 { "" } else { "," })
+            .slice(message.wire().clone());
     }
     body.raw("]}");
     body.finish()
@@ -88,8 +105,13 @@ fn tools(body: &mut BodyWriter, request: &ModelRequest) {
     }
     for (number, tool) in request.tools.iter().enumerate() {
         body.raw(if number == 0 { r#","tools":["# } else { "," });
-        body.raw(r#"{"type":"function","function":{"name":"#).json(&tool.name).raw(r#","description":"#).json(&tool.description);
-        body.raw(r#","parameters":"#).raw(tool.input_schema.as_str()).raw("}}");
+        body.raw(r#"{"type":"function","function":{"name":"#)
+            .json(&tool.name)
+            .raw(r#","description":"#)
+            .json(&tool.description);
+        body.raw(r#","parameters":"#)
+            .raw(tool.input_schema.as_str())
+            .raw("}}");
     }
     body.raw("]");
     match &request.tool_choice {
@@ -97,7 +119,9 @@ fn tools(body: &mut BodyWriter, request: &ModelRequest) {
         ToolChoice::None => drop(body.raw(r#","tool_choice":"none""#)),
         ToolChoice::Any => drop(body.raw(r#","tool_choice":"required""#)),
         ToolChoice::Named(name) => {
-            body.raw(r#","tool_choice":{"type":"function","function":{"name":"#).json(name).raw("}}");
+            body.raw(r#","tool_choice":{"type":"function","function":{"name":"#)
+                .json(name)
+                .raw("}}");
         }
     }
 }
@@ -105,8 +129,14 @@ fn tools(body: &mut BodyWriter, request: &ModelRequest) {
 fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
     body.raw(r#","messages":["#);
     let mut separator = "";
-    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
-        body.raw(r#"{"role":"system","content":"#).json(system).raw("}");
+    if let Some(system) = request
+        .system
+        .as_deref()
+        .filter(|system| !system.is_empty())
+    {
+        body.raw(r#"{"role":"system","content":"#)
+            .json(system)
+            .raw("}");
         separator = ",";
     }
     let mut users: Vec<(Inside, Bytes)> = Vec::new();
@@ -124,17 +154,29 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
 }
 
 /// Writes adjacent user messages as one: a string if all are texts, else a list of parts.
-fn user_message(body: &mut BodyWriter, users: &mut Vec<(Inside, Bytes)>, separator: &mut &'static str) {
+fn user_message(
+    body: &mut BodyWriter,
+    users: &mut Vec<(Inside, Bytes)>,
+    separator: &mut &'static str,
+) {
     if users.is_empty() {
         return;
     }
     let texts = users.iter().all(|(inside, _)| *inside == Inside::Text);
-    body.raw(separator).raw(r#"{"role":"user","content":"#).raw(if texts { "\"" } else { "[" });
+    body.raw(separator)
+        .raw(r#"{"role":"user","content":"#)
+        .raw(if texts { "\"" } else { "[" });
     for (number, (inside, bytes)) in users.drain(..).enumerate() {
         match (texts, inside) {
-            (true, _) => body.raw(if number == 0 { "" } else { r"\n\n" }).slice(bytes),
+            (true, _) => body
+                .raw(if number == 0 { "" } else { r"\n\n" })
+                .slice(bytes),
             (false, Inside::Parts) => body.raw(if number == 0 { "" } else { "," }).slice(bytes),
-            (false, Inside::Text) => body.raw(if number == 0 { "" } else { "," }).raw(r#"{"type":"text","text":""#).slice(bytes).raw("\"}"),
+            (false, Inside::Text) => body
+                .raw(if number == 0 { "" } else { "," })
+                .raw(r#"{"type":"text","text":""#)
+                .slice(bytes)
+                .raw("\"}"),
         };
     }
     body.raw(if texts { "\"}" } else { "]}" });
@@ -169,14 +211,20 @@ const TAG_DOCUMENTS: u8 = 8;
 
 impl Shown {
     fn tag(self) -> u8 {
-        (if self.images { TAG_IMAGES } else { 0 }) | (if self.documents { TAG_DOCUMENTS } else { 0 })
+        (if self.images { TAG_IMAGES } else { 0 })
+            | (if self.documents { TAG_DOCUMENTS } else { 0 })
     }
 }
 
 impl Rendered {
     fn from_message(message: &Message, shown: Shown) -> Self {
         let kept = message.rendered_with(|message| render(message, shown));
-        Self::read(&kept, shown).or_else(|| Self::read(&render(message, shown), shown)).unwrap_or(Self { lead: Bytes::new(), user: None })
+        Self::read(&kept, shown)
+            .or_else(|| Self::read(&render(message, shown), shown))
+            .unwrap_or(Self {
+                lead: Bytes::new(),
+                user: None,
+            })
     }
 
     fn read(kept: &Bytes, shown: Shown) -> Option<Self> {
@@ -191,14 +239,22 @@ impl Rendered {
             TAG_PARTS => Some(Inside::Parts),
             _ => return None,
         };
-        let user_from = HEADER_BYTES.checked_add(lead_bytes).filter(|from| *from <= kept.len())?;
-        Some(Self { lead: kept.slice(HEADER_BYTES..user_from), user: inside.map(|inside| (inside, kept.slice(user_from..))) })
+        let user_from = HEADER_BYTES
+            .checked_add(lead_bytes)
+            .filter(|from| *from <= kept.len())?;
+        Some(Self {
+            lead: kept.slice(HEADER_BYTES..user_from),
+            user: inside.map(|inside| (inside, kept.slice(user_from..))),
+        })
     }
 }
 
 fn render(message: &Message, shown: Shown) -> Bytes {
     let mut lead = BytesMut::new();
-    let mut user = UserContent { parts: Vec::new(), shown };
+    let mut user = UserContent {
+        parts: Vec::new(),
+        shown,
+    };
     match message.role() {
         Role::Assistant => assistant(&message.blocks(), &mut lead),
         Role::User | Role::System => {
@@ -228,15 +284,27 @@ fn write<T: serde::Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
 /// calls keep the model's own text of their arguments.
 fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
     let text: String = blocks.iter().filter_map(ContentBlock::as_text).collect();
-    let calls: Vec<&ToolUseBlock> =
-        blocks.iter().filter_map(|block| if let ContentBlock::ToolUse(call) = block { Some(call) } else { None }).collect();
+    let calls: Vec<&ToolUseBlock> = blocks
+        .iter()
+        .filter_map(|block| {
+            if let ContentBlock::ToolUse(call) = block {
+                Some(call)
+            } else {
+                None
+            }
+        })
+        .collect();
     if text.is_empty() && calls.is_empty() {
         return;
     }
     out.extend_from_slice(br#"{"role":"assistant","content":"#);
     write(out, &Some(&text).filter(|text| !text.is_empty()));
     for (number, call) in calls.iter().enumerate() {
-        out.extend_from_slice(if number == 0 { br#","tool_calls":["# } else { b"," });
+        out.extend_from_slice(if number == 0 {
+            br#","tool_calls":["#
+        } else {
+            b","
+        });
         out.extend_from_slice(br#"{"id":"#);
         write(out, &call.id);
         out.extend_from_slice(br#","type":"function","function":{"name":"#);
@@ -251,7 +319,11 @@ fn assistant(blocks: &[ContentBlock], out: &mut BytesMut) {
 /// Writes a tool message, which holds text only. Images of a result go into the user message after
 /// it; notes of images that are not sent stay.
 fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserContent) {
-    out.extend_from_slice(if out.is_empty() { br#"{"role":"tool","tool_call_id":"# } else { br#",{"role":"tool","tool_call_id":"# });
+    out.extend_from_slice(if out.is_empty() {
+        br#"{"role":"tool","tool_call_id":"#
+    } else {
+        br#",{"role":"tool","tool_call_id":"#
+    });
     write(out, &result.tool_use_id);
     out.extend_from_slice(br#","content":"#);
     match &result.content {
@@ -259,10 +331,20 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
         ToolResultContent::Blocks(raw) => {
             let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
             let blocks = as_shown(blocks, user.shown.documents);
-            let text = |block: &ContentBlock| block.as_text().map(str::to_owned).or_else(|| as_text(block)).or_else(|| user.note(block));
+            let text = |block: &ContentBlock| {
+                block
+                    .as_text()
+                    .map(str::to_owned)
+                    .or_else(|| as_text(block))
+                    .or_else(|| user.note(block))
+            };
             let texts = blocks.iter().filter_map(text);
             write(out, &texts.collect::<Vec<_>>().join("\n"));
-            let others: Vec<ContentBlock> = blocks.iter().filter(|block| text(block).is_none()).cloned().collect();
+            let others: Vec<ContentBlock> = blocks
+                .iter()
+                .filter(|block| text(block).is_none())
+                .cloned()
+                .collect();
             others.into_iter().for_each(|block| user.add(block));
         }
     }
@@ -309,11 +391,16 @@ impl UserContent {
         self.parts.push(match block {
             ContentBlock::Text(block) if block.text.is_empty() => return,
             ContentBlock::Text(block) => Part::Text(block.text),
-            ContentBlock::Other { kind, raw } => match text.map(Part::Text).or_else(|| media(&kind, &raw).map(Part::Other)) {
+            ContentBlock::Other { kind, raw } => match text
+                .map(Part::Text)
+                .or_else(|| media(&kind, &raw).map(Part::Other))
+            {
                 Some(part) => part,
                 None => Part::Text(format!("[a {kind} that this provider cannot be sent]")),
             },
-            ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => return,
+            ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => {
+                return;
+            }
         });
     }
 
@@ -326,11 +413,22 @@ impl UserContent {
             Part::Other(_) => None,
         };
         let Some(texts) = self.parts.iter().map(text).collect::<Option<Vec<String>>>() else {
-            let parts: Vec<String> = self.parts.into_iter().map(|part| part.into_value().to_string()).collect();
+            let parts: Vec<String> = self
+                .parts
+                .into_iter()
+                .map(|part| part.into_value().to_string())
+                .collect();
             return (TAG_PARTS, parts.join(","));
         };
         let quoted = Value::from(texts.join("\n\n")).to_string();
-        (TAG_TEXT, quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned())
+        (
+            TAG_TEXT,
+            quoted
+                .strip_prefix('"')
+                .and_then(|text| text.strip_suffix('"'))
+                .unwrap_or_default()
+                .to_owned(),
+        )
     }
 }
 
@@ -352,13 +450,17 @@ enum Source {
 fn media(kind: &str, raw: &RawJson) -> Option<Value> {
     let media: Media = raw.parse().ok()?;
     match (kind, media.source) {
-        ("image", Source::Base64 { media_type, data }) => {
-            Some(json!({"type": "image_url", "image_url": {"url": format!("data:{media_type};base64,{data}")}}))
+        ("image", Source::Base64 { media_type, data }) => Some(
+            json!({"type": "image_url", "image_url": {"url": format!("data:{media_type};base64,{data}")}}),
+        ),
+        ("image", Source::Url { url }) => {
+            Some(json!({"type": "image_url", "image_url": {"url": url}}))
         }
-        ("image", Source::Url { url }) => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         ("document", Source::Base64 { media_type, data }) => {
             let filename = media.title.unwrap_or_else(|| "document.pdf".to_owned());
-            Some(json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}))
+            Some(
+                json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}),
+            )
         }
         _ => None,
     }
@@ -374,7 +476,9 @@ fn fits_strict(schema: &RawJson) -> bool {
                     Some(Value::Object(properties)) => {
                         let required = object.get("required").and_then(Value::as_array);
                         object.get("additionalProperties") == Some(&Value::Bool(false))
-                            && properties.keys().all(|name| required.is_some_and(|list| list.iter().any(|entry| entry == name)))
+                            && properties.keys().all(|name| {
+                                required.is_some_and(|list| list.iter().any(|entry| entry == name))
+                            })
                     }
                     _ => object.get("type").is_none_or(|kind| kind != "object"),
                 };
@@ -385,7 +489,9 @@ fn fits_strict(schema: &RawJson) -> bool {
         }
     }
     // The parser bounds the depth.
-    schema.parse::<Value>().is_ok_and(|value| value.get("type").is_some_and(|kind| kind == "object") && fits(&value))
+    schema
+        .parse::<Value>()
+        .is_ok_and(|value| value.get("type").is_some_and(|kind| kind == "object") && fits(&value))
 }
 
 #[cfg(test)]

@@ -100,8 +100,14 @@ impl OpenAi {
     }
 
     fn max_tokens(&self, model: &str) -> MaxTokens {
-        let reasons = ["o1", "o3", "o4", "gpt-5"].iter().any(|family| model.starts_with(family));
-        if self.is_openai && reasons { MaxTokens::Completion } else { MaxTokens::Plain }
+        let reasons = ["o1", "o3", "o4", "gpt-5"]
+            .iter()
+            .any(|family| model.starts_with(family));
+        if self.is_openai && reasons {
+            MaxTokens::Completion
+        } else {
+            MaxTokens::Plain
+        }
     }
 
     /// Which attachments a model accepts, by its name. A server that gets an image for a model
@@ -110,16 +116,25 @@ impl OpenAi {
     fn shown(&self, model: &str) -> Shown {
         let model = model.to_ascii_lowercase();
         let name = model.rsplit('/').next().unwrap_or(&model);
-        let openai = ["gpt-5", "gpt-4.1", "gpt-4o", "o1", "o3", "o4"].iter().any(|family| name.starts_with(family));
+        let openai = ["gpt-5", "gpt-4.1", "gpt-4o", "o1", "o3", "o4"]
+            .iter()
+            .any(|family| name.starts_with(family));
         let text_only = name.starts_with("o1-mini") || name.starts_with("o3-mini");
         let sees = (openai && !text_only) || SEEING.iter().any(|part| name.contains(part));
-        Shown { images: self.images.unwrap_or(sees), documents: self.documents.unwrap_or(self.is_openai && openai && !text_only) }
+        Shown {
+            images: self.images.unwrap_or(sees),
+            documents: self
+                .documents
+                .unwrap_or(self.is_openai && openai && !text_only),
+        }
     }
 }
 
 impl std::fmt::Debug for OpenAi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenAi").field("host", &self.chat.host_str()).finish_non_exhaustive()
+        f.debug_struct("OpenAi")
+            .field("host", &self.chat.host_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -217,7 +232,11 @@ impl LlmProvider for OpenAi {
 
     /// OpenAI's default model. A local server that serves one model accepts any name.
     fn default_model(&self) -> &str {
-        if self.is_openai { "gpt-5-mini" } else { "default" }
+        if self.is_openai {
+            "gpt-5-mini"
+        } else {
+            "default"
+        }
     }
 
     /// The windows of known model families. `counts_tokens` is true for every server except
@@ -241,12 +260,28 @@ impl LlmProvider for OpenAi {
         let context_window = self.context_window.unwrap_or(context_window);
         let output_max = output_max.min(context_window);
         let Shown { images, documents } = self.shown(model);
-        Capabilities { context_window, output_max, tools: true, output_schema: true, counts_tokens: !self.is_openai, images, documents }
+        Capabilities {
+            context_window,
+            output_max,
+            tools: true,
+            output_schema: true,
+            counts_tokens: !self.is_openai,
+            images,
+            documents,
+        }
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let body = convert::request(&request, self.max_tokens(&request.model), self.shown(&request.model));
+            let body = convert::request(
+                &request,
+                self.max_tokens(&request.model),
+                self.shown(&request.model),
+            );
             let assembler = Box::new(OpenAiAssembler::new(request.messages));
             self.http.stream(&self.chat, body, assembler, cancel).await
         })
@@ -259,19 +294,28 @@ impl LlmProvider for OpenAi {
             }
             match self.http.ask(&self.count, convert::count(&request)).await {
                 Ok(answer) => {
-                    let count: Count =
-                        serde_json::from_slice(&answer).map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
+                    let count: Count = serde_json::from_slice(&answer)
+                        .map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
                     Ok(count.input_tokens)
                 }
-                Err(ProviderError::InvalidRequest { status: 404 | 405 | 501, .. } | ProviderError::Server { status: 501, .. }) => {
-                    Err(ProviderError::Unsupported("counting tokens"))
-                }
+                Err(
+                    ProviderError::InvalidRequest {
+                        status: 404 | 405 | 501,
+                        ..
+                    }
+                    | ProviderError::Server { status: 501, .. },
+                ) => Err(ProviderError::Unsupported("counting tokens")),
                 Err(error) => Err(error),
             }
         })
     }
 
     fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
-        Ok(convert::request(request, self.max_tokens(&request.model), self.shown(&request.model)).joined())
+        Ok(convert::request(
+            request,
+            self.max_tokens(&request.model),
+            self.shown(&request.model),
+        )
+        .joined())
     }
 }

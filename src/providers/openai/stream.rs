@@ -33,7 +33,10 @@ impl OpenAiAssembler {
     /// Creates an assembler for the reply to a request with this history. Tool call ids in the
     /// history are not reused.
     pub fn new(history: MessageList) -> Self {
-        Self { decoder: SseDecoder::new(), reply: Reply::new(history) }
+        Self {
+            decoder: SseDecoder::new(),
+            reply: Reply::new(history),
+        }
     }
 
     #[cfg(test)]
@@ -59,7 +62,11 @@ impl Assemble for OpenAiAssembler {
         if reply.finish.is_some() {
             reply.end(out);
         }
-        if reply.complete { Ok(()) } else { Err(protocol("the stream ended before a finish reason")) }
+        if reply.complete {
+            Ok(())
+        } else {
+            Err(protocol("the stream ended before a finish reason"))
+        }
     }
 
     fn is_complete(&self) -> bool {
@@ -97,14 +104,27 @@ impl Building {
 
 impl TakesEvents for Reply {
     fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8] {
-        let Some(piece) = self.template.known().filter(|_| self.use_template && !self.complete) else { return bytes };
+        let Some(piece) = self
+            .template
+            .known()
+            .filter(|_| self.use_template && !self.complete)
+        else {
+            return bytes;
+        };
         match &mut self.open {
-            Some((open, whole)) if *open == piece => self.pieces.take_known(&self.template, piece, bytes, whole, out),
+            Some((open, whole)) if *open == piece => {
+                self.pieces
+                    .take_known(&self.template, piece, bytes, whole, out)
+            }
             Some(_) | None => bytes,
         }
     }
 
-    fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+    fn take(
+        &mut self,
+        event: SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ProviderError> {
         let data = event.data;
         if self.complete || data.is_empty() {
             return Ok(());
@@ -122,8 +142,11 @@ impl TakesEvents for Reply {
             self.end(out);
             return Ok(());
         }
-        let chunk: Chunk<'_> = serde_json::from_slice(data).map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
-        let is_error = chunk.object.is_some_and(|object| object.get() == "\"error\"");
+        let chunk: Chunk<'_> = serde_json::from_slice(data)
+            .map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
+        let is_error = chunk
+            .object
+            .is_some_and(|object| object.get() == "\"error\"");
         if chunk.error.is_some() || is_error {
             return Err(errors::of_event(data));
         }
@@ -157,12 +180,22 @@ impl Reply {
         }
     }
 
-    fn choice(&mut self, event: SseEvent<'_>, choice: Choice<'_>, alone: bool, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+    fn choice(
+        &mut self,
+        event: SseEvent<'_>,
+        choice: Choice<'_>,
+        alone: bool,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ProviderError> {
         let alone = alone && choice.finish_reason.as_str().is_empty();
         self.delta(event, choice.delta.unwrap_or_default(), alone, out);
         match choice.finish_reason.as_str() {
             "" => Ok(()),
-            "error" => Err(ProviderError::Server { status: 0, retry_after: None, message: "the server gave up on the answer".into() }),
+            "error" => Err(ProviderError::Server {
+                status: 0,
+                retry_after: None,
+                message: "the server gave up on the answer".into(),
+            }),
             word => {
                 self.finish = Some(word.to_owned());
                 Ok(())
@@ -172,19 +205,44 @@ impl Reply {
 
     /// Handles a delta. `alone`: nothing else in the chunk carries meaning, so the chunk may become
     /// the template.
-    fn delta(&mut self, event: SseEvent<'_>, delta: Delta<'_>, alone: bool, out: &mut Vec<ModelEvent>) {
+    fn delta(
+        &mut self,
+        event: SseEvent<'_>,
+        delta: Delta<'_>,
+        alone: bool,
+        out: &mut Vec<ModelEvent>,
+    ) {
         // Some servers send the reasoning under both the old and the new name.
-        let reasoning = delta.reasoning_content.and_then(string).filter(|text| !text.is_empty());
-        let reasoning = reasoning.or_else(|| delta.reasoning.and_then(string)).filter(|text| !text.is_empty());
-        let content = delta.content.and_then(string).filter(|text| !text.is_empty());
+        let reasoning = delta
+            .reasoning_content
+            .and_then(string)
+            .filter(|text| !text.is_empty());
+        let reasoning = reasoning
+            .or_else(|| delta.reasoning.and_then(string))
+            .filter(|text| !text.is_empty());
+        let content = delta
+            .content
+            .and_then(string)
+            .filter(|text| !text.is_empty());
         let calls = delta.tool_calls.unwrap_or_default();
-        let refusal = delta.refusal.and_then(string).filter(|text| !text.is_empty());
+        let refusal = delta
+            .refusal
+            .and_then(string)
+            .filter(|text| !text.is_empty());
         let plain = alone && calls.is_empty() && delta.function_call.is_none() && refusal.is_none();
 
         match (&reasoning, &content) {
             (Some(text), None) | (None, Some(text)) if plain => {
                 if let Cow::Borrowed(text) = text {
-                    self.template.learn(event, text, if content.is_some() { Piece::Text } else { Piece::Thinking });
+                    self.template.learn(
+                        event,
+                        text,
+                        if content.is_some() {
+                            Piece::Text
+                        } else {
+                            Piece::Thinking
+                        },
+                    );
                 }
             }
             _ => {}
@@ -205,7 +263,14 @@ impl Reply {
             self.fragment(call, out);
         }
         if let Some(function) = delta.function_call {
-            self.fragment(Call { index: None, id: crate::providers::json::Str::default(), function: Some(function) }, out);
+            self.fragment(
+                Call {
+                    index: None,
+                    id: crate::providers::json::Str::default(),
+                    function: Some(function),
+                },
+                out,
+            );
         }
     }
 
@@ -215,8 +280,13 @@ impl Reply {
             match part.kind.as_str() {
                 "text" => self.add_piece(Piece::Text, part.text.as_str(), out),
                 "thinking" => {
-                    let inner: Vec<Part<'_>> = part.thinking.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
-                    inner.iter().for_each(|part| self.add_piece(Piece::Thinking, part.text.as_str(), out));
+                    let inner: Vec<Part<'_>> = part
+                        .thinking
+                        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+                        .unwrap_or_default();
+                    inner
+                        .iter()
+                        .for_each(|part| self.add_piece(Piece::Thinking, part.text.as_str(), out));
                 }
                 _ => {}
             }
@@ -243,7 +313,10 @@ impl Reply {
         let block = match self.open.take() {
             Some((_, text)) if text.is_empty() => None,
             Some((Piece::Text, text)) => Some(ContentBlock::text(text)),
-            Some((Piece::Thinking, thinking)) => Some(ContentBlock::Thinking(ThinkingBlock { thinking, signature: None })),
+            Some((Piece::Thinking, thinking)) => Some(ContentBlock::Thinking(ThinkingBlock {
+                thinking,
+                signature: None,
+            })),
             None => None,
         };
         out.extend(block.map(ModelEvent::Block));
@@ -252,13 +325,18 @@ impl Reply {
     fn fragment(&mut self, call: Call<'_>, out: &mut Vec<ModelEvent>) {
         self.close(out);
         let (name, arguments) = match &call.function {
-            Some(function) => (function.name.as_str(), function.arguments.map_or(Cow::Borrowed(""), arguments_text)),
+            Some(function) => (
+                function.name.as_str(),
+                function.arguments.map_or(Cow::Borrowed(""), arguments_text),
+            ),
             None => ("", Cow::Borrowed("")),
         };
         let id = call.id.as_str();
         match self.belongs_to(call.index, id, name) {
             Some(at) => {
-                let Some(building) = self.calls.get_mut(at) else { return };
+                let Some(building) = self.calls.get_mut(at) else {
+                    return;
+                };
                 building.json.push_str(&arguments);
                 if building.id.is_empty() {
                     id.clone_into(&mut building.id);
@@ -267,7 +345,12 @@ impl Reply {
                     name.clone_into(&mut building.name);
                 }
             }
-            None => self.calls.push(Building { index: call.index, id: id.into(), name: name.into(), json: arguments.into_owned() }),
+            None => self.calls.push(Building {
+                index: call.index,
+                id: id.into(),
+                name: name.into(),
+                json: arguments.into_owned(),
+            }),
         }
     }
 
@@ -276,12 +359,20 @@ impl Reply {
     /// give every call the index 0.
     fn belongs_to(&self, index: Option<u64>, id: &str, name: &str) -> Option<usize> {
         let at = match index {
-            Some(_) => self.calls.iter().rposition(|building| building.index == index),
+            Some(_) => self
+                .calls
+                .iter()
+                .rposition(|building| building.index == index),
             None if !id.is_empty() => self.calls.iter().rposition(|building| building.id == id),
             None => self.calls.len().checked_sub(1),
         };
         // A fragment with an id but without index and name continues the last call.
-        let at = at.or_else(|| self.calls.len().checked_sub(1).filter(|_| index.is_none() && name.is_empty()))?;
+        let at = at.or_else(|| {
+            self.calls
+                .len()
+                .checked_sub(1)
+                .filter(|_| index.is_none() && name.is_empty())
+        })?;
         let known = self.calls.get(at)?;
         let begins = !name.is_empty()
             && if id.is_empty() || known.id.is_empty() {
@@ -294,8 +385,14 @@ impl Reply {
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) {
         self.close(out);
-        let stop = self.finish.as_deref().map_or(ProviderStop::EndTurn, stop_of);
-        let cut = matches!(stop, ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded | ProviderStop::Refusal);
+        let stop = self
+            .finish
+            .as_deref()
+            .map_or(ProviderStop::EndTurn, stop_of);
+        let cut = matches!(
+            stop,
+            ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded | ProviderStop::Refusal
+        );
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
         let mut emitted = 0_usize;
@@ -303,13 +400,25 @@ impl Reply {
             // An empty text parses as an empty object, so arguments that were cut before their first
             // character look complete. Only the last call can be cut.
             let doubtful = cut && number == last && building.json.trim().is_empty();
-            let input = RawJson::arguments(&building.json).ok().filter(|_| !doubtful && !building.name.is_empty());
+            let input = RawJson::arguments(&building.json)
+                .ok()
+                .filter(|_| !doubtful && !building.name.is_empty());
             let Some(input) = input else {
-                tracing::warn!(tool = building.name, bytes = building.json.len(), "a tool call was cut and is dropped");
+                tracing::warn!(
+                    tool = building.name,
+                    bytes = building.json.len(),
+                    "a tool call was cut and is dropped"
+                );
                 continue;
             };
-            let id = self.ids.assign(&building.id, &building.name, input.as_str());
-            out.push(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock { id, name: building.name, input })));
+            let id = self
+                .ids
+                .assign(&building.id, &building.name, input.as_str());
+            out.push(ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock {
+                id,
+                name: building.name,
+                input,
+            })));
             emitted += 1;
         }
         let stop = match stop {
@@ -319,7 +428,12 @@ impl Reply {
         };
         let usage = self.usage.as_ref().map(usage_of);
         let raw_usage = self.usage.as_ref().and_then(RawObject::to_raw);
-        out.push(ModelEvent::Completed(Completion { stop, raw_stop: self.finish.take(), usage, raw_usage }));
+        out.push(ModelEvent::Completed(Completion {
+            stop,
+            raw_stop: self.finish.take(),
+            usage,
+            raw_usage,
+        }));
         self.complete = true;
     }
 }
@@ -329,9 +443,21 @@ impl Reply {
 fn usage_of(usage: &RawObject) -> Usage {
     let prompt = usage.count_at(&["prompt_tokens"]);
     let details = usage.count_at(&["prompt_tokens_details", "cached_tokens"]);
-    let cache_read = if details > 0 { details } else { usage.count_at(&["prompt_cache_hit_tokens"]) }.min(prompt);
-    let cache_write = usage.count_at(&["prompt_tokens_details", "cache_write_tokens"]).min(prompt - cache_read);
-    Usage { input_uncached: prompt - cache_read - cache_write, cache_read, cache_write, output: usage.count_at(&["completion_tokens"]) }
+    let cache_read = if details > 0 {
+        details
+    } else {
+        usage.count_at(&["prompt_cache_hit_tokens"])
+    }
+    .min(prompt);
+    let cache_write = usage
+        .count_at(&["prompt_tokens_details", "cache_write_tokens"])
+        .min(prompt - cache_read);
+    Usage {
+        input_uncached: prompt - cache_read - cache_write,
+        cache_read,
+        cache_write,
+        output: usage.count_at(&["completion_tokens"]),
+    }
 }
 
 /// Returns the text of arguments that arrive as a string or as the object itself.

@@ -1,14 +1,21 @@
 use callboard_actors::chat::{Message, Role};
 
 use super::*;
-use crate::providers::testing::{SplitMix, assemble, in_another_hand, random_splits, random_text, seed};
+use crate::providers::testing::{
+    SplitMix, assemble, in_another_hand, random_splits, random_text, seed,
+};
 
 fn sse(chunks: &[&str]) -> String {
-    chunks.iter().map(|data| format!("data: {data}\n\n")).collect()
+    chunks
+        .iter()
+        .map(|data| format!("data: {data}\n\n"))
+        .collect()
 }
 
 fn chunk(delta: &str) -> String {
-    format!(r#"{{"id":"c","object":"chat.completion.chunk","choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#)
+    format!(
+        r#"{{"id":"c","object":"chat.completion.chunk","choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#
+    )
 }
 
 fn finish(reason: &str) -> String {
@@ -16,24 +23,38 @@ fn finish(reason: &str) -> String {
 }
 
 fn run(chunks: &[&str]) -> (Vec<ModelEvent>, Result<(), ProviderError>) {
-    assemble(OpenAiAssembler::new(MessageList::default()), [sse(chunks).as_bytes()])
+    assemble(
+        OpenAiAssembler::new(MessageList::default()),
+        [sse(chunks).as_bytes()],
+    )
 }
 
 /// Returns the events of a reply with these deltas, and its completion separately.
 fn events(deltas: &[&str], reason: &str) -> (Vec<ModelEvent>, Completion) {
-    let chunks: Vec<String> = deltas.iter().map(|delta| chunk(delta)).chain([finish(reason), "[DONE]".into()]).collect();
+    let chunks: Vec<String> = deltas
+        .iter()
+        .map(|delta| chunk(delta))
+        .chain([finish(reason), "[DONE]".into()])
+        .collect();
     let (mut events, ended) = run(&chunks.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(ended, Ok(()));
-    let Some(ModelEvent::Completed(completion)) = events.pop() else { panic!("no completion: {events:?}") };
+    let Some(ModelEvent::Completed(completion)) = events.pop() else {
+        panic!("no completion: {events:?}")
+    };
     (events, completion)
 }
 
 /// Returns id, name and arguments of the calls in a reply.
 fn calls(deltas: &[&str], reason: &str) -> Vec<(String, String, String)> {
-    let calls = events(deltas, reason).0.into_iter().filter_map(|event| match event {
-        ModelEvent::Block(ContentBlock::ToolUse(call)) => Some((call.id, call.name, call.input.as_str().to_owned())),
-        _ => None,
-    });
+    let calls = events(deltas, reason)
+        .0
+        .into_iter()
+        .filter_map(|event| match event {
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => {
+                Some((call.id, call.name, call.input.as_str().to_owned()))
+            }
+            _ => None,
+        });
     calls.collect()
 }
 
@@ -56,7 +77,10 @@ fn text_reasoning_and_refusal_become_blocks() {
         "stop",
     );
 
-    let thinking = ContentBlock::Thinking(ThinkingBlock { thinking: "hm!".into(), signature: None });
+    let thinking = ContentBlock::Thinking(ThinkingBlock {
+        thinking: "hm!".into(),
+        signature: None,
+    });
     assert_eq!(
         emitted,
         [
@@ -66,7 +90,10 @@ fn text_reasoning_and_refusal_become_blocks() {
             ModelEvent::Block(ContentBlock::text("Hello")),
         ]
     );
-    assert_eq!((completion.stop, completion.raw_stop.as_deref()), (ProviderStop::Refusal, Some("stop")));
+    assert_eq!(
+        (completion.stop, completion.raw_stop.as_deref()),
+        (ProviderStop::Refusal, Some("stop"))
+    );
 }
 
 #[test]
@@ -127,15 +154,27 @@ fn tool_calls_are_put_together_from_whatever_the_server_sends() {
 
 #[test]
 fn a_call_of_the_old_kind_is_a_call_too() {
-    let emitted =
-        calls(&[r#"{"function_call":{"name":"f","arguments":"{\"x\""}}"#, r#"{"function_call":{"arguments":":1}"}}"#], "function_call");
+    let emitted = calls(
+        &[
+            r#"{"function_call":{"name":"f","arguments":"{\"x\""}}"#,
+            r#"{"function_call":{"arguments":":1}"}}"#,
+        ],
+        "function_call",
+    );
 
-    assert_eq!(emitted.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect::<Vec<_>>(), [("f", "{\"x\":1}")]);
+    assert_eq!(
+        emitted
+            .iter()
+            .map(|(_, name, arguments)| (name.as_str(), arguments.as_str()))
+            .collect::<Vec<_>>(),
+        [("f", "{\"x\":1}")]
+    );
 }
 
 #[test]
 fn missing_and_repeated_ids_are_replaced_and_always_by_the_same() {
-    let known: ContentBlock = serde_json::from_str(r#"{"type":"tool_use","id":"call_0","name":"f","input":{}}"#).unwrap();
+    let known: ContentBlock =
+        serde_json::from_str(r#"{"type":"tool_use","id":"call_0","name":"f","input":{}}"#).unwrap();
     let history = MessageList::from_iter([Message::new(Role::Assistant, &[known]).unwrap()]);
     let delta = chunk(
         r#"{"tool_calls":[{"index":0,"id":"call_0","function":{"name":"f","arguments":"{}"}},{"index":1,"id":"","function":{"name":"f","arguments":"{}"}},{"index":2,"function":{"name":"f","arguments":"{}"}},{"index":3,"id":"own","function":{"name":"f","arguments":"{}"}}]}"#,
@@ -146,30 +185,56 @@ fn missing_and_repeated_ids_are_replaced_and_always_by_the_same() {
         let (events, _) = assemble(OpenAiAssembler::new(history.clone()), [stream.as_bytes()]);
         events
             .into_iter()
-            .filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call.id) } else { None })
+            .filter_map(|event| {
+                if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event {
+                    Some(call.id)
+                } else {
+                    None
+                }
+            })
             .collect()
     };
 
     let first = ids(0);
     assert_eq!(first, ids(1));
     assert_eq!(first[3], "own");
-    assert!(first[..3].iter().all(|id| id.starts_with("call_") && id != "call_0"), "{first:?}");
-    assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), 4);
+    assert!(
+        first[..3]
+            .iter()
+            .all(|id| id.starts_with("call_") && id != "call_0"),
+        "{first:?}"
+    );
+    assert_eq!(
+        first.iter().collect::<std::collections::HashSet<_>>().len(),
+        4
+    );
 }
 
 #[test]
 fn a_truncated_tool_call_is_never_reported() {
     let one = |arguments: &str| {
         let arguments = serde_json::Value::from(arguments);
-        format!(r#"{{"tool_calls":[{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}]}}"#)
+        format!(
+            r#"{{"tool_calls":[{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}]}}"#
+        )
     };
     for arguments in ["{\"x\":", "[]", "{}{}", "null"] {
         assert_eq!(calls(&[&one(arguments)], "tool_calls"), [], "{arguments}");
     }
     assert_eq!(calls(&[&one("")], "length"), []);
     assert_eq!(calls(&[&one("")], "tool_calls"), [call("a", "f", "{}")]);
-    assert_eq!(calls(&[&one("{\"x\":1}")], "length"), [call("a", "f", "{\"x\":1}")]);
-    assert_eq!(calls(&[r#"{"tool_calls":[{"index":0,"id":"a","function":{"arguments":"{}"}}]}"#], "tool_calls"), [], "without a name");
+    assert_eq!(
+        calls(&[&one("{\"x\":1}")], "length"),
+        [call("a", "f", "{\"x\":1}")]
+    );
+    assert_eq!(
+        calls(
+            &[r#"{"tool_calls":[{"index":0,"id":"a","function":{"arguments":"{}"}}]}"#],
+            "tool_calls"
+        ),
+        [],
+        "without a name"
+    );
 }
 
 #[test]
@@ -183,10 +248,17 @@ fn every_finish_reason_has_its_meaning_and_keeps_its_word() {
         ("something_new", ProviderStop::Other),
     ] {
         let (_, completion) = events(&[], word);
-        assert_eq!((completion.stop, completion.raw_stop.as_deref()), (stop, Some(word)));
+        assert_eq!(
+            (completion.stop, completion.raw_stop.as_deref()),
+            (stop, Some(word))
+        );
     }
     let whole = r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}"#;
-    assert_eq!(events(&[whole], "stop").1.stop, ProviderStop::ToolUse, "a call says more than the word");
+    assert_eq!(
+        events(&[whole], "stop").1.stop,
+        ProviderStop::ToolUse,
+        "a call says more than the word"
+    );
 }
 
 #[test]
@@ -194,23 +266,54 @@ fn usage_is_normalised_and_kept_as_it_came() {
     for (raw, expected) in [
         (
             r#"{"prompt_tokens":100,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":60,"cache_write_tokens":30}}"#,
-            Usage { input_uncached: 10, cache_read: 60, cache_write: 30, output: 5 },
+            Usage {
+                input_uncached: 10,
+                cache_read: 60,
+                cache_write: 30,
+                output: 5,
+            },
         ),
         (
             r#"{"prompt_tokens":355,"completion_tokens":16,"prompt_cache_hit_tokens":256,"total_tokens":371}"#,
-            Usage { input_uncached: 99, cache_read: 256, cache_write: 0, output: 16 },
+            Usage {
+                input_uncached: 99,
+                cache_read: 256,
+                cache_write: 0,
+                output: 16,
+            },
         ),
         (
             r#"{"prompt_tokens":5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":50}}"#,
-            Usage { cache_read: 5, ..Usage::default() },
+            Usage {
+                cache_read: 5,
+                ..Usage::default()
+            },
         ),
-        (r#"{"prompt_tokens":5,"prompt_tokens_details":null}"#, Usage { input_uncached: 5, ..Usage::default() }),
+        (
+            r#"{"prompt_tokens":5,"prompt_tokens_details":null}"#,
+            Usage {
+                input_uncached: 5,
+                ..Usage::default()
+            },
+        ),
     ] {
-        let (events, ended) =
-            run(&[&chunk(r#"{"content":"x"}"#), &finish("stop"), &format!(r#"{{"choices":[],"usage":{raw}}}"#), "[DONE]"]);
+        let (events, ended) = run(&[
+            &chunk(r#"{"content":"x"}"#),
+            &finish("stop"),
+            &format!(r#"{{"choices":[],"usage":{raw}}}"#),
+            "[DONE]",
+        ]);
 
-        let Some(ModelEvent::Completed(completion)) = events.last() else { panic!("{events:?}") };
-        assert_eq!((completion.usage, completion.raw_usage.as_ref().map(RawJson::as_str)), (Some(expected), Some(raw)));
+        let Some(ModelEvent::Completed(completion)) = events.last() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(
+            (
+                completion.usage,
+                completion.raw_usage.as_ref().map(RawJson::as_str)
+            ),
+            (Some(expected), Some(raw))
+        );
         assert_eq!(ended, Ok(()));
     }
     assert_eq!(events(&[], "stop").1.usage, None);
@@ -224,25 +327,50 @@ fn the_end_is_done_or_a_finish_reason_and_nothing_less() {
     assert_eq!(run(&[&text, "[DONE]"]).1, Ok(()), "the reason is missing");
     let (emitted, ended) = run(&[&text]);
     assert_eq!(emitted, [ModelEvent::Text("x".into())]);
-    assert!(matches!(ended, Err(ProviderError::Protocol { .. })), "{ended:?}");
+    assert!(
+        matches!(ended, Err(ProviderError::Protocol { .. })),
+        "{ended:?}"
+    );
     assert!(run(&[]).1.is_err());
 }
 
 #[test]
 fn an_error_inside_the_stream_ends_it() {
-    let server = |message: &str| Err(ProviderError::Server { status: 0, retry_after: None, message: message.into() });
+    let server = |message: &str| {
+        Err(ProviderError::Server {
+            status: 0,
+            retry_after: None,
+            message: message.into(),
+        })
+    };
     let text = chunk(r#"{"content":"x"}"#);
 
     for (error, expected) in [
-        (r#"{"error":{"message":"busy","type":"server_error"}}"#, server("busy")),
-        (r#"{"error":{"message":"slow","code":429},"choices":[]}"#, server("slow")),
+        (
+            r#"{"error":{"message":"busy","type":"server_error"}}"#,
+            server("busy"),
+        ),
+        (
+            r#"{"error":{"message":"slow","code":429},"choices":[]}"#,
+            server("slow"),
+        ),
         (
             r#"{"object":"error","message":"too long","code":400}"#,
-            Err(ProviderError::InvalidRequest { status: 400, message: "too long".into() }),
+            Err(ProviderError::InvalidRequest {
+                status: 400,
+                message: "too long".into(),
+            }),
         ),
-        (r#"{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}"#, server("the server gave up on the answer")),
+        (
+            r#"{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}"#,
+            server("the server gave up on the answer"),
+        ),
     ] {
-        assert_eq!(run(&[&text, error, "[DONE]"]), (vec![ModelEvent::Text("x".into())], expected), "{error}");
+        assert_eq!(
+            run(&[&text, error, "[DONE]"]),
+            (vec![ModelEvent::Text("x".into())], expected),
+            "{error}"
+        );
     }
 }
 
@@ -250,7 +378,13 @@ fn an_error_inside_the_stream_ends_it() {
 fn other_answers_than_the_first_are_ignored() {
     let other = chunk(r#"{"content":"no"}"#).replace("\"index\":0", "\"index\":1");
 
-    let (emitted, _) = run(&[&other, &chunk(r#"{"content":"yes"}"#), &other, &finish("stop"), "[DONE]"]);
+    let (emitted, _) = run(&[
+        &other,
+        &chunk(r#"{"content":"yes"}"#),
+        &other,
+        &finish("stop"),
+        "[DONE]",
+    ]);
 
     assert_eq!(emitted[0], ModelEvent::Text("yes".into()));
     assert_eq!(emitted.len(), 3);
@@ -292,11 +426,23 @@ fn the_template_yields_what_the_parser_yields_under_every_split() {
         if round % 5 == 0 {
             stream = in_another_hand(&stream, &mut random);
         }
-        let parsed = assemble(OpenAiAssembler::new(MessageList::default()).without_template(), [stream.as_slice()]);
+        let parsed = assemble(
+            OpenAiAssembler::new(MessageList::default()).without_template(),
+            [stream.as_slice()],
+        );
 
-        for pieces in [vec![stream.as_slice()], stream.chunks(1).collect(), random_splits(&stream, &mut random)] {
+        for pieces in [
+            vec![stream.as_slice()],
+            stream.chunks(1).collect(),
+            random_splits(&stream, &mut random),
+        ] {
             let emitted = assemble(OpenAiAssembler::new(MessageList::default()), pieces);
-            assert_eq!(emitted, parsed, "seed {seed}, round {round}: {}", String::from_utf8_lossy(&stream));
+            assert_eq!(
+                emitted,
+                parsed,
+                "seed {seed}, round {round}: {}",
+                String::from_utf8_lossy(&stream)
+            );
         }
     }
 }
@@ -305,19 +451,44 @@ fn the_template_yields_what_the_parser_yields_under_every_split() {
 fn a_second_delta_of_the_same_shape_is_not_parsed() {
     let mut assembler = OpenAiAssembler::new(MessageList::default());
 
-    assembler.feed(sse(&[&chunk(r#"{"content":"one"}"#)]).as_bytes(), &mut Vec::new()).unwrap();
-    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"two"}"#).as_bytes()), Some((Piece::Text, "two")));
+    assembler
+        .feed(
+            sse(&[&chunk(r#"{"content":"one"}"#)]).as_bytes(),
+            &mut Vec::new(),
+        )
+        .unwrap();
+    assert_eq!(
+        assembler
+            .reply
+            .template
+            .text(chunk(r#"{"content":"two"}"#).as_bytes()),
+        Some((Piece::Text, "two"))
+    );
 
     // A chunk that carries more than text must not become the template.
-    assembler.feed(sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(), &mut Vec::new()).unwrap();
-    assert_eq!(assembler.reply.template.text(chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}").as_bytes()), None);
+    assembler
+        .feed(
+            sse(&[&chunk(r#"{"content":"x"}"#).replace("null}]}", "\"stop\"}]}")]).as_bytes(),
+            &mut Vec::new(),
+        )
+        .unwrap();
+    assert_eq!(
+        assembler.reply.template.text(
+            chunk(r#"{"content":"x"}"#)
+                .replace("null}]}", "\"stop\"}]}")
+                .as_bytes()
+        ),
+        None
+    );
 }
 
 #[test]
 fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
     let line = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#));
     let mut assembler = OpenAiAssembler::new(MessageList::default());
-    assembler.feed(sse(&[&line("one")]).as_bytes(), &mut Vec::new()).unwrap();
+    assembler
+        .feed(sse(&[&line("one")]).as_bytes(), &mut Vec::new())
+        .unwrap();
     let run = sse(&[&line("two"), &line("drei ü")]);
     let end = sse(&[&chunk("{}")]);
 

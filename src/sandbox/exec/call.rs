@@ -16,15 +16,27 @@ pub(in crate::sandbox) const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Start folder of a command, relative to the root. A folder outside the root or a missing one is
 /// refused.
-pub(in crate::sandbox) fn working_dir(root: &Root, folder: Option<&Path>) -> Result<PathBuf, SandboxError> {
-    let Some(folder) = folder else { return Ok(PathBuf::new()) };
-    root.open_folder(&folder.to_string_lossy()).map(|(_, relative)| relative).map_err(denied)
+pub(in crate::sandbox) fn working_dir(
+    root: &Root,
+    folder: Option<&Path>,
+) -> Result<PathBuf, SandboxError> {
+    let Some(folder) = folder else {
+        return Ok(PathBuf::new());
+    };
+    root.open_folder(&folder.to_string_lossy())
+        .map(|(_, relative)| relative)
+        .map_err(denied)
 }
 
 /// Resolves the command's final folder inside the root; clears it if it lies elsewhere or is gone.
 pub(in crate::sandbox) fn resolve_folder(root: &Root, result: &mut ExecResult) {
-    let said = result.working_dir.take().filter(|folder| folder.is_absolute());
-    result.working_dir = said.and_then(|folder| root.open_folder(&folder.to_string_lossy()).ok()).map(|(_, relative)| relative);
+    let said = result
+        .working_dir
+        .take()
+        .filter(|folder| folder.is_absolute());
+    result.working_dir = said
+        .and_then(|folder| root.open_folder(&folder.to_string_lossy()).ok())
+        .map(|(_, relative)| relative);
 }
 
 pub(in crate::sandbox) fn denied(error: PathError) -> SandboxError {
@@ -35,7 +47,9 @@ pub(in crate::sandbox) fn denied(error: PathError) -> SandboxError {
 pub(in crate::sandbox) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
 ) -> Result<T, SandboxError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(SandboxError::Failed("the file work did not end".to_owned())))
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(SandboxError::Failed("the file work did not end".to_owned())))
 }
 
 /// Appends lines of the sandbox to the output of a command.
@@ -50,7 +64,9 @@ pub(in crate::sandbox) fn add_lines(text: &mut String, lines: &[String]) {
 
 /// Runs a command in a separate task. A dropped caller cancels the command, but the work after it,
 /// such as the sweep, still runs.
-pub(in crate::sandbox) fn in_a_task<F: Future<Output = Result<ExecResult, SandboxError>> + Send + 'static>(
+pub(in crate::sandbox) fn in_a_task<
+    F: Future<Output = Result<ExecResult, SandboxError>> + Send + 'static,
+>(
     cancel: CancellationToken,
     run: impl FnOnce(CancellationToken) -> F + Send + 'static,
 ) -> BoxFuture<'static, Result<ExecResult, SandboxError>> {
@@ -61,9 +77,14 @@ pub(in crate::sandbox) fn in_a_task<F: Future<Output = Result<ExecResult, Sandbo
         let _ends_with_the_caller = cancel.clone().drop_guard();
         match tokio::spawn(run(cancel)).await {
             Ok(result) => result,
-            Err(error) => {
-                Err(SandboxError::Failed(if error.is_panic() { "it panicked" } else { "the runtime is shutting down" }.to_owned()))
-            }
+            Err(error) => Err(SandboxError::Failed(
+                if error.is_panic() {
+                    "it panicked"
+                } else {
+                    "the runtime is shutting down"
+                }
+                .to_owned(),
+            )),
         }
     })
 }

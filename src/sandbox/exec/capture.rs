@@ -21,14 +21,22 @@ impl Capture {
     /// Keeps at most `bytes_max` bytes, half of them from each end.
     pub(super) fn new(bytes_max: usize) -> Self {
         let head_max = bytes_max / 2;
-        Self { head: Vec::new(), tail: VecDeque::new(), head_max, tail_max: bytes_max - head_max, total: 0 }
+        Self {
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            head_max,
+            tail_max: bytes_max - head_max,
+            total: 0,
+        }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(bytes.len() as u64);
         let (head, rest) = bytes.split_at(bytes.len().min(self.head_max - self.head.len()));
         self.head.extend_from_slice(head);
-        let rest = rest.get(rest.len().saturating_sub(self.tail_max)..).unwrap_or_default();
+        let rest = rest
+            .get(rest.len().saturating_sub(self.tail_max)..)
+            .unwrap_or_default();
         let over = (self.tail.len() + rest.len()).saturating_sub(self.tail_max);
         self.tail.drain(..over);
         self.tail.extend(rest);
@@ -58,7 +66,11 @@ impl Capture {
             left_out += on as u64;
         }
         (
-            format!("{}\n[… {left_out} bytes left out …]\n{}", text(&head).trim_end_matches('\n'), text(&tail).trim_start_matches('\n')),
+            format!(
+                "{}\n[… {left_out} bytes left out …]\n{}",
+                text(&head).trim_end_matches('\n'),
+                text(&tail).trim_start_matches('\n')
+            ),
             left_out,
         )
     }
@@ -81,7 +93,13 @@ mod tests {
         (0..1000).for_each(|n| long.push(format!("{n} ").as_bytes()));
 
         assert_eq!(short.finish(), ("abcdefgh".to_owned(), 0));
-        assert_eq!(long.finish(), ("0 1 2 3 \n[… 3877 bytes left out …]\n 999 ".to_owned(), 3877));
+        assert_eq!(
+            long.finish(),
+            (
+                "0 1 2 3 \n[… 3877 bytes left out …]\n 999 ".to_owned(),
+                3877
+            )
+        );
     }
 
     #[test]
@@ -92,6 +110,9 @@ mod tests {
         capture.push(b" end");
 
         assert!(capture.head.len() <= 32 && capture.tail.len() <= 32);
-        assert_eq!(capture.finish().0, "start \n[… 100009 bytes left out …]\n end");
+        assert_eq!(
+            capture.finish().0,
+            "start \n[… 100009 bytes left out …]\n end"
+        );
     }
 }

@@ -87,7 +87,10 @@ impl Groups {
     /// # Errors
     /// The reason why no group can be created, without a path.
     pub(in crate::sandbox) fn find() -> Result<Self, String> {
-        let read = |name: &str| fs::read_to_string(name).map_err(|error| format!("/proc cannot be read: {}", error.kind()));
+        let read = |name: &str| {
+            fs::read_to_string(name)
+                .map_err(|error| format!("/proc cannot be read: {}", error.kind()))
+        };
         let own = read("/proc/self/cgroup")?;
         let mounts = read("/proc/self/mountinfo")?;
         let (version, places) = places(&own, &mounts)?;
@@ -101,12 +104,21 @@ impl Groups {
             .name("callboard-groups".to_owned())
             .spawn(move || remove_all(&removals))
             .map_err(|error| format!("no thread: {}", error.kind()))?;
-        let mut groups = Self { version, places, name, next: 0, remove };
+        let mut groups = Self {
+            version,
+            places,
+            name,
+            next: 0,
+            remove,
+        };
         let tried = groups.make().and_then(|group| {
             let bounded = group.limit(&ExecLimits::DEFAULT);
             // Remove it here, not on the thread: a program that only probes may exit before the
             // thread runs.
-            group.folders.iter().for_each(|(_, folder)| drop(fs::remove_dir(folder)));
+            group
+                .folders
+                .iter()
+                .for_each(|(_, folder)| drop(fs::remove_dir(folder)));
             bounded
         });
         tried.map_err(|error| format!("a control group cannot be made: {}", error.kind()))?;
@@ -125,7 +137,11 @@ impl Groups {
     /// Creates a group without limits.
     pub(super) fn make(&mut self) -> io::Result<CommandGroup> {
         self.next += 1;
-        let mut group = CommandGroup { version: self.version, folders: Vec::new(), remove: self.remove.clone() };
+        let mut group = CommandGroup {
+            version: self.version,
+            folders: Vec::new(),
+            remove: self.remove.clone(),
+        };
         for Place { parent, home } in &self.places {
             let folder = parent.join(format!("{}{}", self.name, self.next));
             fs::create_dir(&folder)?;
@@ -138,7 +154,12 @@ impl Groups {
 impl CommandGroup {
     /// Sets the group's limits.
     pub(super) fn limit(&self, limits: &ExecLimits) -> io::Result<()> {
-        let set = |name: &str, value: String| match self.folders.iter().map(|(_, folder)| folder.join(name)).find(|file| file.exists()) {
+        let set = |name: &str, value: String| match self
+            .folders
+            .iter()
+            .map(|(_, folder)| folder.join(name))
+            .find(|file| file.exists())
+        {
             Some(file) => fs::write(file, value),
             None => Err(io::ErrorKind::NotFound.into()),
         };
@@ -169,7 +190,9 @@ impl CommandGroup {
     }
 
     fn read(&self, name: &str) -> Option<String> {
-        self.folders.iter().find_map(|(_, folder)| fs::read_to_string(folder.join(name)).ok())
+        self.folders
+            .iter()
+            .find_map(|(_, folder)| fs::read_to_string(folder.join(name)).ok())
     }
 
     /// Whether the kernel has killed a process of the group for lack of memory.
@@ -185,16 +208,26 @@ impl CommandGroup {
     pub(super) fn kill_all(&self) -> bool {
         let processes = || -> Vec<i32> {
             let text = self.read("cgroup.procs").unwrap_or_default();
-            text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 0).collect()
+            text.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .filter(|pid| *pid > 0)
+                .collect()
         };
-        let held: Vec<_> = processes().into_iter().map(|pid| (pid, pidfd(pid))).collect();
+        let held: Vec<_> = processes()
+            .into_iter()
+            .map(|pid| (pid, pidfd(pid)))
+            .collect();
         if held.is_empty() {
             return false;
         }
         // A number read from the list may have been reused before its descriptor was opened. A
         // process that is still listed afterwards is the right one.
         let still = processes();
-        for pidfd in held.into_iter().filter(|(pid, _)| still.contains(pid)).filter_map(|(_, pidfd)| pidfd) {
+        for pidfd in held
+            .into_iter()
+            .filter(|(pid, _)| still.contains(pid))
+            .filter_map(|(_, pidfd)| pidfd)
+        {
             let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
         }
         true
@@ -203,13 +236,18 @@ impl CommandGroup {
 
 impl Drop for CommandGroup {
     fn drop(&mut self) {
-        let _ = self.remove.send(self.folders.drain(..).map(|(_, folder)| folder).collect());
+        let _ = self
+            .remove
+            .send(self.folders.drain(..).map(|(_, folder)| folder).collect());
     }
 }
 
 /// The number of out-of-memory kills in a group's event file.
 fn kills(events: &str) -> u64 {
-    events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+    events
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Removes groups as they become empty, until every handle of the spawner is gone and no group is
@@ -219,7 +257,9 @@ fn remove_all(removals: &mpsc::Receiver<Vec<PathBuf>>) {
     let mut open: bool = true;
     while open || !left.is_empty() {
         let more = match (left.is_empty(), open) {
-            (true, _) => removals.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+            (true, _) => removals
+                .recv()
+                .map_err(|_| mpsc::RecvTimeoutError::Disconnected),
             (false, true) => removals.recv_timeout(REMOVE_AGAIN),
             (false, false) => {
                 std::thread::sleep(REMOVE_AGAIN);
@@ -261,20 +301,34 @@ fn host_of(name: &str) -> Option<(i32, u64)> {
 fn places(own: &str, mounts: &str) -> Result<(Version, Vec<Place>), String> {
     // A group has the controllers that its parent enables, and enabling one may be necessary first.
     let has_memory = |group: &Path| lists(&group.join("cgroup.controllers"), "memory");
-    if let Some(own) = group_of(own, mounts, None).filter(|own| has_memory(own) || own.parent().is_some_and(has_memory)) {
+    if let Some(own) = group_of(own, mounts, None)
+        .filter(|own| has_memory(own) || own.parent().is_some_and(has_memory))
+    {
         return version_two(&own).map(|place| (Version::Two, vec![place]));
     }
     let own_place = |controller: &str| {
-        let own = group_of(own, mounts, Some(controller)).filter(|own| is_writable(&own.join("cgroup.procs")))?;
-        Some(Place { parent: own.clone(), home: own })
+        let own = group_of(own, mounts, Some(controller))
+            .filter(|own| is_writable(&own.join("cgroup.procs")))?;
+        Some(Place {
+            parent: own.clone(),
+            home: own,
+        })
     };
     let memory = own_place("memory").ok_or("the own control group cannot be written")?;
     // Without a hierarchy, memory of a child would not count towards the limit of the host's own
     // group.
-    if fs::read_to_string(memory.home.join("memory.use_hierarchy")).is_ok_and(|hierarchy| hierarchy.trim() != "1") {
+    if fs::read_to_string(memory.home.join("memory.use_hierarchy"))
+        .is_ok_and(|hierarchy| hierarchy.trim() != "1")
+    {
         return Err("control groups of memory are not a hierarchy".to_owned());
     }
-    Ok((Version::One, [Some(memory), own_place("pids")].into_iter().flatten().collect()))
+    Ok((
+        Version::One,
+        [Some(memory), own_place("pids")]
+            .into_iter()
+            .flatten()
+            .collect(),
+    ))
 }
 
 /// Returns the host's own group if its children can have limits, which is so only if it holds no
@@ -287,22 +341,34 @@ fn version_two(own: &Path) -> Result<Place, String> {
                 || fs::write(parent.join("cgroup.subtree_control"), "+memory +pids").is_ok())
     };
     if bounds(own) {
-        return Ok(Place { parent: own.to_owned(), home: own.to_owned() });
+        return Ok(Place {
+            parent: own.to_owned(),
+            home: own.to_owned(),
+        });
     }
     let given = |parent: &&Path| !rustix::process::geteuid().is_root() || is_delegated(parent);
-    let parent = own.parent().filter(given).ok_or("the control group above the host's own was not delegated to it")?;
+    let parent = own
+        .parent()
+        .filter(given)
+        .ok_or("the control group above the host's own was not delegated to it")?;
     if bounds(parent) {
-        return Ok(Place { parent: parent.to_owned(), home: own.to_owned() });
+        return Ok(Place {
+            parent: parent.to_owned(),
+            home: own.to_owned(),
+        });
     }
     Err("neither the own control group nor the one above can bound children".to_owned())
 }
 
 /// Whether systemd has delegated the subtree at `folder` to us.
 fn is_delegated(folder: &Path) -> bool {
-    ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
-        let mut value = [0_u8; 8];
-        rustix::fs::getxattr(folder, name, &mut value).is_ok_and(|len| value.get(..len) == Some(b"1".as_slice()))
-    })
+    ["user.delegate", "trusted.delegate"]
+        .into_iter()
+        .any(|name| {
+            let mut value = [0_u8; 8];
+            rustix::fs::getxattr(folder, name, &mut value)
+                .is_ok_and(|len| value.get(..len) == Some(b"1".as_slice()))
+        })
 }
 
 fn is_writable(file: &Path) -> bool {
@@ -311,7 +377,8 @@ fn is_writable(file: &Path) -> bool {
 
 /// Whether a file contains a word.
 fn lists(file: &Path, word: &str) -> bool {
-    fs::read_to_string(file).is_ok_and(|text| text.split_ascii_whitespace().any(|found| found == word))
+    fs::read_to_string(file)
+        .is_ok_and(|text| text.split_ascii_whitespace().any(|found| found == word))
 }
 
 /// Folder of the process's own group: in the hierarchy of a version 1 controller, or in that of
@@ -322,7 +389,9 @@ fn group_of(own: &str, mounts: &str, controller: Option<&str>) -> Option<PathBuf
         let controllers = parts.next()?;
         let path = parts.next()?;
         let is_it = match controller {
-            Some(wanted) => controllers.split(',').any(|controller| controller == wanted),
+            Some(wanted) => controllers
+                .split(',')
+                .any(|controller| controller == wanted),
             None => controllers.is_empty(),
         };
         is_it.then_some(path)
@@ -339,7 +408,11 @@ fn group_of(own: &str, mounts: &str, controller: Option<&str>) -> Option<PathBuf
         let mut mount = mount.split(' ').skip(3);
         let root = mount.next()?;
         let point = mount.next()?;
-        let below = if root == "/" { path } else { path.strip_prefix(root)? };
+        let below = if root == "/" {
+            path
+        } else {
+            path.strip_prefix(root)?
+        };
         is_it.then(|| Path::new(point).join(below.trim_start_matches('/')))
     })
 }
@@ -355,9 +428,14 @@ mod tests {
                       31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 30 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
                       33 30 0:29 /user.slice /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
-        let group = |controller| group_of(own, mounts, controller).map(|folder| folder.display().to_string());
+        let group = |controller| {
+            group_of(own, mounts, controller).map(|folder| folder.display().to_string())
+        };
 
-        assert_eq!(group(Some("memory")).as_deref(), Some("/sys/fs/cgroup/memory/srv/a"));
+        assert_eq!(
+            group(Some("memory")).as_deref(),
+            Some("/sys/fs/cgroup/memory/srv/a")
+        );
         assert_eq!(group(Some("pids")).as_deref(), Some("/sys/fs/cgroup/pids/"));
         assert_eq!(group(None).as_deref(), Some("/sys/fs/cgroup/unified/u"));
         assert_eq!((group(Some("cpu")), group(Some("blkio"))), (None, None));
@@ -369,8 +447,20 @@ mod tests {
         let name = format!("{PREFIX}{own}-{}-0123abcd-7", began(own).unwrap());
 
         assert_eq!(host_of(&name), Some((own, began(own).unwrap())));
-        assert_eq!(["callboard-1", "callboard-x-1-2-3", "other-1-2-3-4", "callboard-1-2-3-4-5"].map(host_of), [None; 4]);
+        assert_eq!(
+            [
+                "callboard-1",
+                "callboard-x-1-2-3",
+                "other-1-2-3-4",
+                "callboard-1-2-3-4-5"
+            ]
+            .map(host_of),
+            [None; 4]
+        );
         assert_eq!(kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
-        assert_eq!(kills("low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 1\n"), 1);
+        assert_eq!(
+            kills("low 0\nhigh 0\nmax 7\noom 2\noom_kill 1\noom_group_kill 1\n"),
+            1
+        );
     }
 }

@@ -30,7 +30,11 @@ impl HiddenMemory {
         let mut files = HashMap::<u64, u64>::new();
         let mut reads = reads_max;
         for pid in tree {
-            for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            for fd in fs::read_dir(format!("/proc/{pid}/fd"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 if reads == 0 || hidden.sockets >= sockets_max {
                     break;
                 }
@@ -54,7 +58,9 @@ impl HiddenMemory {
                 *bytes = (*bytes).max(mapped);
             }
         }
-        hidden.shared = files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        hidden.shared = files
+            .values()
+            .fold(0, |sum, bytes| sum.saturating_add(*bytes));
         hidden
     }
 }
@@ -77,9 +83,18 @@ pub(super) fn open_files(tree: &[i32]) -> u64 {
 pub(super) fn open_sockets(tree: &[i32]) -> u64 {
     let mut sockets = HashSet::new();
     for pid in tree {
-        for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        for file in fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let to = fs::read_link(file.path()).unwrap_or_default();
-            sockets.extend(to.to_str().and_then(|to| to.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()));
+            sockets.extend(to.to_str().and_then(|to| {
+                to.strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .parse::<u64>()
+                    .ok()
+            }));
         }
     }
     sockets.len() as u64
@@ -90,12 +105,18 @@ fn shared_memory(line: &str) -> Option<(u64, u64)> {
     let (addresses, rest) = line.split_once(' ')?;
     // Permissions, offset and device come before these fields.
     let (inode, name) = rest.splitn(4, ' ').nth(3)?.split_once(' ')?;
-    if !IN_MEMORY.iter().any(|begin| name.trim_start().starts_with(begin)) {
+    if !IN_MEMORY
+        .iter()
+        .any(|begin| name.trim_start().starts_with(begin))
+    {
         return None;
     }
     let (from, to) = addresses.split_once('-')?;
     let address = |text| u64::from_str_radix(text, 16).ok();
-    Some((inode.parse().ok()?, address(to)?.saturating_sub(address(from)?)))
+    Some((
+        inode.parse().ok()?,
+        address(to)?.saturating_sub(address(from)?),
+    ))
 }
 
 #[cfg(test)]
@@ -104,26 +125,52 @@ mod tests {
 
     #[test]
     fn shared_memory_is_known_by_its_mapping() {
-        assert_eq!(shared_memory("7f00-8f00 rw-s 00000000 00:01 1044                       /dev/zero (deleted)"), Some((1044, 0x1000)));
-        assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:01 7 /memfd:x y (deleted)"), Some((7, 0x1000)));
-        assert_eq!(shared_memory("7f00-8f00 r-xp 00001000 fe:00 1234                       /usr/bin/bash"), None);
+        assert_eq!(
+            shared_memory(
+                "7f00-8f00 rw-s 00000000 00:01 1044                       /dev/zero (deleted)"
+            ),
+            Some((1044, 0x1000))
+        );
+        assert_eq!(
+            shared_memory("7f00-8f00 rw-p 00000000 00:01 7 /memfd:x y (deleted)"),
+            Some((7, 0x1000))
+        );
+        assert_eq!(
+            shared_memory("7f00-8f00 r-xp 00001000 fe:00 1234                       /usr/bin/bash"),
+            None
+        );
         assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:00 0 "), None);
-        assert_eq!(shared_memory("7f00-8f00 rw-p 00000000 00:00 0                          [heap]"), None);
+        assert_eq!(
+            shared_memory("7f00-8f00 rw-p 00000000 00:00 0                          [heap]"),
+            None
+        );
     }
 
     #[test]
     fn sockets_and_pipes_of_a_process_are_counted() {
         let own = i32::try_from(std::process::id()).unwrap();
         let before = HiddenMemory::of(&[own], 10_000, u64::MAX);
-        let _held = (rustix::pipe::pipe().unwrap(), std::os::unix::net::UnixStream::pair().unwrap());
+        let _held = (
+            rustix::pipe::pipe().unwrap(),
+            std::os::unix::net::UnixStream::pair().unwrap(),
+        );
 
         let after = HiddenMemory::of(&[own], 10_000, u64::MAX);
 
         // Other tests of this process open and close descriptors too.
-        assert!(after.sockets >= 2 && after.pipes >= 2, "{before:?} {after:?}");
-        assert_eq!(HiddenMemory::of(&[own], 0, u64::MAX), HiddenMemory::default());
+        assert!(
+            after.sockets >= 2 && after.pipes >= 2,
+            "{before:?} {after:?}"
+        );
+        assert_eq!(
+            HiddenMemory::of(&[own], 0, u64::MAX),
+            HiddenMemory::default()
+        );
         assert_eq!(HiddenMemory::of(&[own], 10_000, 1).sockets, 1);
         let sockets = open_sockets(&[own]);
-        assert!(sockets >= 2 && open_files(&[own]) > sockets && open_sockets(&[own, own]) < 2 * sockets, "{sockets}");
+        assert!(
+            sockets >= 2 && open_files(&[own]) > sockets && open_sockets(&[own, own]) < 2 * sockets,
+            "{sockets}"
+        );
     }
 }

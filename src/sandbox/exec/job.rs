@@ -134,8 +134,14 @@ impl Job {
     ) -> Self {
         let pid = i32::try_from(child.id()).unwrap_or(0);
         let method = match launch.kind {
-            Kind::Namespace => EndMethod::Namespace { init: None, killing: None },
-            Kind::Supervised => EndMethod::Supervised { control: child.stdin.take(), killing: None },
+            Kind::Namespace => EndMethod::Namespace {
+                init: None,
+                killing: None,
+            },
+            Kind::Supervised => EndMethod::Supervised {
+                control: child.stdin.take(),
+                killing: None,
+            },
             Kind::Group(mark) => EndMethod::Group(Group::new(pid, mark)),
         };
         Self {
@@ -152,7 +158,11 @@ impl Job {
             method,
             limits: launch.limits,
             disk: Disk::of(launch.disk),
-            before: if group.is_none() { Machine::read() } else { None },
+            before: if group.is_none() {
+                Machine::read()
+            } else {
+                None
+            },
             group,
             emptying: None,
             held: Held::default(),
@@ -171,13 +181,20 @@ impl Job {
     /// The next time at which the job must be checked even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let again = match &self.method {
-            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => killing.map(|(_, again)| again),
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => {
+                killing.map(|(_, again)| again)
+            }
             EndMethod::Group(group) => group.due(),
         };
-        let again = [again, self.emptying.map(|(_, again)| again)].into_iter().flatten().min();
+        let again = [again, self.emptying.map(|(_, again)| again)]
+            .into_iter()
+            .flatten()
+            .min();
         match (self.killed(), self.status) {
             (None, Some(_)) => again,
-            (Some(since), _) => Some(again.map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
+            (Some(since), _) => {
+                Some(again.map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX)))
+            }
             (None, None) => Some(self.deadline),
         }
     }
@@ -190,18 +207,34 @@ impl Job {
     /// Time of the first kill.
     fn killed(&self) -> Option<Instant> {
         match &self.method {
-            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => killing.map(|(since, _)| since),
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => {
+                killing.map(|(since, _)| since)
+            }
             EndMethod::Group(group) => group.killed(),
         }
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let ended = self.ended.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd);
+        let ended = self
+            .ended
+            .as_ref()
+            .filter(|_| self.status.is_none())
+            .map(AsFd::as_fd);
         let init = match &self.method {
-            EndMethod::Namespace { init, .. } => init.as_ref().filter(|_| self.status.is_some()).map(AsFd::as_fd),
+            EndMethod::Namespace { init, .. } => init
+                .as_ref()
+                .filter(|_| self.status.is_some())
+                .map(AsFd::as_fd),
             EndMethod::Supervised { .. } | EndMethod::Group(_) => None,
         };
-        [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd), ended, init].into_iter().flatten()
+        [
+            self.stdout.as_ref().map(AsFd::as_fd),
+            self.stderr.as_ref().map(AsFd::as_fd),
+            ended,
+            init,
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// Ends the job with the next pass. The first reason counts.
@@ -215,7 +248,9 @@ impl Job {
     fn kill_soon(&mut self) {
         let now = Instant::now();
         match &mut self.method {
-            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => drop(killing.get_or_insert((now, now))),
+            EndMethod::Namespace { killing, .. } | EndMethod::Supervised { killing, .. } => {
+                let _ = killing.get_or_insert((now, now));
+            }
             EndMethod::Group(group) => group.end(now),
         }
     }
@@ -229,12 +264,22 @@ impl Job {
             find_init(init, self.pid, all);
         }
         let tree = all.tree(self.pid);
-        let ExecLimits { processes, memory_bytes, .. } = self.limits;
+        let ExecLimits {
+            processes,
+            memory_bytes,
+            ..
+        } = self.limits;
         let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
-        self.held = if all.may_hold(&tree, memory_bytes) { memory_of(&tree) } else { Held::default() };
+        self.held = if all.may_hold(&tree, memory_bytes) {
+            memory_of(&tree)
+        } else {
+            Held::default()
+        };
         self.held.shared = self.held.shared.saturating_add(self.files_in_memory(all));
         if all.threads_of(&tree) > processes {
-            self.end(Ending::Limit(format!("more than {processes} processes and threads")));
+            self.end(Ending::Limit(format!(
+                "more than {processes} processes and threads"
+            )));
         } else if is_over || self.held.sum() > memory_bytes {
             self.stop_hoarding();
         }
@@ -244,14 +289,21 @@ impl Job {
     /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
     /// with a control group, which counts them itself.
     fn files_in_memory(&self, all: &Processes) -> u64 {
-        let (None, EndMethod::Namespace { .. }, Some(init)) = (&self.group, &self.method, all.children_of(self.pid).first()) else {
+        let (None, EndMethod::Namespace { .. }, Some(init)) =
+            (&self.group, &self.method, all.children_of(self.pid).first())
+        else {
             return 0;
         };
         let used = |place: &str| {
             let stat = rustix::fs::statvfs(format!("/proc/{init}/root{place}")).ok()?;
             // Until bubblewrap has set up the namespace, these are the host's own folders.
-            let is_ours = stat.f_blocks.saturating_mul(stat.f_frsize) <= self.limits.tmp_bytes.saturating_add(stat.f_frsize);
-            is_ours.then(|| stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize))
+            let is_ours = stat.f_blocks.saturating_mul(stat.f_frsize)
+                <= self.limits.tmp_bytes.saturating_add(stat.f_frsize);
+            is_ours.then(|| {
+                stat.f_blocks
+                    .saturating_sub(stat.f_bfree)
+                    .saturating_mul(stat.f_frsize)
+            })
         };
         ["/tmp", "/dev/shm"].into_iter().filter_map(used).sum()
     }
@@ -265,7 +317,10 @@ impl Job {
     /// examined. The margin of a quarter covers what they have grown since they were last examined.
     pub(super) fn may_hold_what_is_lost(&self, now: Machine) -> bool {
         let bound = self.limits.memory_bytes;
-        let lost = self.before.filter(|_| self.is_suspect()).map_or(0, |before| now.lost_since(before));
+        let lost = self
+            .before
+            .filter(|_| self.is_suspect())
+            .map_or(0, |before| now.lost_since(before));
         lost > 0 && lost.saturating_add(self.held.sum()) > bound - bound / 4
     }
 
@@ -275,7 +330,11 @@ impl Job {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
         let held = memory_of(&tree);
-        let hidden = HiddenMemory::of(&tree, DESCRIPTORS_MAX, now.lost_since(before) / SOCKET_BYTES + 1);
+        let hidden = HiddenMemory::of(
+            &tree,
+            DESCRIPTORS_MAX,
+            now.lost_since(before) / SOCKET_BYTES + 1,
+        );
         Some(Suspect {
             before,
             bound: self.limits.memory_bytes,
@@ -283,7 +342,12 @@ impl Job {
             tables: held.tables,
             shared: held.shared.saturating_add(self.files_in_memory(all)),
             shared_means: hidden.shared,
-            kernel_means: machine::kernel_means(hidden.sockets, hidden.pipes, all.virtual_bytes(&tree), tree.len() as u64),
+            kernel_means: machine::kernel_means(
+                hidden.sockets,
+                hidden.pipes,
+                all.virtual_bytes(&tree),
+                tree.len() as u64,
+            ),
         })
     }
 
@@ -300,14 +364,23 @@ impl Job {
         let each = charged_socket_bytes();
         let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
         let might_hold = files.saturating_mul(each);
-        let is_counted = files <= self.counted_files.saturating_add(self.counted_files / RECOUNT_SHARE);
+        let is_counted = files
+            <= self
+                .counted_files
+                .saturating_add(self.counted_files / RECOUNT_SHARE);
         if might_hold.saturating_add(self.held.sum()) <= bound / 2 || is_counted {
-            return if might_hold > bound / 8 { Hurry::Often } else { Hurry::None };
+            return if might_hold > bound / 8 {
+                Hurry::Often
+            } else {
+                Hurry::None
+            };
         }
         let _paused = Paused::below([self.pid].into_iter());
         let all = Processes::read_below([self.pid]);
         let tree = all.tree(self.pid);
-        let held = open_sockets(&tree).saturating_mul(each).saturating_add(memory_of(&tree).sum());
+        let held = open_sockets(&tree)
+            .saturating_mul(each)
+            .saturating_add(memory_of(&tree).sum());
         if held > bound {
             self.stop_losing(&all);
         }
@@ -324,7 +397,10 @@ impl Job {
     /// milliseconds in which the command would continue.
     pub(super) fn stop_losing(&mut self, all: &Processes) {
         self.stop_hoarding();
-        all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+        all.tree(self.pid)
+            .into_iter()
+            .filter(|pid| *pid != self.pid)
+            .for_each(kill);
     }
 
     /// The process above all others of the job.
@@ -338,21 +414,31 @@ impl Job {
 
     /// Whether the disk has lost more space than this command may use.
     pub(super) fn fills_the_disk(&self) -> bool {
-        self.status.is_none() && self.killed().is_none() && self.disk.lost() > self.limits.disk_bytes
+        self.status.is_none()
+            && self.killed().is_none()
+            && self.disk.lost() > self.limits.disk_bytes
     }
 
     pub(super) fn stop_filling(&mut self) {
-        self.end(Ending::Limit(format!("more than {} MiB written to the disk", self.limits.disk_bytes >> 20)));
+        self.end(Ending::Limit(format!(
+            "more than {} MiB written to the disk",
+            self.limits.disk_bytes >> 20
+        )));
     }
 
     /// Whether the disk has lost more files than this command may create, and the command had the
     /// kernel time to create them.
     pub(super) fn fills_the_disk_with_files(&self) -> bool {
-        self.status.is_none() && self.killed().is_none() && self.disk.may_have_created_more_than(self.limits.files)
+        self.status.is_none()
+            && self.killed().is_none()
+            && self.disk.may_have_created_more_than(self.limits.files)
     }
 
     pub(super) fn stop_creating(&mut self) {
-        self.end(Ending::Limit(format!("more than {} new files", self.limits.files)));
+        self.end(Ending::Limit(format!(
+            "more than {} new files",
+            self.limits.files
+        )));
     }
 
     /// Sends the latest line to watchers if it is due.
@@ -375,7 +461,9 @@ impl Job {
         }
         // Processes that the command left running end with it.
         if self.status.is_some()
-            && let EndMethod::Namespace { init: Some(init), .. } = &self.method
+            && let EndMethod::Namespace {
+                init: Some(init), ..
+            } = &self.method
             && !has_ended(init)
         {
             self.kill_soon();
@@ -411,7 +499,8 @@ impl Job {
             return false;
         }
         let since = self.emptying.map_or(now, |(since, _)| since);
-        let is_empty = now >= since + EMPTY_MAX || self.group.as_ref().is_none_or(|group| !group.kill_all());
+        let is_empty =
+            now >= since + EMPTY_MAX || self.group.as_ref().is_none_or(|group| !group.kill_all());
         self.emptying = (!is_empty).then_some((since, now + EMPTY_AGAIN));
         is_empty
     }
@@ -456,7 +545,9 @@ impl Job {
             left_running: self.left.max(words.left),
         };
         let answer = match self.ending {
-            None => words.failed.map_or(Ok(result), |why| Err(SandboxError::Failed(why))),
+            None => words
+                .failed
+                .map_or(Ok(result), |why| Err(SandboxError::Failed(why))),
             Some(Ending::TimedOut) => {
                 (result.timed_out, result.status) = (true, None);
                 Ok(result)
@@ -472,17 +563,24 @@ impl Terminate for Job {
     fn needs(&self, now: Instant) -> Needs {
         let due = |killing: &Option<(Instant, Instant)>| killing.filter(|(_, again)| now >= *again);
         let kill = match &self.method {
-            EndMethod::Namespace { init, killing } => due(killing).map(|_| match init.is_none() && self.status.is_none() {
-                true => Kill::Tree,
-                false => Kill::Known,
-            }),
-            EndMethod::Supervised { control, killing } => due(killing).filter(|_| self.status.is_none()).map(|_| match control.is_none() {
-                true => Kill::Tree,
-                false => Kill::Known,
-            }),
+            EndMethod::Namespace { init, killing } => {
+                due(killing).map(|_| match init.is_none() && self.status.is_none() {
+                    true => Kill::Tree,
+                    false => Kill::Known,
+                })
+            }
+            EndMethod::Supervised { control, killing } => due(killing)
+                .filter(|_| self.status.is_none())
+                .map(|_| match control.is_none() {
+                    true => Kill::Tree,
+                    false => Kill::Known,
+                }),
             EndMethod::Group(group) => return group.needs(now),
         };
-        Needs { kill, ..Needs::default() }
+        Needs {
+            kill,
+            ..Needs::default()
+        }
     }
 
     fn kill(&mut self, now: Instant, all: &Processes) {
@@ -510,7 +608,10 @@ impl Terminate for Job {
             EndMethod::Supervised { control, killing } => {
                 *killing = Some((killing.map_or(now, |(since, _)| since), now + KILL_AGAIN));
                 if control.take().is_none() && lives {
-                    all.tree(self.pid).into_iter().filter(|pid| *pid != self.pid).for_each(kill);
+                    all.tree(self.pid)
+                        .into_iter()
+                        .filter(|pid| *pid != self.pid)
+                        .for_each(kill);
                 }
             }
             EndMethod::Group(group) => group.kill(now, all),
@@ -537,18 +638,28 @@ impl Terminate for Job {
 /// The first process of a namespace is bubblewrap's only child.
 fn find_init(init: &mut Option<OwnedFd>, bubblewrap: i32, all: &Processes) {
     if init.is_none() {
-        *init = all.children_of(bubblewrap).first().and_then(|pid| pidfd(*pid));
+        *init = all
+            .children_of(bubblewrap)
+            .first()
+            .and_then(|pid| pidfd(*pid));
     }
 }
 
 /// Replaces folders of the host by their shown names in lines for watchers.
 fn renamed(progress: Progress, shown: &[Shown]) -> Progress {
     let shown = shown.to_vec();
-    Progress::new(move |line| progress.report(shown.iter().fold(line, |line, Shown { folder, name }| rename(&line, folder, name))))
+    Progress::new(move |line| {
+        progress.report(shown.iter().fold(line, |line, Shown { folder, name }| {
+            rename(&line, folder, name)
+        }))
+    })
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 

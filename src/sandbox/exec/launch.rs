@@ -83,7 +83,11 @@ pub(in crate::sandbox) enum Namespace {
 impl Namespace {
     /// The variant that this process's user can use.
     pub(in crate::sandbox) fn of_this_user() -> Self {
-        if rustix::process::geteuid().is_root() { Self::Mount } else { Self::UserAndMount }
+        if rustix::process::geteuid().is_root() {
+            Self::Mount
+        } else {
+            Self::UserAndMount
+        }
     }
 
     /// Arguments of util-linux's `unshare`. With private propagation, mounts on one side do not
@@ -91,7 +95,15 @@ impl Namespace {
     pub(in crate::sandbox) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Mount => &["--mount", "--propagation", "private", "--"],
-            Self::UserAndMount => &["--user", "--map-current-user", "--keep-caps", "--mount", "--propagation", "private", "--"],
+            Self::UserAndMount => &[
+                "--user",
+                "--map-current-user",
+                "--keep-caps",
+                "--mount",
+                "--propagation",
+                "private",
+                "--",
+            ],
         }
     }
 }

@@ -24,7 +24,10 @@ pub(super) const SOCKET_BYTES: u64 = 512 * 1024;
 /// lost nothing.
 pub(super) fn charged_socket_bytes() -> u64 {
     let text = fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap_or_default();
-    text.trim().parse().unwrap_or(SOCKET_BYTES).min(SOCKET_BYTES)
+    text.trim()
+        .parse()
+        .unwrap_or(SOCKET_BYTES)
+        .min(SOCKET_BYTES)
 }
 
 /// Sockets that may be in transit between processes and open in none. The kernel allows a user as
@@ -78,10 +81,22 @@ impl Machine {
     }
 
     fn of(meminfo: &str, zones: &str) -> Option<Self> {
-        let known = ["MemFree", "AnonPages", "Cached", "Buffers", "SwapCached", "SReclaimable"];
+        let known = [
+            "MemFree",
+            "AnonPages",
+            "Cached",
+            "Buffers",
+            "SwapCached",
+            "SReclaimable",
+        ];
         let at_hand = at_hand(zones, row(meminfo, "MemFree")?);
-        let known = known.into_iter().try_fold(at_hand, |sum, name| sum.checked_add(row(meminfo, name)?))?;
-        Some(Self { kernel: row(meminfo, "MemTotal")?.saturating_sub(known), shared: row(meminfo, "Shmem")? })
+        let known = known
+            .into_iter()
+            .try_fold(at_hand, |sum, name| sum.checked_add(row(meminfo, name)?))?;
+        Some(Self {
+            kernel: row(meminfo, "MemTotal")?.saturating_sub(known),
+            shared: row(meminfo, "Shmem")?,
+        })
     }
 
     /// Most memory that commands can hold unseen since `before`.
@@ -105,30 +120,55 @@ fn available_of(meminfo: &str, zones: &str) -> Option<u64> {
 
 /// A row of `/proc/meminfo`, in bytes.
 fn row(text: &str, name: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value
+        .trim()
+        .strip_suffix(" kB")?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Bytes in per-processor page lists. These pages are free but not counted as free, gigabytes of
 /// them after a large program has ended. The page size follows from the free pages, which are
 /// reported both as a count and in bytes.
 fn at_hand(zones: &str, free: u64) -> u64 {
-    let count =
-        |name: &str| -> u64 { zones.lines().filter_map(|line| line.trim_start().strip_prefix(name)?.trim().parse::<u64>().ok()).sum() };
+    let count = |name: &str| -> u64 {
+        zones
+            .lines()
+            .filter_map(|line| {
+                line.trim_start()
+                    .strip_prefix(name)?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
+            .sum()
+    };
     // Both counts change between the two reads, so the quotient is rounded up to a power of two.
     let at_hand = count("count:");
     let free_pages = count("pages free");
-    let page = (free / 4 * 3).checked_div(free_pages).map_or(0, u64::next_power_of_two);
+    let page = (free / 4 * 3)
+        .checked_div(free_pages)
+        .map_or(0, u64::next_power_of_two);
     at_hand.saturating_mul(page)
 }
 
 /// Most kernel memory that processes may hold, by their number of open sockets and pipes and their
 /// used addresses.
 pub(super) fn kernel_means(sockets: u64, pipes: u64, addresses: u64, processes: u64) -> u64 {
-    let areas = (addresses / AREA_ADDRESSES).min(processes.saturating_mul(AREAS_MAX)).saturating_mul(AREA_BYTES);
+    let areas = (addresses / AREA_ADDRESSES)
+        .min(processes.saturating_mul(AREAS_MAX))
+        .saturating_mul(AREA_BYTES);
     let on_their_way = if sockets > 0 { ON_THEIR_WAY } else { 0 };
-    let sockets = sockets.saturating_add(on_their_way).saturating_mul(SOCKET_BYTES);
-    let pipes = pipes.saturating_mul(PIPE_BYTES).min(PIPES_BYTES.saturating_add(pipes.saturating_mul(SMALL_PIPE_BYTES)));
+    let sockets = sockets
+        .saturating_add(on_their_way)
+        .saturating_mul(SOCKET_BYTES);
+    let pipes = pipes
+        .saturating_mul(PIPE_BYTES)
+        .min(PIPES_BYTES.saturating_add(pipes.saturating_mul(SMALL_PIPE_BYTES)));
     sockets.saturating_add(pipes).saturating_add(areas)
 }
 
@@ -139,9 +179,16 @@ pub(super) fn over(now: Machine, suspects: &[Suspect]) -> Option<usize> {
     let over = suspects.iter().enumerate().filter_map(|(at, suspect)| {
         let grown = now.shared.saturating_sub(suspect.before.shared);
         let unseen_shared = grown.saturating_sub(shared).min(suspect.shared_means);
-        let kernel = now.kernel.saturating_sub(suspect.before.kernel).saturating_sub(tables).saturating_sub(TOLERANCE);
+        let kernel = now
+            .kernel
+            .saturating_sub(suspect.before.kernel)
+            .saturating_sub(tables)
+            .saturating_sub(TOLERANCE);
         let unseen = unseen_shared.saturating_add(kernel.min(suspect.kernel_means));
-        let held = suspect.private.saturating_add(suspect.shared).saturating_add(unseen);
+        let held = suspect
+            .private
+            .saturating_add(suspect.shared)
+            .saturating_add(unseen);
         (unseen > 0 && held > suspect.bound).then_some((at, unseen))
     });
     over.max_by_key(|(_, unseen)| *unseen).map(|(at, _)| at)
@@ -154,16 +201,28 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn machine(kernel: u64, shared: u64) -> Machine {
-        Machine { kernel: kernel * MIB, shared: shared * MIB }
+        Machine {
+            kernel: kernel * MIB,
+            shared: shared * MIB,
+        }
     }
 
     /// A command with a bound of 256 MiB that visibly holds 20 MiB.
     fn command() -> Suspect {
-        Suspect { before: machine(300, 100), bound: 256 * MIB, private: 20 * MIB, tables: MIB, ..Suspect::default() }
+        Suspect {
+            before: machine(300, 100),
+            bound: 256 * MIB,
+            private: 20 * MIB,
+            tables: MIB,
+            ..Suspect::default()
+        }
     }
 
     fn with_sockets(count: u64) -> Suspect {
-        Suspect { kernel_means: kernel_means(count, 4, 10 * MIB, 3), ..command() }
+        Suspect {
+            kernel_means: kernel_means(count, 4, 10 * MIB, 3),
+            ..command()
+        }
     }
 
     #[test]
@@ -171,8 +230,22 @@ mod tests {
         let now = machine(1300, 1100);
 
         assert_eq!(over(now, &[command(), with_sockets(0)]), None);
-        assert_eq!(over(machine(320, 100), &[Suspect { private: 250 * MIB, ..with_sockets(3000) }]), None, "what the counts are wrong by");
-        assert_eq!(over(machine(100, 0), &[with_sockets(3000)]), None, "others ended");
+        assert_eq!(
+            over(
+                machine(320, 100),
+                &[Suspect {
+                    private: 250 * MIB,
+                    ..with_sockets(3000)
+                }]
+            ),
+            None,
+            "what the counts are wrong by"
+        );
+        assert_eq!(
+            over(machine(100, 0), &[with_sockets(3000)]),
+            None,
+            "others ended"
+        );
     }
 
     #[test]
@@ -181,19 +254,57 @@ mod tests {
 
         assert_eq!(over(now, &[command(), with_sockets(3000)]), Some(1));
         assert_eq!(over(now, &[with_sockets(3000), command()]), Some(0));
-        assert_eq!(over(machine(500, 100), &[with_sockets(3000)]), None, "within its bound");
-        assert_eq!(over(machine(500, 100), &[Suspect { private: 100 * MIB, ..with_sockets(3000) }]), Some(0), "with what it shows");
+        assert_eq!(
+            over(machine(500, 100), &[with_sockets(3000)]),
+            None,
+            "within its bound"
+        );
+        assert_eq!(
+            over(
+                machine(500, 100),
+                &[Suspect {
+                    private: 100 * MIB,
+                    ..with_sockets(3000)
+                }]
+            ),
+            Some(0),
+            "with what it shows"
+        );
     }
 
     #[test]
     fn shared_memory_is_blamed_on_the_command_that_can_hold_it_unless_commands_show_it() {
         let now = machine(300, 480);
-        let holds = Suspect { shared_means: 400 * MIB, ..command() };
-        let shows = Suspect { bound: 1024 * MIB, shared: 380 * MIB, shared_means: 400 * MIB, ..command() };
+        let holds = Suspect {
+            shared_means: 400 * MIB,
+            ..command()
+        };
+        let shows = Suspect {
+            bound: 1024 * MIB,
+            shared: 380 * MIB,
+            shared_means: 400 * MIB,
+            ..command()
+        };
 
         assert_eq!(over(now, &[command(), holds]), Some(1));
-        assert_eq!(over(now, &[holds, shows]), None, "another command shows what the machine lost");
-        assert_eq!(over(now, &[command(), Suspect { shared_means: 100 * MIB, ..command() }]), None);
+        assert_eq!(
+            over(now, &[holds, shows]),
+            None,
+            "another command shows what the machine lost"
+        );
+        assert_eq!(
+            over(
+                now,
+                &[
+                    command(),
+                    Suspect {
+                        shared_means: 100 * MIB,
+                        ..command()
+                    }
+                ]
+            ),
+            None
+        );
     }
 
     #[test]
@@ -202,8 +313,21 @@ mod tests {
                     AnonPages:  300 kB\nShmem:    7 kB\nShmemHugePages: 0 kB\nSReclaimable: 50 kB\n";
         let zones = "Node 0, zone Normal\n  pages free     24\n    cpu: 0\n              count:    3\n              high: 9\n    cpu: 1\n              count: 4\n";
 
-        assert_eq!(Machine::of(text, zones), Some(Machine { kernel: (349 - 7 * 4) * 1024, shared: 7 * 1024 }));
-        assert_eq!((at_hand(zones, 100 * 1024), at_hand("", 1), available_of(text, zones)), (7 * 4096, 0, Some((500 + 7 * 4) * 1024)));
+        assert_eq!(
+            Machine::of(text, zones),
+            Some(Machine {
+                kernel: (349 - 7 * 4) * 1024,
+                shared: 7 * 1024
+            })
+        );
+        assert_eq!(
+            (
+                at_hand(zones, 100 * 1024),
+                at_hand("", 1),
+                available_of(text, zones)
+            ),
+            (7 * 4096, 0, Some((500 + 7 * 4) * 1024))
+        );
         assert!(Machine::read().is_some() && available().is_some());
     }
 }

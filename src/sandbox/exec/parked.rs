@@ -71,7 +71,11 @@ struct Parked {
 
 impl Parked {
     fn become_command(mut self, launch: &Launch) -> std::io::Result<(Child, Option<CommandGroup>)> {
-        match self.group.limit(&launch.limits).and_then(|()| begin(&mut self.shell, launch)) {
+        match self
+            .group
+            .limit(&launch.limits)
+            .and_then(|()| begin(&mut self.shell, launch))
+        {
             Ok(()) => Ok((self.shell, Some(self.group))),
             Err(error) => {
                 self.end();
@@ -101,19 +105,29 @@ impl Starter {
             ControlGroups::Auto => Found::NotAsked,
             ControlGroups::Off => Found::None,
         };
-        Self { found, parked: None, due: None }
+        Self {
+            found,
+            parked: None,
+            due: None,
+        }
     }
 
     /// Starts a command, in a control group where they exist. A probe runs no command of a model
     /// and gets no group.
-    pub(super) fn start(&mut self, launch: &Launch, is_probe: bool) -> std::io::Result<(Child, Option<CommandGroup>)> {
+    pub(super) fn start(
+        &mut self,
+        launch: &Launch,
+        is_probe: bool,
+    ) -> std::io::Result<(Child, Option<CommandGroup>)> {
         if is_probe {
             return start(launch).map(|child| (child, None));
         }
         if matches!(self.found, Found::NotAsked) {
             self.found = Groups::find().map_or(Found::None, Found::Groups);
         }
-        let Found::Groups(groups) = &mut self.found else { return start(launch).map(|child| (child, None)) };
+        let Found::Groups(groups) = &mut self.found else {
+            return start(launch).map(|child| (child, None));
+        };
         self.due = Some(Instant::now() + REFILL_AFTER);
         if let Some(parked) = self.parked.take()
             && let Ok(started) = parked.become_command(launch)
@@ -147,9 +161,27 @@ fn park(groups: &mut Groups) -> std::io::Result<Parked> {
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
     let _ = keys::join_new_session();
     let shell = Command::new("/usr/bin/nice")
-        .args(["-n", &(NICENESS - own).to_string(), BASH, "--norc", "--noprofile", "-c", &PARK.replace("CLOSE", CLOSE), "callboard"])
-        .args([&std::process::id().to_string(), groups.name(), &program.as_raw_fd().to_string()])
-        .args(group.folders.iter().flat_map(|(home, folder)| [home, folder]))
+        .args([
+            "-n",
+            &(NICENESS - own).to_string(),
+            BASH,
+            "--norc",
+            "--noprofile",
+            "-c",
+            &PARK.replace("CLOSE", CLOSE),
+            "callboard",
+        ])
+        .args([
+            &std::process::id().to_string(),
+            groups.name(),
+            &program.as_raw_fd().to_string(),
+        ])
+        .args(
+            group
+                .folders
+                .iter()
+                .flat_map(|(home, folder)| [home, folder]),
+        )
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -167,7 +199,9 @@ fn park(groups: &mut Groups) -> std::io::Result<Parked> {
 /// Turns a parked shell into the command.
 fn begin(shell: &mut Child, launch: &Launch) -> std::io::Result<()> {
     let script = script(launch);
-    let Some(stdin) = shell.stdin.as_mut() else { return Err(std::io::ErrorKind::BrokenPipe.into()) };
+    let Some(stdin) = shell.stdin.as_mut() else {
+        return Err(std::io::ErrorKind::BrokenPipe.into());
+    };
     stdin.write_all(format!("{}\n", script.len()).as_bytes())?;
     stdin.write_all(&script)?;
     if launch.kind != Kind::Supervised {
@@ -178,7 +212,10 @@ fn begin(shell: &mut Child, launch: &Launch) -> std::io::Result<()> {
 
 fn script(launch: &Launch) -> Vec<u8> {
     let mut script = b"if [[ ! $in ]]; then printf %s ".to_vec();
-    quote(&mut script, word(&launch.nonce, "failed", NOT_ENTERED).as_ref());
+    quote(
+        &mut script,
+        word(&launch.nonce, "failed", NOT_ENTERED).as_ref(),
+    );
     script.extend_from_slice(b" >&2; exit 125; fi; ");
     if launch.kind != Kind::Supervised {
         script.extend_from_slice(FIRST_TO_GO.as_bytes());
@@ -198,7 +235,9 @@ fn script(launch: &Launch) -> Vec<u8> {
         Some(Carried::OwnProgram(_)) => {}
         Some(Carried::Bytes(bytes)) => {
             script.extend_from_slice(format!(" exec {CARRIED}< <(builtin printf '").as_bytes());
-            bytes.iter().for_each(|byte| script.extend_from_slice(format!("\\{byte:03o}").as_bytes()));
+            bytes
+                .iter()
+                .for_each(|byte| script.extend_from_slice(format!("\\{byte:03o}").as_bytes()));
             script.extend_from_slice(b"');");
         }
         None => script.extend_from_slice(format!(" exec {CARRIED}<&-;").as_bytes()),
@@ -258,7 +297,12 @@ mod tests {
         let mut script = b"printf %s ".to_vec();
         quote(&mut script, &text);
 
-        let printed = Command::new(BASH).arg("-c").arg(OsStr::from_bytes(&script)).env_clear().output().unwrap();
+        let printed = Command::new(BASH)
+            .arg("-c")
+            .arg(OsStr::from_bytes(&script))
+            .env_clear()
+            .output()
+            .unwrap();
 
         assert_eq!(printed.stdout, text.as_bytes());
     }

@@ -54,14 +54,29 @@ impl Spawner {
     }
 
     /// Like [`start_piped`](Self::start_piped), with a descriptor beside the streams.
-    pub(in crate::sandbox) async fn start_carrying(&self, launch: PipedLaunch, carried: Option<Carried>) -> Result<Piped, SandboxError> {
+    pub(in crate::sandbox) async fn start_carrying(
+        &self,
+        launch: PipedLaunch,
+        carried: Option<Carried>,
+    ) -> Result<Piped, SandboxError> {
         let permit = self.piped_permits().try_acquire_owned();
-        let permit = permit.map_err(|_| SandboxError::Limit(format!("more than {PIPED_MAX} servers")))?;
+        let permit =
+            permit.map_err(|_| SandboxError::Limit(format!("more than {PIPED_MAX} servers")))?;
         let (reply, answer) = oneshot::channel();
         let (ended, end) = oneshot::channel();
         let id = self.next_id();
-        let process = PipedProcess { spawner: self.clone(), id, ended: tokio::sync::Mutex::new(Some(end)) };
-        self.order(Order::Pipe { id, launch: Box::new(CarryingLaunch { launch, carried }), reply, ended, permit })?;
+        let process = PipedProcess {
+            spawner: self.clone(),
+            id,
+            ended: tokio::sync::Mutex::new(Some(end)),
+        };
+        self.order(Order::Pipe {
+            id,
+            launch: Box::new(CarryingLaunch { launch, carried }),
+            reply,
+            ended,
+            permit,
+        })?;
         let gone = || SandboxError::Failed("the thread that starts processes ended".to_owned());
         let streams = answer.await.map_err(|_| gone())??;
         let failed = |error: std::io::Error| SandboxError::Failed(error.kind().to_string());

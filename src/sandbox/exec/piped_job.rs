@@ -53,9 +53,23 @@ impl PipedJob {
         let streams = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let pid = i32::try_from(child.id()).unwrap_or(0);
         let group = Group::new(pid, mark);
-        let mut job = Self { gone: pidfd(pid), child, group, status: None, kill_at: None, ended: Some(ended), _permit: permit };
+        let mut job = Self {
+            gone: pidfd(pid),
+            child,
+            group,
+            status: None,
+            kill_at: None,
+            ended: Some(ended),
+            _permit: permit,
+        };
         let given = match streams {
-            (Some(stdin), Some(stdout), Some(stderr)) => reply.send(Ok(Streams { stdin, stdout, stderr })).is_ok(),
+            (Some(stdin), Some(stdout), Some(stderr)) => reply
+                .send(Ok(Streams {
+                    stdin,
+                    stdout,
+                    stderr,
+                }))
+                .is_ok(),
             _ => false,
         };
         if !given {
@@ -73,15 +87,24 @@ impl PipedJob {
     /// The next time at which the process must be checked even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         match (self.group.killed(), self.kill_at, &self.gone) {
-            (Some(since), ..) => Some(self.group.due().map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX))),
+            (Some(since), ..) => Some(
+                self.group
+                    .due()
+                    .map_or(since + KILL_MAX, |again| again.min(since + KILL_MAX)),
+            ),
             // Without a descriptor the exit must be polled.
-            (None, at, None) => Some(at.map_or(Instant::now() + Duration::from_millis(100), |at| at)),
+            (None, at, None) => {
+                Some(at.map_or(Instant::now() + Duration::from_millis(100), |at| at))
+            }
             (None, at, Some(_)) => at.filter(|_| self.status.is_none()),
         }
     }
 
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.gone.as_ref().filter(|_| self.status.is_none()).map(AsFd::as_fd)
+        self.gone
+            .as_ref()
+            .filter(|_| self.status.is_none())
+            .map(AsFd::as_fd)
     }
 
     /// Reaps the process without blocking.
@@ -100,7 +123,11 @@ impl PipedJob {
     /// Whether the process and everything that it started are gone, or killing has lasted too long:
     /// a process in an uninterruptible sleep cannot be waited for.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.group.is_gone() || self.group.killed().is_some_and(|since| now >= since + KILL_MAX)
+        self.group.is_gone()
+            || self
+                .group
+                .killed()
+                .is_some_and(|since| now >= since + KILL_MAX)
     }
 
     /// Reports the exit to the caller that awaits it.
@@ -135,7 +162,10 @@ fn spawn(CarryingLaunch { launch, carried }: CarryingLaunch) -> std::io::Result<
     let carried = handed(carried.as_ref())?;
     let _ = keys::join_new_session();
     let mut command = clean_command(&launch.argv, Role::Server, carried.as_ref());
-    command.envs(launch.environment).env(MARK, &mark).current_dir(&launch.folder);
+    command
+        .envs(launch.environment)
+        .env(MARK, &mark)
+        .current_dir(&launch.folder);
     let child = command.stdin(std::process::Stdio::piped()).spawn()?;
     Ok((child, mark))
 }

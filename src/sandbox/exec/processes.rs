@@ -51,7 +51,9 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn sum(self) -> u64 {
-        self.private.saturating_add(self.shared).saturating_add(self.tables)
+        self.private
+            .saturating_add(self.shared)
+            .saturating_add(self.tables)
     }
 }
 
@@ -79,7 +81,10 @@ impl Processes {
     pub(super) fn read_below(roots: impl IntoIterator<Item = i32>) -> Self {
         let mut all = Self::default();
         let mut file = Buffer::default();
-        for pid in roots.into_iter().flat_map(|root| std::iter::once(root).chain(below(root))) {
+        for pid in roots
+            .into_iter()
+            .flat_map(|root| std::iter::once(root).chain(below(root)))
+        {
             if let Some((parent, seen)) = file.stat(pid) {
                 all.children.entry(parent).or_default().push(pid);
                 all.seen.insert(pid, seen);
@@ -104,7 +109,10 @@ impl Processes {
     }
 
     pub(super) fn threads_of(&self, tree: &[i32]) -> u32 {
-        tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.threads).sum()
+        tree.iter()
+            .filter_map(|pid| self.seen.get(pid))
+            .map(|seen| seen.threads)
+            .sum()
     }
 
     /// Whether processes may hold more than `bytes`, by a cheap upper bound. If not, the exact
@@ -112,17 +120,25 @@ impl Processes {
     pub(super) fn may_hold(&self, tree: &[i32], bytes: u64) -> bool {
         let seen = || tree.iter().filter_map(|pid| self.seen.get(pid));
         let pages: u64 = seen().map(|seen| seen.resident_pages).sum();
-        pages.saturating_mul(PAGE_MAX).saturating_add(self.virtual_bytes(tree) / BYTES_PER_TABLE_BYTE) > bytes
+        pages
+            .saturating_mul(PAGE_MAX)
+            .saturating_add(self.virtual_bytes(tree) / BYTES_PER_TABLE_BYTE)
+            > bytes
     }
 
     /// Total address space of processes, in bytes.
     pub(super) fn virtual_bytes(&self, tree: &[i32]) -> u64 {
-        tree.iter().filter_map(|pid| self.seen.get(pid)).fold(0, |sum, seen| sum.saturating_add(seen.virtual_bytes))
+        tree.iter()
+            .filter_map(|pid| self.seen.get(pid))
+            .fold(0, |sum, seen| sum.saturating_add(seen.virtual_bytes))
     }
 
     /// Kernel time of processes and their ended children, in ticks.
     pub(super) fn system_ticks(&self, tree: &[i32]) -> u64 {
-        tree.iter().filter_map(|pid| self.seen.get(pid)).map(|seen| seen.system_ticks).sum()
+        tree.iter()
+            .filter_map(|pid| self.seen.get(pid))
+            .map(|seen| seen.system_ticks)
+            .sum()
     }
 
     /// Kills a process group, and descendants of its leader that have left the group. The leader
@@ -131,7 +147,10 @@ impl Processes {
         kill_group(leader);
         for pid in self.tree(leader) {
             if let Some(seen) = self.seen.get(&pid).filter(|seen| seen.group != leader) {
-                kill_if(pid, |file| file.stat(pid).is_some_and(|(_, now)| now.began == seen.began));
+                kill_if(pid, |file| {
+                    file.stat(pid)
+                        .is_some_and(|(_, now)| now.began == seen.began)
+                });
             }
         }
     }
@@ -153,12 +172,21 @@ impl Paused {
             // A process that was starting another one may have been missed, so the search is
             // repeated until it finds nothing new.
             for _ in 0..PAUSE_SCANS_MAX {
-                let new: Vec<i32> = below(root).into_iter().filter(|pid| known.insert(*pid)).collect();
+                let new: Vec<i32> = below(root)
+                    .into_iter()
+                    .filter(|pid| known.insert(*pid))
+                    .collect();
                 if new.is_empty() {
                     break;
                 }
-                let runs = |file: &mut Buffer, pid: i32| file.state(pid).is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'));
-                paused.extend(new.into_iter().filter(|pid| runs(&mut file, *pid) && signal(*pid, Signal::STOP)));
+                let runs = |file: &mut Buffer, pid: i32| {
+                    file.state(pid)
+                        .is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'))
+                };
+                paused.extend(
+                    new.into_iter()
+                        .filter(|pid| runs(&mut file, *pid) && signal(*pid, Signal::STOP)),
+                );
             }
         }
         Self(paused)
@@ -184,7 +212,10 @@ impl Marked {
         let mut marked = Self::default();
         let mut file = Buffer::default();
         for pid in pids() {
-            for mark in file.marks(pid).filter(|mark| std::str::from_utf8(mark).is_ok_and(|mark| wanted.contains(mark))) {
+            for mark in file
+                .marks(pid)
+                .filter(|mark| std::str::from_utf8(mark).is_ok_and(|mark| wanted.contains(mark)))
+            {
                 marked.0.entry(mark.to_vec()).or_default().push(pid);
             }
         }
@@ -198,7 +229,9 @@ impl Marked {
 
 /// Kills a process if it still carries the mark.
 pub(super) fn kill_marked(pid: i32, mark: &str) {
-    kill_if(pid, |file| file.marks(pid).any(|found| found == mark.as_bytes()));
+    kill_if(pid, |file| {
+        file.marks(pid).any(|found| found == mark.as_bytes())
+    });
 }
 
 /// Buffer for small files of `/proc`: one read each, without asking for the size first.
@@ -229,7 +262,8 @@ impl Buffer {
     /// State of a process, as one letter.
     fn state(&mut self, pid: i32) -> Option<u8> {
         let stat = self.read(pid, "stat")?;
-        stat.get(stat.iter().rposition(|b| *b == b')')? + 2).copied()
+        stat.get(stat.iter().rposition(|b| *b == b')')? + 2)
+            .copied()
     }
 
     /// Returns the parent and the status of a process.
@@ -246,12 +280,24 @@ impl Buffer {
         let began = fields.nth(1)?.parse().ok()?;
         let virtual_bytes = fields.next()?.parse().ok()?;
         let resident_pages = fields.next()?.parse().ok()?;
-        Some((parent, Seen { group, threads, began, system_ticks: system.saturating_add(of_children), virtual_bytes, resident_pages }))
+        Some((
+            parent,
+            Seen {
+                group,
+                threads,
+                began,
+                system_ticks: system.saturating_add(of_children),
+                virtual_bytes,
+                resident_pages,
+            },
+        ))
     }
 
     /// Returns the marks that a process carries.
     fn marks(&mut self, pid: i32) -> impl Iterator<Item = &[u8]> {
-        let environ = self.read(pid, "environ").filter(|environ| memchr::memmem::find(environ, MARK.as_bytes()).is_some());
+        let environ = self
+            .read(pid, "environ")
+            .filter(|environ| memchr::memmem::find(environ, MARK.as_bytes()).is_some());
         let rows = environ.unwrap_or_default().split(|b| *b == 0);
         rows.filter_map(|row| row.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))
     }
@@ -260,12 +306,26 @@ impl Buffer {
 /// Processes and threads of the whole machine: one small read, where a scan of `/proc` takes
 /// milliseconds.
 pub(in crate::sandbox) fn total() -> u32 {
-    let total = |text: String| text.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok();
-    fs::read_to_string("/proc/loadavg").ok().and_then(total).unwrap_or(u32::MAX)
+    let total = |text: String| {
+        text.split_ascii_whitespace()
+            .nth(3)?
+            .split_once('/')?
+            .1
+            .parse()
+            .ok()
+    };
+    fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(total)
+        .unwrap_or(u32::MAX)
 }
 
 fn pids() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Memory that processes hold: private memory, shared memory and page tables, but not mapped files.
@@ -281,7 +341,12 @@ pub(super) fn memory_of(tree: &[i32]) -> Held {
                 "VmPTE" => &mut held.tables,
                 _ => continue,
             };
-            let bytes = value.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024);
+            let bytes = value
+                .trim()
+                .strip_suffix(" kB")
+                .and_then(|kib| kib.trim().parse::<u64>().ok())
+                .unwrap_or(0)
+                .saturating_mul(1024);
             *of = of.saturating_add(bytes);
         }
     }
@@ -300,9 +365,17 @@ pub(in crate::sandbox) fn below(pid: i32) -> Vec<i32> {
         return Processes::read().tree(pid).into_iter().skip(1).collect(); // this kernel does not list children
     }
     let children = |pid: i32| {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        texts.flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        let threads = fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let texts =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        texts.flat_map(|text| {
+            text.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<i32>>()
+        })
     };
     let mut below: Vec<i32> = children(pid).collect();
     let mut at = 0;
@@ -361,7 +434,10 @@ mod tests {
             .unwrap();
         let pid = i32::try_from(root.id()).unwrap();
         let states = || -> Vec<u8> {
-            let mut states: Vec<u8> = below(pid).into_iter().filter_map(|pid| Buffer::default().state(pid)).collect();
+            let mut states: Vec<u8> = below(pid)
+                .into_iter()
+                .filter_map(|pid| Buffer::default().state(pid))
+                .collect();
             states.sort_unstable();
             states
         };
@@ -369,7 +445,11 @@ mod tests {
 
         let paused = Paused::below([pid].into_iter());
         while states() != *b"TT" {} // a signal takes effect with a delay
-        assert_eq!(Buffer::default().state(pid), Some(b'S'), "the root itself goes on");
+        assert_eq!(
+            Buffer::default().state(pid),
+            Some(b'S'),
+            "the root itself goes on"
+        );
         drop(paused);
 
         while states() != *b"ST" {}
@@ -380,7 +460,11 @@ mod tests {
     #[test]
     fn a_process_is_found_below_by_either_look_and_by_its_mark() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).env(MARK, "a mark").spawn().unwrap();
+        let mut child = std::process::Command::new("/bin/cat")
+            .stdin(std::process::Stdio::piped())
+            .env(MARK, "a mark")
+            .spawn()
+            .unwrap();
         let pid = i32::try_from(child.id()).unwrap();
 
         let all = Processes::read();
@@ -392,9 +476,15 @@ mod tests {
         }
 
         assert!(all.children_of(own).contains(&pid));
-        assert_eq!((tree.as_slice(), all.threads_of(&tree)), ([pid].as_slice(), 1));
+        assert_eq!(
+            (tree.as_slice(), all.threads_of(&tree)),
+            ([pid].as_slice(), 1)
+        );
         assert!(all.may_hold(&[own], memory_of(&[own]).sum()) && !all.may_hold(&tree, u64::MAX));
-        assert_eq!((marked.with("a mark"), marked.with("another")), ([pid].as_slice(), [].as_slice()));
+        assert_eq!(
+            (marked.with("a mark"), marked.with("another")),
+            ([pid].as_slice(), [].as_slice())
+        );
         kill_marked(pid, "another");
         assert!(child.try_wait().unwrap().is_none());
         kill_marked(pid, "a mark");

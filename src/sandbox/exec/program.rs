@@ -20,7 +20,11 @@ pub(in crate::sandbox) const ASKED: &str = "CALLBOARD_JAIL";
 
 /// The file that this process was started from.
 pub(super) fn own_file() -> std::io::Result<OwnedFd> {
-    Ok(rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/proc/self/exe",
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// The program that becomes a helper.
@@ -37,7 +41,9 @@ impl Program {
         if let Some(path) = named {
             return Ok(Self::Named(path));
         }
-        own_file().map(|fd| Self::Own(Arc::new(fd))).map_err(|error| SandboxError::Failed(format!("this program's file: {error}")))
+        own_file()
+            .map(|fd| Self::Own(Arc::new(fd)))
+            .map_err(|error| SandboxError::Failed(format!("this program's file: {error}")))
     }
 
     /// Path to execute.

@@ -29,7 +29,11 @@ pub(super) struct ProgressSender {
 
 impl ProgressSender {
     pub(super) fn new(progress: Progress) -> Self {
-        Self { progress, sent: None, latest: None }
+        Self {
+            progress,
+            sent: None,
+            latest: None,
+        }
     }
 
     /// Takes new output. Only its last complete line is kept.
@@ -57,7 +61,8 @@ impl ProgressSender {
             && let Some(line) = self.latest.take()
         {
             self.sent = Some(now);
-            self.progress.report(String::from_utf8_lossy(&line).trim_end().to_owned());
+            self.progress
+                .report(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
     }
 }
@@ -66,18 +71,27 @@ impl Line {
     fn extend(&mut self, more: &[u8]) {
         let room = LINE_BYTES_MAX.saturating_sub(self.bytes.len());
         self.cut |= more.len() > room;
-        self.bytes.extend_from_slice(more.get(..room).unwrap_or(more));
+        self.bytes
+            .extend_from_slice(more.get(..room).unwrap_or(more));
     }
 
     /// Drops a word that was cut as a whole, since half a key would escape masking. Drops control
     /// words as well.
     fn finish(mut self) -> Vec<u8> {
         if self.cut {
-            let end = self.bytes.iter().rposition(u8::is_ascii_whitespace).unwrap_or(0);
+            let end = self
+                .bytes
+                .iter()
+                .rposition(u8::is_ascii_whitespace)
+                .unwrap_or(0);
             self.bytes.truncate(end);
             self.bytes.extend_from_slice(" …".as_bytes());
         }
-        if self.bytes.contains(&0x1e) { Vec::new() } else { self.bytes }
+        if self.bytes.contains(&0x1e) {
+            Vec::new()
+        } else {
+            self.bytes
+        }
     }
 }
 
@@ -109,6 +123,13 @@ mod tests {
         sender.push(&mut line, b"\n");
         sender.send_due(start + Duration::from_millis(1000));
 
-        assert_eq!(*sent.lock(), ["half and half".to_owned(), "cd".to_owned(), "words and …".to_owned()]);
+        assert_eq!(
+            *sent.lock(),
+            [
+                "half and half".to_owned(),
+                "cd".to_owned(),
+                "words and …".to_owned()
+            ]
+        );
     }
 }

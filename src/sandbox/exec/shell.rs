@@ -40,12 +40,15 @@ fn forwarder(nonce: &str) -> String {
 }
 
 /// Message to a command whose forwarder did not start.
-pub(in crate::sandbox) const NO_FORWARDER: &str = "[network: no host can be reached, the forwarder did not start]";
+pub(in crate::sandbox) const NO_FORWARDER: &str =
+    "[network: no host can be reached, the forwarder did not start]";
 
 /// Script that applies the second filter, which refuses the command what the forwarder needs, then
 /// runs the script `$3`.
 fn confined() -> String {
-    format!(r#"{ASKED}=1 exec {FORWARDER} {ASK} confine /bin/bash --norc --noprofile -c "$3" bash "$1" "$2" "$f""#)
+    format!(
+        r#"{ASKED}=1 exec {FORWARDER} {ASK} confine /bin/bash --norc --noprofile -c "$3" bash "$1" "$2" "$f""#
+    )
 }
 
 /// Script that runs `$1` and reports at exit. The trap writes only if standard error is still the
@@ -60,14 +63,35 @@ fn reporting(nonce: &str) -> String {
 /// descriptor through which the helper was started.
 pub(in crate::sandbox) fn command(command: &str, nonce: &str) -> [OsString; 7] {
     let script = format!("exec {CARRIED}<&-; {}", reporting(nonce));
-    ["/bin/bash", "--norc", "--noprofile", "-c", &script, "bash", command].map(OsString::from)
+    [
+        "/bin/bash",
+        "--norc",
+        "--noprofile",
+        "-c",
+        &script,
+        "bash",
+        command,
+    ]
+    .map(OsString::from)
 }
 
 /// Arguments that set hard limits inside the jail and run the command. The command is an argument,
 /// never part of a script. The limit is on data, not on address space, since runtimes reserve
 /// addresses that they never use.
-pub(in crate::sandbox) fn limited_command(command: &str, limits: &ExecLimits, nonce: &str, then: Then) -> Vec<OsString> {
-    let ExecLimits { processes, memory_bytes, file_bytes, cpu_seconds, open_files, .. } = limits;
+pub(in crate::sandbox) fn limited_command(
+    command: &str,
+    limits: &ExecLimits,
+    nonce: &str,
+    then: Then,
+) -> Vec<OsString> {
+    let ExecLimits {
+        processes,
+        memory_bytes,
+        file_bytes,
+        cpu_seconds,
+        open_files,
+        ..
+    } = limits;
     let limits = format!(
         "{{ ulimit -c 0; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}; }} 2>/dev/null",
         memory_bytes / 1024,
@@ -80,7 +104,18 @@ pub(in crate::sandbox) fn limited_command(command: &str, limits: &ExecLimits, no
         r#"f=$3; {run}; s=$?; n=-1; for p in /proc/[0-9]*/stat; do if [[ $p != "/proc/$f/stat" ]] && read -r l 2>/dev/null <"$p" && [[ $l != *") Z "* ]]; then n=$((n + 1)); fi; done; printf '\036{nonce}:left:%d\036' "$n" >&2; exit $s"#
     );
     let argv = |script: &str| {
-        ["/bin/bash", "--norc", "--noprofile", "-c", script, "bash", &reporting(nonce), command].map(OsString::from).to_vec()
+        [
+            "/bin/bash",
+            "--norc",
+            "--noprofile",
+            "-c",
+            script,
+            "bash",
+            &reporting(nonce),
+            command,
+        ]
+        .map(OsString::from)
+        .to_vec()
     };
     match then {
         Then::Become => argv(&format!("{limits}; exec {run}")),

@@ -58,7 +58,9 @@ struct Inner {
 
 /// Concurrent commands of a host that may open `files` files. Most files are left for other uses.
 fn commands_max(files: u64) -> usize {
-    usize::try_from(files / DESCRIPTORS_PER_COMMAND).unwrap_or(usize::MAX).clamp(COMMANDS_MIN, COMMANDS_MAX)
+    usize::try_from(files / DESCRIPTORS_PER_COMMAND)
+        .unwrap_or(usize::MAX)
+        .clamp(COMMANDS_MIN, COMMANDS_MAX)
 }
 
 impl Spawner {
@@ -75,20 +77,26 @@ impl Spawner {
     /// # Errors
     /// The system's error when no thread or pipe can be created.
     pub fn start_with(groups: ControlGroups) -> std::io::Result<Self> {
-        let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
+        let (woken, wake) = rustix::pipe::pipe_with(
+            rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
+        )?;
         let (orders, inbox) = mpsc::channel();
-        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+            .current
+            .unwrap_or(u64::MAX);
         let scans = Arc::<AtomicU64>::default();
         let counter = scans.clone();
-        std::thread::Builder::new().name("callboard-spawner".to_owned()).spawn(move || {
-            // Raise this thread's priority where permitted. As root the kernel's process limit does
-            // not apply, so this thread must get a processor to stop a fork bomb.
-            let _ = rustix::process::setpriority_process(None, -NICENESS);
-            // If the user's quota of keys runs out later, processes share this keyring instead of
-            // the host's.
-            let _ = keys::join_new_session();
-            Thread::new(inbox, woken, counter, groups).run();
-        })?;
+        std::thread::Builder::new()
+            .name("callboard-spawner".to_owned())
+            .spawn(move || {
+                // Raise this thread's priority where permitted. As root the kernel's process limit does
+                // not apply, so this thread must get a processor to stop a fork bomb.
+                let _ = rustix::process::setpriority_process(None, -NICENESS);
+                // If the user's quota of keys runs out later, processes share this keyring instead of
+                // the host's.
+                let _ = keys::join_new_session();
+                Thread::new(inbox, woken, counter, groups).run();
+            })?;
         Ok(Self(Arc::new(Inner {
             orders,
             wake,
@@ -138,10 +146,21 @@ impl Spawner {
         &self,
         launch: Launch,
         permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<(Killer<'_>, oneshot::Receiver<Result<ExecResult, SandboxError>>), SandboxError> {
+    ) -> Result<
+        (
+            Killer<'_>,
+            oneshot::Receiver<Result<ExecResult, SandboxError>>,
+        ),
+        SandboxError,
+    > {
         let id = self.next_id();
         let (reply, answer) = oneshot::channel();
-        self.order(Order::Start { id, launch: Box::new(launch), reply, permit })?;
+        self.order(Order::Start {
+            id,
+            launch: Box::new(launch),
+            reply,
+            permit,
+        })?;
         Ok((Killer { spawner: self, id }, answer))
     }
 
@@ -149,7 +168,11 @@ impl Spawner {
     ///
     /// # Cancel safety
     /// Dropping the future kills the job.
-    pub(in crate::sandbox) async fn run(&self, launch: Launch, cancel: &CancellationToken) -> Result<ExecResult, SandboxError> {
+    pub(in crate::sandbox) async fn run(
+        &self,
+        launch: Launch,
+        cancel: &CancellationToken,
+    ) -> Result<ExecResult, SandboxError> {
         // The permit travels with the job and is released when the thread drops the job, not when
         // this future ends: processes of a cancelled command may still run for a moment, and they
         // count towards the limit of concurrent commands.
@@ -168,18 +191,29 @@ impl Spawner {
                 return Err(SandboxError::Cancelled);
             }
         };
-        answered.unwrap_or_else(|_| Err(SandboxError::Failed("the thread that starts processes ended".to_owned())))
+        answered.unwrap_or_else(|_| {
+            Err(SandboxError::Failed(
+                "the thread that starts processes ended".to_owned(),
+            ))
+        })
     }
 
     /// Runs a short process while the calling thread blocks; for probes at start.
-    pub(in crate::sandbox) fn run_blocking(&self, launch: Launch) -> Result<ExecResult, SandboxError> {
+    pub(in crate::sandbox) fn run_blocking(
+        &self,
+        launch: Launch,
+    ) -> Result<ExecResult, SandboxError> {
         let (_killer, mut answer) = self.begin(launch, None)?;
         loop {
             match answer.try_recv() {
                 Ok(answered) => return answered,
-                Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(Duration::from_millis(1)),
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
                 Err(oneshot::error::TryRecvError::Closed) => {
-                    return Err(SandboxError::Failed("the thread that starts processes ended".to_owned()));
+                    return Err(SandboxError::Failed(
+                        "the thread that starts processes ended".to_owned(),
+                    ));
                 }
             }
         }

@@ -80,7 +80,11 @@ fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd
         command.args(["--pdeathsig", "KILL", "--", "/usr/bin/nice"]);
         command
     };
-    let score = if role == Role::Command { FIRST_TO_GO } else { "" };
+    let score = if role == Role::Command {
+        FIRST_TO_GO
+    } else {
+        ""
+    };
     command
         .args(["-n", &(NICENESS - own).to_string(), BASH])
         .args([
@@ -105,11 +109,19 @@ pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
     // On failure the seccomp filter still refuses commands all access to keyrings.
     let _ = keys::join_new_session();
     let carried = handed(launch.carried.as_ref())?;
-    let role = if launch.kind == Kind::Supervised { Role::Supervisor } else { Role::Command };
+    let role = if launch.kind == Kind::Supervised {
+        Role::Supervisor
+    } else {
+        Role::Command
+    };
     let child = clean_command(&launch.argv, role, carried.as_ref())
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
-        .stdin(if launch.kind == Kind::Supervised { Stdio::piped() } else { Stdio::null() })
+        .stdin(if launch.kind == Kind::Supervised {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
         .spawn()?;
     unblock(&child)?;
     Ok(child)
@@ -117,7 +129,13 @@ pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
 
 /// Sets the child's output streams to non-blocking.
 pub(super) fn unblock(child: &std::process::Child) -> std::io::Result<()> {
-    for fd in [child.stdout.as_ref().map(AsFd::as_fd), child.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+    for fd in [
+        child.stdout.as_ref().map(AsFd::as_fd),
+        child.stderr.as_ref().map(AsFd::as_fd),
+    ]
+    .into_iter()
+    .flatten()
+    {
         rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::NONBLOCK)?;
     }
     Ok(())
@@ -133,7 +151,12 @@ pub(super) fn start_watchdog(
     let argv: Vec<OsString> = std::iter::once(program.path()).chain(arguments).collect();
     let carried = handed(program.carried().as_ref())?;
     let mut command = clean_command(&argv, Role::Supervisor, carried.as_ref());
-    command.envs(environment).current_dir("/").stdin(Stdio::piped()).stderr(Stdio::null()).spawn()
+    command
+        .envs(environment)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
 }
 
 /// Starts this program again as the helper's next stage, in a namespace if given. The stage
@@ -156,11 +179,18 @@ pub(in crate::sandbox) fn start_helper<'a>(
             // treats a descriptor that cannot be read as missing and opens another in its place.
             let program = std::fs::File::open(SELF)?;
             let mut command = Command::new(UNSHARE);
-            command.args(namespace.arguments()).arg("/proc/self/fd/0").stdin(Stdio::from(program));
+            command
+                .args(namespace.arguments())
+                .arg("/proc/self/fd/0")
+                .stdin(Stdio::from(program));
             command
         }
     };
-    command.args(arguments).env_clear().spawn().map(|child| child.id())
+    command
+        .args(arguments)
+        .env_clear()
+        .spawn()
+        .map(|child| child.id())
 }
 
 /// Replaces this process with a program without input. Returns only on failure.
@@ -169,8 +199,15 @@ pub(in crate::sandbox) fn become_command<N: AsRef<OsStr>, V: AsRef<OsStr>>(
     environment: impl IntoIterator<Item = (N, V)>,
 ) -> std::io::Error {
     use std::os::unix::process::CommandExt;
-    let Some((program, arguments)) = argv.split_first() else { return std::io::ErrorKind::InvalidInput.into() };
-    Command::new(program).args(arguments).env_clear().envs(environment).stdin(Stdio::null()).exec()
+    let Some((program, arguments)) = argv.split_first() else {
+        return std::io::ErrorKind::InvalidInput.into();
+    };
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(environment)
+        .stdin(Stdio::null())
+        .exec()
 }
 
 #[cfg(test)]
@@ -183,11 +220,19 @@ mod tests {
     fn a_command_whose_host_is_gone_before_it_begins_does_nothing() {
         let argv = ["/bin/echo", "begun"].map(OsString::from);
         for role in [Role::Command, Role::Supervisor, Role::Server] {
-            let ours = command_of(std::process::id(), &argv, role, None).output().unwrap();
+            let ours = command_of(std::process::id(), &argv, role, None)
+                .output()
+                .unwrap();
             let orphan = command_of(1, &argv, role, None).output().unwrap();
 
-            assert_eq!((ours.status.code(), ours.stdout), (Some(0), b"begun\n".to_vec()));
-            assert_eq!((orphan.status.code(), orphan.stdout), (Some(137), Vec::new()));
+            assert_eq!(
+                (ours.status.code(), ours.stdout),
+                (Some(0), b"begun\n".to_vec())
+            );
+            assert_eq!(
+                (orphan.status.code(), orphan.stdout),
+                (Some(137), Vec::new())
+            );
         }
     }
 
@@ -196,15 +241,31 @@ mod tests {
         let file = std::fs::File::open("/usr/bin/env").unwrap();
         let inherited = rustix::io::dup(&file).unwrap(); // without close-on-exec, as a careless embedding program might have it
         let carried = Carried::OwnProgram(Arc::new(OwnedFd::from(file)));
-        let argv =
-            ["/bin/bash", "-c", "for d in {3..40}; do [ -e /proc/self/fd/$d ] && echo $d $(readlink /proc/self/fd/$d); done; exit 0"];
+        let argv = [
+            "/bin/bash",
+            "-c",
+            "for d in {3..40}; do [ -e /proc/self/fd/$d ] && echo $d $(readlink /proc/self/fd/$d); done; exit 0",
+        ];
         for carried in [None, Some(&carried)] {
             let handed = handed(carried).unwrap();
 
-            let output = command_of(std::process::id(), &argv.map(OsString::from), Role::Server, handed.as_ref()).output().unwrap();
+            let output = command_of(
+                std::process::id(),
+                &argv.map(OsString::from),
+                Role::Server,
+                handed.as_ref(),
+            )
+            .output()
+            .unwrap();
 
-            let expected =
-                if carried.is_some() { format!("3 {}\n", std::fs::canonicalize("/usr/bin/env").unwrap().display()) } else { String::new() };
+            let expected = if carried.is_some() {
+                format!(
+                    "3 {}\n",
+                    std::fs::canonicalize("/usr/bin/env").unwrap().display()
+                )
+            } else {
+                String::new()
+            };
             assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
         }
         drop(inherited);

@@ -73,7 +73,10 @@ pub(super) struct Terminator {
 
 impl Terminator {
     pub(super) fn counted_by(scans: Arc<AtomicU64>) -> Self {
-        Self { scans, ..Self::default() }
+        Self {
+            scans,
+            ..Self::default()
+        }
     }
 
     /// Ends all groups that ask for it, without blocking. `seen` is a scan that was just made for
@@ -111,20 +114,36 @@ impl Terminator {
     fn scan_for_marks(&mut self, jobs: &mut [&mut dyn Terminate]) {
         let now = Instant::now();
         let all_needs: Vec<Needs> = jobs.iter().map(|job| job.needs(now)).collect();
-        self.due = all_needs.iter().filter_map(|needs| needs.marks_since).min().map(|since| {
-            let earliest = if all_needs.iter().any(|needs| needs.dying) { since + LEADER_GRACE } else { since };
-            self.not_before.map_or(earliest, |not_before| earliest.max(not_before))
-        });
+        self.due = all_needs
+            .iter()
+            .filter_map(|needs| needs.marks_since)
+            .min()
+            .map(|since| {
+                let earliest = if all_needs.iter().any(|needs| needs.dying) {
+                    since + LEADER_GRACE
+                } else {
+                    since
+                };
+                self.not_before
+                    .map_or(earliest, |not_before| earliest.max(not_before))
+            });
         if self.due.is_none_or(|due| now < due) {
             return;
         }
-        let asking = jobs.iter().zip(&all_needs).filter(|(_, needs)| needs.marks_since.is_some());
+        let asking = jobs
+            .iter()
+            .zip(&all_needs)
+            .filter(|(_, needs)| needs.marks_since.is_some());
         self.scans.fetch_add(1, Ordering::Relaxed);
         let marked = Marked::read(&asking.map(|(job, _)| job.mark()).collect::<HashSet<_>>());
         let over = Instant::now();
         let not_before = over + (over - now) * PAUSE;
         let mut again = false;
-        for (job, _) in jobs.iter_mut().zip(&all_needs).filter(|(_, needs)| needs.marks_since.is_some()) {
+        for (job, _) in jobs
+            .iter_mut()
+            .zip(&all_needs)
+            .filter(|(_, needs)| needs.marks_since.is_some())
+        {
             let found = marked.with(job.mark());
             job.take_marked(over, found);
             again |= job.needs(over).marks_since.is_some();
@@ -148,7 +167,13 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn new(leader: i32, mark: String) -> Self {
-        Self { leader, mark, killing: None, ended: None, gone: false }
+        Self {
+            leader,
+            mark,
+            killing: None,
+            ended: None,
+            gone: false,
+        }
     }
 
     /// Kills the group with the next pass.
@@ -172,7 +197,9 @@ impl Group {
 
     /// When to kill again if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.killing.filter(|_| self.ended.is_none()).map(|(_, again)| again)
+        self.killing
+            .filter(|_| self.ended.is_none())
+            .map(|(_, again)| again)
     }
 }
 
@@ -180,10 +207,17 @@ impl Terminate for Group {
     fn needs(&self, now: Instant) -> Needs {
         match (self.killing, self.ended) {
             _ if self.gone => Needs::default(),
-            (_, Some(ended)) => Needs { marks_since: Some(ended), ..Needs::default() },
+            (_, Some(ended)) => Needs {
+                marks_since: Some(ended),
+                ..Needs::default()
+            },
             (Some((since, again)), None) => {
                 let late = since + LEADER_GRACE;
-                Needs { kill: (now >= again).then_some(Kill::Tree), marks_since: (now >= late).then_some(late), dying: now < late }
+                Needs {
+                    kill: (now >= again).then_some(Kill::Tree),
+                    marks_since: (now >= late).then_some(late),
+                    dying: now < late,
+                }
             }
             (None, None) => Needs::default(),
         }
@@ -207,7 +241,10 @@ impl Terminate for Group {
             return;
         }
         self.end(now); // what a leader leaves running ends with it
-        marked.iter().filter(|pid| **pid != self.leader || self.ended.is_some()).for_each(|pid| kill_marked(*pid, &self.mark));
+        marked
+            .iter()
+            .filter(|pid| **pid != self.leader || self.ended.is_some())
+            .for_each(|pid| kill_marked(*pid, &self.mark));
     }
 }
 
@@ -245,22 +282,41 @@ mod tests {
     }
 
     fn pass(terminator: &mut Terminator, fakes: &mut [Fake]) {
-        terminator.pass(&mut fakes.iter_mut().map(|fake| fake as &mut dyn Terminate).collect::<Vec<_>>(), None);
+        terminator.pass(
+            &mut fakes
+                .iter_mut()
+                .map(|fake| fake as &mut dyn Terminate)
+                .collect::<Vec<_>>(),
+            None,
+        );
     }
 
     #[test]
     fn one_scan_serves_all_that_end_at_once() {
         let scans = Arc::<AtomicU64>::default();
         let mut terminator = Terminator::counted_by(scans.clone());
-        let below = Needs { kill: Some(Kill::Tree), ..Needs::default() };
-        let mut fakes: Vec<Fake> = (0..1000).map(|_| Fake { needs: below, ..Fake::default() }).collect();
+        let below = Needs {
+            kill: Some(Kill::Tree),
+            ..Needs::default()
+        };
+        let mut fakes: Vec<Fake> = (0..1000)
+            .map(|_| Fake {
+                needs: below,
+                ..Fake::default()
+            })
+            .collect();
 
         pass(&mut terminator, &mut fakes);
         assert!(fakes.iter().all(|fake| fake.killed == 1));
         assert_eq!(scans.load(Ordering::Relaxed), 1);
 
         let now = Instant::now();
-        fakes.iter_mut().for_each(|fake| fake.needs = Needs { marks_since: Some(now), ..Needs::default() });
+        fakes.iter_mut().for_each(|fake| {
+            fake.needs = Needs {
+                marks_since: Some(now),
+                ..Needs::default()
+            }
+        });
         pass(&mut terminator, &mut fakes);
         assert!(fakes.iter().all(|fake| fake.scanned == 1));
         assert_eq!((scans.load(Ordering::Relaxed), terminator.due), (2, None));
@@ -270,7 +326,13 @@ mod tests {
     fn known_processes_are_killed_without_a_scan() {
         let scans = Arc::<AtomicU64>::default();
         let mut terminator = Terminator::counted_by(scans.clone());
-        let mut fakes = [Fake { needs: Needs { kill: Some(Kill::Known), ..Needs::default() }, ..Fake::default() }];
+        let mut fakes = [Fake {
+            needs: Needs {
+                kill: Some(Kill::Known),
+                ..Needs::default()
+            },
+            ..Fake::default()
+        }];
 
         pass(&mut terminator, &mut fakes);
 
@@ -281,13 +343,25 @@ mod tests {
     fn strays_are_searched_for_when_no_group_is_dying_or_one_takes_long() {
         let scans = Arc::<AtomicU64>::default();
         let mut terminator = Terminator::counted_by(scans.clone());
-        let dying = Needs { kill: Some(Kill::Known), ..Needs::default() };
-        let mut fakes = [Fake { needs: dying, ..Fake::default() }, Fake::default()];
+        let dying = Needs {
+            kill: Some(Kill::Known),
+            ..Needs::default()
+        };
+        let mut fakes = [
+            Fake {
+                needs: dying,
+                ..Fake::default()
+            },
+            Fake::default(),
+        ];
         let now = Instant::now();
 
         fakes[1].needs.marks_since = Some(now);
         pass(&mut terminator, &mut fakes);
-        assert_eq!((fakes[1].scanned, terminator.due), (0, Some(now + LEADER_GRACE)));
+        assert_eq!(
+            (fakes[1].scanned, terminator.due),
+            (0, Some(now + LEADER_GRACE))
+        );
 
         fakes[1].needs.marks_since = now.checked_sub(LEADER_GRACE);
         pass(&mut terminator, &mut fakes);
@@ -298,6 +372,9 @@ mod tests {
         fakes[1].needs.marks_since = Some(Instant::now());
         terminator.not_before = Some(now + Duration::from_secs(1000));
         pass(&mut terminator, &mut fakes);
-        assert_eq!((fakes[1].scanned, terminator.due), (1, Some(now + Duration::from_secs(1000))));
+        assert_eq!(
+            (fakes[1].scanned, terminator.due),
+            (1, Some(now + Duration::from_secs(1000)))
+        );
     }
 }

@@ -111,7 +111,12 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(inbox: mpsc::Receiver<Order>, woken: OwnedFd, scans: Arc<AtomicU64>, groups: ControlGroups) -> Self {
+    pub(super) fn new(
+        inbox: mpsc::Receiver<Order>,
+        woken: OwnedFd,
+        scans: Arc<AtomicU64>,
+        groups: ControlGroups,
+    ) -> Self {
         let now = Instant::now();
         Self {
             inbox,
@@ -149,8 +154,12 @@ impl Thread {
             self.take_orders();
             if closed {
                 self.waiting.clear();
-                self.jobs.values_mut().for_each(|job| job.end(Ending::Cancelled));
-                self.piped.values_mut().for_each(|job| job.end(Duration::ZERO));
+                self.jobs
+                    .values_mut()
+                    .for_each(|job| job.end(Ending::Cancelled));
+                self.piped
+                    .values_mut()
+                    .for_each(|job| job.end(Duration::ZERO));
             }
             self.turn(&ready);
             if closed && self.jobs.is_empty() && self.piped.is_empty() {
@@ -164,12 +173,29 @@ impl Thread {
     /// something to read or reap.
     fn wait(&self) -> HashSet<u64> {
         let now = Instant::now();
-        let check = (!self.jobs.is_empty()).then(|| (self.checked_at + self.check_interval).min(self.read_at + self.read_interval));
-        let asks = self.jobs.values().any(Job::exit_is_polled).then(|| now + EXIT_POLL_INTERVAL);
+        let check = (!self.jobs.is_empty()).then(|| {
+            (self.checked_at + self.check_interval).min(self.read_at + self.read_interval)
+        });
+        let asks = self
+            .jobs
+            .values()
+            .any(Job::exit_is_polled)
+            .then(|| now + EXIT_POLL_INTERVAL);
         let goes_on = (self.limit_check.is_some() || !self.waiting.is_empty()).then_some(now);
-        let dues = self.jobs.values().filter_map(Job::due).chain(self.piped.values().filter_map(PipedJob::due));
-        let until = dues.chain([check, asks, goes_on, self.terminator.due, self.starter.due].into_iter().flatten()).min();
-        let timeout = until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
+        let dues = self
+            .jobs
+            .values()
+            .filter_map(Job::due)
+            .chain(self.piped.values().filter_map(PipedJob::due));
+        let until = dues
+            .chain(
+                [check, asks, goes_on, self.terminator.due, self.starter.due]
+                    .into_iter()
+                    .flatten(),
+            )
+            .min();
+        let timeout =
+            until.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
         let mut owners = Vec::new();
         for (id, job) in &self.jobs {
@@ -178,26 +204,55 @@ impl Thread {
                 owners.push(*id);
             }
         }
-        fds.extend(self.piped.values().filter_map(PipedJob::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(
+            self.piped
+                .values()
+                .filter_map(PipedJob::descriptor)
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+        );
         let _ = poll(&mut fds, timeout.as_ref());
-        fds.iter().skip(1).zip(owners).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, id)| id).collect()
+        fds.iter()
+            .skip(1)
+            .zip(owners)
+            .filter(|(fd, _)| !fd.revents().is_empty())
+            .map(|(_, id)| id)
+            .collect()
     }
 
     fn take_orders(&mut self) {
         while let Ok(order) = self.inbox.try_recv() {
             match order {
-                Order::Start { id, launch, reply, permit } => self.waiting.push_back(Waiting { id, launch, reply, permit }),
+                Order::Start {
+                    id,
+                    launch,
+                    reply,
+                    permit,
+                } => self.waiting.push_back(Waiting {
+                    id,
+                    launch,
+                    reply,
+                    permit,
+                }),
                 Order::Kill { id } => {
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.end(Ending::Cancelled);
-                    } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id)
+                    } else if let Some(at) =
+                        self.waiting.iter().position(|waiting| waiting.id == id)
                         && let Some(waiting) = self.waiting.remove(at)
                     {
                         let _ = waiting.reply.send(Err(SandboxError::Cancelled));
                     }
                 }
-                Order::Pipe { id, launch, reply, ended, permit } => {
-                    self.piped.extend(PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)));
+                Order::Pipe {
+                    id,
+                    launch,
+                    reply,
+                    ended,
+                    permit,
+                } => {
+                    self.piped.extend(
+                        PipedJob::start(*launch, reply, ended, permit).map(|job| (id, job)),
+                    );
                 }
                 Order::EndPiped { id, grace } => {
                     if let Some(job) = self.piped.get_mut(&id) {
@@ -209,7 +264,13 @@ impl Thread {
     }
 
     fn start_some(&mut self) {
-        for Waiting { id, launch, reply, permit } in self.waiting.drain(..self.waiting.len().min(STARTS)) {
+        for Waiting {
+            id,
+            launch,
+            reply,
+            permit,
+        } in self.waiting.drain(..self.waiting.len().min(STARTS))
+        {
             match self.starter.start(&launch, permit.is_none()) {
                 Ok((child, group)) => {
                     if self.jobs.is_empty() {
@@ -219,7 +280,8 @@ impl Thread {
                     }
                     let job = Job::new(child, *launch, group, reply, permit);
                     if self.available.is_none() && job.is_suspect() {
-                        self.available = machine::available().map(|available| (available, available));
+                        self.available =
+                            machine::available().map(|available| (available, available));
                         self.read_interval = MEMORY_READ_INTERVAL;
                     }
                     self.jobs.insert(id, job);
@@ -238,7 +300,8 @@ impl Thread {
         self.starter.refill(now);
         for (id, job) in &mut self.jobs {
             job.send_progress(now);
-            if ready.contains(id) || job.exit_is_polled() || job.due().is_some_and(|due| now >= due) {
+            if ready.contains(id) || job.exit_is_polled() || job.due().is_some_and(|due| now >= due)
+            {
                 job.step(&mut self.buffer);
             }
         }
@@ -272,7 +335,11 @@ impl Thread {
         if is_due {
             let all = Processes::read();
             self.check_memory(&all);
-            self.limit_check = Some(LimitCheck { all, next: 0, took: now.elapsed() });
+            self.limit_check = Some(LimitCheck {
+                all,
+                next: 0,
+                took: now.elapsed(),
+            });
         }
         is_due
     }
@@ -282,12 +349,25 @@ impl Thread {
     /// of the time however fast memory is lost.
     fn loses_memory(&mut self, now: Instant) -> bool {
         self.read_interval = READ_INTERVAL;
-        let Some((at_check, at_read)) = self.available else { return false };
-        let Some(available) = machine::available() else { return false };
-        self.read_interval = if at_read.saturating_sub(available) > LOSS / 4 { HURRIED_READ_INTERVAL } else { MEMORY_READ_INTERVAL };
+        let Some((at_check, at_read)) = self.available else {
+            return false;
+        };
+        let Some(available) = machine::available() else {
+            return false;
+        };
+        self.read_interval = if at_read.saturating_sub(available) > LOSS / 4 {
+            HURRIED_READ_INTERVAL
+        } else {
+            MEMORY_READ_INTERVAL
+        };
         self.available = Some((at_check, available));
         self.read_interval = self.read_interval.max(now.elapsed() * READ_SHARE);
-        let rested = now >= self.checked_at + self.check_interval.saturating_sub(CHECK_INTERVAL).max(HURRIED_READ_INTERVAL);
+        let rested = now
+            >= self.checked_at
+                + self
+                    .check_interval
+                    .saturating_sub(CHECK_INTERVAL)
+                    .max(HURRIED_READ_INTERVAL);
         rested && at_check.saturating_sub(available) > LOSS
     }
 
@@ -296,7 +376,12 @@ impl Thread {
         if self.available.is_none() {
             return;
         }
-        let hurry = self.jobs.values_mut().map(Job::check_sockets).max().unwrap_or(Hurry::None);
+        let hurry = self
+            .jobs
+            .values_mut()
+            .map(Job::check_sockets)
+            .max()
+            .unwrap_or(Hurry::None);
         let (wanted, share) = match hurry {
             Hurry::None => (MEMORY_READ_INTERVAL, READ_SHARE),
             Hurry::Often => (HURRIED_READ_INTERVAL, LOSS_SHARE),
@@ -311,13 +396,20 @@ impl Thread {
     /// While the loss grows, the commands are paused during the check: they could fill tens of
     /// mebibytes while their processes are examined.
     fn check_losses(&mut self) {
-        if self.available.is_none() || self.losses_checked_at.elapsed() < self.losses_check_took * LOSS_SHARE {
+        if self.available.is_none()
+            || self.losses_checked_at.elapsed() < self.losses_check_took * LOSS_SHARE
+        {
             return;
         }
         let start = Instant::now();
         let Some(now) = Machine::read() else { return };
         if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
-            let roots = || self.jobs.values().filter(|job| job.is_suspect()).map(Job::root);
+            let roots = || {
+                self.jobs
+                    .values()
+                    .filter(|job| job.is_suspect())
+                    .map(Job::root)
+            };
             let grows = now.lost_since(self.examined) > LOSS / 2;
             let paused = grows.then(|| Paused::below(roots()));
             let all = Processes::read_below(roots());
@@ -333,7 +425,10 @@ impl Thread {
     /// control group.
     fn check_memory(&mut self, all: &Processes) {
         let is_needed = self.jobs.values().any(Job::is_suspect);
-        self.available = is_needed.then(machine::available).flatten().map(|available| (available, available));
+        self.available = is_needed
+            .then(machine::available)
+            .flatten()
+            .map(|available| (available, available));
         if is_needed {
             self.end_losing(all);
         }
@@ -344,24 +439,45 @@ impl Thread {
         if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             return;
         }
-        let suspects: Vec<_> = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.suspect(all, now)?))).collect();
-        let over = machine::over(now, &suspects.iter().map(|(_, suspect)| *suspect).collect::<Vec<_>>());
-        if let Some(job) = over.and_then(|at| suspects.get(at)).and_then(|(id, _)| self.jobs.get_mut(id)) {
+        let suspects: Vec<_> = self
+            .jobs
+            .iter()
+            .filter_map(|(id, job)| Some((*id, job.suspect(all, now)?)))
+            .collect();
+        let over = machine::over(
+            now,
+            &suspects
+                .iter()
+                .map(|(_, suspect)| *suspect)
+                .collect::<Vec<_>>(),
+        );
+        if let Some(job) = over
+            .and_then(|at| suspects.get(at))
+            .and_then(|(id, _)| self.jobs.get_mut(id))
+        {
             job.stop_losing(all);
         }
     }
 
     /// Ends the jobs that must end. Reuses the process scan if one was just made.
     fn end(&mut self, scanned: bool) {
-        let seen = self.limit_check.as_ref().filter(|_| scanned).map(|limit_check| &limit_check.all);
+        let seen = self
+            .limit_check
+            .as_ref()
+            .filter(|_| scanned)
+            .map(|limit_check| &limit_check.all);
         let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Terminate);
-        let mut all: Vec<_> = jobs.chain(self.piped.values_mut().map(|job| job as &mut dyn Terminate)).collect();
+        let mut all: Vec<_> = jobs
+            .chain(self.piped.values_mut().map(|job| job as &mut dyn Terminate))
+            .collect();
         self.terminator.pass(&mut all, seen);
     }
 
     /// Continues a check of limits with the next slice.
     fn continue_limit_check(&mut self) {
-        let (now, Some(mut limit_check)) = (Instant::now(), self.limit_check.take()) else { return };
+        let (now, Some(mut limit_check)) = (Instant::now(), self.limit_check.take()) else {
+            return;
+        };
         let mut checked = 0;
         let mut last = limit_check.next;
         for (id, job) in self.jobs.range_mut(limit_check.next..).take(SLICE) {
@@ -376,7 +492,9 @@ impl Thread {
         }
         self.check_disks();
         self.checked_at = Instant::now();
-        self.check_interval = CHECK_INTERVAL.max(limit_check.took * CHECK_SHARE).min(CHECK_INTERVAL_MAX);
+        self.check_interval = CHECK_INTERVAL
+            .max(limit_check.took * CHECK_SHARE)
+            .min(CHECK_INTERVAL_MAX);
     }
 
     /// A disk shows that it fills up, but not who fills it. So the command that wrote most is
@@ -387,7 +505,10 @@ impl Thread {
             job.stop_filling();
             self.jobs.values_mut().for_each(|job| job.disk.forget());
         }
-        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk_with_files());
+        let filling = self
+            .jobs
+            .values_mut()
+            .filter(|job| job.fills_the_disk_with_files());
         if let Some(job) = filling.max_by_key(|job| job.disk.ticks()) {
             job.stop_creating();
             self.jobs.values_mut().for_each(|job| job.disk.forget());
@@ -397,10 +518,22 @@ impl Thread {
     fn answer(&mut self) {
         let now = Instant::now();
         let buffer = &mut self.buffer;
-        let done: Vec<u64> = self.jobs.iter_mut().filter_map(|(id, job)| job.is_over(now, buffer).then_some(*id)).collect();
-        done.into_iter().filter_map(|id| self.jobs.remove(&id)).for_each(Job::answer);
-        let done: Vec<u64> = self.piped.iter().filter_map(|(id, job)| job.is_over(now).then_some(*id)).collect();
-        done.into_iter().filter_map(|id| self.piped.remove(&id)).for_each(PipedJob::answer);
+        let done: Vec<u64> = self
+            .jobs
+            .iter_mut()
+            .filter_map(|(id, job)| job.is_over(now, buffer).then_some(*id))
+            .collect();
+        done.into_iter()
+            .filter_map(|id| self.jobs.remove(&id))
+            .for_each(Job::answer);
+        let done: Vec<u64> = self
+            .piped
+            .iter()
+            .filter_map(|(id, job)| job.is_over(now).then_some(*id))
+            .collect();
+        done.into_iter()
+            .filter_map(|id| self.piped.remove(&id))
+            .for_each(PipedJob::answer);
     }
 }
 
@@ -425,16 +558,26 @@ mod tests {
         let spawner = Spawner::start().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
         let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
-        let wanted = if std::env::var_os("CALLBOARD_LONG").is_some() { 1000 } else { 200 };
+        let wanted = if std::env::var_os("CALLBOARD_LONG").is_some() {
+            1000
+        } else {
+            200
+        };
         let count = wanted.min(spawner.room());
-        let (cancel, (started, mut runs)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
+        let (cancel, (started, mut runs)) = (
+            CancellationToken::new(),
+            tokio::sync::mpsc::unbounded_channel(),
+        );
         let mut commands = tokio::task::JoinSet::new();
         for _ in 0..count {
             let sandbox = sandbox.clone();
             let cancel = cancel.clone();
             let started = started.clone();
             let progress = Progress::new(move |pid| started.send(pid).unwrap());
-            let exec = Exec { progress, ..Exec::new("echo $$; sleep 86400; :") };
+            let exec = Exec {
+                progress,
+                ..Exec::new("echo $$; sleep 86400; :")
+            };
             commands.spawn(async move { sandbox.exec(exec, cancel).await });
         }
         let mut leaders = Vec::new();
@@ -448,9 +591,20 @@ mod tests {
 
         let scans = spawner.scans() - before;
         println!("{count} groups ended with {scans} scans of all processes");
-        assert!(ended.iter().all(|end| *end == Err(SandboxError::Cancelled)), "{ended:?}");
-        assert!(leaders.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()), "an answer comes when it is gone");
-        assert!((1..=SCANS_MAX).contains(&scans), "{count} groups took {scans} scans");
+        assert!(
+            ended.iter().all(|end| *end == Err(SandboxError::Cancelled)),
+            "{ended:?}"
+        );
+        assert!(
+            leaders
+                .iter()
+                .all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()),
+            "an answer comes when it is gone"
+        );
+        assert!(
+            (1..=SCANS_MAX).contains(&scans),
+            "{count} groups took {scans} scans"
+        );
     }
 
     fn launch() -> Box<Launch> {
@@ -479,7 +633,14 @@ mod tests {
         let mut answers: Vec<_> = (0..STARTS as u64 + 2)
             .map(|id| {
                 let (reply, answer) = oneshot::channel();
-                orders.send(Order::Start { id, launch: launch(), reply, permit: None }).unwrap();
+                orders
+                    .send(Order::Start {
+                        id,
+                        launch: launch(),
+                        reply,
+                        permit: None,
+                    })
+                    .unwrap();
                 answer
             })
             .collect();
@@ -495,6 +656,10 @@ mod tests {
             thread.turn(&ready);
         }
         answers.remove(1);
-        assert!(answers.iter_mut().all(|answer| answer.try_recv().unwrap().unwrap().status == Some(0)));
+        assert!(
+            answers
+                .iter_mut()
+                .all(|answer| answer.try_recv().unwrap().unwrap().status == Some(0))
+        );
     }
 }

@@ -100,7 +100,11 @@ impl Watchdog {
 
     /// Registers a command just before its start: from here on, the watchdog sweeps if the host is
     /// killed. `None` if there is no watchdog. Blocks, longest when it has to start one.
-    pub(in crate::sandbox) fn register(&self, helper: &Program, guarded: &Guarded) -> Option<Registration> {
+    pub(in crate::sandbox) fn register(
+        &self,
+        helper: &Program,
+        guarded: &Guarded,
+    ) -> Option<Registration> {
         let note = guarded.note()?;
         let mut state = self.state();
         let id = state.next;
@@ -113,7 +117,10 @@ impl Watchdog {
             state.open.remove(&id);
             return None;
         }
-        Some(Registration { watchdog: self.clone(), id })
+        Some(Registration {
+            watchdog: self.clone(),
+            id,
+        })
     }
 }
 
@@ -144,10 +151,15 @@ impl State {
             if self.waiting.is_empty() {
                 return true;
             }
-            let (Some(stdin), Ok(left)) = (&self.running, Timespec::try_from(until.saturating_duration_since(Instant::now()))) else {
+            let (Some(stdin), Ok(left)) = (
+                &self.running,
+                Timespec::try_from(until.saturating_duration_since(Instant::now())),
+            ) else {
                 break;
             };
-            if Instant::now() >= until || poll(&mut [PollFd::new(stdin, PollFlags::OUT)], Some(&left)).is_err() {
+            if Instant::now() >= until
+                || poll(&mut [PollFd::new(stdin, PollFlags::OUT)], Some(&left)).is_err()
+            {
                 break;
             }
         }
@@ -157,7 +169,9 @@ impl State {
 
     /// Writes as much as the pipe accepts; `false` if the watchdog is gone.
     fn flush(&mut self) -> bool {
-        let Some(stdin) = &self.running else { return false };
+        let Some(stdin) = &self.running else {
+            return false;
+        };
         while !self.waiting.is_empty() {
             match rustix::io::write(stdin, &self.waiting) {
                 Ok(written) => drop(self.waiting.drain(..written)),
@@ -188,12 +202,15 @@ impl Registration {
 
 /// Starts a watchdog and waits for its greeting.
 fn start(helper: &Program) -> std::io::Result<ChildStdin> {
-    let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let environment = [("PATH", PATH), (ASKED, "1")]
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let mut child = start_watchdog(helper, [ASK.into(), STAGE.into()], environment)?;
     if let (true, Some(stdin)) = (greets(&mut child), child.stdin.take()) {
         rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
         // It exits when its pipe closes. This thread reaps it, so that no zombie is left.
-        std::thread::Builder::new().name("callboard-watchdog".to_owned()).spawn(move || drop(child.wait()))?;
+        std::thread::Builder::new()
+            .name("callboard-watchdog".to_owned())
+            .spawn(move || drop(child.wait()))?;
         return Ok(stdin);
     }
     let _ = child.kill();
@@ -202,11 +219,15 @@ fn start(helper: &Program) -> std::io::Result<ChildStdin> {
 }
 
 fn greets(child: &mut Child) -> bool {
-    let Some(mut stdout) = child.stdout.take() else { return false };
+    let Some(mut stdout) = child.stdout.take() else {
+        return false;
+    };
     let until = Instant::now() + GREETING_TIME_MAX;
     let mut said = Vec::new();
     while said.len() < GREETING.len() {
-        let Ok(left) = Timespec::try_from(until.saturating_duration_since(Instant::now())) else { return false };
+        let Ok(left) = Timespec::try_from(until.saturating_duration_since(Instant::now())) else {
+            return false;
+        };
         let mut buffer = [0; 32];
         match poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&left)) {
             Ok(0) => return false,
@@ -223,7 +244,11 @@ fn greets(child: &mut Child) -> bool {
 
 /// Main function of the watchdog process.
 pub(in crate::sandbox) fn run() -> i32 {
-    if std::io::stdout().write_all(GREETING).and_then(|()| std::io::stdout().flush()).is_err() {
+    if std::io::stdout()
+        .write_all(GREETING)
+        .and_then(|()| std::io::stdout().flush())
+        .is_err()
+    {
         return 1;
     }
     let mut open = BTreeMap::new();

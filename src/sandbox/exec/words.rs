@@ -15,7 +15,9 @@ const MARK: char = '\x1e';
 
 /// A random, unique name that marks a job.
 pub(in crate::sandbox) fn nonce() -> Result<String, SandboxError> {
-    getrandom::u64().map(|chance| format!("{chance:016x}")).map_err(|_| SandboxError::Failed("no randomness".to_owned()))
+    getrandom::u64()
+        .map(|chance| format!("{chance:016x}"))
+        .map_err(|_| SandboxError::Failed("no randomness".to_owned()))
 }
 
 /// A control word, written by a helper.
@@ -42,15 +44,23 @@ impl Words {
         let mut words = Self::default();
         let begin = format!("{MARK}{nonce}:");
         while let Some(at) = text.find(&begin) {
-            let Some(len) = text.get(at + begin.len()..).and_then(|rest| rest.find(MARK)) else {
+            let Some(len) = text
+                .get(at + begin.len()..)
+                .and_then(|rest| rest.find(MARK))
+            else {
                 words.bytes += (text.len() - at) as u64;
                 text.truncate(at);
                 break;
             };
             let end = at + begin.len() + len;
-            let said = text.get(at + begin.len()..end).and_then(|word| word.split_once(':')).map(|(k, v)| (k.to_owned(), v.to_owned()));
+            let said = text
+                .get(at + begin.len()..end)
+                .and_then(|word| word.split_once(':'))
+                .map(|(k, v)| (k.to_owned(), v.to_owned()));
             match said {
-                Some((kind, value)) if kind == "folder" => words.folder = Some(PathBuf::from(value)),
+                Some((kind, value)) if kind == "folder" => {
+                    words.folder = Some(PathBuf::from(value))
+                }
                 Some((kind, value)) if kind == "left" => words.left = value.parse().unwrap_or(0),
                 Some((kind, value)) if kind == "failed" => words.failed = Some(value),
                 _ => {}
@@ -65,7 +75,11 @@ impl Words {
 /// Replaces a folder of the host by `name`, wherever it occurs as a path or as the beginning of
 /// one, so that a model does not see the host's path.
 pub(super) fn rename(text: &str, folder: &Path, name: &str) -> String {
-    let (Some(folder), mut out, mut rest) = (folder.to_str().filter(|folder| folder.len() > 1), String::new(), text) else {
+    let (Some(folder), mut out, mut rest) = (
+        folder.to_str().filter(|folder| folder.len() > 1),
+        String::new(),
+        text,
+    ) else {
         return text.to_owned();
     };
     let in_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
@@ -86,13 +100,20 @@ mod tests {
 
     #[test]
     fn words_are_taken_out_of_the_output_and_foreign_ones_stay() {
-        let mut text = format!("one\n{}two{}\x1eother:left:9\x1e", word("n", "folder", "/workspace/a:b"), word("n", "left", "3"));
+        let mut text = format!(
+            "one\n{}two{}\x1eother:left:9\x1e",
+            word("n", "folder", "/workspace/a:b"),
+            word("n", "left", "3")
+        );
         let mut cut = format!("one{}", word("n", "left", "3").trim_end_matches(MARK));
 
         let words = Words::take(&mut text, "n");
 
         assert_eq!(text, "one\ntwo\x1eother:left:9\x1e");
-        assert_eq!((words.folder, words.left, words.bytes), (Some(PathBuf::from("/workspace/a:b")), 3, 35));
+        assert_eq!(
+            (words.folder, words.left, words.bytes),
+            (Some(PathBuf::from("/workspace/a:b")), 3, 35)
+        );
         assert_eq!((Words::take(&mut cut, "n").left, cut.as_str()), (0, "one"));
     }
 
@@ -100,8 +121,14 @@ mod tests {
     fn a_folder_of_the_host_is_named_and_its_neighbours_are_not() {
         let shown = |text: &str| rename(text, Path::new("/srv/job"), "$WORKSPACE");
 
-        assert_eq!(shown("/srv/job/a: not found in /srv/job"), "$WORKSPACE/a: not found in $WORKSPACE");
-        assert_eq!(shown("/srv/jobs /x/srv/job \"/srv/job\""), "/srv/jobs /x/srv/job \"$WORKSPACE\"");
+        assert_eq!(
+            shown("/srv/job/a: not found in /srv/job"),
+            "$WORKSPACE/a: not found in $WORKSPACE"
+        );
+        assert_eq!(
+            shown("/srv/jobs /x/srv/job \"/srv/job\""),
+            "/srv/jobs /x/srv/job \"$WORKSPACE\""
+        );
         assert_eq!(rename("/a", Path::new("/"), "$WORKSPACE"), "/a");
     }
 }

@@ -47,7 +47,8 @@ const TEMPORARY: (&str, &str) = (".callboard-", ".tmp");
 
 /// Whether a name is that of a temporary file, which a killed host may have left behind.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(TEMPORARY.0.as_bytes()) && name.as_bytes().ends_with(TEMPORARY.1.as_bytes())
+    name.as_bytes().starts_with(TEMPORARY.0.as_bytes())
+        && name.as_bytes().ends_with(TEMPORARY.1.as_bytes())
 }
 
 /// A file about to be written. It is located once, so that the file replaced is the file that was
@@ -84,7 +85,9 @@ impl Root {
         }
         let path = Path::new(&spelled);
         self.refuse(given, path)?;
-        let parts_of = self.git_folders(path).ok_or_else(|| PathError::Protected(given.to_owned()))?;
+        let parts_of = self
+            .git_folders(path)
+            .ok_or_else(|| PathError::Protected(given.to_owned()))?;
         if make_folders && self.quota().is_bounded() {
             self.room_for(given, self.missing_names(path), 0)?;
         }
@@ -124,17 +127,28 @@ impl Root {
 
     fn git_parts(&self, folder: &Path) -> Parts {
         let mut parts = Parts::default();
-        let exists = |name: &str| rustix::fs::statat(&self.dir, folder.join(name), AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        Parts::NAMES.into_iter().filter(|name| exists(name)).for_each(|name| parts.add(&lower_name(OsStr::new(name))));
+        let exists = |name: &str| {
+            rustix::fs::statat(&self.dir, folder.join(name), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        };
+        Parts::NAMES
+            .into_iter()
+            .filter(|name| exists(name))
+            .for_each(|name| parts.add(&lower_name(OsStr::new(name))));
         parts
     }
 
     /// Walks the path name by name. No folder on the way is opened through a link, and only the
     /// last descriptor is kept.
-    fn slot_once(&self, given: &str, path: &Path, make_folders: bool) -> Result<Slot<'_>, PathError> {
+    fn slot_once(
+        &self,
+        given: &str,
+        path: &Path,
+        make_folders: bool,
+    ) -> Result<Slot<'_>, PathError> {
         let error = |errno| PathError::io(given, errno);
         let folder_mode = Mode::from_raw_mode(if self.private { 0o700 } else { 0o777 });
-        let mut folder = rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(error)?;
+        let mut folder =
+            rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(error)?;
         let mut above = PathBuf::new();
         for name in path.parent().into_iter().flat_map(Path::iter) {
             above.push(name);
@@ -147,33 +161,57 @@ impl Root {
             }
             folder = match rustix::fs::openat(&folder, name, FOLDER, Mode::empty()) {
                 Ok(below) => below,
-                Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.no_folder(given, path, &folder, &above)),
+                Err(Errno::LOOP | Errno::NOTDIR) => {
+                    return Err(self.no_folder(given, path, &folder, &above));
+                }
                 Err(errno) => return Err(error(errno)),
             };
         }
         let name = match path.file_name() {
             Some(name) if path.as_os_str() != "." => name.to_owned(),
-            _ => return Err(PathError::NotAFile { path: given.to_owned(), kind: "a folder" }),
+            _ => {
+                return Err(PathError::NotAFile {
+                    path: given.to_owned(),
+                    kind: "a folder",
+                });
+            }
         };
         let found = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => Some(stat),
                 FileType::Symlink => return Err(self.through(given, path, path)),
-                kind => return Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(kind) }),
+                kind => {
+                    return Err(PathError::NotAFile {
+                        path: given.to_owned(),
+                        kind: name_of(kind),
+                    });
+                }
             },
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(error(errno)),
         };
-        Ok(Slot { root: self, folder, relative: path.to_owned(), name, given: given.to_owned(), found, parts_of: Vec::new() })
+        Ok(Slot {
+            root: self,
+            folder,
+            relative: path.to_owned(),
+            name,
+            given: given.to_owned(),
+            found,
+            parts_of: Vec::new(),
+        })
     }
 
     fn no_folder(&self, given: &str, path: &Path, folder: &OwnedFd, at: &Path) -> PathError {
         let name = at.file_name().unwrap_or_default();
         match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => self.through(given, path, at),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                self.through(given, path, at)
+            }
             // The open found a link here, the check after it a folder: another program is swapping
             // them.
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => PathError::Changed(given.to_owned()),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                PathError::Changed(given.to_owned())
+            }
             Ok(_) => PathError::NotAFolder(given.to_owned()),
             Err(errno) => PathError::io(given, errno),
         }
@@ -195,15 +233,24 @@ impl Root {
         if let Err(error) = self.refuse(given, &end) {
             return error;
         }
-        let what = if link == path { "edit that path itself".to_owned() } else { format!("edit {:?} itself", shown(&end)) };
-        PathError::Link { link: shown(link), target: shown(&leads), what }
+        let what = if link == path {
+            "edit that path itself".to_owned()
+        } else {
+            format!("edit {:?} itself", shown(&end))
+        };
+        PathError::Link {
+            link: shown(link),
+            target: shown(&leads),
+            what,
+        }
     }
 }
 
 /// Whether two checks saw the same file in the same state.
 fn is_same(a: &Stat, b: &Stat) -> bool {
     (a.st_dev, a.st_ino, a.st_size, a.st_mode) == (b.st_dev, b.st_ino, b.st_size, b.st_mode)
-        && (a.st_mtime, a.st_mtime_nsec, a.st_ctime, a.st_ctime_nsec) == (b.st_mtime, b.st_mtime_nsec, b.st_ctime, b.st_ctime_nsec)
+        && (a.st_mtime, a.st_mtime_nsec, a.st_ctime, a.st_ctime_nsec)
+            == (b.st_mtime, b.st_mtime_nsec, b.st_ctime, b.st_ctime_nsec)
 }
 
 impl Slot<'_> {
@@ -225,12 +272,18 @@ impl Slot<'_> {
         match errno {
             // Another program removed the folder, or created or removed a name in it.
             Errno::NOENT | Errno::EXIST | Errno::LOOP => self.changed(),
-            other => PathError::Io { path: self.given.clone(), reason: std::io::Error::from(other).to_string() },
+            other => PathError::Io {
+                path: self.given.clone(),
+                reason: std::io::Error::from(other).to_string(),
+            },
         }
     }
 
     fn io(&self, error: &std::io::Error) -> PathError {
-        PathError::Io { path: self.given.clone(), reason: error.kind().to_string() }
+        PathError::Io {
+            path: self.given.clone(),
+            reason: error.kind().to_string(),
+        }
     }
 
     /// Reads the existing file; `None` if it has more than `bytes_max` bytes. A later
@@ -239,7 +292,10 @@ impl Slot<'_> {
     /// # Errors
     /// [`PathError`] when the file was removed, replaced or written to meanwhile.
     pub fn read(&mut self, bytes_max: u64) -> Result<Option<Vec<u8>>, PathError> {
-        let opened = match self.root.open_listed(self.folder.as_fd(), &self.name, &self.relative) {
+        let opened = match self
+            .root
+            .open_listed(self.folder.as_fd(), &self.name, &self.relative)
+        {
             Ok(opened) => opened,
             Err(PathError::NotFound(_) | PathError::TooManyLinks(_)) => return Err(self.changed()),
             Err(error) => return Err(error),
@@ -247,7 +303,10 @@ impl Slot<'_> {
         let stat = |file: &File| rustix::fs::fstat(file).map_err(|e| self.error(e));
         let before = stat(&opened.file)?;
         let mut bytes = Vec::new();
-        (&opened.file).take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| self.io(&e))?;
+        (&opened.file)
+            .take(bytes_max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|e| self.io(&e))?;
         if !is_same(&before, &stat(&opened.file)?) {
             return Err(self.changed());
         }
@@ -263,7 +322,10 @@ impl Slot<'_> {
     /// when the quota has no room, [`PathError::Protected`] when the folder would become a git
     /// repository, [`PathError::Io`] otherwise. The old file is then untouched.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), PathError> {
-        let before = self.found.as_ref().map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0));
+        let before = self
+            .found
+            .as_ref()
+            .map_or(0, |found| u64::try_from(found.st_size).unwrap_or(0));
         let names = u64::from(!self.exists());
         let more = (bytes.len() as u64).saturating_sub(before);
         self.root.room_for(&self.given, names, more)?;
@@ -271,7 +333,8 @@ impl Slot<'_> {
         let written = self.write(&mut file, bytes).and_then(|()| {
             if self.exists() {
                 self.still_there()?;
-                rustix::fs::renameat(&self.folder, &temporary, &self.folder, &self.name).map_err(|e| self.error(e))
+                rustix::fs::renameat(&self.folder, &temporary, &self.folder, &self.name)
+                    .map_err(|e| self.error(e))
             } else {
                 // The caller saw no file here, so a file created since must not be replaced.
                 self.rename_new(&temporary).map_err(|e| self.error(e))
@@ -286,7 +349,12 @@ impl Slot<'_> {
         let _ = rustix::fs::fsync(&self.folder);
         // Several writers may each add one part of a repository to a folder that none of them saw
         // as one. Checking again after the write catches the last of them.
-        if !self.exists() && self.parts_of.iter().any(|folder| self.root.git_parts(folder).is_repository()) {
+        if !self.exists()
+            && self
+                .parts_of
+                .iter()
+                .any(|folder| self.root.git_parts(folder).is_repository())
+        {
             if let Ok(made) = self.root.slot_once(&self.given, &self.relative, false) {
                 made.remove(true)?;
             }
@@ -307,12 +375,25 @@ impl Slot<'_> {
             return Err(PathError::NotFound(self.given.clone()));
         }
         self.still_there()?;
-        rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty()).map_err(|e| self.error(e))?;
+        rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty())
+            .map_err(|e| self.error(e))?;
         let _ = rustix::fs::fsync(&self.folder);
-        for folder in self.relative.ancestors().skip(1).filter(|folder| empty_folders && !folder.as_os_str().is_empty()) {
-            let Some((above, name)) = folder.parent().zip(folder.file_name()) else { break };
+        for folder in self
+            .relative
+            .ancestors()
+            .skip(1)
+            .filter(|folder| empty_folders && !folder.as_os_str().is_empty())
+        {
+            let Some((above, name)) = folder.parent().zip(folder.file_name()) else {
+                break;
+            };
             // A slot for a sibling opens the folder above without following a link.
-            let Ok(above) = self.root.slot_once(&self.given, &above.join(&self.name), false) else { break };
+            let Ok(above) = self
+                .root
+                .slot_once(&self.given, &above.join(&self.name), false)
+            else {
+                break;
+            };
             if rustix::fs::unlinkat(&above.folder, name, AtFlags::REMOVEDIR).is_err() {
                 break;
             }
@@ -321,8 +402,17 @@ impl Slot<'_> {
     }
 
     fn still_there(&self) -> Result<(), PathError> {
-        let now = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.error(e))?;
-        if self.found.as_ref().is_some_and(|found| is_same(found, &now)) { Ok(()) } else { Err(self.changed()) }
+        let now = rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| self.error(e))?;
+        if self
+            .found
+            .as_ref()
+            .is_some_and(|found| is_same(found, &now))
+        {
+            Ok(())
+        } else {
+            Err(self.changed())
+        }
     }
 
     fn write(&self, file: &mut File, bytes: &[u8]) -> Result<(), PathError> {
@@ -333,16 +423,22 @@ impl Slot<'_> {
             let user = rustix::fs::Uid::from_raw(found.st_uid);
             let group = rustix::fs::Gid::from_raw(found.st_gid);
             let _ = rustix::fs::fchown(file.as_fd(), Some(user), Some(group));
-            rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o7777)).map_err(|e| self.error(e))?;
+            rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o7777))
+                .map_err(|e| self.error(e))?;
         }
         rustix::fs::fsync(file.as_fd()).map_err(|e| self.error(e))
     }
 
     fn temporary(&self) -> Result<(OsString, File), PathError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A new file gets the default mode (less the umask). A replacement starts private and gets
         // the old file's mode before it becomes visible.
-        let mode = Mode::from_raw_mode(if self.exists() || self.root.private { 0o600 } else { 0o666 });
+        let mode = Mode::from_raw_mode(if self.exists() || self.root.private {
+            0o600
+        } else {
+            0o666
+        });
         for _ in 0..NAMES_MAX {
             let chance = getrandom::u64().map_err(|_| self.error(Errno::AGAIN))?;
             let name = OsString::from(format!("{}{chance:016x}{}", TEMPORARY.0, TEMPORARY.1));
@@ -358,7 +454,13 @@ impl Slot<'_> {
     fn rename_new(&self, temporary: &OsStr) -> Result<(), Errno> {
         let folder = &self.folder;
         #[cfg(target_os = "linux")]
-        match rustix::fs::renameat_with(folder, temporary, folder, &self.name, rustix::fs::RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(
+            folder,
+            temporary,
+            folder,
+            &self.name,
+            rustix::fs::RenameFlags::NOREPLACE,
+        ) {
             // Not every file system supports RENAME_NOREPLACE. A hard link fails on an existing
             // name as well.
             Err(Errno::INVAL | Errno::NOSYS) => {}

@@ -35,14 +35,22 @@ pub(in crate::sandbox) struct Free {
 impl Disk {
     /// Starts to observe the disk that holds `folder`.
     pub(in crate::sandbox) fn of(folder: PathBuf) -> Self {
-        Self { free: free(&folder), folder, written: HashMap::new(), ticks: 0, ticks_before: 0 }
+        Self {
+            free: free(&folder),
+            folder,
+            written: HashMap::new(),
+            ticks: 0,
+            ticks_before: 0,
+        }
     }
 
     /// Records what the processes of `tree` have written. `ticks` is their kernel time.
     pub(in crate::sandbox) fn watch(&mut self, tree: &[i32], ticks: u64) {
         for pid in tree {
             let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-            let bytes = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
+            let bytes = text
+                .lines()
+                .find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
             if let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
                 && (self.written.len() < WRITERS_MAX || self.written.contains_key(pid))
             {
@@ -66,14 +74,20 @@ impl Disk {
     /// Bytes by which the free space shrank since the count began, whoever wrote them.
     pub(in crate::sandbox) fn lost(&self) -> u64 {
         let Some(before) = self.free else { return 0 };
-        before.bytes.saturating_sub(free(&self.folder).unwrap_or(before).bytes)
+        before
+            .bytes
+            .saturating_sub(free(&self.folder).unwrap_or(before).bytes)
     }
 
     /// Whether the disk has lost more than `files` files and this command had the kernel time to
     /// create them.
     pub(in crate::sandbox) fn may_have_created_more_than(&self, files: u64) -> bool {
-        let Some(before) = self.free.and_then(|free| free.files) else { return false };
-        let now = free(&self.folder).and_then(|free| free.files).unwrap_or(before);
+        let Some(before) = self.free.and_then(|free| free.files) else {
+            return false;
+        };
+        let now = free(&self.folder)
+            .and_then(|free| free.files)
+            .unwrap_or(before);
         before.saturating_sub(now) > files && is_enough(self.ticks(), files)
     }
 
@@ -93,7 +107,10 @@ fn is_enough(ticks: u64, files: u64) -> bool {
 /// Free space of the disk that holds `folder`.
 pub(in crate::sandbox) fn free(folder: &std::path::Path) -> Option<Free> {
     let stat = rustix::fs::statvfs(folder).ok()?;
-    Some(Free { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), files: (stat.f_files > 0).then_some(stat.f_ffree) })
+    Some(Free {
+        bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        files: (stat.f_files > 0).then_some(stat.f_ffree),
+    })
 }
 
 #[cfg(test)]

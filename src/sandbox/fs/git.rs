@@ -7,7 +7,8 @@
 
 /// Names in a repository that decide which programs git runs, or where git looks for such files.
 /// Covers the main repository and linked worktrees (`.git/worktrees/NAME`).
-pub(crate) const PROGRAM_NAMES: &[&str] = &["hooks", "config", "config.worktree", "commondir", "gitdir"];
+pub(crate) const PROGRAM_NAMES: &[&str] =
+    &["hooks", "config", "config.worktree", "commondir", "gitdir"];
 
 /// Folders in a repository that hold more repositories: submodules, and the files of linked
 /// worktrees.
@@ -64,7 +65,11 @@ impl Parts {
     pub(crate) fn is_armed_by(self, name: &str) -> bool {
         let mut after = self;
         after.add(name);
-        let sets_up = || [PROGRAM_NAMES, REPOSITORY_FOLDERS, REBASE_FOLDERS].iter().any(|names| names.contains(&name));
+        let sets_up = || {
+            [PROGRAM_NAMES, REPOSITORY_FOLDERS, REBASE_FOLDERS]
+                .iter()
+                .any(|names| names.contains(&name))
+        };
         after.is_repository() && (!self.is_repository() || sets_up())
     }
 }
@@ -72,10 +77,16 @@ impl Parts {
 /// Whether the steps of a rebase run a command: `exec` or its short form, after optional blanks.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
-    steps.split(|byte| matches!(byte, b'\n' | b'\r')).any(|line| {
-        let word = line.trim_ascii_start().split(u8::is_ascii_whitespace).next().unwrap_or_default();
-        word.eq_ignore_ascii_case(b"exec") || word.eq_ignore_ascii_case(b"x")
-    })
+    steps
+        .split(|byte| matches!(byte, b'\n' | b'\r'))
+        .any(|line| {
+            let word = line
+                .trim_ascii_start()
+                .split(u8::is_ascii_whitespace)
+                .next()
+                .unwrap_or_default();
+            word.eq_ignore_ascii_case(b"exec") || word.eq_ignore_ascii_case(b"x")
+        })
 }
 
 /// A path in a git configuration that leads to more hooks or configuration.
@@ -97,13 +108,25 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
         // A key may follow its section on the same line.
         let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((header, rest)) => {
-                section = header.split([' ', '"', '.']).next().unwrap_or_default().to_ascii_lowercase();
+                section = header
+                    .split([' ', '"', '.'])
+                    .next()
+                    .unwrap_or_default()
+                    .to_ascii_lowercase();
                 rest
             }
             None => line,
         };
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let value = value.split([';', '#']).next().unwrap_or_default().replace('"', "").trim().to_owned();
+        let Some((key, value)) = line.split_once('=') else {
+            continue;
+        };
+        let value = value
+            .split([';', '#'])
+            .next()
+            .unwrap_or_default()
+            .replace('"', "")
+            .trim()
+            .to_owned();
         match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
             _ if value.is_empty() => {}
             ("core", "hookspath") => paths.push(ConfigPath::Hooks(value)),
@@ -119,18 +142,34 @@ mod tests {
     use super::*;
 
     fn parts(names: &str) -> Parts {
-        names.split_whitespace().fold(Parts::default(), |mut parts, name| {
-            parts.add(name);
-            parts
-        })
+        names
+            .split_whitespace()
+            .fold(Parts::default(), |mut parts, name| {
+                parts.add(name);
+                parts
+            })
     }
 
     #[test]
     fn a_folder_is_a_repository_by_its_names() {
-        let repositories = ["head objects refs", "head commondir", "head objects refs config src"];
-        let others = ["", "head objects", "objects refs", "commondir", "head refs", "config hooks"];
+        let repositories = [
+            "head objects refs",
+            "head commondir",
+            "head objects refs config src",
+        ];
+        let others = [
+            "",
+            "head objects",
+            "objects refs",
+            "commondir",
+            "head refs",
+            "config hooks",
+        ];
 
-        assert_eq!(repositories.map(|names| parts(names).is_repository()), [true; 3]);
+        assert_eq!(
+            repositories.map(|names| parts(names).is_repository()),
+            [true; 3]
+        );
         assert_eq!(others.map(|names| parts(names).is_repository()), [false; 6]);
     }
 
@@ -138,20 +177,52 @@ mod tests {
     fn the_last_missing_part_and_what_names_programs_arm_a_repository() {
         let armed = |names: &str, name: &str| parts(names).is_armed_by(name);
 
-        assert!(armed("head objects", "refs") && armed("head", "commondir") && armed("objects refs", "head"));
-        assert!(armed("head objects refs", "config") && armed("head objects refs", "hooks") && armed("head objects refs", "modules"));
-        assert!(!armed("", "config") && !armed("head", "config") && !armed("objects refs", "config"));
-        assert!(!armed("head objects refs", "refs") && !armed("head objects refs", "description") && !armed("head", "objects"));
+        assert!(
+            armed("head objects", "refs")
+                && armed("head", "commondir")
+                && armed("objects refs", "head")
+        );
+        assert!(
+            armed("head objects refs", "config")
+                && armed("head objects refs", "hooks")
+                && armed("head objects refs", "modules")
+        );
+        assert!(
+            !armed("", "config") && !armed("head", "config") && !armed("objects refs", "config")
+        );
+        assert!(
+            !armed("head objects refs", "refs")
+                && !armed("head objects refs", "description")
+                && !armed("head", "objects")
+        );
     }
 
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     #[test]
     fn steps_of_a_rebase_that_run_commands_are_known() {
-        let yes = ["pick 1 a\nexec make", "x make", "  \texec\tmake", "pick 1\r\nx", "EXEC a"];
-        let no = ["", "pick 1 exec all\nfixup 2", "# exec make", "executable", "pick x"];
+        let yes = [
+            "pick 1 a\nexec make",
+            "x make",
+            "  \texec\tmake",
+            "pick 1\r\nx",
+            "EXEC a",
+        ];
+        let no = [
+            "",
+            "pick 1 exec all\nfixup 2",
+            "# exec make",
+            "executable",
+            "pick x",
+        ];
 
-        assert_eq!(yes.map(|steps| steps_run_commands(steps.as_bytes())), [true; 5]);
-        assert_eq!(no.map(|steps| steps_run_commands(steps.as_bytes())), [false; 5]);
+        assert_eq!(
+            yes.map(|steps| steps_run_commands(steps.as_bytes())),
+            [true; 5]
+        );
+        assert_eq!(
+            no.map(|steps| steps_run_commands(steps.as_bytes())),
+            [false; 5]
+        );
     }
 
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -162,6 +233,13 @@ mod tests {
         let paths = config_paths(config);
 
         let include = |path: &str| ConfigPath::Include(path.to_owned());
-        assert_eq!(paths, [ConfigPath::Hooks(".githooks".to_owned()), include("../shared config"), include("more")]);
+        assert_eq!(
+            paths,
+            [
+                ConfigPath::Hooks(".githooks".to_owned()),
+                include("../shared config"),
+                include("more")
+            ]
+        );
     }
 }

@@ -52,9 +52,15 @@ const CHECK_PAUSE: Duration = Duration::from_micros(50);
 /// Folders on one resolved path; each costs a descriptor.
 const DEPTH_MAX: usize = 256;
 
-pub(super) const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 // O_NONBLOCK: opening a fifo without a writer would block forever, and so may opening a device.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// Why a path was refused. `Display` shows the path as the caller gave it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -125,9 +131,17 @@ impl PathError {
     /// caused.
     fn checks(&self) -> u32 {
         match self {
-            Self::Outside(_) | Self::NotFound(_) | Self::TooManyLinks(_) | Self::Link { .. } | Self::Changed(_) => CHECKS_MAX,
+            Self::Outside(_)
+            | Self::NotFound(_)
+            | Self::TooManyLinks(_)
+            | Self::Link { .. }
+            | Self::Changed(_) => CHECKS_MAX,
             Self::NotAFolder(_) | Self::NotAFile { .. } => CHECKS_AT_ONCE,
-            Self::Sensitive(_) | Self::Protected(_) | Self::Invalid(_) | Self::Full { .. } | Self::Io { .. } => 0,
+            Self::Sensitive(_)
+            | Self::Protected(_)
+            | Self::Invalid(_)
+            | Self::Full { .. }
+            | Self::Io { .. } => 0,
         }
     }
 
@@ -139,8 +153,14 @@ impl PathError {
             Errno::LOOP => Self::TooManyLinks(given),
             Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ => Self::Invalid(given),
             Errno::STALE => Self::Changed(given),
-            Errno::NXIO => Self::NotAFile { path: given, kind: "a socket or a device" },
-            other => Self::Io { path: given, reason: std::io::Error::from(other).to_string() },
+            Errno::NXIO => Self::NotAFile {
+                path: given,
+                kind: "a socket or a device",
+            },
+            other => Self::Io {
+                path: given,
+                reason: std::io::Error::from(other).to_string(),
+            },
         }
     }
 }
@@ -200,11 +220,17 @@ struct Place {
 
 impl Place {
     fn folder<'a>(&'a self, root: &'a Root) -> BorrowedFd<'a> {
-        self.folders.last().map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
+        self.folders
+            .last()
+            .map_or(root.dir.as_fd(), |(_, fd)| fd.as_fd())
     }
 
     fn relative(&self) -> PathBuf {
-        self.folders.iter().map(|(name, _)| name).chain(self.leaf.iter().map(|(name, _)| name)).collect()
+        self.folders
+            .iter()
+            .map(|(name, _)| name)
+            .chain(self.leaf.iter().map(|(name, _)| name))
+            .collect()
     }
 }
 
@@ -217,7 +243,14 @@ impl Root {
         let given = std::path::absolute(path.as_ref())?;
         let real = given.canonicalize()?;
         let dir = rustix::fs::open(&real, FOLDER, Mode::empty())?;
-        Ok(Self { dir, real, given, rules, private: false, space: Space::default() })
+        Ok(Self {
+            dir,
+            real,
+            given,
+            rules,
+            private: false,
+            space: Space::default(),
+        })
     }
 
     /// Opens a folder of the host, creating it if it is missing. The folder and everything created
@@ -228,10 +261,16 @@ impl Root {
     pub fn private(path: impl AsRef<Path>, rules: PathRules) -> std::io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
 
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path.as_ref())?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path.as_ref())?;
         let root = Self::open(path, rules)?;
         rustix::fs::fchmod(&root.dir, Mode::from_raw_mode(0o700))?;
-        Ok(Self { private: true, ..root })
+        Ok(Self {
+            private: true,
+            ..root
+        })
     }
 
     /// Real path of the folder. For the host; a model must not see it.
@@ -254,7 +293,9 @@ impl Root {
         if !path.is_absolute() {
             return Ok(path.to_owned());
         }
-        self.beneath(path).map(Path::to_owned).ok_or_else(|| PathError::Outside(given.to_owned()))
+        self.beneath(path)
+            .map(Path::to_owned)
+            .ok_or_else(|| PathError::Outside(given.to_owned()))
     }
 
     /// Like [`Root::relative`], but refuses a path whose first name leads outside without checking
@@ -268,7 +309,13 @@ impl Root {
     }
 
     fn beneath<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        [self.real.as_path(), self.given.as_path(), Path::new(WORKSPACE)].into_iter().find_map(|root| path.strip_prefix(root).ok())
+        [
+            self.real.as_path(),
+            self.given.as_path(),
+            Path::new(WORKSPACE),
+        ]
+        .into_iter()
+        .find_map(|root| path.strip_prefix(root).ok())
     }
 
     /// Opens a regular file for reading.
@@ -295,9 +342,15 @@ impl Root {
     }
 
     /// Opens a file in an open folder by a name that was just listed. Does not follow links.
-    pub(crate) fn open_listed(&self, folder: BorrowedFd<'_>, name: &OsStr, relative: &Path) -> Result<Opened, PathError> {
+    pub(crate) fn open_listed(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &OsStr,
+        relative: &Path,
+    ) -> Result<Opened, PathError> {
         let given = relative.to_string_lossy();
-        let fd = rustix::fs::openat(folder, name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| PathError::io(&given, e))?;
+        let fd = rustix::fs::openat(folder, name, READ | OFlags::NOFOLLOW, Mode::empty())
+            .map_err(|e| PathError::io(&given, e))?;
         self.opened(&given, fd, relative.to_owned())
     }
 
@@ -305,12 +358,21 @@ impl Root {
         let stat = rustix::fs::fstat(&fd).map_err(|e| PathError::io(given, e))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
-            kind => return Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(kind) }),
+            kind => {
+                return Err(PathError::NotAFile {
+                    path: given.to_owned(),
+                    kind: name_of(kind),
+                });
+            }
         }
         if self.rules.is_sensitive(&relative) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
-        Ok(Opened { file: File::from(fd), relative, len: u64::try_from(stat.st_size).unwrap_or(0) })
+        Ok(Opened {
+            file: File::from(fd),
+            relative,
+            len: u64::try_from(stat.st_size).unwrap_or(0),
+        })
     }
 
     /// Resolves the whole path in one system call. `None` means that the walk must decide; it also
@@ -322,7 +384,14 @@ impl Root {
 
         let flags = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         // Read the type through an O_PATH descriptor first: opening a device can have side effects.
-        let probe = rustix::fs::openat2(&self.dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), flags).ok()?;
+        let probe = rustix::fs::openat2(
+            &self.dir,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            flags,
+        )
+        .ok()?;
         let stat = rustix::fs::fstat(&probe).ok()?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
@@ -341,12 +410,22 @@ impl Root {
 
     fn open_leaf(&self, given: &str, place: &Place) -> Result<OwnedFd, PathError> {
         match &place.leaf {
-            None => Err(PathError::NotAFile { path: given.to_owned(), kind: "a folder" }),
+            None => Err(PathError::NotAFile {
+                path: given.to_owned(),
+                kind: "a folder",
+            }),
             Some((_, None)) => Err(PathError::NotFound(given.to_owned())),
-            Some((name, Some(FileType::RegularFile))) => {
-                rustix::fs::openat(place.folder(self), name, READ | OFlags::NOFOLLOW, Mode::empty()).map_err(|e| PathError::io(given, e))
-            }
-            Some((_, Some(kind))) => Err(PathError::NotAFile { path: given.to_owned(), kind: name_of(*kind) }),
+            Some((name, Some(FileType::RegularFile))) => rustix::fs::openat(
+                place.folder(self),
+                name,
+                READ | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )
+            .map_err(|e| PathError::io(given, e)),
+            Some((_, Some(kind))) => Err(PathError::NotAFile {
+                path: given.to_owned(),
+                kind: name_of(*kind),
+            }),
         }
     }
 
@@ -373,7 +452,8 @@ impl Root {
         }
         let fd = match place.folders.pop() {
             Some((_, fd)) => fd,
-            None => rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty()).map_err(|e| PathError::io(given, e))?,
+            None => rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty())
+                .map_err(|e| PathError::io(given, e))?,
         };
         Ok((fd, relative))
     }
@@ -416,7 +496,10 @@ impl Root {
         // name changes between `statat` and the open, the name is pushed back and checked again.
         let mut todo: Vec<OsString> = Vec::new();
         push_parts(&mut todo, path);
-        let mut place = Place { folders: Vec::new(), leaf: None };
+        let mut place = Place {
+            folders: Vec::new(),
+            leaf: None,
+        };
         let mut links = 0;
         let mut changes = 0;
         while let Some(name) = todo.pop() {
@@ -436,8 +519,11 @@ impl Root {
                 Err(errno) => return Err(PathError::io(given, errno)),
             };
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory if place.folders.len() >= DEPTH_MAX => return Err(PathError::Invalid(given.to_owned())),
-                FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty()) {
+                FileType::Directory if place.folders.len() >= DEPTH_MAX => {
+                    return Err(PathError::Invalid(given.to_owned()));
+                }
+                FileType::Directory => match rustix::fs::openat(here, &name, FOLDER, Mode::empty())
+                {
                     Ok(fd) => place.folders.push((name, fd)),
                     // It was a folder a moment ago, so check it again.
                     Err(Errno::LOOP | Errno::NOTDIR) if changes < CHANGES_MAX => {
@@ -461,7 +547,9 @@ impl Root {
                         Err(errno) => return Err(PathError::io(given, errno)),
                     };
                     if target.is_absolute() {
-                        let inside = self.beneath(&target).ok_or_else(|| PathError::Outside(given.to_owned()))?;
+                        let inside = self
+                            .beneath(&target)
+                            .ok_or_else(|| PathError::Outside(given.to_owned()))?;
                         place.folders.clear();
                         push_parts(&mut todo, inside);
                     } else {
@@ -498,7 +586,11 @@ pub(super) fn name_of(kind: FileType) -> &'static str {
 
 /// The path as text for a model, with invalid UTF-8 replaced.
 pub(crate) fn shown(path: &Path) -> String {
-    if path.as_os_str().as_bytes().is_empty() { ".".to_owned() } else { path.to_string_lossy().into_owned() }
+    if path.as_os_str().as_bytes().is_empty() {
+        ".".to_owned()
+    } else {
+        path.to_string_lossy().into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -517,8 +609,13 @@ mod tests {
 
     /// A random path of pieces that lead inside and outside.
     fn path(state: &mut u64, root: &Path) -> String {
-        const PIECES: &[&str] = &["a", "b", "c", "..", "..", ".", "", "...", "..f", "f", "l0", "l1", "l2", "l3", "outside", "root"];
-        let parts: Vec<&str> = (0..1 + next(state) % 5).map(|_| PIECES[next(state) % PIECES.len()]).collect();
+        const PIECES: &[&str] = &[
+            "a", "b", "c", "..", "..", ".", "", "...", "..f", "f", "l0", "l1", "l2", "l3",
+            "outside", "root",
+        ];
+        let parts: Vec<&str> = (0..1 + next(state) % 5)
+            .map(|_| PIECES[next(state) % PIECES.len()])
+            .collect();
         let absolute = match next(state) % 6 {
             0 => format!("{}/", root.display()),
             1 => "/".to_owned(),
@@ -546,7 +643,11 @@ mod tests {
             }
             for link in ["l0", "l1", "a/l2", "a/b/l3", "b/l0"] {
                 let target = path(&mut state, &real);
-                std::os::unix::fs::symlink(if target.is_empty() { "." } else { &target }, real.join(link)).unwrap();
+                std::os::unix::fs::symlink(
+                    if target.is_empty() { "." } else { &target },
+                    real.join(link),
+                )
+                .unwrap();
             }
             let root = Root::open(&real, PathRules::default()).unwrap();
 
@@ -557,15 +658,20 @@ mod tests {
                     opened.file.read_to_string(&mut text).unwrap();
                     (opened.relative, text)
                 });
-                let walked = root.relative(&given).and_then(|path| root.resolve(&given, &path)).and_then(|place| {
-                    root.open_leaf(&given, &place)?;
-                    Ok((place.relative(), "inside".to_owned()))
-                });
+                let walked = root
+                    .relative(&given)
+                    .and_then(|path| root.resolve(&given, &path))
+                    .and_then(|place| {
+                        root.open_leaf(&given, &place)?;
+                        Ok((place.relative(), "inside".to_owned()))
+                    });
 
                 assert_eq!(opened, walked, "seed {seed}: {given:?}");
                 // The system refuses `file/`, which is accepted as `file` here. Otherwise both name
                 // the same place.
-                if let (Ok((relative, _)), Ok(expected)) = (&opened, real.join(&given).canonicalize()) {
+                if let (Ok((relative, _)), Ok(expected)) =
+                    (&opened, real.join(&given).canonicalize())
+                {
                     assert_eq!(expected, real.join(relative), "seed {seed}: {given:?}");
                 }
             }
@@ -584,7 +690,11 @@ mod tests {
         std::fs::write(folder.path().join("one/f"), "second").unwrap();
 
         let mut text = String::new();
-        root.open_file("f").unwrap().file.read_to_string(&mut text).unwrap();
+        root.open_file("f")
+            .unwrap()
+            .file
+            .read_to_string(&mut text)
+            .unwrap();
         assert_eq!(text, "first");
     }
 }

@@ -16,7 +16,8 @@ use super::jail::Root;
 impl Root {
     /// Canonical spelling of a path to read. Links are followed, so `..` after a name stays.
     pub fn spelled(&self, given: &str) -> String {
-        self.relative(given).map_or_else(|_| given.to_owned(), |path| joined(&path, false))
+        self.relative(given)
+            .map_or_else(|_| given.to_owned(), |path| joined(&path, false))
     }
 
     /// Canonical spelling of a path to write. `..` remains only at the start, where it leads
@@ -24,8 +25,13 @@ impl Root {
     pub fn spelled_to_write(&self, given: &str) -> String {
         // Resolve the text before looking for the root: `/workspace/../x` leaves the root, whatever
         // other names the root has.
-        let plain = if given.starts_with('/') { format!("/{}", joined(Path::new(given), true)) } else { given.to_owned() };
-        self.relative(&plain).map_or_else(|_| given.to_owned(), |path| joined(&path, true))
+        let plain = if given.starts_with('/') {
+            format!("/{}", joined(Path::new(given), true))
+        } else {
+            given.to_owned()
+        };
+        self.relative(&plain)
+            .map_or_else(|_| given.to_owned(), |path| joined(&path, true))
     }
 }
 
@@ -34,7 +40,9 @@ fn joined(path: &Path, climbs: bool) -> String {
     for part in path.components() {
         match part {
             Component::Normal(_) => parts.push(part),
-            Component::ParentDir if climbs && matches!(parts.last(), Some(Component::Normal(_))) => {
+            Component::ParentDir
+                if climbs && matches!(parts.last(), Some(Component::Normal(_))) =>
+            {
                 parts.pop();
             }
             // The parent of the file system's root is the root itself.
@@ -43,8 +51,15 @@ fn joined(path: &Path, climbs: bool) -> String {
             Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
         }
     }
-    let names: Vec<_> = parts.iter().map(|part| part.as_os_str().to_string_lossy()).collect();
-    if names.is_empty() { ".".to_owned() } else { names.join("/") }
+    let names: Vec<_> = parts
+        .iter()
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect();
+    if names.is_empty() {
+        ".".to_owned()
+    } else {
+        names.join("/")
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +73,10 @@ mod tests {
         let root = Root::open(folder.path(), PathRules::default()).unwrap();
         let real = root.real_path().to_str().unwrap().to_owned();
         let inside = format!("{real}/a.txt");
-        let around = format!("{real}/b/../../{}/a.txt", root.real_path().file_name().unwrap().to_str().unwrap());
+        let around = format!(
+            "{real}/b/../../{}/a.txt",
+            root.real_path().file_name().unwrap().to_str().unwrap()
+        );
 
         for (given, read, written) in [
             ("a.txt", "a.txt", "a.txt"),
@@ -77,12 +95,23 @@ mod tests {
             (".", ".", "."),
             ("/etc/passwd", "/etc/passwd", "/etc/passwd"),
             (&inside, "a.txt", "a.txt"),
-            (&around, around.strip_prefix(&format!("{real}/")).unwrap(), "a.txt"),
+            (
+                &around,
+                around.strip_prefix(&format!("{real}/")).unwrap(),
+                "a.txt",
+            ),
             ("nul\0/../a", "nul\0/../a", "nul\0/../a"),
             ("%2e%2e/a", "%2e%2e/a", "%2e%2e/a"),
             (" a b /\u{fc}\n", " a b /\u{fc}\n", " a b /\u{fc}\n"),
         ] {
-            assert_eq!((root.spelled(given).as_str(), root.spelled_to_write(given).as_str()), (read, written), "{given:?}");
+            assert_eq!(
+                (
+                    root.spelled(given).as_str(),
+                    root.spelled_to_write(given).as_str()
+                ),
+                (read, written),
+                "{given:?}"
+            );
             // A canonical spelling does not change.
             assert_eq!(root.spelled(read), read, "{given:?}");
             assert_eq!(root.spelled_to_write(written), written, "{given:?}");

@@ -42,8 +42,14 @@ impl Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Files(files, max) => write!(f, "the workspace's quota is {max} files and folders, and it has {files}; remove some"),
-            Self::Bytes(bytes, max) => write!(f, "the workspace's quota is {max} bytes, and it has {bytes}; remove files"),
+            Self::Files(files, max) => write!(
+                f,
+                "the workspace's quota is {max} files and folders, and it has {files}; remove some"
+            ),
+            Self::Bytes(bytes, max) => write!(
+                f,
+                "the workspace's quota is {max} bytes, and it has {bytes}; remove files"
+            ),
         }
     }
 }
@@ -55,8 +61,16 @@ impl WorkspaceQuota {
 
     /// Returns the quota that `usage` exceeds, if any.
     pub(in crate::sandbox) fn excess(&self, usage: WorkspaceUsage) -> Option<Excess> {
-        let files = self.files_max.filter(|max| usage.files > *max).map(|max| Excess::Files(usage.files, max));
-        let bytes = || self.bytes_max.zip(usage.bytes).filter(|(max, bytes)| bytes > max).map(|(max, bytes)| Excess::Bytes(bytes, max));
+        let files = self
+            .files_max
+            .filter(|max| usage.files > *max)
+            .map(|max| Excess::Files(usage.files, max));
+        let bytes = || {
+            self.bytes_max
+                .zip(usage.bytes)
+                .filter(|(max, bytes)| bytes > max)
+                .map(|(max, bytes)| Excess::Bytes(bytes, max))
+        };
         files.or_else(bytes)
     }
 }

@@ -84,7 +84,10 @@ impl Root {
         let quota = self.quota();
         // A change that adds no file ignores the quota of files, so that a full workspace can still
         // be edited.
-        let quota = WorkspaceQuota { files_max: quota.files_max.filter(|_| names > 0), bytes_max: quota.bytes_max.filter(|_| bytes > 0) };
+        let quota = WorkspaceQuota {
+            files_max: quota.files_max.filter(|_| names > 0),
+            bytes_max: quota.bytes_max.filter(|_| bytes > 0),
+        };
         if !quota.is_bounded() {
             return Ok(());
         }
@@ -92,11 +95,9 @@ impl Root {
             files: usage.files.saturating_add(names),
             bytes: usage.bytes.map(|held| held.saturating_add(bytes)),
         };
-        let recent = self
-            .space
-            .state()
-            .counted
-            .filter(|(usage, at)| at.elapsed() < COUNT_AGE_MAX && (usage.bytes.is_some() || quota.bytes_max.is_none()));
+        let recent = self.space.state().counted.filter(|(usage, at)| {
+            at.elapsed() < COUNT_AGE_MAX && (usage.bytes.is_some() || quota.bytes_max.is_none())
+        });
         if recent.is_some_and(|(usage, _)| quota.excess(with(usage)).is_none()) {
             return Ok(());
         }
@@ -108,7 +109,10 @@ impl Root {
                     Excess::Files(_, max) => Excess::Files(usage.files, max),
                     Excess::Bytes(_, max) => Excess::Bytes(usage.bytes.unwrap_or_default(), max),
                 };
-                Err(PathError::Full { path: given.to_owned(), what: what.to_string() })
+                Err(PathError::Full {
+                    path: given.to_owned(),
+                    what: what.to_string(),
+                })
             }
         }
     }
@@ -127,7 +131,10 @@ impl Root {
         let mut names = path.iter();
         for name in names.by_ref() {
             path_so_far.push(name);
-            if matches!(rustix::fs::statat(&self.dir, &path_so_far, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
+            if matches!(
+                rustix::fs::statat(&self.dir, &path_so_far, AtFlags::SYMLINK_NOFOLLOW),
+                Err(Errno::NOENT)
+            ) {
                 return 1 + names.count() as u64;
             }
         }
@@ -136,11 +143,16 @@ impl Root {
 
     /// Opens a path below the root without following links.
     pub(super) fn open_real(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::ResolveFlags;
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let resolve =
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(&self.dir, path, flags, Mode::empty(), resolve) {
                 // An older kernel, or a seccomp filter around this process: open name by name.
                 Err(Errno::NOSYS | Errno::PERM) => {}
@@ -150,7 +162,16 @@ impl Root {
         let mut here = rustix::fs::openat(&self.dir, ".", FOLDER, Mode::empty())?;
         let mut names = path.iter().filter(|name| *name != ".").peekable();
         while let Some(name) = names.next() {
-            here = rustix::fs::openat(&here, name, if names.peek().is_some() { FOLDER } else { flags }, Mode::empty())?;
+            here = rustix::fs::openat(
+                &here,
+                name,
+                if names.peek().is_some() {
+                    FOLDER
+                } else {
+                    flags
+                },
+                Mode::empty(),
+            )?;
         }
         Ok(here)
     }
@@ -162,8 +183,12 @@ impl Root {
         let mut bytes = 0_u64;
         let mut folders = vec![PathBuf::new()];
         while let Some(folder) = folders.pop() {
-            let Ok(dir) = self.open_real(&folder, FOLDER) else { continue };
-            let Ok(entries) = Dir::read_from(&dir) else { continue };
+            let Ok(dir) = self.open_real(&folder, FOLDER) else {
+                continue;
+            };
+            let Ok(entries) = Dir::read_from(&dir) else {
+                continue;
+            };
             for entry in entries.map_while(Result::ok) {
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name == "." || name == ".." {
@@ -172,10 +197,15 @@ impl Root {
                 files += 1;
                 let mut kind = entry.file_type();
                 if (wants_bytes || kind == FileType::Unknown)
-                    && let Ok(stat) = rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
+                    && let Ok(stat) =
+                        rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
                 {
                     kind = FileType::from_raw_mode(stat.st_mode);
-                    bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+                    bytes = bytes.saturating_add(
+                        u64::try_from(stat.st_blocks)
+                            .unwrap_or(0)
+                            .saturating_mul(512),
+                    );
                 }
                 if kind == FileType::Directory {
                     folders.push(folder.join(name));
@@ -185,7 +215,10 @@ impl Root {
                 break;
             }
         }
-        WorkspaceUsage { files, bytes: wants_bytes.then_some(bytes) }
+        WorkspaceUsage {
+            files,
+            bytes: wants_bytes.then_some(bytes),
+        }
     }
 }
 
@@ -196,7 +229,9 @@ mod tests {
 
     fn root(quota: WorkspaceQuota) -> (tempfile::TempDir, Root) {
         let folder = tempfile::tempdir().unwrap();
-        let root = Root::open(folder.path(), PathRules::default()).unwrap().bounded(quota);
+        let root = Root::open(folder.path(), PathRules::default())
+            .unwrap()
+            .bounded(quota);
         (folder, root)
     }
 
@@ -206,31 +241,58 @@ mod tests {
 
     #[test]
     fn a_file_beyond_the_quota_is_not_made_nor_the_folders_above_it_until_others_are_removed() {
-        let (folder, root) = root(WorkspaceQuota { files_max: Some(4), ..WorkspaceQuota::default() });
+        let (folder, root) = root(WorkspaceQuota {
+            files_max: Some(4),
+            ..WorkspaceQuota::default()
+        });
         std::fs::create_dir(folder.path().join(".git")).unwrap();
         create(&root, "a/b", "x").unwrap();
 
         let refused = create(&root, "c/d", "x").unwrap_err();
-        assert_eq!(refused.to_string(), "\"c/d\" was not written: the workspace's quota is 4 files and folders, and it has 3; remove some");
+        assert_eq!(
+            refused.to_string(),
+            "\"c/d\" was not written: the workspace's quota is 4 files and folders, and it has 3; remove some"
+        );
         assert!(!folder.path().join("c").exists());
         create(&root, "c", "x").unwrap();
-        assert!(matches!(create(&root, "e", "x"), Err(PathError::Full { .. })));
+        assert!(matches!(
+            create(&root, "e", "x"),
+            Err(PathError::Full { .. })
+        ));
         create(&root, "c", "what is there may be changed").unwrap();
 
         std::fs::remove_file(folder.path().join("c")).unwrap();
         create(&root, "e", "x").unwrap();
-        assert_eq!(root.usage(), Some(WorkspaceUsage { files: 4, bytes: None }));
+        assert_eq!(
+            root.usage(),
+            Some(WorkspaceUsage {
+                files: 4,
+                bytes: None
+            })
+        );
     }
 
     #[test]
     fn a_file_that_grows_beyond_the_quota_of_bytes_stays_as_it_is() {
-        let (folder, root) = root(WorkspaceQuota { bytes_max: Some(100_000), ..WorkspaceQuota::default() });
+        let (folder, root) = root(WorkspaceQuota {
+            bytes_max: Some(100_000),
+            ..WorkspaceQuota::default()
+        });
         create(&root, "a", &"x".repeat(50_000)).unwrap();
 
-        assert!(matches!(create(&root, "a", &"x".repeat(150_000)), Err(PathError::Full { .. })));
-        assert!(matches!(create(&root, "b", &"x".repeat(80_000)), Err(PathError::Full { .. })));
+        assert!(matches!(
+            create(&root, "a", &"x".repeat(150_000)),
+            Err(PathError::Full { .. })
+        ));
+        assert!(matches!(
+            create(&root, "b", &"x".repeat(80_000)),
+            Err(PathError::Full { .. })
+        ));
 
-        assert_eq!(std::fs::metadata(folder.path().join("a")).unwrap().len(), 50_000);
+        assert_eq!(
+            std::fs::metadata(folder.path().join("a")).unwrap().len(),
+            50_000
+        );
         create(&root, "a", "less").unwrap();
         create(&root, "b", &"x".repeat(80_000)).unwrap();
         root.set_quota(WorkspaceQuota::default());

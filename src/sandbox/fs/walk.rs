@@ -82,12 +82,21 @@ impl<'r> Walk<'r> {
     }
 
     fn bare(root: &'r Root, depth_max: usize, heeds_ignores: bool) -> Self {
-        Self { root, frames: Vec::new(), ignores: Vec::new(), depth_max: depth_max.min(DEPTH_MAX), heeds_ignores, skipped: 0 }
+        Self {
+            root,
+            frames: Vec::new(),
+            ignores: Vec::new(),
+            depth_max: depth_max.min(DEPTH_MAX),
+            heeds_ignores,
+            skipped: 0,
+        }
     }
 
     /// Reads the ignore files of the folders above, which also apply. Those above the root do not.
     fn read_parents(&mut self, relative: &Path) {
-        let Some(parent) = relative.parent() else { return };
+        let Some(parent) = relative.parent() else {
+            return;
+        };
         let mut above = PathBuf::new();
         for name in std::iter::once(OsStr::new("")).chain(parent.iter()) {
             above.push(name);
@@ -100,9 +109,19 @@ impl<'r> Walk<'r> {
 
     fn read_ignores(&mut self, dir: &OwnedFd, relative: &Path) {
         for name in [".gitignore", ".ignore"] {
-            let Ok(opened) = self.root.open_listed(dir.as_fd(), OsStr::new(name), &relative.join(name)) else { continue };
+            let Ok(opened) =
+                self.root
+                    .open_listed(dir.as_fd(), OsStr::new(name), &relative.join(name))
+            else {
+                continue;
+            };
             let mut text = Vec::new();
-            if opened.file.take(IGNORE_BYTES_MAX).read_to_end(&mut text).is_err() {
+            if opened
+                .file
+                .take(IGNORE_BYTES_MAX)
+                .read_to_end(&mut text)
+                .is_err()
+            {
                 continue;
             }
             let mut builder = GitignoreBuilder::new(".");
@@ -110,7 +129,10 @@ impl<'r> Walk<'r> {
                 let _ = builder.add_line(None, line); // git, too, skips an invalid line
             }
             if let Ok(rules) = builder.build() {
-                self.ignores.push(Ignores { base: relative.to_owned(), rules });
+                self.ignores.push(Ignores {
+                    base: relative.to_owned(),
+                    rules,
+                });
             }
         }
     }
@@ -134,21 +156,34 @@ impl<'r> Walk<'r> {
             }
             let kind = match entry.file_type() {
                 FileType::Unknown => rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                    .map_or(FileType::Unknown, |stat| {
+                        FileType::from_raw_mode(stat.st_mode)
+                    }),
                 known => known,
             };
             names.push((name.to_owned(), kind));
         }
         names.sort_by(|a, b| b.0.cmp(&a.0));
-        if self.heeds_ignores && names.iter().any(|(name, _)| name == ".gitignore" || name == ".ignore") {
+        if self.heeds_ignores
+            && names
+                .iter()
+                .any(|(name, _)| name == ".gitignore" || name == ".ignore")
+        {
             self.read_ignores(&dir, &relative);
         }
-        self.frames.push(Frame { dir, relative, names, ignores });
+        self.frames.push(Frame {
+            dir,
+            relative,
+            names,
+            ignores,
+        });
     }
 
     fn is_ignored(&self, relative: &Path, is_folder: bool) -> bool {
         for ignores in self.ignores.iter().rev() {
-            let Ok(path) = relative.strip_prefix(&ignores.base) else { continue };
+            let Ok(path) = relative.strip_prefix(&ignores.base) else {
+                continue;
+            };
             match ignores.rules.matched(path, is_folder) {
                 Match::Ignore(_) => return true,
                 Match::Whitelist(_) => return false,
@@ -181,7 +216,9 @@ impl<'r> Walk<'r> {
     }
 
     fn descend(&mut self, name: &OsStr, relative: &Path) {
-        let Some(frame) = self.frames.last() else { return };
+        let Some(frame) = self.frames.last() else {
+            return;
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(&frame.dir, name, flags, Mode::empty()) {
             Ok(dir) => self.enter(dir, relative.to_owned()),
@@ -192,14 +229,23 @@ impl<'r> Walk<'r> {
     /// Size in bytes of the file that [`Walk::advance`] just returned; `None` if it is gone or not
     /// a regular file.
     pub(crate) fn size(&self, entry: &Entry) -> Option<u64> {
-        let stat = rustix::fs::statat(&self.frames.last()?.dir, entry.relative.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| u64::try_from(stat.st_size).unwrap_or(0))
+        let stat = rustix::fs::statat(
+            &self.frames.last()?.dir,
+            entry.relative.file_name()?,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+            .then(|| u64::try_from(stat.st_size).unwrap_or(0))
     }
 
     /// Opens the file that [`Walk::advance`] just returned.
     pub(crate) fn open(&self, entry: &Entry) -> Result<Opened, PathError> {
         let given = entry.relative.to_string_lossy().into_owned();
-        let (Some(frame), Some(name)) = (self.frames.last(), entry.relative.file_name()) else { return Err(PathError::NotFound(given)) };
-        self.root.open_listed(frame.dir.as_fd(), name, &entry.relative)
+        let (Some(frame), Some(name)) = (self.frames.last(), entry.relative.file_name()) else {
+            return Err(PathError::NotFound(given));
+        };
+        self.root
+            .open_listed(frame.dir.as_fd(), name, &entry.relative)
     }
 }

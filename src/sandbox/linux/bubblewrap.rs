@@ -17,7 +17,9 @@ use std::{
     sync::Arc,
 };
 
-use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
+use callboard_actors::ports::{
+    BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,7 +37,10 @@ use crate::sandbox::{
         words::nonce,
     },
     fs::{Found, Guard, Root},
-    policy::{ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PATH, PROXY_VARIABLES, WORKSPACE},
+    policy::{
+        ENVIRONMENT, FORWARD_PORT, FORWARD_SOCKET, FORWARDER, NO_PROXY, PATH, PROXY_VARIABLES,
+        WORKSPACE,
+    },
     proxy::Proxy,
     toolchains::Toolchains,
 };
@@ -98,25 +103,59 @@ impl Linux {
     ///
     /// # Errors
     /// [`SandboxError::Failed`] with the reason when bubblewrap is missing or does not work here.
-    pub fn probe(root: Arc<Root>, spawner: &Spawner, toolchains: Toolchains, limits: ExecLimits) -> Result<Self, SandboxError> {
-        let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"]
-            .into_iter()
-            .map(PathBuf::from)
-            .find(|path| path.is_file())
-            .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
+    pub fn probe(
+        root: Arc<Root>,
+        spawner: &Spawner,
+        toolchains: Toolchains,
+        limits: ExecLimits,
+    ) -> Result<Self, SandboxError> {
+        let bwrap = [
+            "/usr/bin/bwrap",
+            "/usr/local/bin/bwrap",
+            "/bin/bwrap",
+            "/run/current-system/sw/bin/bwrap",
+        ]
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|path| path.is_file())
+        .ok_or_else(|| SandboxError::Failed("bubblewrap (bwrap) is not installed".to_owned()))?;
         let root_path = Arc::new(root.real_path().to_owned());
-        let policy = SandboxPolicy { root: root_path, kind: "bubblewrap", network: Network::Off, boundary: true, limits };
+        let policy = SandboxPolicy {
+            root: root_path,
+            kind: "bubblewrap",
+            network: Network::Off,
+            boundary: true,
+            limits,
+        };
         let guard = Guard::new(root.clone());
-        let inner = Inner { root, policy, bwrap, spawner: spawner.clone(), guard, watchdog: None, toolchains, proxy: None };
-        let linux = Self { inner: Arc::new(inner) };
-        let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
-        let launch = linux.inner.launch(Path::new(""), exec, &Found::default(), None)?;
+        let inner = Inner {
+            root,
+            policy,
+            bwrap,
+            spawner: spawner.clone(),
+            guard,
+            watchdog: None,
+            toolchains,
+            proxy: None,
+        };
+        let linux = Self {
+            inner: Arc::new(inner),
+        };
+        let exec = Exec {
+            timeout: PROBE_TIME_MAX,
+            ..Exec::new("true")
+        };
+        let launch = linux
+            .inner
+            .launch(Path::new(""), exec, &Found::default(), None)?;
         let result = spawner.run_blocking(launch)?;
         if result.status == Some(0) {
             return Ok(linux);
         }
         let said = result.stderr.lines().next().unwrap_or("no answer").trim();
-        Err(SandboxError::Failed(format!("bubblewrap does not work here: {said}")))
+        Err(SandboxError::Failed(format!(
+            "bubblewrap does not work here: {said}"
+        )))
     }
 
     /// Returns the same sandbox with a watchdog, a second process that sweeps after commands if
@@ -126,7 +165,12 @@ impl Linux {
     #[must_use]
     pub fn watched_by(self, helper: Option<PathBuf>) -> Self {
         let watchdog = Program::new(helper).ok();
-        Self { inner: Arc::new(Inner { watchdog, ..(*self.inner).clone() }) }
+        Self {
+            inner: Arc::new(Inner {
+                watchdog,
+                ..(*self.inner).clone()
+            }),
+        }
     }
 
     /// Returns the same sandbox, from which commands reach the hosts of `allow` through a proxy.
@@ -139,36 +183,90 @@ impl Linux {
     ///
     /// # Errors
     /// [`SandboxError::Failed`] with the reason when the listed hosts cannot be served here.
-    pub fn reaching(&self, allow: &AllowList, helper: Option<PathBuf>) -> Result<Self, SandboxError> {
-        let Inner { root, policy, spawner, .. } = &*self.inner;
+    pub fn reaching(
+        &self,
+        allow: &AllowList,
+        helper: Option<PathBuf>,
+    ) -> Result<Self, SandboxError> {
+        let Inner {
+            root,
+            policy,
+            spawner,
+            ..
+        } = &*self.inner;
         let proxy = Proxy::new(allow, helper, root.real_path()).map_err(SandboxError::Failed)?;
-        let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new("true") };
-        let access = ProxyAccess { helper: proxy.helper()?, socket: None };
-        let result = spawner.run_blocking(self.inner.launch(Path::new(""), exec, &Found::default(), Some(access))?)?;
+        let exec = Exec {
+            timeout: PROBE_TIME_MAX,
+            ..Exec::new("true")
+        };
+        let access = ProxyAccess {
+            helper: proxy.helper()?,
+            socket: None,
+        };
+        let result = spawner.run_blocking(self.inner.launch(
+            Path::new(""),
+            exec,
+            &Found::default(),
+            Some(access),
+        )?)?;
         if result.status != Some(0) || result.stderr.contains(NO_FORWARDER) {
-            return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
+            return Err(SandboxError::Failed(
+                "this program's main does not ask jail_main_if_asked first".to_owned(),
+            ));
         }
-        let policy = SandboxPolicy { network: Network::Hosts(allow.hosts.clone()), ..policy.clone() };
-        let inner = Inner { policy, proxy: Some(Arc::new(proxy)), ..(*self.inner).clone() };
-        Ok(Self { inner: Arc::new(inner) })
+        let policy = SandboxPolicy {
+            network: Network::Hosts(allow.hosts.clone()),
+            ..policy.clone()
+        };
+        let inner = Inner {
+            policy,
+            proxy: Some(Arc::new(proxy)),
+            ..(*self.inner).clone()
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 }
 
 impl Inner {
-    fn launch(&self, folder: &Path, exec: Exec, found: &Found, access: Option<ProxyAccess<'_>>) -> Result<Launch, SandboxError> {
+    fn launch(
+        &self,
+        folder: &Path,
+        exec: Exec,
+        found: &Found,
+        access: Option<ProxyAccess<'_>>,
+    ) -> Result<Launch, SandboxError> {
         let nonce = nonce()?;
         let limits = self.policy.limits;
         let mut argv: Vec<OsString> = vec![self.bwrap.clone().into()];
-        let mut add = |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
+        let mut add =
+            |parts: &[&std::ffi::OsStr]| argv.extend(parts.iter().map(|part| (*part).to_owned()));
         macro_rules! add {
             ($($part:expr),+ $(,)?) => { add(&[$(std::ffi::OsStr::new($part)),+]) };
         }
-        add!("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL");
+        add!(
+            "--unshare-all",
+            "--unshare-user",
+            "--disable-userns",
+            "--die-with-parent",
+            "--new-session",
+            "--cap-drop",
+            "ALL"
+        );
         // Makes the command's shell the first process of the namespace, so that bubblewrap exits
         // only when the namespace is gone. Bubblewrap's own first process would outlive the command
         // briefly, together with what the command left.
         add!("--as-pid-1");
-        add!("--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv");
+        add!(
+            "--uid",
+            "1000",
+            "--gid",
+            "1000",
+            "--hostname",
+            "sandbox",
+            "--clearenv"
+        );
         for (name, value) in ENVIRONMENT {
             add!("--setenv", *name, *value);
         }
@@ -196,7 +294,18 @@ impl Inner {
         // all of /proc is read-only.
         add!("--remount-ro", "/proc");
         let tmp = limits.tmp_bytes.to_string();
-        add!("--dev", "/dev", "--perms", "1777", "--size", &tmp, "--tmpfs", "/dev/shm", "--remount-ro", "/dev");
+        add!(
+            "--dev",
+            "/dev",
+            "--perms",
+            "1777",
+            "--size",
+            &tmp,
+            "--tmpfs",
+            "/dev/shm",
+            "--remount-ro",
+            "/dev"
+        );
         add!("--perms", "1777", "--size", &tmp, "--tmpfs", "/tmp");
         for path in &self.toolchains.read_only {
             add!("--ro-bind-try", path, path);
@@ -209,7 +318,17 @@ impl Inner {
             for variable in PROXY_VARIABLES {
                 add!("--setenv", *variable, &address);
             }
-            add!("--setenv", "no_proxy", NO_PROXY, "--setenv", "NO_PROXY", NO_PROXY, "--ro-bind", helper, FORWARDER);
+            add!(
+                "--setenv",
+                "no_proxy",
+                NO_PROXY,
+                "--setenv",
+                "NO_PROXY",
+                NO_PROXY,
+                "--ro-bind",
+                helper,
+                FORWARDER
+            );
             if let Some(socket) = socket {
                 add!("--ro-bind", socket, FORWARD_SOCKET);
             }
@@ -223,13 +342,20 @@ impl Inner {
         add!("--seccomp", &CARRIED.to_string());
         // The new root is a tmpfs, so writing to it would take memory.
         add!("--remount-ro", "/");
-        let start = if folder.as_os_str().is_empty() { PathBuf::from(WORKSPACE) } else { Path::new(WORKSPACE).join(folder) };
+        let start = if folder.as_os_str().is_empty() {
+            PathBuf::from(WORKSPACE)
+        } else {
+            Path::new(WORKSPACE).join(folder)
+        };
         add!("--chdir", &start, "--");
         argv.extend(limited_command(&exec.command, &limits, &nonce, then));
         Ok(Launch {
             argv,
             environment: vec![("PATH".into(), PATH.into())],
-            carried: Some(Carried::Bytes(filter::bytes(Behind::Namespaces(unix), Uncounted::Unknown).map_err(SandboxError::Failed)?)),
+            carried: Some(Carried::Bytes(
+                filter::bytes(Behind::Namespaces(unix), Uncounted::Unknown)
+                    .map_err(SandboxError::Failed)?,
+            )),
             folder: PathBuf::from("/"),
             timeout: limits.clamp(exec.timeout),
             output_bytes_max: exec.output_bytes_max,
@@ -249,22 +375,39 @@ impl Inner {
         let root = self.root.real_path();
         let inside = Path::new(WORKSPACE);
         for path in &found.git {
-            add(&["--bind-try".as_ref(), root.join(path).as_os_str(), inside.join(path).as_os_str()]);
+            add(&[
+                "--bind-try".as_ref(),
+                root.join(path).as_os_str(),
+                inside.join(path).as_os_str(),
+            ]);
         }
         for path in &found.read_only {
-            add(&["--ro-bind-try".as_ref(), root.join(path).as_os_str(), inside.join(path).as_os_str()]);
+            add(&[
+                "--ro-bind-try".as_ref(),
+                root.join(path).as_os_str(),
+                inside.join(path).as_os_str(),
+            ]);
         }
         for (path, is_folder) in &found.hidden {
             let path = inside.join(path);
             if *is_folder {
-                add(&["--tmpfs".as_ref(), path.as_os_str(), "--remount-ro".as_ref(), path.as_os_str()]);
+                add(&[
+                    "--tmpfs".as_ref(),
+                    path.as_os_str(),
+                    "--remount-ro".as_ref(),
+                    path.as_os_str(),
+                ]);
             } else {
                 add(&["--ro-bind".as_ref(), "/dev/null".as_ref(), path.as_os_str()]);
             }
         }
     }
 
-    async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
+    async fn exec(
+        self: Arc<Self>,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> Result<ExecResult, SandboxError> {
         let this = self.clone();
         let folder = exec.working_dir.clone();
         let searched = call::blocking(move || {
@@ -277,13 +420,19 @@ impl Inner {
         let (folder, guarded, covers, quota_check, exec) = searched.await?;
         let command_proxy = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
         let access = match (&self.proxy, &command_proxy) {
-            (Some(proxy), Some(command_proxy)) => Some(ProxyAccess { helper: proxy.helper()?, socket: Some(command_proxy.socket()) }),
+            (Some(proxy), Some(command_proxy)) => Some(ProxyAccess {
+                helper: proxy.helper()?,
+                socket: Some(command_proxy.socket()),
+            }),
             _ => None,
         };
         let launch = self.launch(&folder, exec, &covers, access)?;
         let this = self.clone();
         let begun = call::blocking(move || {
-            let registration = this.watchdog.as_ref().and_then(|helper| this.spawner.watchdog().register(helper, &guarded));
+            let registration = this
+                .watchdog
+                .as_ref()
+                .and_then(|helper| this.spawner.watchdog().register(helper, &guarded));
             Ok((guarded, registration))
         });
         let (guarded, registration) = begun.await?;
@@ -312,10 +461,18 @@ impl Sandbox for Linux {
     }
 
     fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError> {
-        self.inner.root.locate(path).map(|relative| self.inner.root.real_path().join(relative)).map_err(denied)
+        self.inner
+            .root
+            .locate(path)
+            .map(|relative| self.inner.root.real_path().join(relative))
+            .map_err(denied)
     }
 
-    fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+    fn exec(
+        &self,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         let inner = self.inner.clone();
         call::in_a_task(cancel, move |cancel| inner.exec(exec, cancel))
     }

@@ -23,7 +23,9 @@ use std::{
     sync::Arc,
 };
 
-use callboard_actors::ports::{BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy};
+use callboard_actors::ports::{
+    BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{helper::Plan, quota_check::QuotaCheck};
@@ -95,7 +97,14 @@ impl Landlock {
         limits: ExecLimits,
         helper: Option<PathBuf>,
     ) -> Result<Self, SandboxError> {
-        Self::try_once(root, spawner, toolchains, limits, helper, Err("it was not asked for".to_owned()))
+        Self::try_once(
+            root,
+            spawner,
+            toolchains,
+            limits,
+            helper,
+            Err("it was not asked for".to_owned()),
+        )
     }
 
     /// Why no mount namespace could be created; `None` if there is one.
@@ -114,9 +123,18 @@ impl Landlock {
             return Err(SandboxError::Failed(format!("{UNSHARE} is not installed")));
         }
         if root.real_path().parent().is_none() {
-            return Err(SandboxError::Failed("the workspace is the whole machine".to_owned()));
+            return Err(SandboxError::Failed(
+                "the workspace is the whole machine".to_owned(),
+            ));
         }
-        Self::try_once(root.clone(), spawner, toolchains.clone(), limits, helper, Ok(Namespace::of_this_user()))
+        Self::try_once(
+            root.clone(),
+            spawner,
+            toolchains.clone(),
+            limits,
+            helper,
+            Ok(Namespace::of_this_user()),
+        )
     }
 
     fn try_once(
@@ -128,7 +146,9 @@ impl Landlock {
         namespace: Result<Namespace, String>,
     ) -> Result<Self, SandboxError> {
         if helper.is_none() && std::env::var_os(ASKED).is_some() {
-            return Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()));
+            return Err(SandboxError::Failed(
+                "this program's main does not ask jail_main_if_asked first".to_owned(),
+            ));
         }
         let program = Program::new(helper)?;
         let root_path = Arc::new(root.real_path().to_owned());
@@ -140,18 +160,41 @@ impl Landlock {
             limits,
         };
         let guard = Guard::new(root.clone());
-        let landlock = Self { inner: Arc::new(Inner { root, policy, program, spawner: spawner.clone(), guard, toolchains, namespace }) };
-        let chance = getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))? >> 8;
+        let landlock = Self {
+            inner: Arc::new(Inner {
+                root,
+                policy,
+                program,
+                spawner: spawner.clone(),
+                guard,
+                toolchains,
+                namespace,
+            }),
+        };
+        let chance =
+            getrandom::u64().map_err(|_| SandboxError::Failed("no randomness".to_owned()))? >> 8;
         // The sum is written nowhere, so only a shell can print it, and only if the command sees
         // nothing of the machine.
-        let command =
-            format!("(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))");
-        let exec = Exec { timeout: PROBE_TIME_MAX, ..Exec::new(command) };
-        let result = spawner.run_blocking(landlock.inner.launch(PathBuf::new(), exec, &Found::default())?).and_then(began)?;
+        let command = format!(
+            "(: </proc/uptime) 2>/dev/null && exit 9; (: </proc/self/environ) 2>/dev/null && exit 9; echo $(({chance} + 7))"
+        );
+        let exec = Exec {
+            timeout: PROBE_TIME_MAX,
+            ..Exec::new(command)
+        };
+        let result = spawner
+            .run_blocking(
+                landlock
+                    .inner
+                    .launch(PathBuf::new(), exec, &Found::default())?,
+            )
+            .and_then(began)?;
         if result.status == Some(0) && result.stdout.trim() == (chance + 7).to_string() {
             return Ok(landlock);
         }
-        Err(SandboxError::Failed("this program's main does not ask jail_main_if_asked first".to_owned()))
+        Err(SandboxError::Failed(
+            "this program's main does not ask jail_main_if_asked first".to_owned(),
+        ))
     }
 }
 
@@ -173,10 +216,18 @@ impl Inner {
             rules: self.root.rules().clone(),
             limits,
         };
-        let plan = serde_json::to_string(&plan).map_err(|_| SandboxError::Failed("a path is no text".to_owned()))?;
-        let argv = [self.program.path(), ASK.into(), "supervise".into(), plan.into(), exec.command.into()];
+        let plan = serde_json::to_string(&plan)
+            .map_err(|_| SandboxError::Failed("a path is no text".to_owned()))?;
+        let argv = [
+            self.program.path(),
+            ASK.into(),
+            "supervise".into(),
+            plan.into(),
+            exec.command.into(),
+        ];
         let argv = argv.into_iter().chain(found.to_arguments()).collect();
-        let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let environment = [("PATH", PATH), (ASKED, "1")]
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         Ok(Launch {
             argv,
             environment: environment.into(),
@@ -190,11 +241,24 @@ impl Inner {
             limits,
             disk: root.to_owned(),
             nonce,
-            shown: vec![Shown { folder: root.to_owned(), name: "$WORKSPACE" }, Shown { folder: private, name: "$TMPDIR" }],
+            shown: vec![
+                Shown {
+                    folder: root.to_owned(),
+                    name: "$WORKSPACE",
+                },
+                Shown {
+                    folder: private,
+                    name: "$TMPDIR",
+                },
+            ],
         })
     }
 
-    async fn exec(self: Arc<Self>, exec: Exec, cancel: CancellationToken) -> Result<ExecResult, SandboxError> {
+    async fn exec(
+        self: Arc<Self>,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> Result<ExecResult, SandboxError> {
         let this = self.clone();
         let folder = exec.working_dir.clone();
         let (launch, guarded, registration, quota_check) = call::blocking(move || {
@@ -206,7 +270,10 @@ impl Inner {
             Ok((launch, guarded, registration, quota_check))
         })
         .await?;
-        let result = quota_check.run(&self.spawner, launch, &cancel).await.and_then(began);
+        let result = quota_check
+            .run(&self.spawner, launch, &cancel)
+            .await
+            .and_then(began);
         // All processes of the command are gone, so the sweep sees its final state.
         call::blocking(move || {
             let lines = guarded.end();
@@ -226,7 +293,12 @@ impl Inner {
 fn began(result: ExecResult) -> Result<ExecResult, SandboxError> {
     let said = result.stderr.trim();
     match said.strip_prefix("unshare: ") {
-        Some(why) if result.status == Some(1) && result.stdout.is_empty() && !said.contains('\n') && result.working_dir.is_none() => {
+        Some(why)
+            if result.status == Some(1)
+                && result.stdout.is_empty()
+                && !said.contains('\n')
+                && result.working_dir.is_none() =>
+        {
             Err(SandboxError::Failed(why.to_owned()))
         }
         _ => Ok(result),
@@ -239,10 +311,18 @@ impl Sandbox for Landlock {
     }
 
     fn validate_path(&self, path: &str) -> Result<PathBuf, SandboxError> {
-        self.inner.root.locate(path).map(|relative| Path::join(self.inner.root.real_path(), relative)).map_err(denied)
+        self.inner
+            .root
+            .locate(path)
+            .map(|relative| Path::join(self.inner.root.real_path(), relative))
+            .map_err(denied)
     }
 
-    fn exec(&self, exec: Exec, cancel: CancellationToken) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
+    fn exec(
+        &self,
+        exec: Exec,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ExecResult, SandboxError>> {
         let inner = self.inner.clone();
         call::in_a_task(cancel, move |cancel| inner.exec(exec, cancel))
     }

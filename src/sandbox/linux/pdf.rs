@@ -85,7 +85,11 @@ impl PdfText {
     }
 
     fn made(spawner: OnceLock<Spawner>, helper: Option<PathBuf>) -> Self {
-        Self(Arc::new(Inner { spawner, helper, readers: Semaphore::new(READERS_MAX) }))
+        Self(Arc::new(Inner {
+            spawner,
+            helper,
+            readers: Semaphore::new(READERS_MAX),
+        }))
     }
 }
 
@@ -112,8 +116,14 @@ impl Inner {
         let _permit = self.readers.acquire().await.map_err(unavailable)?;
         let nonce = nonce().map_err(sandbox)?;
         let program = self.program()?;
-        let piped = self.spawner()?.start_carrying(launch(&program, &nonce), program.carried()).await.map_err(sandbox)?;
-        let (answer, status) = tokio::time::timeout(TIME_MAX, converse(piped, &pdf)).await.map_err(|_| DocumentTextError::Bounds)?;
+        let piped = self
+            .spawner()?
+            .start_carrying(launch(&program, &nonce), program.carried())
+            .await
+            .map_err(sandbox)?;
+        let (answer, status) = tokio::time::timeout(TIME_MAX, converse(piped, &pdf))
+            .await
+            .map_err(|_| DocumentTextError::Bounds)?;
         match status {
             Some(0) => read_answer(&answer, &nonce),
             Some(PANICKED) => Err(DocumentTextError::Broken),
@@ -125,13 +135,23 @@ impl Inner {
 
 fn launch(program: &Program, nonce: &str) -> PipedLaunch {
     let argv = vec![program.path(), ASK.into(), STAGE.into(), nonce.into()];
-    let environment = [("PATH", PATH), (ASKED, "1")].map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    PipedLaunch { argv, environment: environment.into(), folder: PathBuf::from("/") }
+    let environment = [("PATH", PATH), (ASKED, "1")]
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    PipedLaunch {
+        argv,
+        environment: environment.into(),
+        folder: PathBuf::from("/"),
+    }
 }
 
 /// Sends the file and returns the answer and the exit code.
 async fn converse(piped: Piped, pdf: &[u8]) -> (Vec<u8>, Option<i32>) {
-    let Piped { mut stdin, stdout, mut stderr, process } = piped;
+    let Piped {
+        mut stdin,
+        stdout,
+        mut stderr,
+        process,
+    } = piped;
     let give = async {
         // The write fails if the reader ended early.
         let _ = stdin.write_all(pdf).await;
@@ -155,11 +175,20 @@ fn read_answer(answer: &[u8], nonce: &str) -> Result<ExtractedText, DocumentText
     let answer = String::from_utf8_lossy(answer);
     let (head, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     let said = head.strip_prefix(nonce).ok_or_else(not_asked)?.trim();
-    if let Some(pages) = said.strip_prefix(word::PAGES).and_then(|pages| pages.trim().parse().ok()) {
+    if let Some(pages) = said
+        .strip_prefix(word::PAGES)
+        .and_then(|pages| pages.trim().parse().ok())
+    {
         // The answer may come from a process that the file took over, so it is treated as plain
         // text.
-        let text = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect::<String>();
-        return Ok(ExtractedText { text: text.trim_end().to_owned(), pages });
+        let text = text
+            .chars()
+            .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+            .collect::<String>();
+        return Ok(ExtractedText {
+            text: text.trim_end().to_owned(),
+            pages,
+        });
     }
     Err(match said {
         word::ENCRYPTED => DocumentTextError::Encrypted,
@@ -175,7 +204,9 @@ fn unavailable(why: impl std::fmt::Display) -> DocumentTextError {
 }
 
 fn not_asked() -> DocumentTextError {
-    unavailable("the process that reads them does not work; this program's main must ask jail_main_if_asked first")
+    unavailable(
+        "the process that reads them does not work; this program's main must ask jail_main_if_asked first",
+    )
 }
 
 fn sandbox(error: SandboxError) -> DocumentTextError {

@@ -53,18 +53,31 @@ impl QuotaCheck {
     /// # Errors
     /// [`SandboxError::Limit`] when the workspace is far above its quota and the command could do
     /// more than remove files.
-    pub(in crate::sandbox) fn start(guard: &Arc<Guard>, command: &str) -> Result<Self, SandboxError> {
+    pub(in crate::sandbox) fn start(
+        guard: &Arc<Guard>,
+        command: &str,
+    ) -> Result<Self, SandboxError> {
         let quota = guard.root().quota();
         let before = guard.root().usage().unwrap_or_default();
         if let Some(excess) = quota.excess(before)
             && excess.is_beyond(slack)
             && !only_removes(command)
         {
-            return Err(SandboxError::Limit(format!("{excess} first: until then only `rm` and `rmdir` with plain names are run")));
+            return Err(SandboxError::Limit(format!(
+                "{excess} first: until then only `rm` and `rmdir` with plain names are run"
+            )));
         }
         let free = free(guard.root().real_path());
         let at = Instant::now();
-        Ok(Self { guard: guard.clone(), quota, before, counted: before, free, at, took: Duration::ZERO })
+        Ok(Self {
+            guard: guard.clone(),
+            quota,
+            before,
+            counted: before,
+            free,
+            at,
+            took: Duration::ZERO,
+        })
     }
 
     /// Runs the command until it ends or has exceeded the quota.
@@ -96,11 +109,15 @@ impl QuotaCheck {
                 checked = check => checked,
             };
             // The runtime is shutting down and ends the command with it.
-            let Ok((this, excess)) = checked else { return run.await };
+            let Ok((this, excess)) = checked else {
+                return run.await;
+            };
             if let Some(excess) = excess {
                 stop.cancel();
                 return match run.await {
-                    Err(SandboxError::Cancelled) if !cancel.is_cancelled() => Err(SandboxError::Limit(excess.to_string())),
+                    Err(SandboxError::Cancelled) if !cancel.is_cancelled() => {
+                        Err(SandboxError::Limit(excess.to_string()))
+                    }
                     ended => ended,
                 };
             }
@@ -118,24 +135,36 @@ impl QuotaCheck {
         let at = Instant::now();
         self.counted = self.guard.count();
         (self.free, self.at, self.took) = (free, Instant::now(), at.elapsed());
-        self.quota.excess(self.counted).filter(|excess| match excess {
-            Excess::Files(files, _) => *files > self.before.files,
-            Excess::Bytes(bytes, _) => self.before.bytes.is_none_or(|before| *bytes > before),
-        })
+        self.quota
+            .excess(self.counted)
+            .filter(|excess| match excess {
+                Excess::Files(files, _) => *files > self.before.files,
+                Excess::Bytes(bytes, _) => self.before.bytes.is_none_or(|before| *bytes > before),
+            })
     }
 
     /// Whether the disk has lost more than the workspace had room for. Always `true` on a disk that
     /// does not report its free space or inodes.
     fn may_be_over(&self) -> bool {
         let now = free(self.guard.root().real_path());
-        let is_over = |max: u64, used: u64, before: Option<u64>, now: Option<u64>| match (before, now) {
-            (Some(before), Some(now)) => before.saturating_sub(now) > max.saturating_sub(used),
-            _ => true,
-        };
+        let is_over =
+            |max: u64, used: u64, before: Option<u64>, now: Option<u64>| match (before, now) {
+                (Some(before), Some(now)) => before.saturating_sub(now) > max.saturating_sub(used),
+                _ => true,
+            };
         let files = |of: Option<Free>| of.and_then(|free| free.files);
         let bytes = |of: Option<Free>| of.map(|free| free.bytes);
-        self.quota.files_max.is_some_and(|max| is_over(max, self.counted.files, files(self.free), files(now)))
-            || self.quota.bytes_max.is_some_and(|max| is_over(max, self.counted.bytes.unwrap_or(0), bytes(self.free), bytes(now)))
+        self.quota
+            .files_max
+            .is_some_and(|max| is_over(max, self.counted.files, files(self.free), files(now)))
+            || self.quota.bytes_max.is_some_and(|max| {
+                is_over(
+                    max,
+                    self.counted.bytes.unwrap_or(0),
+                    bytes(self.free),
+                    bytes(now),
+                )
+            })
     }
 }
 
@@ -151,9 +180,15 @@ fn slack(excess: &Excess) -> u64 {
 /// Whether a command can do nothing but remove files: `rm` or `rmdir`, followed by words that mean
 /// nothing to the shell except as patterns.
 fn only_removes(command: &str) -> bool {
-    let is_plain =
-        |c: char| c.is_alphanumeric() || matches!(c, ' ' | '_' | '-' | '.' | '/' | '*' | '?' | '+' | ',' | '@' | '%' | ':' | '=');
-    matches!(command.split(' ').next(), Some("rm" | "rmdir")) && command.trim_end().chars().all(is_plain)
+    let is_plain = |c: char| {
+        c.is_alphanumeric()
+            || matches!(
+                c,
+                ' ' | '_' | '-' | '.' | '/' | '*' | '?' | '+' | ',' | '@' | '%' | ':' | '='
+            )
+    };
+    matches!(command.split(' ').next(), Some("rm" | "rmdir"))
+        && command.trim_end().chars().all(is_plain)
 }
 
 #[cfg(test)]
@@ -162,7 +197,12 @@ mod tests {
 
     #[test]
     fn only_plain_removals_are_taken_for_removals() {
-        for command in ["rm -rf target", "rmdir a", "rm -f -- logs/*.txt\n", "rm -rf ./node_modules build"] {
+        for command in [
+            "rm -rf target",
+            "rmdir a",
+            "rm -f -- logs/*.txt\n",
+            "rm -rf ./node_modules build",
+        ] {
             assert!(only_removes(command), "{command}");
         }
         for command in [

@@ -30,25 +30,36 @@ pub(super) struct Gate {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("hosts", &self.hosts).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
     }
 }
 
 impl Gate {
     pub(super) fn new(hosts: Vec<HostPattern>, resolver: Arc<dyn Resolver>) -> Self {
-        Self { hosts, resolver, public: UrlPolicy::public() }
+        Self {
+            hosts,
+            resolver,
+            public: UrlPolicy::public(),
+        }
     }
 
     /// Connects to a listed host.
     pub(super) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Refusal> {
         let addresses = self.admit(host, port).await?;
         for ip in addresses.into_iter().take(TRIES_MAX) {
-            if let Ok(Ok(stream)) = tokio::time::timeout(TRY_MAX, TcpStream::connect(SocketAddr::new(ip, port))).await {
+            if let Ok(Ok(stream)) =
+                tokio::time::timeout(TRY_MAX, TcpStream::connect(SocketAddr::new(ip, port))).await
+            {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
         }
-        Err(Refusal::new("502 Bad Gateway", format!("{host}:{port} cannot be reached")))
+        Err(Refusal::new(
+            "502 Bad Gateway",
+            format!("{host}:{port} cannot be reached"),
+        ))
     }
 
     /// Returns the addresses that may be dialed. If one address of the name is not allowed, all are
@@ -63,17 +74,32 @@ impl Gate {
         }
         let addresses = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
             Ok(ip) => vec![ip],
-            Err(_) => self.resolver.resolve(host.strip_suffix('.').unwrap_or(host)).await.unwrap_or_default(),
+            Err(_) => self
+                .resolver
+                .resolve(host.strip_suffix('.').unwrap_or(host))
+                .await
+                .unwrap_or_default(),
         };
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
-            return Err(Refusal::new("502 Bad Gateway", format!("the name {host} could not be resolved")));
+            return Err(Refusal::new(
+                "502 Bad Gateway",
+                format!("the name {host} could not be resolved"),
+            ));
         }
         for ip in &addresses {
-            let vouched = || self.hosts.iter().any(|pattern| pattern.permits_address(*ip, port));
+            let vouched = || {
+                self.hosts
+                    .iter()
+                    .any(|pattern| pattern.permits_address(*ip, port))
+            };
             if let Err(denied) = self.public.check_addr(*ip)
                 && !vouched()
             {
-                let class = if let Denied::Address(class) = denied { class.as_str() } else { "special" };
+                let class = if let Denied::Address(class) = denied {
+                    class.as_str()
+                } else {
+                    "special"
+                };
                 return Err(forbidden(format!(
                     "{host}:{port} is at an address that is not public ({class}); whoever runs this agent can list that address itself in `[sandbox] network`"
                 )));
@@ -83,8 +109,17 @@ impl Gate {
     }
 
     fn listed(&self) -> String {
-        let shown: Vec<String> = self.hosts.iter().take(16).map(HostPattern::to_string).collect();
-        let more = if self.hosts.len() > shown.len() { ", ..." } else { "" };
+        let shown: Vec<String> = self
+            .hosts
+            .iter()
+            .take(16)
+            .map(HostPattern::to_string)
+            .collect();
+        let more = if self.hosts.len() > shown.len() {
+            ", ..."
+        } else {
+            ""
+        };
         format!("{}{more}", shown.join(", "))
     }
 }
@@ -94,6 +129,10 @@ fn forbidden(text: String) -> Refusal {
 }
 
 fn advice(host: &str, port: u16) -> String {
-    let entry = if [80, 443].contains(&port) { host.to_owned() } else { format!("{host}:{port}") };
+    let entry = if [80, 443].contains(&port) {
+        host.to_owned()
+    } else {
+        format!("{host}:{port}")
+    };
     format!("whoever runs this agent can add \"{entry}\" to `[sandbox] network`")
 }

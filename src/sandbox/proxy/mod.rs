@@ -106,23 +106,43 @@ impl Proxy {
     ///
     /// # Errors
     /// The reason why the list cannot be served here.
-    pub(super) fn new(allow: &AllowList, helper: Option<PathBuf>, root: &Path) -> Result<Self, String> {
+    pub(super) fn new(
+        allow: &AllowList,
+        helper: Option<PathBuf>,
+        root: &Path,
+    ) -> Result<Self, String> {
         if helper.is_none() && std::env::var_os(ASKED).is_some() {
             return Err("this program's main does not ask jail_main_if_asked first".to_owned());
         }
-        let helper = helper.map_or_else(std::env::current_exe, Ok).and_then(fs::canonicalize);
+        let helper = helper
+            .map_or_else(std::env::current_exe, Ok)
+            .and_then(fs::canonicalize);
         let helper = helper.map_err(|_| REPLACED)?;
         let helper_file = file_of(&helper).ok_or(REPLACED)?;
-        let place = fs::canonicalize(std::env::temp_dir()).map_err(|_| "there is no folder for temporary files")?;
+        let place = fs::canonicalize(std::env::temp_dir())
+            .map_err(|_| "there is no folder for temporary files")?;
         if helper.starts_with(root) {
-            return Err("this program's file lies in the workspace, where commands could replace it".to_owned());
+            return Err(
+                "this program's file lies in the workspace, where commands could replace it"
+                    .to_owned(),
+            );
         }
         if place.starts_with(root) {
             return Err("the folder for temporary files lies in the workspace, where commands could reach it".to_owned());
         }
-        let resolver = allow.resolver.clone().unwrap_or_else(|| Arc::new(SystemResolver));
+        let resolver = allow
+            .resolver
+            .clone()
+            .unwrap_or_else(|| Arc::new(SystemResolver));
         let gate = Arc::new(Gate::new(allow.hosts.clone(), resolver));
-        Ok(Self { gate, permits: Arc::new(Semaphore::new(BOUNDS.connections)), bounds: BOUNDS, helper, helper_file, place })
+        Ok(Self {
+            gate,
+            permits: Arc::new(Semaphore::new(BOUNDS.connections)),
+            bounds: BOUNDS,
+            helper,
+            helper_file,
+            place,
+        })
     }
 
     /// Path of the helper.
@@ -132,23 +152,39 @@ impl Proxy {
     /// this one.
     pub(super) fn helper(&self) -> Result<&Path, SandboxError> {
         if file_of(&self.helper) != Some(self.helper_file) {
-            return Err(SandboxError::Failed(format!("{REPLACED}: commands that may reach hosts need a restart")));
+            return Err(SandboxError::Failed(format!(
+                "{REPLACED}: commands that may reach hosts need a restart"
+            )));
         }
         Ok(&self.helper)
     }
 
     /// Starts to listen for one command. Needs a runtime with I/O enabled.
     pub(super) fn open(&self) -> Result<CommandProxy, SandboxError> {
-        let failed = |error: std::io::Error| SandboxError::Failed(format!("no socket for the network: {}", error.kind()));
-        let folder = Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
+        let failed = |error: std::io::Error| {
+            SandboxError::Failed(format!("no socket for the network: {}", error.kind()))
+        };
+        let folder =
+            Folder::make(self.place.join(format!("callboard-net-{}", nonce()?))).map_err(failed)?;
         let socket = folder.0.join("proxy");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
         let end = CancellationToken::new();
         let refusals = Arc::default();
         let budget = Arc::new(Budget::new(self.bounds.bytes));
-        let context = Context { gate: self.gate.clone(), refusals: Arc::clone(&refusals), budget, bounds: self.bounds };
+        let context = Context {
+            gate: self.gate.clone(),
+            refusals: Arc::clone(&refusals),
+            budget,
+            bounds: self.bounds,
+        };
         let loops = tokio::spawn(accept(listener, self.permits.clone(), context, end.clone()));
-        Ok(CommandProxy { socket, end, loops, refusals, _folder: folder })
+        Ok(CommandProxy {
+            socket,
+            end,
+            loops,
+            refusals,
+            _folder: folder,
+        })
     }
 }
 
@@ -192,7 +228,10 @@ impl CommandProxy {
         self.end.cancel();
         let _ = (&mut self.loops).await;
         let refusals = self.refusals.lock();
-        refusals.iter().map(|line| format!("[network: {line}]\n")).collect()
+        refusals
+            .iter()
+            .map(|line| format!("[network: {line}]\n"))
+            .collect()
     }
 }
 
@@ -202,7 +241,12 @@ impl Drop for CommandProxy {
     }
 }
 
-async fn accept(listener: UnixListener, permits: Arc<Semaphore>, context: Context, end: CancellationToken) {
+async fn accept(
+    listener: UnixListener,
+    permits: Arc<Semaphore>,
+    context: Context,
+    end: CancellationToken,
+) {
     // A connection holds its permit until its task ends. All commands of a sandbox share the permits,
     // so the loop never waits for one: a connection without a permit is refused at once. On `end`,
     // `shutdown` aborts the open connections and waits for them.
@@ -239,15 +283,24 @@ struct Refusal {
 
 impl Refusal {
     fn new(status: &'static str, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self {
+            status,
+            text: text.into(),
+        }
     }
 
     fn bad(text: &'static str) -> Self {
-        Self::new("400 Bad Request", format!("the sandbox's proxy cannot read this request: {text}"))
+        Self::new(
+            "400 Bad Request",
+            format!("the sandbox's proxy cannot read this request: {text}"),
+        )
     }
 
     fn crowded() -> Self {
-        Self::new("503 Service Unavailable", "too many connections at once from this sandbox")
+        Self::new(
+            "503 Service Unavailable",
+            "too many connections at once from this sandbox",
+        )
     }
 
     fn answer(&self) -> String {
@@ -274,7 +327,11 @@ impl Context {
             if let Err(refusal) = self.carry(&mut client).await {
                 self.report(&refusal.text);
                 // A client that does not read its answer must not hold the permit.
-                let _ = tokio::time::timeout(self.bounds.head, client.write_all(refusal.answer().as_bytes())).await;
+                let _ = tokio::time::timeout(
+                    self.bounds.head,
+                    client.write_all(refusal.answer().as_bytes()),
+                )
+                .await;
             }
         })
         .await;
@@ -282,24 +339,49 @@ impl Context {
 
     async fn carry(&self, client: &mut UnixStream) -> Result<(), Refusal> {
         let read = tokio::time::timeout(self.bounds.head, request::read(client)).await;
-        let Some((request, first)) = read.map_err(|_| Refusal::new("408 Request Timeout", "no request came in time"))?? else {
+        let Some((request, first)) =
+            read.map_err(|_| Refusal::new("408 Request Timeout", "no request came in time"))??
+        else {
             return Ok(());
         };
-        let dialed = tokio::time::timeout(self.bounds.dial, self.gate.dial(&request.host, request.port)).await;
-        let late = |_| Refusal::new("504 Gateway Timeout", format!("{}:{} did not answer in time", request.host, request.port));
+        let dialed = tokio::time::timeout(
+            self.bounds.dial,
+            self.gate.dial(&request.host, request.port),
+        )
+        .await;
+        let late = |_| {
+            Refusal::new(
+                "504 Gateway Timeout",
+                format!("{}:{} did not answer in time", request.host, request.port),
+            )
+        };
         let server = dialed.map_err(late)??;
         tracing::debug!(host = %request.host, port = request.port, "a command in the sandbox is connected");
         let carried = match request.kind {
             RequestKind::Tunnel => {
-                let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await;
+                let _ = client
+                    .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    .await;
                 tunnel::both(client, server, &first, self.bounds.idle, &self.budget).await
             }
             RequestKind::Plain { head, body_bytes } => {
-                tunnel::exchange(client, server, &head, &first, body_bytes, self.bounds.idle, &self.budget).await
+                tunnel::exchange(
+                    client,
+                    server,
+                    &head,
+                    &first,
+                    body_bytes,
+                    self.bounds.idle,
+                    &self.budget,
+                )
+                .await
             }
         };
         if carried.is_err() {
-            self.report(&format!("this command has used up its {} MiB of network traffic", self.bounds.bytes >> 20));
+            self.report(&format!(
+                "this command has used up its {} MiB of network traffic",
+                self.bounds.bytes >> 20
+            ));
         }
         Ok(())
     }

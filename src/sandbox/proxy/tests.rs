@@ -26,7 +26,14 @@ async fn open(bounds: Bounds) -> (CommandProxy, TcpListener, String) {
     let hosts = vec![place.parse().unwrap(), "slow.test".parse().unwrap()];
     let gate = Arc::new(Gate::new(hosts, Arc::new(NeverResolves)));
     let permits = Arc::new(Semaphore::new(bounds.connections));
-    let proxy = Proxy { gate, permits, bounds, helper: PathBuf::new(), helper_file: (0, 0), place: std::env::temp_dir() };
+    let proxy = Proxy {
+        gate,
+        permits,
+        bounds,
+        helper: PathBuf::new(),
+        helper_file: (0, 0),
+        place: std::env::temp_dir(),
+    };
     (proxy.open().unwrap(), listener, place)
 }
 
@@ -38,11 +45,17 @@ async fn visit(proxy: &CommandProxy, request: String) -> UnixStream {
 
 async fn answer(mut client: UnixStream) -> String {
     let mut text = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(10), client.read_to_end(&mut text)).await.expect("it ends");
+    let _ = tokio::time::timeout(Duration::from_secs(10), client.read_to_end(&mut text))
+        .await
+        .expect("it ends");
     String::from_utf8_lossy(&text).into_owned()
 }
 
-async fn tunnel(proxy: &CommandProxy, listener: &TcpListener, place: &str) -> (UnixStream, TcpStream) {
+async fn tunnel(
+    proxy: &CommandProxy,
+    listener: &TcpListener,
+    place: &str,
+) -> (UnixStream, TcpStream) {
     let mut client = visit(proxy, format!("CONNECT {place} HTTP/1.1\r\n\r\n")).await;
     let (server, _) = listener.accept().await.unwrap();
     let mut established = [0; 39];
@@ -53,19 +66,38 @@ async fn tunnel(proxy: &CommandProxy, listener: &TcpListener, place: &str) -> (U
 #[tokio::test]
 async fn silence_of_both_sides_and_requests_that_do_not_come_end_a_connection() {
     let short = Duration::from_millis(100);
-    let (proxy, listener, place) = open(Bounds { idle: short, head: short, dial: short, ..BOUNDS }).await;
+    let (proxy, listener, place) = open(Bounds {
+        idle: short,
+        head: short,
+        dial: short,
+        ..BOUNDS
+    })
+    .await;
 
     let (client, mut server) = tunnel(&proxy, &listener, &place).await;
 
     assert_eq!(answer(client).await, "");
     assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
-    assert!(answer(visit(&proxy, "GET http:".to_owned()).await).await.starts_with("HTTP/1.1 408 "));
-    assert!(answer(visit(&proxy, "CONNECT slow.test:443 HTTP/1.1\r\n\r\n".to_owned()).await).await.starts_with("HTTP/1.1 504 "));
+    assert!(
+        answer(visit(&proxy, "GET http:".to_owned()).await)
+            .await
+            .starts_with("HTTP/1.1 408 ")
+    );
+    assert!(
+        answer(visit(&proxy, "CONNECT slow.test:443 HTTP/1.1\r\n\r\n".to_owned()).await)
+            .await
+            .starts_with("HTTP/1.1 504 ")
+    );
 }
 
 #[tokio::test]
 async fn a_command_has_so_many_bytes_and_connections_and_no_more() {
-    let (proxy, listener, place) = open(Bounds { bytes: 100_000, connections: 2, ..BOUNDS }).await;
+    let (proxy, listener, place) = open(Bounds {
+        bytes: 100_000,
+        connections: 2,
+        ..BOUNDS
+    })
+    .await;
 
     let (first, mut server) = tunnel(&proxy, &listener, &place).await;
     let (second, quiet) = tunnel(&proxy, &listener, &place).await;
@@ -75,9 +107,16 @@ async fn a_command_has_so_many_bytes_and_connections_and_no_more() {
     flood.await.unwrap();
     drop((second, quiet));
 
-    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("too many connections at once from this sandbox\n"), "{refused}");
+    assert!(
+        refused.starts_with("HTTP/1.1 503 ")
+            && refused.ends_with("too many connections at once from this sandbox\n"),
+        "{refused}"
+    );
     assert!((50_000..=100_000).contains(&got.len()), "{}", got.len());
-    assert_eq!(proxy.close().await, ["[network: this command has used up its 0 MiB of network traffic]\n"]);
+    assert_eq!(
+        proxy.close().await,
+        ["[network: this command has used up its 0 MiB of network traffic]\n"]
+    );
 }
 
 #[tokio::test]
@@ -85,12 +124,22 @@ async fn a_closed_door_leaves_no_connection_and_no_file() {
     let (proxy, listener, place) = open(BOUNDS).await;
     let (client, mut server) = tunnel(&proxy, &listener, &place).await;
     let folder = proxy.socket().parent().unwrap().to_owned();
-    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&folder).unwrap().permissions()) & 0o777, 0o700);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&folder).unwrap().permissions())
+            & 0o777,
+        0o700
+    );
 
     assert_eq!(proxy.close().await, Vec::<String>::new());
 
     assert!(!folder.exists());
-    assert_eq!((answer(client).await.as_str(), server.read(&mut [0]).await.unwrap()), ("", 0));
+    assert_eq!(
+        (
+            answer(client).await.as_str(),
+            server.read(&mut [0]).await.unwrap()
+        ),
+        ("", 0)
+    );
 }
 
 #[tokio::test]
@@ -98,14 +147,21 @@ async fn a_second_request_of_a_connection_reaches_nobody() {
     let (proxy, listener, place) = open(BOUNDS).await;
     let request = format!("POST http://{place}/ HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody");
 
-    let client = visit(&proxy, format!("{request}GET / HTTP/1.1\r\nHost: other.test\r\n\r\n")).await;
+    let client = visit(
+        &proxy,
+        format!("{request}GET / HTTP/1.1\r\nHost: other.test\r\n\r\n"),
+    )
+    .await;
     let (mut server, _) = listener.accept().await.unwrap();
     let mut heard = vec![0; 4096];
     let mut count = 0;
     while !heard[..count].ends_with(b"body") {
         count += server.read(&mut heard[count..]).await.unwrap();
     }
-    server.write_all(b"HTTP/1.1 200 OK\r\n\r\ndone").await.unwrap();
+    server
+        .write_all(b"HTTP/1.1 200 OK\r\n\r\ndone")
+        .await
+        .unwrap();
     server.shutdown().await.unwrap();
 
     assert!(answer(client).await.ends_with("done"));

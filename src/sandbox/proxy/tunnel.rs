@@ -30,7 +30,10 @@ impl Budget {
 
     fn take(&self, count: usize) -> Result<(), UsedUp> {
         let less = |left: u64| left.checked_sub(count as u64);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| UsedUp)
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .map(drop)
+            .map_err(|_| UsedUp)
     }
 }
 
@@ -45,7 +48,11 @@ struct IdleTimer {
 
 impl IdleTimer {
     fn new(idle: Duration) -> Self {
-        Self { start: Instant::now(), last_byte: AtomicU64::new(0), idle }
+        Self {
+            start: Instant::now(),
+            last_byte: AtomicU64::new(0),
+            idle,
+        }
     }
 
     fn reset(&self) {
@@ -55,7 +62,9 @@ impl IdleTimer {
 
     async fn expired(&self) {
         loop {
-            let until = self.start + Duration::from_millis(self.last_byte.load(Ordering::Relaxed)) + self.idle;
+            let until = self.start
+                + Duration::from_millis(self.last_byte.load(Ordering::Relaxed))
+                + self.idle;
             if Instant::now() >= until {
                 return;
             }
@@ -104,11 +113,20 @@ pub(super) async fn exchange(
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     let timer = IdleTimer::new(idle);
-    let first = first.get(..usize::try_from(body_bytes).unwrap_or(usize::MAX)).unwrap_or(first);
+    let first = first
+        .get(..usize::try_from(body_bytes).unwrap_or(usize::MAX))
+        .unwrap_or(first);
     let request = async {
         send(&mut to_server, head, &timer, budget).await?;
         send(&mut to_server, first, &timer, budget).await?;
-        carry(&mut from_client, &mut to_server, body_bytes.saturating_sub(first.len() as u64), &timer, budget).await
+        carry(
+            &mut from_client,
+            &mut to_server,
+            body_bytes.saturating_sub(first.len() as u64),
+            &timer,
+            budget,
+        )
+        .await
     };
     let up = async {
         match request.await {
@@ -147,7 +165,12 @@ fn ended(result: Result<(), End>) -> Result<(), UsedUp> {
     }
 }
 
-async fn send(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], timer: &IdleTimer, budget: &Budget) -> Result<(), End> {
+async fn send(
+    to: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    timer: &IdleTimer,
+    budget: &Budget,
+) -> Result<(), End> {
     budget.take(bytes.len()).map_err(|UsedUp| End::UsedUp)?;
     to.write_all(bytes).await?;
     timer.reset();
@@ -165,7 +188,9 @@ async fn carry(
     let mut left = most;
     while left > 0 {
         let room = BUFFER_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let count = from.read(buffer.get_mut(..room).unwrap_or_default()).await?;
+        let count = from
+            .read(buffer.get_mut(..room).unwrap_or_default())
+            .await?;
         if count == 0 {
             break;
         }

@@ -24,7 +24,10 @@ struct Running {
 impl Cleaner {
     pub(super) fn start(&self, inner: &Arc<Inner>) {
         let mut running = lock(&self.0);
-        if running.as_ref().is_some_and(|running| !running.task.is_finished()) {
+        if running
+            .as_ref()
+            .is_some_and(|running| !running.task.is_finished())
+        {
             tracing::warn!("the artifact cleaner is already running");
             return;
         }
@@ -38,10 +41,16 @@ impl Cleaner {
         let stopped = stop.clone();
         let task = runtime.spawn(async move {
             while let Some(inner) = weak.upgrade() {
-                let interval = inner.settings.cleanup_interval.max(Duration::from_millis(1));
+                let interval = inner
+                    .settings
+                    .cleanup_interval
+                    .max(Duration::from_millis(1));
                 let workers = inner.workers.clone();
                 let token = stopped.clone();
-                let cleaned = run(&workers, move || inner.clean(inner.settings.max_age, &token)).await;
+                let cleaned = run(&workers, move || {
+                    inner.clean(inner.settings.max_age, &token)
+                })
+                .await;
                 if let Err(error) = cleaned {
                     tracing::warn!("the clean-up of artifacts failed: {error}");
                 }
@@ -56,7 +65,9 @@ impl Cleaner {
     }
 
     pub(super) async fn stop(&self) {
-        let Some(Running { stop, mut task }) = lock(&self.0).take() else { return };
+        let Some(Running { stop, mut task }) = lock(&self.0).take() else {
+            return;
+        };
         stop.cancel();
         if timeout(STOP_MAX, &mut task).await.is_err() {
             tracing::warn!("a running clean-up of artifacts did not stop in time");
@@ -65,7 +76,9 @@ impl Cleaner {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        lock(&self.0).as_ref().is_some_and(|running| !running.task.is_finished())
+        lock(&self.0)
+            .as_ref()
+            .is_some_and(|running| !running.task.is_finished())
     }
 }
 

@@ -41,7 +41,11 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn from_scope(scope: &Scope) -> Self {
         let conversation = scope.conversation.as_str().to_owned();
-        Self { tenant: Self::tenant_folder(&scope.tenant), folder: folder_of(conversation.as_bytes()), conversation }
+        Self {
+            tenant: Self::tenant_folder(&scope.tenant),
+            folder: folder_of(conversation.as_bytes()),
+            conversation,
+        }
     }
 
     pub(super) fn tenant_folder(tenant: &TenantId) -> String {
@@ -51,7 +55,11 @@ impl Owner {
     /// The owner of a folder found on disk. Its conversation id is unknown, since folder names are
     /// hashes.
     pub(super) fn found(tenant: &str, folder: &str) -> Self {
-        Self { tenant: tenant.to_owned(), folder: folder.to_owned(), conversation: String::new() }
+        Self {
+            tenant: tenant.to_owned(),
+            folder: folder.to_owned(),
+            conversation: String::new(),
+        }
     }
 }
 
@@ -93,7 +101,10 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn open(root: PathBuf) -> io::Result<Self> {
         make_folder(&root)?;
-        let files = Self { root, name: ArtifactId::from_content };
+        let files = Self {
+            root,
+            name: ArtifactId::from_content,
+        };
         make_folder(&files.root.join(INCOMING))?;
         files.remove_abandoned();
         Ok(files)
@@ -138,11 +149,16 @@ impl Files {
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
             match options.open(&path) {
                 Ok(file) => {
-                    let mut incoming = Incoming { path, file, is_placed: false };
+                    let mut incoming = Incoming {
+                        path,
+                        file,
+                        is_placed: false,
+                    };
                     // Until this lock is held, `remove_abandoned` takes the file for one of a dead
                     // writer: it may be removing it now, or have removed it. If locks are
                     // unsupported, it cannot lock the file either, and leaves it.
-                    let is_being_removed = matches!(incoming.file.try_lock(), Err(TryLockError::WouldBlock));
+                    let is_being_removed =
+                        matches!(incoming.file.try_lock(), Err(TryLockError::WouldBlock));
                     if is_being_removed || !incoming.path.try_exists()? {
                         continue;
                     }
@@ -154,7 +170,9 @@ impl Files {
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 // The folder was removed from outside: create it again.
-                Err(error) if error.kind() == ErrorKind::NotFound => make_folder(&self.root.join(INCOMING))?,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    make_folder(&self.root.join(INCOMING))?
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -163,7 +181,12 @@ impl Files {
 
     /// Renames a completely written file to an owner's artifact, and flushes the folder so that the
     /// name survives a power cut.
-    pub(super) fn place(&self, incoming: Incoming, owner: &Owner, id: &ArtifactId) -> io::Result<()> {
+    pub(super) fn place(
+        &self,
+        incoming: Incoming,
+        owner: &Owner,
+        id: &ArtifactId,
+    ) -> io::Result<()> {
         make_folder(&self.tenant_path(&owner.tenant))?;
         let folder = self.owner_path(owner);
         make_folder(&folder)?;
@@ -180,7 +203,12 @@ impl Files {
 
     /// Writes an artifact's metadata atomically, without flushing: metadata lost in a power cut is
     /// rebuilt.
-    pub(super) fn note(&self, owner: &Owner, id: &ArtifactId, indexed: &IndexedArtifact) -> io::Result<()> {
+    pub(super) fn note(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        indexed: &IndexedArtifact,
+    ) -> io::Result<()> {
         let metadata = Metadata {
             created_at: indexed.created_at.to_string(),
             accessed_at: indexed.accessed_at.to_string(),
@@ -189,38 +217,71 @@ impl Files {
             conversation_id: owner.conversation.clone(),
         };
         let text = serde_json::to_vec(&metadata)?;
-        self.begin(&text, false)?.move_to(&self.metadata_path(owner, id))
+        self.begin(&text, false)?
+            .move_to(&self.metadata_path(owner, id))
     }
 
     /// What is known of a stored artifact: its metadata, or else the size and time of its file.
     pub(super) fn known(&self, owner: &Owner, id: &ArtifactId) -> Option<IndexedArtifact> {
-        let file = fs::symlink_metadata(self.path(owner, id)).ok().filter(fs::Metadata::is_file)?;
+        let file = fs::symlink_metadata(self.path(owner, id))
+            .ok()
+            .filter(fs::Metadata::is_file)?;
         let size_bytes = file.len();
         let noted = self.read_metadata(owner, id, size_bytes);
         Some(noted.unwrap_or_else(|| {
-            let since = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+            let since = file
+                .modified()
+                .ok()
+                .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+                .unwrap_or_default();
             let at = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-            IndexedArtifact { size_bytes, tool_call_id: String::new(), created_at: at, accessed_at: at }
+            IndexedArtifact {
+                size_bytes,
+                tool_call_id: String::new(),
+                created_at: at,
+                accessed_at: at,
+            }
         }))
     }
 
-    fn read_metadata(&self, owner: &Owner, id: &ArtifactId, size_bytes: u64) -> Option<IndexedArtifact> {
+    fn read_metadata(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        size_bytes: u64,
+    ) -> Option<IndexedArtifact> {
         let mut text = Vec::new();
         // Missing after a crash between the two writes: rebuilt without a warning.
         let file = File::open(self.metadata_path(owner, id)).ok()?;
         let read = file.take(METADATA_BYTES_MAX).read_to_end(&mut text).is_ok();
-        let metadata = read.then(|| serde_json::from_slice::<Metadata>(&text).ok()).flatten();
-        let times = metadata.as_ref().and_then(|noted| Some((from_iso(&noted.created_at)?, from_iso(&noted.accessed_at)?)));
+        let metadata = read
+            .then(|| serde_json::from_slice::<Metadata>(&text).ok())
+            .flatten();
+        let times = metadata
+            .as_ref()
+            .and_then(|noted| Some((from_iso(&noted.created_at)?, from_iso(&noted.accessed_at)?)));
         let (Some(metadata), Some((created_at, accessed_at))) = (metadata, times) else {
             tracing::warn!("the metadata of {id} is unreadable and is rebuilt from its file");
             return None;
         };
-        Some(IndexedArtifact { size_bytes, tool_call_id: metadata.tool_call_id, created_at, accessed_at })
+        Some(IndexedArtifact {
+            size_bytes,
+            tool_call_id: metadata.tool_call_id,
+            created_at,
+            accessed_at,
+        })
     }
 
     /// Compares a content with the file at its path.
-    pub(super) fn compare(&self, owner: &Owner, id: &ArtifactId, content: &[u8]) -> io::Result<Comparison> {
-        let Some(there) = self.read(owner, id)? else { return Ok(Comparison::Nothing) };
+    pub(super) fn compare(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        content: &[u8],
+    ) -> io::Result<Comparison> {
+        let Some(there) = self.read(owner, id)? else {
+            return Ok(Comparison::Nothing);
+        };
         Ok(match there == content {
             true => Comparison::Same,
             false if (self.name)(&there) == *id => Comparison::Other,
@@ -231,7 +292,9 @@ impl Files {
     /// Reads a whole artifact; `None` if it does not exist. Of a file above the size limit, one
     /// byte more than the limit is read.
     pub(super) fn read(&self, owner: &Owner, id: &ArtifactId) -> io::Result<Option<Vec<u8>>> {
-        let Some((file, len)) = self.file(owner, id)? else { return Ok(None) };
+        let Some((file, len)) = self.file(owner, id)? else {
+            return Ok(None);
+        };
         let max = ARTIFACT_BYTES_MAX as u64 + 1;
         let mut content = Vec::with_capacity(usize::try_from(len.min(max)).unwrap_or_default());
         file.take(max).read_to_end(&mut content)?;
@@ -239,14 +302,23 @@ impl Files {
     }
 
     /// Reads a range of an artifact, clamped to its size.
-    pub(super) fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
-        let Some((mut file, len)) = self.file(owner, id)? else { return Ok(None) };
+    pub(super) fn read_range(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        range: &Range<u64>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let Some((mut file, len)) = self.file(owner, id)? else {
+            return Ok(None);
+        };
         let len = len.min(ARTIFACT_BYTES_MAX as u64);
         let start = range.start.min(len);
         let end = range.end.min(len);
-        let mut content = Vec::with_capacity(usize::try_from(end.saturating_sub(start)).unwrap_or_default());
+        let mut content =
+            Vec::with_capacity(usize::try_from(end.saturating_sub(start)).unwrap_or_default());
         file.seek(SeekFrom::Start(start))?;
-        file.take(end.saturating_sub(start)).read_to_end(&mut content)?;
+        file.take(end.saturating_sub(start))
+            .read_to_end(&mut content)?;
         Ok(Some(content))
     }
 
@@ -289,7 +361,9 @@ impl Files {
 
     /// Removes empty folders of a tenant, and metadata without an artifact.
     pub(super) fn tidy(&self, tenant: &str) {
-        for (folder, _) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
+        for (folder, _) in
+            entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS))
+        {
             for (path, name) in entries(&folder) {
                 let of = name.strip_suffix(".json").filter(|hash| is_hex(hash, 16));
                 if of.is_some_and(|hash| !folder.join(hash).exists()) {
@@ -304,13 +378,18 @@ impl Files {
     /// Folders of all tenants.
     pub(super) fn tenants(&self) -> io::Result<Vec<String>> {
         fs::read_dir(&self.root)?; // Reports why the folder cannot be read; `entries` would not.
-        Ok(entries(&self.root).map(|(_, name)| name).filter(|name| is_hex(name, FOLDER_DIGITS)).collect())
+        Ok(entries(&self.root)
+            .map(|(_, name)| name)
+            .filter(|name| is_hex(name, FOLDER_DIGITS))
+            .collect())
     }
 
     /// Builds a tenant's index from the files on disk.
     pub(super) fn load(&self, tenant: &str) -> ArtifactIndex<String> {
         let mut index = ArtifactIndex::default();
-        for (folder, name) in entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS)) {
+        for (folder, name) in
+            entries(&self.tenant_path(tenant)).filter(|(_, name)| is_hex(name, FOLDER_DIGITS))
+        {
             let owner = Owner::found(tenant, &name);
             for (_, hash) in entries(&folder) {
                 if let Ok(id) = ArtifactId::parse(&format!("artifact_{hash}"))
@@ -346,7 +425,9 @@ impl Incoming {
     }
 
     pub(super) fn set_time(&self, at: Timestamp) {
-        let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(at.0));
+        let _ = self
+            .file
+            .set_modified(UNIX_EPOCH + Duration::from_millis(at.0));
     }
 }
 
@@ -372,14 +453,24 @@ fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> + use<> {
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    text.len() == digits
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 /// Parses the form that [`Timestamp`] displays: `2026-11-21T23:59:59.999Z`.
 fn from_iso(text: &str) -> Option<Timestamp> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let numbers = |text: &str, by: &[char]| text.split(by).map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<_>>>();
-    let ([year, month, day], [hour, minute, second, milli]) = (&numbers(date, &['-'])?[..], &numbers(time, &[':', '.'])?[..]) else {
+    let numbers = |text: &str, by: &[char]| {
+        text.split(by)
+            .map(|part| part.parse::<u64>().ok())
+            .collect::<Option<Vec<_>>>()
+    };
+    let ([year, month, day], [hour, minute, second, milli]) = (
+        &numbers(date, &['-'])?[..],
+        &numbers(time, &[':', '.'])?[..],
+    ) else {
         return None;
     };
     let fits = (1970..=9999).contains(year) && (1..=12).contains(month) && (1..=31).contains(day);
@@ -391,9 +482,13 @@ fn from_iso(text: &str) -> Option<Timestamp> {
     let from_march = (month + 9) % 12;
     let era = year / 400;
     let of_era = year % 400;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * from_march + 2) / 5 + day - 1;
+    let days =
+        era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * from_march + 2) / 5 + day
+            - 1;
     let days = days.checked_sub(719_468)?;
-    Some(Timestamp((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli))
+    Some(Timestamp(
+        (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + milli,
+    ))
 }
 
 #[cfg(test)]
@@ -402,11 +497,30 @@ mod tests {
 
     #[test]
     fn times_are_parsed_from_their_printed_form() {
-        for ms in [0, 1, 951_782_400_000, 951_868_799_999, 1_795_305_599_999, 4_107_542_400_000, 1_709_164_800_000] {
-            assert_eq!(from_iso(&Timestamp(ms).to_string()), Some(Timestamp(ms)), "{}", Timestamp(ms));
+        for ms in [
+            0,
+            1,
+            951_782_400_000,
+            951_868_799_999,
+            1_795_305_599_999,
+            4_107_542_400_000,
+            1_709_164_800_000,
+        ] {
+            assert_eq!(
+                from_iso(&Timestamp(ms).to_string()),
+                Some(Timestamp(ms)),
+                "{}",
+                Timestamp(ms)
+            );
         }
-        for bad in ["", "2026-11-21", "2026-13-01T00:00:00.000Z", "2026-11-21T24:00:00.000Z", "1969-12-31T00:00:00.000Z", "x-1-1T1:1:1.1Z"]
-        {
+        for bad in [
+            "",
+            "2026-11-21",
+            "2026-13-01T00:00:00.000Z",
+            "2026-11-21T24:00:00.000Z",
+            "1969-12-31T00:00:00.000Z",
+            "x-1-1T1:1:1.1Z",
+        ] {
             assert_eq!(from_iso(bad), None, "{bad}");
         }
     }

@@ -50,11 +50,17 @@ struct Candidate {
 
 impl ArtifactIndexes {
     pub(super) fn new(files: Files) -> Self {
-        Self { files, tenants: Mutex::default() }
+        Self {
+            files,
+            tenants: Mutex::default(),
+        }
     }
 
     fn tenant(&self, folder: &str) -> Arc<Mutex<Tenant>> {
-        lock(&self.tenants).entry(folder.to_owned()).or_default().clone()
+        lock(&self.tenants)
+            .entry(folder.to_owned())
+            .or_default()
+            .clone()
     }
 
     /// Stores a content, or renews the existing artifact with the same content.
@@ -68,15 +74,24 @@ impl ArtifactIndexes {
     ) -> Result<(), ArtifactError> {
         let tenant = self.tenant(&owner.tenant);
         let place = (owner.folder.clone(), id.clone());
-        match self.files.compare(owner, id, content).map_err(|error| away(&error))? {
+        match self
+            .files
+            .compare(owner, id, content)
+            .map_err(|error| away(&error))?
+        {
             Comparison::Other => return Err(collision(id)),
             Comparison::Same => {
                 let mut tenant = lock(&tenant);
                 // The comparison ran without the lock: if the file was removed since, it is stored
                 // below.
                 if self.files.known(owner, id).is_some() {
-                    tenant.index(&self.files, &owner.tenant).put(place, indexed.clone());
-                    return self.files.note(owner, id, &indexed).map_err(|error| away(&error));
+                    tenant
+                        .index(&self.files, &owner.tenant)
+                        .put(place, indexed.clone());
+                    return self
+                        .files
+                        .note(owner, id, &indexed)
+                        .map_err(|error| away(&error));
                 }
             }
             Comparison::Damaged => self.remove(owner, id),
@@ -102,19 +117,30 @@ impl ArtifactIndexes {
         let quota = settings.tenant_bytes_max;
         let size = tenant.reserved.saturating_add(indexed.size_bytes);
         let index = tenant.index(&self.files, &owner.tenant);
-        let is_full = |index: &ArtifactIndex<String>| index.bytes().saturating_add(size) > quota || index.len() >= TENANT_ARTIFACTS_MAX;
+        let is_full = |index: &ArtifactIndex<String>| {
+            index.bytes().saturating_add(size) > quota || index.len() >= TENANT_ARTIFACTS_MAX
+        };
         if is_full(index) {
             let Some(_) = index.room_for(size, quota, TENANT_ARTIFACTS_MAX) else {
-                return Err(ArtifactError::OverQuota { used: index.bytes(), quota });
+                return Err(ArtifactError::OverQuota {
+                    used: index.bytes(),
+                    quota,
+                });
             };
             for place in index.expired(settings.max_age, indexed.created_at) {
                 self.drop_from(index, &owner.tenant, &place);
             }
-            for place in index.room_for(size, quota, TENANT_ARTIFACTS_MAX).unwrap_or_default() {
+            for place in index
+                .room_for(size, quota, TENANT_ARTIFACTS_MAX)
+                .unwrap_or_default()
+            {
                 self.drop_from(index, &owner.tenant, &place);
             }
             if is_full(index) {
-                return Err(ArtifactError::OverQuota { used: index.bytes(), quota });
+                return Err(ArtifactError::OverQuota {
+                    used: index.bytes(),
+                    quota,
+                });
             }
         }
         tenant.reserved = size;
@@ -139,14 +165,21 @@ impl ArtifactIndexes {
         match self.files.compare(owner, id, content).map_err(failed)? {
             Comparison::Other => return Err(collision(id)),
             Comparison::Same => {}
-            Comparison::Damaged | Comparison::Nothing => self.files.place(incoming, owner, id).map_err(failed)?,
+            Comparison::Damaged | Comparison::Nothing => {
+                self.files.place(incoming, owner, id).map_err(failed)?
+            }
         }
         // An artifact without metadata is known by its file, so a failure here does not fail the
         // store.
         if let Err(error) = self.files.note(owner, id, &indexed) {
-            tracing::warn!("the metadata of {id} could not be written: {}", error.kind());
+            tracing::warn!(
+                "the metadata of {id} could not be written: {}",
+                error.kind()
+            );
         }
-        tenant.index(&self.files, &owner.tenant).put((owner.folder.clone(), id.clone()), indexed);
+        tenant
+            .index(&self.files, &owner.tenant)
+            .put((owner.folder.clone(), id.clone()), indexed);
         Ok(())
     }
 
@@ -182,7 +215,10 @@ impl ArtifactIndexes {
         }
         let used = index.touch(&place, now).cloned().unwrap_or(on_disk);
         if let Err(error) = self.files.note(owner, id, &used) {
-            tracing::debug!("the access time of {id} could not be stored: {}", error.kind());
+            tracing::debug!(
+                "the access time of {id} could not be stored: {}",
+                error.kind()
+            );
         }
         Ok(used)
     }
@@ -196,7 +232,12 @@ impl ArtifactIndexes {
 
     /// Removes one artifact; one that cannot be removed stays and is logged. Returns whether this
     /// call removed it.
-    fn drop_from(&self, index: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>) -> bool {
+    fn drop_from(
+        &self,
+        index: &mut ArtifactIndex<String>,
+        tenant: &str,
+        place: &IndexPlace<String>,
+    ) -> bool {
         match self.files.remove(&Owner::found(tenant, &place.0), &place.1) {
             Ok(removed) => {
                 index.remove(place);
@@ -227,7 +268,13 @@ impl ArtifactIndexes {
 
     /// Removes expired artifacts, then, if more than `bytes_max` remain, the least recently used
     /// until 80 % of that are left.
-    pub(super) fn clean(&self, max_age: Duration, bytes_max: u64, now: Timestamp, stop: &CancellationToken) -> io::Result<Cleaned> {
+    pub(super) fn clean(
+        &self,
+        max_age: Duration,
+        bytes_max: u64,
+        now: Timestamp,
+        stop: &CancellationToken,
+    ) -> io::Result<Cleaned> {
         self.files.remove_abandoned();
         let mut cleaned = Cleaned::default();
         let mut left = Vec::new();
@@ -253,7 +300,9 @@ impl ArtifactIndexes {
             }));
         }
         if total > bytes_max {
-            left.sort_by(|a, b| (a.accessed_at, &a.tenant, &a.place).cmp(&(b.accessed_at, &b.tenant, &b.place)));
+            left.sort_by(|a, b| {
+                (a.accessed_at, &a.tenant, &a.place).cmp(&(b.accessed_at, &b.tenant, &b.place))
+            });
             // 80 % without overflow and without rounding up.
             let target = bytes_max / 5 * 4 + bytes_max % 5 * 4 / 5;
             for candidate in left {
@@ -283,7 +332,13 @@ impl ArtifactIndexes {
         cleaned.bytes - before
     }
 
-    fn drop_counted(&self, index: &mut ArtifactIndex<String>, tenant: &str, place: &IndexPlace<String>, cleaned: &mut Cleaned) {
+    fn drop_counted(
+        &self,
+        index: &mut ArtifactIndex<String>,
+        tenant: &str,
+        place: &IndexPlace<String>,
+        cleaned: &mut Cleaned,
+    ) {
         let bytes = index.get(place).map_or(0, |indexed| indexed.size_bytes);
         if self.drop_from(index, tenant, place) {
             cleaned.removed += 1;
@@ -293,6 +348,8 @@ impl ArtifactIndexes {
 }
 
 fn collision(id: &ArtifactId) -> ArtifactError {
-    tracing::warn!("hash collision: another content already has the id {id}; the new one is refused");
+    tracing::warn!(
+        "hash collision: another content already has the id {id}; the new one is refused"
+    );
     ArtifactError::Collision(id.clone())
 }

@@ -76,7 +76,9 @@ pub struct FileArtifacts {
 
 impl fmt::Debug for FileArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileArtifacts").field("settings", &self.inner.settings).finish_non_exhaustive()
+        f.debug_struct("FileArtifacts")
+            .field("settings", &self.inner.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,13 +107,29 @@ impl FileArtifacts {
     ///
     /// # Errors
     /// [`ArtifactError::Unavailable`] when the folder cannot be created or written.
-    pub async fn open(folder: impl Into<PathBuf>, clock: Arc<dyn Clock>, settings: FileArtifactsSettings) -> Result<Self, ArtifactError> {
+    pub async fn open(
+        folder: impl Into<PathBuf>,
+        clock: Arc<dyn Clock>,
+        settings: FileArtifactsSettings,
+    ) -> Result<Self, ArtifactError> {
         let folder = folder.into();
         let workers = Arc::new(Semaphore::new(FILE_WORKERS));
-        let files = run(&workers, move || files::Files::open(folder).map_err(|error| away(&error))).await?;
+        let files = run(&workers, move || {
+            files::Files::open(folder).map_err(|error| away(&error))
+        })
+        .await?;
         let auto_start = settings.auto_start;
-        let inner = Arc::new(Inner { settings, clock, index: ArtifactIndexes::new(files), bounds: Mutex::default(), workers });
-        let store = Self { inner, cleaner: Cleaner::default() };
+        let inner = Arc::new(Inner {
+            settings,
+            clock,
+            index: ArtifactIndexes::new(files),
+            bounds: Mutex::default(),
+            workers,
+        });
+        let store = Self {
+            inner,
+            cleaner: Cleaner::default(),
+        };
         if auto_start {
             store.start();
         }
@@ -150,39 +168,68 @@ async fn run<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
 ) -> Result<T, ArtifactError> {
     let stopping = || ArtifactError::Unavailable("the host is stopping".to_owned());
-    let permit = workers.clone().acquire_owned().await.map_err(|_| stopping())?;
+    let permit = workers
+        .clone()
+        .acquire_owned()
+        .await
+        .map_err(|_| stopping())?;
     let working = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         work()
     });
     match working.await {
         Ok(result) => result,
-        Err(error) if error.is_panic() => Err(ArtifactError::Unavailable("the file work panicked".to_owned())),
+        Err(error) if error.is_panic() => Err(ArtifactError::Unavailable(
+            "the file work panicked".to_owned(),
+        )),
         Err(_) => Err(stopping()),
     }
 }
 
 impl Inner {
-    fn store(&self, owner: &Owner, tool_call_id: String, content: &[u8]) -> Result<ArtifactId, ArtifactError> {
+    fn store(
+        &self,
+        owner: &Owner,
+        tool_call_id: String,
+        content: &[u8],
+    ) -> Result<ArtifactId, ArtifactError> {
         let id = (self.index.files.name)(content);
         let now = self.clock.now();
-        let indexed = IndexedArtifact { size_bytes: content.len() as u64, tool_call_id, created_at: now, accessed_at: now };
+        let indexed = IndexedArtifact {
+            size_bytes: content.len() as u64,
+            tool_call_id,
+            created_at: now,
+            accessed_at: now,
+        };
         let bound = lock(&self.bounds).get(&owner.tenant).copied();
         let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
-        let settings = FileArtifactsSettings { tenant_bytes_max, ..self.settings.clone() };
+        let settings = FileArtifactsSettings {
+            tenant_bytes_max,
+            ..self.settings.clone()
+        };
         self.index.store(owner, &id, indexed, content, &settings)?;
         tracing::debug!("Stored as {id}");
         Ok(id)
     }
 
     /// An owner's artifact, unless it has expired.
-    fn find(&self, owner: &Owner, id: &ArtifactId, is_use: bool) -> Result<IndexedArtifact, ArtifactError> {
-        self.index.find(owner, id, is_use, self.clock.now(), self.settings.max_age)
+    fn find(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        is_use: bool,
+    ) -> Result<IndexedArtifact, ArtifactError> {
+        self.index
+            .find(owner, id, is_use, self.clock.now(), self.settings.max_age)
     }
 
     fn retrieve(&self, owner: &Owner, id: &ArtifactId) -> Result<Bytes, ArtifactError> {
         self.find(owner, id, true)?;
-        let content = self.index.files.read(owner, id).map_err(|error| away(&error))?;
+        let content = self
+            .index
+            .files
+            .read(owner, id)
+            .map_err(|error| away(&error))?;
         match content {
             Some(content) if (self.index.files.name)(&content) == *id => Ok(Bytes::from(content)),
             Some(_) => {
@@ -194,59 +241,120 @@ impl Inner {
         }
     }
 
-    fn read_range(&self, owner: &Owner, id: &ArtifactId, range: &Range<u64>) -> Result<Bytes, ArtifactError> {
+    fn read_range(
+        &self,
+        owner: &Owner,
+        id: &ArtifactId,
+        range: &Range<u64>,
+    ) -> Result<Bytes, ArtifactError> {
         self.find(owner, id, true)?;
-        let read = self.index.files.read_range(owner, id, range).map_err(|error| away(&error))?;
-        read.map(Bytes::from).ok_or_else(|| ArtifactError::NotFound(id.clone()))
+        let read = self
+            .index
+            .files
+            .read_range(owner, id, range)
+            .map_err(|error| away(&error))?;
+        read.map(Bytes::from)
+            .ok_or_else(|| ArtifactError::NotFound(id.clone()))
     }
 
     fn clean(&self, max_age: Duration, stop: &CancellationToken) -> Result<Cleaned, ArtifactError> {
         let max_age = max_age.min(self.settings.max_age);
-        let cleaned = self.index.clean(max_age, self.settings.max_size_bytes, self.clock.now(), stop).map_err(|error| away(&error))?;
+        let cleaned = self
+            .index
+            .clean(
+                max_age,
+                self.settings.max_size_bytes,
+                self.clock.now(),
+                stop,
+            )
+            .map_err(|error| away(&error))?;
         if cleaned.removed > 0 {
             let mb = cleaned.bytes as f64 / (1024.0 * 1024.0);
-            tracing::info!(removed = cleaned.removed, "artifacts cleaned up, {mb:.1} MB freed");
+            tracing::info!(
+                removed = cleaned.removed,
+                "artifacts cleaned up, {mb:.1} MB freed"
+            );
         }
         Ok(cleaned)
     }
 }
 
 impl ArtifactStore for FileArtifacts {
-    fn store(&self, owner: Scope, tool_call_id: String, content: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
+    fn store(
+        &self,
+        owner: Scope,
+        tool_call_id: String,
+        content: Bytes,
+    ) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
         Box::pin(async move {
             let size = content.len() as u64;
             let max = ARTIFACT_BYTES_MAX as u64;
             if size > max {
                 return Err(ArtifactError::TooLarge { size, max });
             }
-            self.work(move |inner| inner.store(&Owner::from_scope(&owner), tool_call_id, &content)).await
+            self.work(move |inner| inner.store(&Owner::from_scope(&owner), tool_call_id, &content))
+                .await
         })
     }
 
-    fn retrieve(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+    fn retrieve(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+    ) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
         Box::pin(self.work(move |inner| inner.retrieve(&Owner::from_scope(&owner), &id)))
     }
 
-    fn read_range(&self, owner: Scope, id: ArtifactId, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+    fn read_range(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+        range: Range<u64>,
+    ) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
         Box::pin(self.work(move |inner| inner.read_range(&Owner::from_scope(&owner), &id, &range)))
     }
 
-    fn meta(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
+    fn meta(
+        &self,
+        owner: Scope,
+        id: ArtifactId,
+    ) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
         Box::pin(self.work(move |inner| {
-            let IndexedArtifact { size_bytes, tool_call_id, created_at, accessed_at } =
-                inner.find(&Owner::from_scope(&owner), &id, false)?;
-            Ok(ArtifactMeta { id, size_bytes, tool_call_id, conversation_id: owner.conversation, created_at, accessed_at })
+            let IndexedArtifact {
+                size_bytes,
+                tool_call_id,
+                created_at,
+                accessed_at,
+            } = inner.find(&Owner::from_scope(&owner), &id, false)?;
+            Ok(ArtifactMeta {
+                id,
+                size_bytes,
+                tool_call_id,
+                conversation_id: owner.conversation,
+                created_at,
+                accessed_at,
+            })
         }))
     }
 
     fn touch(&self, owner: Scope, id: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>> {
-        Box::pin(self.work(move |inner| inner.find(&Owner::from_scope(&owner), &id, true).map(drop)))
+        Box::pin(
+            self.work(move |inner| inner.find(&Owner::from_scope(&owner), &id, true).map(drop)),
+        )
     }
 
-    fn release(&self, tenant: TenantId, conversation: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
-        Box::pin(self.work(move |inner| match conversation {
-            Some(conversation) => inner.index.release_owner(&Owner::from_scope(&Scope::new(tenant, conversation))),
-            None => inner.index.release_tenant(&Owner::tenant_folder(&tenant)),
+    fn release(
+        &self,
+        tenant: TenantId,
+        conversation: Option<ConversationId>,
+    ) -> BoxFuture<'_, Result<(), ArtifactError>> {
+        Box::pin(self.work(move |inner| {
+            match conversation {
+                Some(conversation) => inner
+                    .index
+                    .release_owner(&Owner::from_scope(&Scope::new(tenant, conversation))),
+                None => inner.index.release_tenant(&Owner::tenant_folder(&tenant)),
+            }
         }))
     }
 

@@ -13,7 +13,10 @@ use super::*;
 const T0: Timestamp = Timestamp(1_700_000_000_000);
 
 fn settings() -> FileArtifactsSettings {
-    FileArtifactsSettings { auto_start: false, ..FileArtifactsSettings::default() }
+    FileArtifactsSettings {
+        auto_start: false,
+        ..FileArtifactsSettings::default()
+    }
 }
 
 fn owner(tenant: &str, conversation: &str) -> Scope {
@@ -28,7 +31,10 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), clock: Arc::new(ManualClock::at(T0)) }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            clock: Arc::new(ManualClock::at(T0)),
+        }
     }
 
     fn root(&self) -> PathBuf {
@@ -36,12 +42,21 @@ impl Place {
     }
 
     async fn open(&self, settings: FileArtifactsSettings) -> FileArtifacts {
-        FileArtifacts::open(self.root(), self.clock.clone(), settings).await.unwrap()
+        FileArtifacts::open(self.root(), self.clock.clone(), settings)
+            .await
+            .unwrap()
     }
 }
 
 async fn put(store: &FileArtifacts, owner: &Scope, content: &[u8]) -> ArtifactId {
-    store.store(owner.clone(), "toolu_1".into(), Bytes::copy_from_slice(content)).await.unwrap()
+    store
+        .store(
+            owner.clone(),
+            "toolu_1".into(),
+            Bytes::copy_from_slice(content),
+        )
+        .await
+        .unwrap()
 }
 
 async fn has(store: &FileArtifacts, owner: &Scope, id: &ArtifactId) -> bool {
@@ -50,18 +65,31 @@ async fn has(store: &FileArtifacts, owner: &Scope, id: &ArtifactId) -> bool {
 
 /// Every file and folder below one, folders first.
 fn below(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     found.sort();
-    let deeper: Vec<PathBuf> = found.iter().filter(|path| path.is_dir()).flat_map(|path| below(path)).collect();
+    let deeper: Vec<PathBuf> = found
+        .iter()
+        .filter(|path| path.is_dir())
+        .flat_map(|path| below(path))
+        .collect();
     found.into_iter().chain(deeper).collect()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    below(folder).into_iter().filter(|path| path.is_file()).collect()
+    below(folder)
+        .into_iter()
+        .filter(|path| path.is_file())
+        .collect()
 }
 
 fn content_of(place: &Place, id: &ArtifactId) -> PathBuf {
-    files(&place.root()).into_iter().find(|path| path.file_name().unwrap() == id.hash()).unwrap()
+    files(&place.root())
+        .into_iter()
+        .find(|path| path.file_name().unwrap() == id.hash())
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,9 +97,18 @@ async fn files_keep_the_contract_of_an_artifact_store() {
     let folder = tempfile::tempdir().unwrap();
     let stores = std::sync::atomic::AtomicUsize::new(0);
     contract::artifact_store(async |clock, bounds: contract::ArtifactBounds| {
-        let root = folder.path().join(stores.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string());
-        let settings = FileArtifactsSettings { tenant_bytes_max: bounds.tenant_bytes_max, max_age: bounds.max_age, ..settings() };
-        Arc::new(FileArtifacts::open(root, clock, settings).await.unwrap()) as Arc<dyn ArtifactStore>
+        let root = folder.path().join(
+            stores
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+                .to_string(),
+        );
+        let settings = FileArtifactsSettings {
+            tenant_bytes_max: bounds.tenant_bytes_max,
+            max_age: bounds.max_age,
+            ..settings()
+        };
+        Arc::new(FileArtifacts::open(root, clock, settings).await.unwrap())
+            as Arc<dyn ArtifactStore>
     })
     .await;
 }
@@ -89,15 +126,43 @@ async fn what_was_stored_is_there_after_a_restart_with_all_that_is_known() {
         (id, meta)
     };
 
-    let store = place.open(FileArtifactsSettings { tenant_bytes_max: 7, ..settings() }).await;
+    let store = place
+        .open(FileArtifactsSettings {
+            tenant_bytes_max: 7,
+            ..settings()
+        })
+        .await;
 
-    assert_eq!(store.meta(owner.clone(), id.clone()).await, Ok(meta.clone()));
-    assert_eq!((meta.created_at, meta.accessed_at, meta.tool_call_id.as_str()), (T0, Timestamp(T0.0 + 5000), "toolu_1"));
-    assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"kept"[..]);
+    assert_eq!(
+        store.meta(owner.clone(), id.clone()).await,
+        Ok(meta.clone())
+    );
+    assert_eq!(
+        (
+            meta.created_at,
+            meta.accessed_at,
+            meta.tool_call_id.as_str()
+        ),
+        (T0, Timestamp(T0.0 + 5000), "toolu_1")
+    );
+    assert_eq!(
+        store.retrieve(owner.clone(), id.clone()).await.unwrap(),
+        &b"kept"[..]
+    );
     put(&store, &owner, b"more").await;
-    assert!(!has(&store, &owner, &id).await, "what was there before counts too");
-    let metadata = fs::read_to_string(content_of(&place, &ArtifactId::from_content(b"more")).with_extension("json")).unwrap();
-    assert!(metadata.contains(r#""created_at":"2023-11-14T22:13:25.000Z""#) && metadata.contains(r#""conversation_id":"c""#), "{metadata}");
+    assert!(
+        !has(&store, &owner, &id).await,
+        "what was there before counts too"
+    );
+    let metadata = fs::read_to_string(
+        content_of(&place, &ArtifactId::from_content(b"more")).with_extension("json"),
+    )
+    .unwrap();
+    assert!(
+        metadata.contains(r#""created_at":"2023-11-14T22:13:25.000Z""#)
+            && metadata.contains(r#""conversation_id":"c""#),
+        "{metadata}"
+    );
 }
 
 #[cfg(unix)]
@@ -113,9 +178,17 @@ async fn only_this_user_may_look_and_no_id_is_a_name_of_a_file() {
     assert!(all.len() >= 5, "{all:?}");
     for path in all {
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+        assert_eq!(
+            mode,
+            if path.is_dir() { 0o700 } else { 0o600 },
+            "{}",
+            path.display()
+        );
         let name = path.to_string_lossy().into_owned();
-        assert!(!name.contains("acme") && !name.contains("support") && !name.contains("toolu"), "{name}");
+        assert!(
+            !name.contains("acme") && !name.contains("support") && !name.contains("toolu"),
+            "{name}"
+        );
     }
 }
 
@@ -124,7 +197,12 @@ async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start(
     let place = Place::new();
     let store = place.open(settings()).await;
     let incoming = place.root().join(".incoming");
-    let live = store.inner.index.files.begin(b"being written", true).unwrap();
+    let live = store
+        .inner
+        .index
+        .files
+        .begin(b"being written", true)
+        .unwrap();
     let mut killed = store.inner.index.files.begin(b"half writ", true).unwrap();
     killed.abandon();
     drop(killed);
@@ -132,12 +210,23 @@ async fn a_killed_write_leaves_nothing_visible_and_is_removed_at_the_next_start(
 
     let again = place.open(settings()).await;
 
-    assert_eq!(files(&incoming).len(), 1, "a file that is being written is left alone, by whatever process");
+    assert_eq!(
+        files(&incoming).len(),
+        1,
+        "a file that is being written is left alone, by whatever process"
+    );
     assert_eq!(files(&place.root()).len(), 1, "nothing else is there");
     let id = ArtifactId::from_content(b"half writ");
-    assert_eq!(again.retrieve(owner("t", "c"), id.clone()).await, Err(ArtifactError::NotFound(id)));
+    assert_eq!(
+        again.retrieve(owner("t", "c"), id.clone()).await,
+        Err(ArtifactError::NotFound(id))
+    );
     drop(live);
-    assert_eq!(files(&incoming).len(), 0, "a write that fails removes its own");
+    assert_eq!(
+        files(&incoming).len(),
+        0,
+        "a write that fails removes its own"
+    );
 }
 
 #[tokio::test]
@@ -149,29 +238,55 @@ async fn a_kill_between_an_artifact_and_its_metadata_loses_only_the_metadata() {
     let written = files.begin(b"x", true).unwrap();
     written.set_time(T0);
     let id = ArtifactId::from_content(b"x");
-    files.place(written, &Owner::from_scope(&owner), &id).unwrap();
+    files
+        .place(written, &Owner::from_scope(&owner), &id)
+        .unwrap();
 
     let meta = place.open(settings()).await.meta(owner, id).await.unwrap();
 
-    assert_eq!((meta.size_bytes, meta.created_at, meta.accessed_at, meta.tool_call_id.as_str()), (1, T0, T0, ""));
+    assert_eq!(
+        (
+            meta.size_bytes,
+            meta.created_at,
+            meta.accessed_at,
+            meta.tool_call_id.as_str()
+        ),
+        (1, T0, T0, "")
+    );
 }
 
 #[tokio::test]
 async fn unreadable_metadata_is_rebuilt_from_the_file() {
     let place = Place::new();
     let owner = owner("t", "c");
-    for rubbish in ["", "{", "[]", r#"{"created_at":"yesterday","accessed_at":"","tool_call_id":"t","conversation_id":"c"}"#] {
+    for rubbish in [
+        "",
+        "{",
+        "[]",
+        r#"{"created_at":"yesterday","accessed_at":"","tool_call_id":"t","conversation_id":"c"}"#,
+    ] {
         let store = place.open(settings()).await;
         let id = put(&store, &owner, b"x").await;
         fs::write(content_of(&place, &id).with_extension("json"), rubbish).unwrap();
 
         let store = place.open(settings()).await;
 
-        assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"x"[..]);
+        assert_eq!(
+            store.retrieve(owner.clone(), id.clone()).await.unwrap(),
+            &b"x"[..]
+        );
         let meta = store.meta(owner.clone(), id.clone()).await.unwrap();
-        assert_eq!((meta.size_bytes, meta.created_at, meta.tool_call_id.as_str()), (1, T0, ""), "the file was stamped when it was stored");
+        assert_eq!(
+            (meta.size_bytes, meta.created_at, meta.tool_call_id.as_str()),
+            (1, T0, ""),
+            "the file was stamped when it was stored"
+        );
         put(&store, &owner, b"x").await;
-        assert_eq!(store.meta(owner.clone(), id).await.unwrap().tool_call_id, "toolu_1", "storing again mends it");
+        assert_eq!(
+            store.meta(owner.clone(), id).await.unwrap().tool_call_id,
+            "toolu_1",
+            "storing again mends it"
+        );
     }
 }
 
@@ -181,16 +296,29 @@ async fn another_content_of_the_same_short_name_is_refused_and_never_served() {
     let owner = owner("t", "c");
     let mut store = place.open(settings()).await;
     // The id is the length, so contents of equal length collide.
-    Arc::get_mut(&mut store.inner).unwrap().index.files.name = |content| ArtifactId::from_content(&content.len().to_be_bytes());
+    Arc::get_mut(&mut store.inner).unwrap().index.files.name =
+        |content| ArtifactId::from_content(&content.len().to_be_bytes());
     let id = put(&store, &owner, b"first").await;
 
-    let second = store.store(owner.clone(), "t".into(), Bytes::from_static(b"other")).await;
+    let second = store
+        .store(owner.clone(), "t".into(), Bytes::from_static(b"other"))
+        .await;
 
     assert_eq!(second, Err(ArtifactError::Collision(id.clone())));
-    assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"first"[..]);
+    assert_eq!(
+        store.retrieve(owner.clone(), id.clone()).await.unwrap(),
+        &b"first"[..]
+    );
     assert_eq!(put(&store, &owner, b"first").await, id);
     let elsewhere = put(&store, &super::tests::owner("t", "d"), b"other").await;
-    assert_eq!(store.retrieve(super::tests::owner("t", "d"), elsewhere).await.unwrap(), &b"other"[..], "names are an owner's own");
+    assert_eq!(
+        store
+            .retrieve(super::tests::owner("t", "d"), elsewhere)
+            .await
+            .unwrap(),
+        &b"other"[..],
+        "names are an owner's own"
+    );
 }
 
 #[tokio::test]
@@ -201,7 +329,10 @@ async fn a_damaged_artifact_is_not_served_and_can_be_stored_again() {
     let id = put(&store, &owner, b"right").await;
     fs::write(content_of(&place, &id), b"wrong").unwrap();
 
-    assert_eq!(store.retrieve(owner.clone(), id.clone()).await, Err(ArtifactError::NotFound(id.clone())));
+    assert_eq!(
+        store.retrieve(owner.clone(), id.clone()).await,
+        Err(ArtifactError::NotFound(id.clone()))
+    );
     assert!(!has(&store, &owner, &id).await);
 
     put(&store, &owner, b"right").await;
@@ -213,7 +344,12 @@ async fn a_damaged_artifact_is_not_served_and_can_be_stored_again() {
 #[tokio::test]
 async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_fifths_are_left() {
     let place = Place::new();
-    let store = place.open(FileArtifactsSettings { max_size_bytes: 100, ..settings() }).await;
+    let store = place
+        .open(FileArtifactsSettings {
+            max_size_bytes: 100,
+            ..settings()
+        })
+        .await;
     let owners = [owner("t", "c"), owner("u", "c")];
     let mut ids = Vec::new();
     for n in 0..10u8 {
@@ -227,19 +363,42 @@ async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_
         }
         there
     };
-    assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned::default()), "exactly the limit");
+    assert_eq!(
+        store.cleanup(settings().max_age).await,
+        Ok(Cleaned::default()),
+        "exactly the limit"
+    );
 
     place.clock.advance_ms(1);
-    store.touch(owners[0].clone(), ids[0].clone()).await.unwrap();
+    store
+        .touch(owners[0].clone(), ids[0].clone())
+        .await
+        .unwrap();
     put(&store, &owners[0], &[77; 1]).await;
 
-    assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned { removed: 3, bytes: 30 }));
+    assert_eq!(
+        store.cleanup(settings().max_age).await,
+        Ok(Cleaned {
+            removed: 3,
+            bytes: 30
+        })
+    );
     assert_eq!(there().await, [0, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned::default()));
+    assert_eq!(
+        store.cleanup(settings().max_age).await,
+        Ok(Cleaned::default())
+    );
 
     place.clock.advance_ms(1);
     put(&store, &owners[1], &[9; 150]).await;
-    assert_eq!(store.cleanup(settings().max_age).await, Ok(Cleaned { removed: 9, bytes: 221 }), "far above it: still in order");
+    assert_eq!(
+        store.cleanup(settings().max_age).await,
+        Ok(Cleaned {
+            removed: 9,
+            bytes: 221
+        }),
+        "far above it: still in order"
+    );
 }
 
 #[tokio::test]
@@ -251,12 +410,22 @@ async fn a_reader_keeps_what_is_removed_while_he_reads() {
     let mut reading = fs::File::open(content_of(&place, &id)).unwrap();
 
     place.clock.advance_ms(1001);
-    assert_eq!(store.cleanup(Duration::from_secs(1)).await, Ok(Cleaned { removed: 1, bytes: 10 }));
+    assert_eq!(
+        store.cleanup(Duration::from_secs(1)).await,
+        Ok(Cleaned {
+            removed: 1,
+            bytes: 10
+        })
+    );
 
     let mut read = String::new();
     std::io::Read::read_to_string(&mut reading, &mut read).unwrap();
     assert_eq!(read, "being read");
-    assert_eq!(below(&place.root()), [place.root().join(".incoming")], "no empty folders are left");
+    assert_eq!(
+        below(&place.root()),
+        [place.root().join(".incoming")],
+        "no empty folders are left"
+    );
 }
 
 #[tokio::test]
@@ -273,7 +442,14 @@ async fn two_processes_over_one_folder_see_one_truth() {
     assert!(has(&two, &owner, &a).await && has(&one, &owner, &b).await);
     place.clock.advance_ms(1001);
     put(&two, &owner, b"a").await;
-    assert_eq!(one.cleanup(Duration::from_secs(1)).await, Ok(Cleaned { removed: 1, bytes: 1 }), "what the other renewed stays");
+    assert_eq!(
+        one.cleanup(Duration::from_secs(1)).await,
+        Ok(Cleaned {
+            removed: 1,
+            bytes: 1
+        }),
+        "what the other renewed stays"
+    );
     assert!(has(&two, &owner, &a).await && !has(&two, &owner, &b).await);
     two.release(owner.tenant.clone(), None).await.unwrap();
     assert!(!has(&one, &owner, &a).await);
@@ -286,16 +462,31 @@ async fn no_path_is_in_an_error_or_in_debug() {
     let store = place.open(settings()).await;
     let hidden = |text: String| assert!(!text.contains("data") && !text.contains('/'), "{text}");
     hidden(format!("{store:?}").replace("settings: FileArtifactsSettings", ""));
-    fs::write(place.root().join(Owner::tenant_folder(&owner.tenant)), "a file where a folder should be").unwrap();
+    fs::write(
+        place.root().join(Owner::tenant_folder(&owner.tenant)),
+        "a file where a folder should be",
+    )
+    .unwrap();
 
-    let failed = store.store(owner.clone(), "t".into(), Bytes::from_static(b"x")).await.unwrap_err();
+    let failed = store
+        .store(owner.clone(), "t".into(), Bytes::from_static(b"x"))
+        .await
+        .unwrap_err();
 
     assert!(matches!(failed, ArtifactError::Unavailable(_)));
     hidden(failed.to_string());
     hidden(format!("{failed:?}"));
-    assert_eq!(files(&place.root().join(".incoming")), Vec::<PathBuf>::new());
-    let below_a_file = place.root().join(Owner::tenant_folder(&owner.tenant)).join("more");
-    let failed = FileArtifacts::open(below_a_file, place.clock.clone(), settings()).await.unwrap_err();
+    assert_eq!(
+        files(&place.root().join(".incoming")),
+        Vec::<PathBuf>::new()
+    );
+    let below_a_file = place
+        .root()
+        .join(Owner::tenant_folder(&owner.tenant))
+        .join("more");
+    let failed = FileArtifacts::open(below_a_file, place.clock.clone(), settings())
+        .await
+        .unwrap_err();
     hidden(failed.to_string());
 }
 
@@ -308,14 +499,21 @@ async fn until_idle() {
 async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_be_started_again() {
     let place = Place::new();
     let owner = owner("t", "c");
-    let short = || FileArtifactsSettings { max_age: Duration::from_secs(1), ..FileArtifactsSettings::default() };
+    let short = || FileArtifactsSettings {
+        max_age: Duration::from_secs(1),
+        ..FileArtifactsSettings::default()
+    };
     let count = || files(&place.root()).len();
     put(&place.open(settings()).await, &owner, b"old").await;
     place.clock.advance_ms(1001);
 
     let store = place.open(short()).await;
     until_idle().await;
-    assert_eq!((count(), store.is_cleaning()), (0, true), "the first run is at start");
+    assert_eq!(
+        (count(), store.is_cleaning()),
+        (0, true),
+        "the first run is at start"
+    );
 
     put(&store, &owner, b"next").await;
     place.clock.advance_ms(1001);
@@ -343,7 +541,12 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
 async fn a_clean_up_that_fails_does_not_end_the_schedule() {
     let place = Place::new();
     let owner = owner("t", "c");
-    let store = place.open(FileArtifactsSettings { max_age: Duration::from_secs(1), ..FileArtifactsSettings::default() }).await;
+    let store = place
+        .open(FileArtifactsSettings {
+            max_age: Duration::from_secs(1),
+            ..FileArtifactsSettings::default()
+        })
+        .await;
     until_idle().await;
     fs::remove_dir_all(place.root()).unwrap();
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -373,8 +576,14 @@ async fn dropping_the_store_stops_its_cleaner() {
 fn default_settings_are_those_of_the_requirements() {
     let settings = FileArtifactsSettings::default();
 
-    assert_eq!((settings.max_age, settings.cleanup_interval), (Duration::from_secs(24 * 3600), Duration::from_secs(3600)));
-    assert_eq!((settings.max_size_bytes, settings.auto_start), (10 * 1024 * 1024 * 1024, true));
+    assert_eq!(
+        (settings.max_age, settings.cleanup_interval),
+        (Duration::from_secs(24 * 3600), Duration::from_secs(3600))
+    );
+    assert_eq!(
+        (settings.max_size_bytes, settings.auto_start),
+        (10 * 1024 * 1024 * 1024, true)
+    );
 }
 
 #[tokio::test]
@@ -390,7 +599,11 @@ async fn a_file_that_is_being_written_is_not_taken_for_an_abandoned_one() {
                 files.remove_abandoned();
             }
         });
-        let write = || files.begin(b"content", false)?.move_to(&place.root().join("placed"));
+        let write = || {
+            files
+                .begin(b"content", false)?
+                .move_to(&place.root().join("placed"))
+        };
         let lost = (0..500).filter(|_| write().is_err()).count();
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(lost, 0, "files that vanished before they were placed");

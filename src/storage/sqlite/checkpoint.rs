@@ -97,9 +97,16 @@ impl Checkpoints {
     /// long as the connection's busy timeout.
     pub(super) fn empty_log(&self, conn: &Connection) -> Result<(), StoreError> {
         let _running = self.running.lock();
-        let is_busy =
-            conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)).map_err(|error| failed_read(&error))?;
-        if is_busy == 0 { Ok(()) } else { Err(unavailable("its log is in use; try again")) }
+        let is_busy = conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+                row.get::<_, i64>(0)
+            })
+            .map_err(|error| failed_read(&error))?;
+        if is_busy == 0 {
+            Ok(())
+        } else {
+            Err(unavailable("its log is in use; try again"))
+        }
     }
 
     pub(super) fn close(&self) {
@@ -111,7 +118,8 @@ impl Checkpoints {
     fn wait(&self) -> Option<Task> {
         // Wakes at once for a long log or for closing. For deleted data alone it waits
         // `ERASED_DELAY` more, so that one truncation serves several deletions.
-        let is_idle = |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.has_erased && !notes.is_closed;
+        let is_idle =
+            |notes: &mut Notes| notes.bytes < LOG_BYTES && !notes.has_erased && !notes.is_closed;
         let mut notes = self.lock();
         self.bell.wait_while(&mut notes, is_idle);
         if notes.bytes < LOG_BYTES && !notes.is_closed {
@@ -119,7 +127,11 @@ impl Checkpoints {
             self.bell.wait_while_for(&mut notes, goes_on, ERASED_DELAY);
         }
         notes.bytes = 0;
-        let task = if std::mem::take(&mut notes.has_erased) { Task::Empty } else { Task::Move };
+        let task = if std::mem::take(&mut notes.has_erased) {
+            Task::Empty
+        } else {
+            Task::Move
+        };
         (!notes.is_closed).then_some(task)
     }
 

@@ -8,9 +8,13 @@ use rusqlite::{Error, ErrorCode};
 
 /// Describes an error as a clause.
 pub(super) fn describe(error: &Error) -> String {
-    let Some(code) = error.sqlite_error_code() else { return "a stored row has an unexpected form".into() };
+    let Some(code) = error.sqlite_error_code() else {
+        return "a stored row has an unexpected form".into();
+    };
     match code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => "another process holds the database".into(),
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            "another process holds the database".into()
+        }
         ErrorCode::DiskFull => "the disk is full".into(),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => "the file cannot be written".into(),
         ErrorCode::CannotOpen => "the file cannot be opened".into(),
@@ -23,16 +27,24 @@ pub(super) fn describe(error: &Error) -> String {
 }
 
 fn extended(error: &Error) -> i32 {
-    error.sqlite_error().map(|failure| failure.extended_code).unwrap_or_default()
+    error
+        .sqlite_error()
+        .map(|failure| failure.extended_code)
+        .unwrap_or_default()
 }
 
 /// Whether a retry may succeed.
 pub(super) fn is_busy(error: &Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
 }
 
 pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
-    StoreError::Unavailable { message: message.into() }
+    StoreError::Unavailable {
+        message: message.into(),
+    }
 }
 
 /// A failed read that concerns no single conversation.
@@ -50,7 +62,10 @@ pub(super) fn failed_read_of(scope: &Scope, error: &Error) -> StoreError {
 }
 
 pub(super) fn damaged(scope: &Scope, message: impl Into<String>) -> StoreError {
-    StoreError::Damaged { scope: scope.clone(), message: message.into() }
+    StoreError::Damaged {
+        scope: scope.clone(),
+        message: message.into(),
+    }
 }
 
 /// Why one member of a commit was not stored.
@@ -74,7 +89,9 @@ impl From<WriteError> for AppendError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Append(error) => error,
-            WriteError::NotFound => Self::Unavailable { message: "conversation not found".into() },
+            WriteError::NotFound => Self::Unavailable {
+                message: "conversation not found".into(),
+            },
             WriteError::Store(message) => Self::Unavailable { message },
         }
     }

@@ -27,7 +27,10 @@ impl Gate {
     /// Waits until at most `left` threads run; `false` on timeout.
     pub(super) fn wait(&self, left: usize, within: Duration) -> bool {
         let mut inside = self.lock();
-        !self.bell.wait_while_for(&mut inside, |inside| *inside > left, within).timed_out()
+        !self
+            .bell
+            .wait_while_for(&mut inside, |inside| *inside > left, within)
+            .timed_out()
     }
 }
 
@@ -39,11 +42,18 @@ impl Drop for Pass {
 }
 
 /// Starts a thread that holds a pass until it ends.
-pub(super) fn spawn(gate: &Arc<Gate>, name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(super) fn spawn(
+    gate: &Arc<Gate>,
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
     let pass = gate.enter();
     let run = move || {
         work();
         drop(pass);
     };
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map(drop)
 }

@@ -22,7 +22,11 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) fn found(bytes: i64) -> Self {
-        Self { found: true, bytes, counted: None }
+        Self {
+            found: true,
+            bytes,
+            counted: None,
+        }
     }
 }
 
@@ -49,7 +53,10 @@ impl Job {
     pub(super) fn tenant(&self) -> &TenantId {
         match self {
             Self::Append(append) => &append.scope.tenant,
-            Self::Delete(scope, _) | Self::Snapshot(scope, ..) | Self::Mark(scope, ..) | Self::Empty(scope, ..) => &scope.tenant,
+            Self::Delete(scope, _)
+            | Self::Snapshot(scope, ..)
+            | Self::Mark(scope, ..)
+            | Self::Empty(scope, ..) => &scope.tenant,
             Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
         }
     }
@@ -58,14 +65,22 @@ impl Job {
         match self {
             Self::Append(append) => append.size(),
             Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
-            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => 256,
+            Self::Delete(..)
+            | Self::Mark(..)
+            | Self::Erase(..)
+            | Self::Empty(..)
+            | Self::Count(..) => 256,
         }
     }
 
     pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::Append(append) => append.durability == Durability::Awaited,
-            Self::Delete(..) | Self::Mark(..) | Self::Erase(..) | Self::Empty(..) | Self::Count(..) => true,
+            Self::Delete(..)
+            | Self::Mark(..)
+            | Self::Erase(..)
+            | Self::Empty(..)
+            | Self::Count(..) => true,
             Self::Snapshot(..) => false,
         }
     }
@@ -85,20 +100,32 @@ impl Job {
             Self::Delete(_, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
             }
-            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+            Self::Snapshot(_, _, _, answer)
+            | Self::Mark(_, _, answer)
+            | Self::Empty(_, _, answer) => {
                 drop(answer.send(result.map(drop).map_err(StoreError::from)));
             }
-            Self::Count(_, answer) => drop(answer.send(result.map(|change| change.counted.unwrap_or_default()).map_err(StoreError::from))),
+            Self::Count(_, answer) => drop(
+                answer.send(
+                    result
+                        .map(|change| change.counted.unwrap_or_default())
+                        .map_err(StoreError::from),
+                ),
+            ),
         }
     }
 
     pub(super) fn refuse(self, why: &str) {
         match self {
-            Self::Append(append) => (append.done)(Err(AppendError::Unavailable { message: why.into() })),
-            Self::Delete(_, answer) | Self::Erase(_, answer) => drop(answer.send(Err(unavailable(why)))),
-            Self::Snapshot(_, _, _, answer) | Self::Mark(_, _, answer) | Self::Empty(_, _, answer) => {
+            Self::Append(append) => (append.done)(Err(AppendError::Unavailable {
+                message: why.into(),
+            })),
+            Self::Delete(_, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(Err(unavailable(why))))
             }
+            Self::Snapshot(_, _, _, answer)
+            | Self::Mark(_, _, answer)
+            | Self::Empty(_, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
         }
     }

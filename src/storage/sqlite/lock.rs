@@ -29,7 +29,9 @@ pub struct SessionLock {
 #[non_exhaustive]
 pub enum LockError {
     /// Another holder has the lock, in this or another process.
-    #[error("session in use: {conversation} is open in another process; end that one, or use another session")]
+    #[error(
+        "session in use: {conversation} is open in another process; end that one, or use another session"
+    )]
     SessionInUse {
         /// The locked conversation.
         conversation: ConversationId,
@@ -58,7 +60,9 @@ const TRIES: usize = 16;
 
 impl SessionLock {
     pub(super) fn take(database: &Path, scope: &Scope) -> Result<Self, LockError> {
-        let failed = |error: io::Error| LockError::Unavailable { message: error.kind().to_string() };
+        let failed = |error: io::Error| LockError::Unavailable {
+            message: error.kind().to_string(),
+        };
         // Digests, because two ids may exceed the length of a file name. Separate ones, because a
         // tenant chooses only the second id.
         let tenant = digest(scope.tenant.as_str().as_bytes());
@@ -67,14 +71,21 @@ impl SessionLock {
         for _ in 0..TRIES {
             let file = open(&path).map_err(failed)?;
             match file.try_lock() {
-                Ok(()) if is_at(&file, &path) => return Ok(Self { path, file: Some(file) }),
+                Ok(()) if is_at(&file, &path) => {
+                    return Ok(Self {
+                        path,
+                        file: Some(file),
+                    });
+                }
                 // The previous holder removed the file between our open and our lock.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => break,
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
-        Err(LockError::SessionInUse { conversation: scope.conversation.clone() })
+        Err(LockError::SessionInUse {
+            conversation: scope.conversation.clone(),
+        })
     }
 }
 
@@ -82,7 +93,12 @@ fn open(path: &Path) -> io::Result<File> {
     let mut options = fs::OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.read(true).write(true).create(true).truncate(false).open(path)
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
 }
 
 /// Whether the path still refers to the opened file.

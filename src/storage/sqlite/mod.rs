@@ -97,14 +97,21 @@ impl Sqlite {
     ///
     /// # Errors
     /// Those of [`Sqlite::open`].
-    pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+    pub async fn open_with(
+        path: impl AsRef<Path>,
+        options: SqliteOptions,
+    ) -> Result<Self, StoreError> {
         let path = open::locate(path.as_ref())?;
         let (sender, receiver) = oneshot::channel();
         // Opening may block for seconds on another process, so it gets its own thread; the runtime
         // may have no blocking pool.
         let opening = std::thread::Builder::new().name("callboard-sqlite-open".into());
-        opening.spawn(move || drop(sender.send(Self::open_now(path, &options)))).map_err(|error| unavailable(error.kind().to_string()))?;
-        receiver.await.unwrap_or_else(|_| Err(unavailable("opening the store failed")))
+        opening
+            .spawn(move || drop(sender.send(Self::open_now(path, &options))))
+            .map_err(|error| unavailable(error.kind().to_string()))?;
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(unavailable("opening the store failed")))
     }
 
     fn open_now(path: PathBuf, options: &SqliteOptions) -> Result<Self, StoreError> {
@@ -124,7 +131,10 @@ impl Sqlite {
         for _ in 0..options.readers.max(1) {
             let readers = Arc::clone(&store.readers);
             let conn = open::another(&store.path, options, false)?;
-            gate::spawn(&store.gate, "callboard-sqlite-read", move || readers.run(conn)).map_err(no_thread)?;
+            gate::spawn(&store.gate, "callboard-sqlite-read", move || {
+                readers.run(conn)
+            })
+            .map_err(no_thread)?;
         }
         let checkpoints = Arc::clone(&store.checkpoints);
         let aside = open::another(&store.path, options, true)?;
@@ -132,7 +142,10 @@ impl Sqlite {
             // After a crash the log may contain data deleted before it.
             store.checkpoints.note_erased();
         }
-        gate::spawn(&store.gate, "callboard-sqlite-log", move || checkpoints.run(&aside)).map_err(no_thread)?;
+        gate::spawn(&store.gate, "callboard-sqlite-log", move || {
+            checkpoints.run(&aside)
+        })
+        .map_err(no_thread)?;
         let writer = Writer {
             conn,
             queue: Arc::clone(&store.queue),
@@ -142,7 +155,8 @@ impl Sqlite {
             gate: Arc::clone(&store.gate),
             commit_delay: options.commit_delay,
         };
-        gate::spawn(&store.gate, "callboard-sqlite-write", move || writer.run()).map_err(no_thread)?;
+        gate::spawn(&store.gate, "callboard-sqlite-write", move || writer.run())
+            .map_err(no_thread)?;
         Ok(store)
     }
 
@@ -165,10 +179,17 @@ impl Sqlite {
         self.queue.close();
     }
 
-    fn write<T: Send + 'static>(&self, job: impl FnOnce(Answer<T>) -> Job) -> BoxFuture<'static, Result<T, StoreError>> {
+    fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(Answer<T>) -> Job,
+    ) -> BoxFuture<'static, Result<T, StoreError>> {
         let (sender, receiver) = oneshot::channel();
         self.queue.push(job(sender));
-        Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(unavailable("the store's writer has ended"))) })
+        Box::pin(async move {
+            receiver
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the store's writer has ended")))
+        })
     }
 }
 
@@ -193,12 +214,23 @@ impl SessionBackend for Sqlite {
         self.readers.read(move |conn| read::load(conn, &scope))
     }
 
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         let scope = scope.clone();
-        self.readers.read(move |conn| read::entries(conn, &scope, after, count))
+        self.readers
+            .read(move |conn| read::entries(conn, &scope, after, count))
     }
 
-    fn snapshot<'a>(&'a self, scope: &'a Scope, upto: Seq, bytes: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.write(|answer| Job::Snapshot(scope.clone(), upto, bytes, answer))
     }
 
@@ -206,9 +238,14 @@ impl SessionBackend for Sqlite {
         self.write(|answer| Job::Delete(scope.clone(), answer))
     }
 
-    fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         let tenant = tenant.clone();
-        self.readers.read(move |conn| read::list(conn, &tenant, &query))
+        self.readers
+            .read(move |conn| read::list(conn, &tenant, &query))
     }
 
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
@@ -234,10 +271,15 @@ impl SessionBackend for Sqlite {
         after: Option<Scope>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
-        self.readers.read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
+        self.readers
+            .read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
     }
 
-    fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.write(|answer| Job::Mark(scope.clone(), reason, answer))
     }
 
@@ -253,10 +295,14 @@ impl SessionBackend for Sqlite {
             let conn = open::another(&path, &SqliteOptions::default(), true);
             drop(sender.send(conn.and_then(|conn| checkpoints.empty_log(&conn))));
         };
-        let scrubbing = std::thread::Builder::new().name("callboard-sqlite-scrub".into()).spawn(scrub);
+        let scrubbing = std::thread::Builder::new()
+            .name("callboard-sqlite-scrub".into())
+            .spawn(scrub);
         Box::pin(async move {
             scrubbing.map_err(|error| unavailable(error.kind().to_string()))?;
-            receiver.await.unwrap_or_else(|_| Err(unavailable("the erasure's thread has ended")))
+            receiver
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the erasure's thread has ended")))
         })
     }
 
@@ -271,14 +317,20 @@ impl SessionBackend for Sqlite {
                 Ok(())
             } else {
                 let left = queue.abandon("the store was closed before this was written");
-                Err(unavailable(format!("the store did not close in time; pending changes that were discarded: {left}")))
+                Err(unavailable(format!(
+                    "the store did not close in time; pending changes that were discarded: {left}"
+                )))
             };
             drop(sender.send(result));
         };
-        let waiting = std::thread::Builder::new().name("callboard-sqlite-close".into()).spawn(wait);
+        let waiting = std::thread::Builder::new()
+            .name("callboard-sqlite-close".into())
+            .spawn(wait);
         Box::pin(async move {
             waiting.map_err(|error| unavailable(error.kind().to_string()))?;
-            receiver.await.unwrap_or_else(|_| Err(unavailable("the store did not close")))
+            receiver
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the store did not close")))
         })
     }
 }

@@ -73,16 +73,33 @@ impl Line {
             Job::Append(next) => {
                 let Some(append) = self.open_for(&next) else {
                     self.push(Job::Append(next));
-                    return Put { bytes, members: 1, awaited };
+                    return Put {
+                        bytes,
+                        members: 1,
+                        awaited,
+                    };
                 };
                 let before = append.size();
                 let was_awaited = usize::from(append.durability == Durability::Awaited);
                 join(append, next);
-                Put { bytes: append.size().saturating_sub(before), members: 0, awaited: awaited.saturating_sub(was_awaited) }
+                Put {
+                    bytes: append.size().saturating_sub(before),
+                    members: 0,
+                    awaited: awaited.saturating_sub(was_awaited),
+                }
             }
-            job @ (Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) | Job::Empty(..) | Job::Count(..)) => {
+            job @ (Job::Delete(..)
+            | Job::Snapshot(..)
+            | Job::Mark(..)
+            | Job::Erase(..)
+            | Job::Empty(..)
+            | Job::Count(..)) => {
                 self.push(job);
-                Put { bytes, members: 1, awaited }
+                Put {
+                    bytes,
+                    members: 1,
+                    awaited,
+                }
             }
         }
     }
@@ -95,16 +112,27 @@ impl Line {
         let place = usize::try_from(number.checked_sub(self.left)?).ok()?;
         match self.jobs.get_mut(place)? {
             Job::Append(append) if goes_on(append, next) => Some(append),
-            Job::Append(_) | Job::Delete(..) | Job::Snapshot(..) | Job::Mark(..) | Job::Erase(..) | Job::Empty(..) | Job::Count(..) => None,
+            Job::Append(_)
+            | Job::Delete(..)
+            | Job::Snapshot(..)
+            | Job::Mark(..)
+            | Job::Erase(..)
+            | Job::Empty(..)
+            | Job::Count(..) => None,
         }
     }
 
     fn push(&mut self, job: Job) {
         let number = self.left.saturating_add(self.jobs.len() as u64);
         match &job {
-            Job::Append(append) => drop(self.open.insert(append.scope.conversation.clone(), number)),
+            Job::Append(append) => {
+                let _ = self.open.insert(append.scope.conversation.clone(), number);
+            }
             // Later appends must not move ahead of this job.
-            Job::Delete(scope, _) | Job::Snapshot(scope, ..) | Job::Mark(scope, ..) | Job::Empty(scope, ..) => {
+            Job::Delete(scope, _)
+            | Job::Snapshot(scope, ..)
+            | Job::Mark(scope, ..)
+            | Job::Empty(scope, ..) => {
                 let _ = self.open.remove(&scope.conversation);
             }
             Job::Erase(..) | Job::Count(..) => self.open.clear(),
@@ -129,13 +157,22 @@ impl Line {
 /// the end of the first.
 fn goes_on(append: &Append, next: &Append) -> bool {
     let end = append.entries.last().map(|entry| entry.seq);
-    let follows = append.epoch == next.epoch && next.expected.epoch == append.epoch && Some(next.expected.seq) == end;
+    let follows = append.epoch == next.epoch
+        && next.expected.epoch == append.epoch
+        && Some(next.expected.seq) == end;
     follows && append.size().saturating_add(next.size()) <= JOINED_BYTES_MAX
 }
 
 /// Joins two appends. Both callers receive the common result, in order.
 fn join(append: &mut Append, next: Append) {
-    let Append { entries, open, wake_at, durability, done, .. } = next;
+    let Append {
+        entries,
+        open,
+        wake_at,
+        durability,
+        done,
+        ..
+    } = next;
     append.entries.extend(entries);
     (append.open, append.wake_at) = (open, wake_at);
     if durability == Durability::Awaited {
@@ -165,11 +202,18 @@ impl Lines {
 
     fn put(&mut self, job: Job) {
         self.since.get_or_insert_with(Instant::now);
-        let line = self.tenants.entry(job.tenant().clone()).or_insert_with_key(|tenant| {
-            self.turn.push_back(tenant.clone());
-            Line::default()
-        });
-        let Put { bytes, members, awaited } = line.put(job);
+        let line = self
+            .tenants
+            .entry(job.tenant().clone())
+            .or_insert_with_key(|tenant| {
+                self.turn.push_back(tenant.clone());
+                Line::default()
+            });
+        let Put {
+            bytes,
+            members,
+            awaited,
+        } = line.put(job);
         line.bytes = line.bytes.saturating_add(bytes);
         self.bytes = self.bytes.saturating_add(bytes);
         self.count += members;
@@ -205,16 +249,26 @@ impl Lines {
     /// How long the writer may still wait for jobs to share the commit; `None` if it must commit
     /// now.
     fn grouping_delay(&self) -> Option<Duration> {
-        if self.is_closed || self.awaited > 0 || self.count >= COMMIT_JOBS_MAX || self.bytes >= COMMIT_BYTES_MAX {
+        if self.is_closed
+            || self.awaited > 0
+            || self.count >= COMMIT_JOBS_MAX
+            || self.bytes >= COMMIT_BYTES_MAX
+        {
             return None;
         }
-        GROUPING_DELAY.checked_sub(self.since?.elapsed()).filter(|wait| !wait.is_zero())
+        GROUPING_DELAY
+            .checked_sub(self.since?.elapsed())
+            .filter(|wait| !wait.is_zero())
     }
 }
 
 impl Queue {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { lines: Mutex::default(), bell: Condvar::new(), bytes_max }
+        Self {
+            lines: Mutex::default(),
+            bell: Condvar::new(),
+            bytes_max,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
@@ -256,7 +310,11 @@ impl Queue {
         let mut bytes = 0;
         while jobs.len() < COMMIT_JOBS_MAX {
             // The first member is taken whatever its size.
-            let room = if jobs.is_empty() { None } else { Some(COMMIT_BYTES_MAX.saturating_sub(bytes)) };
+            let room = if jobs.is_empty() {
+                None
+            } else {
+                Some(COMMIT_BYTES_MAX.saturating_sub(bytes))
+            };
             let Some(job) = lines.take(room) else { break };
             bytes += job.size();
             jobs.push(job);
@@ -301,10 +359,16 @@ mod tests {
 
     fn append(tenant: &str, seq: u64, bytes: usize, durability: Durability) -> Job {
         Job::Append(Append {
-            scope: Scope::new(TenantId::new(tenant).unwrap(), ConversationId::new("c").unwrap()),
+            scope: Scope::new(
+                TenantId::new(tenant).unwrap(),
+                ConversationId::new("c").unwrap(),
+            ),
             expected: Head::default(),
             epoch: Epoch(1),
-            entries: vec![StoredEntry { seq: Seq(seq), bytes: vec![0; bytes].into() }],
+            entries: vec![StoredEntry {
+                seq: Seq(seq),
+                bytes: vec![0; bytes].into(),
+            }],
             open: Open::None,
             wake_at: None,
             durability,
@@ -333,21 +397,56 @@ mod tests {
         let first = order(&queue.next().unwrap());
         let second = order(&queue.next().unwrap());
 
-        let place = |seq| first.iter().position(|job| *job == ("calm".to_owned(), seq));
+        let place = |seq| {
+            first
+                .iter()
+                .position(|job| *job == ("calm".to_owned(), seq))
+        };
         assert_eq!((place(1), place(2)), (Some(1), Some(3)));
-        assert_eq!((first.len(), second.len()), (COMMIT_JOBS_MAX, 302 - COMMIT_JOBS_MAX));
-        let flood: Vec<u64> = first.iter().chain(&second).filter(|(tenant, _)| tenant == "flood").map(|(_, seq)| *seq).collect();
+        assert_eq!(
+            (first.len(), second.len()),
+            (COMMIT_JOBS_MAX, 302 - COMMIT_JOBS_MAX)
+        );
+        let flood: Vec<u64> = first
+            .iter()
+            .chain(&second)
+            .filter(|(tenant, _)| tenant == "flood")
+            .map(|(_, seq)| *seq)
+            .collect();
         assert_eq!(flood, (1..=300).collect::<Vec<_>>());
     }
 
     /// An append of the conversation `c` of tenant `t` after the entry `after`; `results` receives
     /// its outcome.
-    fn behind(after: u64, count: u64, durability: Durability, results: &Arc<Mutex<Vec<u64>>>) -> Job {
-        let Job::Append(mut job) = append("t", 0, 1, durability) else { unreachable!() };
-        job.expected = if after == 0 { Head::default() } else { Head { epoch: Epoch(1), seq: Seq(after) } };
-        job.entries = (1..=count).map(|n| StoredEntry { seq: Seq(after + n), bytes: vec![0; 10].into() }).collect();
+    fn behind(
+        after: u64,
+        count: u64,
+        durability: Durability,
+        results: &Arc<Mutex<Vec<u64>>>,
+    ) -> Job {
+        let Job::Append(mut job) = append("t", 0, 1, durability) else {
+            unreachable!()
+        };
+        job.expected = if after == 0 {
+            Head::default()
+        } else {
+            Head {
+                epoch: Epoch(1),
+                seq: Seq(after),
+            }
+        };
+        job.entries = (1..=count)
+            .map(|n| StoredEntry {
+                seq: Seq(after + n),
+                bytes: vec![0; 10].into(),
+            })
+            .collect();
         let results = results.clone();
-        job.done = Box::new(move |result| results.lock().push(if result.is_ok() { after } else { 1000 + after }));
+        job.done = Box::new(move |result| {
+            results
+                .lock()
+                .push(if result.is_ok() { after } else { 1000 + after })
+        });
         Job::Append(job)
     }
 
@@ -360,7 +459,11 @@ mod tests {
     fn waiting_appends_of_a_conversation_are_joined_and_answered_in_order() {
         let queue = Queue::new(usize::MAX);
         let results = Arc::default();
-        for (after, count, durability) in [(0, 2, Durability::Awaited), (2, 3, Durability::Deferred), (5, 1, Durability::Awaited)] {
+        for (after, count, durability) in [
+            (0, 2, Durability::Awaited),
+            (2, 3, Durability::Deferred),
+            (5, 1, Durability::Awaited),
+        ] {
             queue.push(behind(after, count, durability, &results));
         }
         queue.push(behind(6, 1, Durability::Deferred, &results));
@@ -369,10 +472,27 @@ mod tests {
         let jobs = queue.next().unwrap();
 
         assert_eq!((jobs.len(), sizes(&queue)), (1, (0, 0, 0)));
-        let Job::Append(append) = &jobs[0] else { unreachable!() };
-        assert_eq!(append.entries.iter().map(|entry| entry.seq.0).collect::<Vec<_>>(), (1..=7).collect::<Vec<_>>());
-        assert_eq!((append.expected, append.check(Head::default()).unwrap().seq), (Head::default(), Seq(7)));
-        jobs.into_iter().for_each(|job| job.finish(Ok(Change { found: true, ..Change::default() })));
+        let Job::Append(append) = &jobs[0] else {
+            unreachable!()
+        };
+        assert_eq!(
+            append
+                .entries
+                .iter()
+                .map(|entry| entry.seq.0)
+                .collect::<Vec<_>>(),
+            (1..=7).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            (append.expected, append.check(Head::default()).unwrap().seq),
+            (Head::default(), Seq(7))
+        );
+        jobs.into_iter().for_each(|job| {
+            job.finish(Ok(Change {
+                found: true,
+                ..Change::default()
+            }))
+        });
         assert_eq!(*results.lock(), [0, 2, 5, 6]);
     }
 
@@ -380,7 +500,12 @@ mod tests {
     fn appends_are_not_joined_across_epochs_gaps_other_changes_or_size_limits() {
         let queue = Queue::new(usize::MAX);
         let results = Arc::default();
-        let scope = || Scope::new(TenantId::new("t").unwrap(), ConversationId::new("c").unwrap());
+        let scope = || {
+            Scope::new(
+                TenantId::new("t").unwrap(),
+                ConversationId::new("c").unwrap(),
+            )
+        };
         let in_line = |queue: &Queue| sizes(queue).0;
 
         queue.push(behind(0, 2, Durability::Awaited, &results));
@@ -391,7 +516,9 @@ mod tests {
         // Its predecessor is already being written.
         queue.push(behind(4, 1, Durability::Awaited, &results));
         assert_eq!(in_line(&queue), 1);
-        let Job::Append(mut other) = behind(5, 1, Durability::Awaited, &results) else { unreachable!() };
+        let Job::Append(mut other) = behind(5, 1, Durability::Awaited, &results) else {
+            unreachable!()
+        };
         other.epoch = Epoch(2);
         queue.push(Job::Append(other));
         assert_eq!(in_line(&queue), 2);
@@ -409,7 +536,9 @@ mod tests {
             assert_eq!(queue.next().unwrap().len(), 3);
         }
 
-        let Job::Append(mut large) = behind(0, 1, Durability::Awaited, &results) else { unreachable!() };
+        let Job::Append(mut large) = behind(0, 1, Durability::Awaited, &results) else {
+            unreachable!()
+        };
         large.entries[0].bytes = vec![0; JOINED_BYTES_MAX].into();
         queue.push(Job::Append(large));
         queue.push(behind(1, 1, Durability::Awaited, &results));
@@ -420,13 +549,21 @@ mod tests {
     fn an_append_joined_to_one_whose_callback_panics_is_still_answered() {
         let queue = Queue::new(usize::MAX);
         let results = Arc::default();
-        let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &results) else { unreachable!() };
+        let Job::Append(mut first) = behind(0, 1, Durability::Awaited, &results) else {
+            unreachable!()
+        };
         first.done = Box::new(|_| panic!("provoked by the test"));
         queue.push(Job::Append(first));
         queue.push(behind(1, 1, Durability::Awaited, &results));
 
         let job = queue.next().unwrap().pop().unwrap();
-        let panicked = catch_unwind(AssertUnwindSafe(|| job.finish(Ok(Change { found: true, ..Change::default() })))).is_err();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            job.finish(Ok(Change {
+                found: true,
+                ..Change::default()
+            }))
+        }))
+        .is_err();
 
         assert!(panicked);
         assert_eq!(*results.lock(), [1]);
@@ -464,7 +601,9 @@ mod tests {
         let queue = Queue::new(10_000);
         let push = |tenant: &str| {
             let (sender, mut receiver) = oneshot::channel();
-            let Job::Append(mut job) = append(tenant, 1, 1000, Durability::Awaited) else { unreachable!() };
+            let Job::Append(mut job) = append(tenant, 1, 1000, Durability::Awaited) else {
+                unreachable!()
+            };
             job.done = Box::new(move |result| drop(sender.send(result)));
             queue.push(Job::Append(job));
             receiver.try_recv().ok()
@@ -473,7 +612,13 @@ mod tests {
         let flood: Vec<_> = (0..10).map(|_| push("flood")).collect();
 
         assert!(flood[..3].iter().all(Option::is_none), "queued");
-        assert!(matches!(flood.last(), Some(Some(Err(AppendError::Unavailable { .. })))), "refused during the call");
+        assert!(
+            matches!(
+                flood.last(),
+                Some(Some(Err(AppendError::Unavailable { .. })))
+            ),
+            "refused during the call"
+        );
         assert_eq!(push("calm"), None);
         assert!(queue.lock().bytes <= 10_000);
     }

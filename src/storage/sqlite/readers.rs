@@ -62,7 +62,9 @@ impl Readers {
         Box::pin(async move {
             match refusal {
                 Some(why) => Err(unavailable(why)),
-                None => receiver.await.unwrap_or_else(|_| Err(unavailable("the store is closed"))),
+                None => receiver
+                    .await
+                    .unwrap_or_else(|_| Err(unavailable("the store is closed"))),
             }
         })
     }
@@ -82,7 +84,11 @@ impl Readers {
         let is_idle = |line: &mut Line| line.tasks.is_empty() && !line.is_closed;
         let mut line = self.lock();
         self.bell.wait_while(&mut line, is_idle);
-        if line.is_closed { None } else { line.tasks.pop_front() }
+        if line.is_closed {
+            None
+        } else {
+            line.tasks.pop_front()
+        }
     }
 
     /// Ends the threads after their current reads; waiting reads fail as unavailable.

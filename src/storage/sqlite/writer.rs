@@ -49,7 +49,11 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn read(&self) -> SqliteStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        SqliteStats { commits: read(&self.commits), appends: read(&self.appends), bytes: read(&self.bytes) }
+        SqliteStats {
+            commits: read(&self.commits),
+            appends: read(&self.appends),
+            bytes: read(&self.bytes),
+        }
     }
 }
 
@@ -67,7 +71,9 @@ type Results = Vec<Result<Change, WriteError>>;
 
 /// Milliseconds since 1970, by the host's clock. Shown in lists; no decision depends on it.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -92,12 +98,16 @@ impl Writer {
         // Truncates the log, leaving one file, unless another process has it open; then that
         // process will do it.
         drop(self.conn.busy_timeout(Duration::ZERO));
-        drop(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+        drop(
+            self.conn
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())),
+        );
     }
 
     /// Stores the members that can be stored; returns one result for each.
     fn commit(&self, jobs: &[Job]) -> Results {
-        self.try_commit(jobs).unwrap_or_else(|error| self.fail(vec![Err(WriteError::from(error)); jobs.len()]))
+        self.try_commit(jobs)
+            .unwrap_or_else(|error| self.fail(vec![Err(WriteError::from(error)); jobs.len()]))
     }
 
     fn try_commit(&self, jobs: &[Job]) -> rusqlite::Result<Results> {
@@ -139,7 +149,11 @@ impl Writer {
         let mut bytes = 0;
         let mut written = 0;
         let mut has_erased = false;
-        for (job, change) in jobs.iter().zip(results).filter_map(|(job, result)| Some((job, result.as_ref().ok()?))) {
+        for (job, change) in jobs
+            .iter()
+            .zip(results)
+            .filter_map(|(job, result)| Some((job, result.as_ref().ok()?)))
+        {
             self.stored.changed(job.tenant(), change.bytes);
             if let Some(bytes) = change.counted {
                 self.stored.counted(job.tenant(), bytes);
@@ -151,7 +165,11 @@ impl Writer {
             written += job.size().saturating_add(LOG_BYTES_A_JOB);
             if let Job::Append(append) = job {
                 appends += 1;
-                bytes += append.entries.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>();
+                bytes += append
+                    .entries
+                    .iter()
+                    .map(|entry| entry.bytes.len() as u64)
+                    .sum::<u64>();
             }
         }
         if written > 0 {

@@ -46,9 +46,15 @@ impl Folders {
             known.folders.remove(scope);
             return;
         }
-        known.folders.insert(scope.clone(), (folder.to_owned(), turn));
+        known
+            .folders
+            .insert(scope.clone(), (folder.to_owned(), turn));
         if known.folders.len() > CONVERSATIONS_MAX
-            && let Some(oldest) = known.folders.iter().min_by_key(|(_, (_, used))| *used).map(|(scope, _)| scope.clone())
+            && let Some(oldest) = known
+                .folders
+                .iter()
+                .min_by_key(|(_, (_, used))| *used)
+                .map(|(scope, _)| scope.clone())
         {
             known.folders.remove(&oldest);
         }
@@ -62,13 +68,21 @@ mod tests {
     #[test]
     fn each_conversation_has_its_folder_and_the_oldest_is_forgotten() {
         let folders = Folders::default();
-        let scope = |tenant: &str, n: usize| Scope::new(tenant.try_into().unwrap(), format!("c{n}").as_str().try_into().unwrap());
+        let scope = |tenant: &str, n: usize| {
+            Scope::new(
+                tenant.try_into().unwrap(),
+                format!("c{n}").as_str().try_into().unwrap(),
+            )
+        };
 
         (0..=CONVERSATIONS_MAX).for_each(|n| folders.keep(&scope("a", n), Path::new("sub")));
         folders.keep(&scope("a", 7), Path::new(""));
 
         assert_eq!(folders.get(&scope("a", 0)), None);
         assert_eq!(folders.get(&scope("a", 1)), Some(PathBuf::from("sub")));
-        assert_eq!((folders.get(&scope("a", 7)), folders.get(&scope("b", 1))), (None, None));
+        assert_eq!(
+            (folders.get(&scope("a", 7)), folders.get(&scope("b", 1))),
+            (None, None)
+        );
     }
 }

@@ -37,15 +37,28 @@ const COLUMNS_MAX: usize = 64;
 const TITLE_CHARS_MAX: usize = 300;
 
 /// Elements whose text is not for people.
-const RAW: &[&str] = &["script", "style", "textarea", "xmp", "iframe", "noembed", "noframes", "plaintext"];
+const RAW: &[&str] = &[
+    "script",
+    "style",
+    "textarea",
+    "xmp",
+    "iframe",
+    "noembed",
+    "noframes",
+    "plaintext",
+];
 
 /// Elements that are not part of the page's contents.
-const NOISE: &[&str] =
-    &["nav", "footer", "menu", "svg", "math", "template", "canvas", "audio", "video", "object", "button", "select", "dialog"];
+const NOISE: &[&str] = &[
+    "nav", "footer", "menu", "svg", "math", "template", "canvas", "audio", "video", "object",
+    "button", "select", "dialog",
+];
 
 /// Elements whose `hidden` attribute is obeyed. Elements with an optional end tag are not among
 /// them, because too much text would disappear with them.
-const HIDEABLE: &[&str] = &["div", "section", "span", "aside", "article", "ul", "ol", "table", "main", "form", "a", "p"];
+const HIDEABLE: &[&str] = &[
+    "div", "section", "span", "aside", "article", "ul", "ol", "table", "main", "form", "a", "p",
+];
 
 /// A converted page.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,13 +71,24 @@ pub(super) struct Page {
 
 /// Converts `html` to Markdown of about `bytes_max` bytes at most. Links are resolved against
 /// `base`.
-pub(super) fn markdown(html: &str, base: &Url, bytes_max: usize, cancel: &CancellationToken) -> Result<Page, ToolError> {
+pub(super) fn markdown(
+    html: &str,
+    base: &Url,
+    bytes_max: usize,
+    cancel: &CancellationToken,
+) -> Result<Page, ToolError> {
     let page = Writer::new(base, bytes_max, cancel).write(html, true)?;
     // An unclosed menu would swallow the whole page; a page that is only a menu is converted with
     // it.
     match page {
         Some(page) if !page.text.is_empty() => Ok(page),
-        _ => Ok(Writer::new(base, bytes_max, cancel).write(html, false)?.unwrap_or(Page { title: None, text: String::new(), more: false })),
+        _ => Ok(Writer::new(base, bytes_max, cancel)
+            .write(html, false)?
+            .unwrap_or(Page {
+                title: None,
+                text: String::new(),
+                more: false,
+            })),
     }
 }
 
@@ -220,27 +244,36 @@ impl<'a> Writer<'a> {
                 Token::Start(tag) => {
                     let name = lower(tag.name);
                     // A hidden paragraph without an end tag ends at the next block.
-                    let ends_paragraph = is_block(&name) || Block::from_tag(&name).is_some() || name == "table";
+                    let ends_paragraph =
+                        is_block(&name) || Block::from_tag(&name).is_some() || name == "table";
                     if ends_paragraph && skip.as_ref().is_some_and(|(skipped, _)| skipped == "p") {
                         skip = None;
                     }
                     if name == "title" {
                         let text = scanner.raw_text("title");
-                        self.title = self.title.take().or_else(|| title(text).filter(|_| skip.is_none()));
+                        self.title = self
+                            .title
+                            .take()
+                            .or_else(|| title(text).filter(|_| skip.is_none()));
                     } else if RAW.contains(&name.as_str()) {
                         scanner.raw_text(&name);
                     } else if let Some((skipped, depth)) = &mut skip {
                         if *skipped == name {
                             *depth += 1;
                         }
-                    } else if without_noise && (NOISE.contains(&name.as_str()) || is_hidden(&name, &tag)) {
+                    } else if without_noise
+                        && (NOISE.contains(&name.as_str()) || is_hidden(&name, &tag))
+                    {
                         self.boundary()?;
                         skip = Some((name, 1));
                     } else if name == "base" && !based {
-                        let href = tag.attribute("href").and_then(|href| self.base.join(&href).ok());
-                        if let Some(url) =
-                            href.filter(|url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= LINK_BYTES_MAX)
-                        {
+                        let href = tag
+                            .attribute("href")
+                            .and_then(|href| self.base.join(&href).ok());
+                        if let Some(url) = href.filter(|url| {
+                            matches!(url.scheme(), "http" | "https")
+                                && url.as_str().len() <= LINK_BYTES_MAX
+                        }) {
                             self.base = url;
                             based = true;
                         }
@@ -262,14 +295,22 @@ impl<'a> Writer<'a> {
                 }
             }
             if self.out.len() >= self.bytes_max {
-                return Ok(Some(Page { title: self.title, text: self.out, more: true }));
+                return Ok(Some(Page {
+                    title: self.title,
+                    text: self.out,
+                    more: true,
+                }));
             }
         }
         if skip.is_some() {
             return Ok(None);
         }
         self.flush("\n\n")?;
-        Ok(Some(Page { title: self.title, text: self.out, more: false }))
+        Ok(Some(Page {
+            title: self.title,
+            text: self.out,
+            more: false,
+        }))
     }
 
     fn start(&mut self, name: &str, tag: &Tag<'_>) -> Result<(), ToolError> {
@@ -304,13 +345,19 @@ impl<'a> Writer<'a> {
                 }
             }
             "img" => {
-                let alt =
-                    tag.attribute("alt").map(|alt| alt.trim().to_owned()).filter(|alt| !alt.is_empty() && alt.len() <= LINK_BYTES_MAX);
+                let alt = tag
+                    .attribute("alt")
+                    .map(|alt| alt.trim().to_owned())
+                    .filter(|alt| !alt.is_empty() && alt.len() <= LINK_BYTES_MAX);
                 let source = tag.attribute("src").and_then(|source| self.link(&source));
                 if let Some(alt) = alt {
                     self.ready()?;
                     match source {
-                        Some(url) => self.piece.push_str(&format!("<img alt=\"{}\" src=\"{}\">", escape(&alt), escape(&url))),
+                        Some(url) => self.piece.push_str(&format!(
+                            "<img alt=\"{}\" src=\"{}\">",
+                            escape(&alt),
+                            escape(&url)
+                        )),
                         None => self.piece.push_str(&escape(&alt)),
                     }
                 }
@@ -405,7 +452,12 @@ impl<'a> Writer<'a> {
         }
         if std::mem::take(&mut self.gap) && !self.fresh {
             self.close_inlines(0);
-            self.piece.push_str(if self.blocks.last() == Some(&Block::Pre) { "\n" } else { "<br>" });
+            self.piece
+                .push_str(if self.blocks.last() == Some(&Block::Pre) {
+                    "\n"
+                } else {
+                    "<br>"
+                });
         }
         let bars = self.tables.last_mut().map_or(0, |table| {
             table.row_has_text = true;
@@ -424,7 +476,9 @@ impl<'a> Writer<'a> {
 
     fn row_ends(&mut self) {
         self.close_inlines(0);
-        let Some(table) = self.tables.last_mut() else { return };
+        let Some(table) = self.tables.last_mut() else {
+            return;
+        };
         let row = std::mem::take(table);
         table.any_row = row.any_row || row.row_has_text;
         if !row.row_has_text {
@@ -487,7 +541,11 @@ impl<'a> Writer<'a> {
             None | Some(Block::Quote | Block::List(_)) => self.gap = false,
             Some(Block::Pre) => {}
         }
-        if self.piece.len() > PIECE_SOFT { self.flush("\n\n") } else { Ok(()) }
+        if self.piece.len() > PIECE_SOFT {
+            self.flush("\n\n")
+        } else {
+            Ok(())
+        }
     }
 
     fn push(&mut self, block: Block) {
@@ -514,12 +572,17 @@ impl<'a> Writer<'a> {
         }
         match block {
             Block::Item => {
-                let list = self.blocks.iter().rposition(|open| matches!(open, Block::List(_)));
+                let list = self
+                    .blocks
+                    .iter()
+                    .rposition(|open| matches!(open, Block::List(_)));
                 let item = self.blocks.iter().rposition(|open| *open == Block::Item);
                 if let Some(item) = item.filter(|item| list.is_none_or(|list| list < *item)) {
                     self.pop_to(item);
                 }
-                if !matches!(self.blocks.last(), Some(Block::List(_))) && self.blocks.len() + 2 <= BLOCKS_MAX {
+                if !matches!(self.blocks.last(), Some(Block::List(_)))
+                    && self.blocks.len() + 2 <= BLOCKS_MAX
+                {
                     self.push(Block::List("ul"));
                 }
                 // An item beyond the depth limit becomes a line of the item around it.
@@ -546,7 +609,9 @@ impl<'a> Writer<'a> {
         let mut open = self.blocks.iter().enumerate().rev();
         // Only an end tag of its own list ends an item.
         let found = match block {
-            Block::Item => open.find(|(_, open)| matches!(open, Block::Item | Block::List(_))).filter(|(_, open)| **open == Block::Item),
+            Block::Item => open
+                .find(|(_, open)| matches!(open, Block::Item | Block::List(_)))
+                .filter(|(_, open)| **open == Block::Item),
             _ => open.find(|(_, open)| open.ends_with(block)),
         };
         if let Some(at) = found.map(|(at, _)| at) {
@@ -574,7 +639,10 @@ impl<'a> Writer<'a> {
             self.piece.push_str(block.close());
         }
         let piece = std::mem::take(&mut self.piece);
-        let text = self.converter.convert(&piece).map_err(|_| ToolError::failed("the page could not be converted to text"))?;
+        let text = self
+            .converter
+            .convert(&piece)
+            .map_err(|_| ToolError::failed("the page could not be converted to text"))?;
         if !text.trim().is_empty() {
             if !self.out.is_empty() {
                 self.out.push_str(joint);
@@ -594,13 +662,17 @@ impl<'a> Writer<'a> {
             return None;
         }
         let url = self.base.join(href.trim()).ok()?;
-        (matches!(url.scheme(), "http" | "https" | "mailto") && url.as_str().len() <= LINK_BYTES_MAX).then(|| url.into())
+        (matches!(url.scheme(), "http" | "https" | "mailto")
+            && url.as_str().len() <= LINK_BYTES_MAX)
+            .then(|| url.into())
     }
 }
 
 fn lower(name: &str) -> String {
     // All names that matter are shorter.
-    name.get(..name.len().min(32)).unwrap_or_default().to_ascii_lowercase()
+    name.get(..name.len().min(32))
+        .unwrap_or_default()
+        .to_ascii_lowercase()
 }
 
 /// Block elements: a paragraph ends before and after them.
@@ -645,20 +717,35 @@ fn is_hidden(name: &str, tag: &Tag<'_>) -> bool {
     if !HIDEABLE.contains(&name) {
         return false;
     }
-    let style = || tag.attribute("style").map(|style| style.replace([' ', '\t', '\n'], "").to_ascii_lowercase());
+    let style = || {
+        tag.attribute("style")
+            .map(|style| style.replace([' ', '\t', '\n'], "").to_ascii_lowercase())
+    };
     tag.attribute("hidden").is_some()
-        || style()
-            .is_some_and(|style| style.contains("display:none") || style.contains("visibility:hidden") || style.contains("font-size:0;"))
+        || style().is_some_and(|style| {
+            style.contains("display:none")
+                || style.contains("visibility:hidden")
+                || style.contains("font-size:0;")
+        })
 }
 
 fn title(text: &str) -> Option<String> {
     let text = unescape(text);
     let words: Vec<&str> = text.split_whitespace().take(TITLE_CHARS_MAX).collect();
-    Some(words.join(" ").chars().take(TITLE_CHARS_MAX).collect::<String>()).filter(|title| !title.is_empty())
+    Some(
+        words
+            .join(" ")
+            .chars()
+            .take(TITLE_CHARS_MAX)
+            .collect::<String>(),
+    )
+    .filter(|title| !title.is_empty())
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+    text.replace('&', "&amp;")
+        .replace('"', "&quot;")
+        .replace('<', "&lt;")
 }
 
 /// Returns where to cut a long text: at a blank, else between characters.
@@ -668,8 +755,14 @@ fn cut_at(text: &str) -> usize {
     }
     let end = text.floor_char_boundary(PIECE_SOFT);
     let near = text.get(end.saturating_sub(200)..end).is_some();
-    let from = if near { end.saturating_sub(200) } else { text.floor_char_boundary(end.saturating_sub(200)) };
-    text.get(from..end).and_then(|window| window.rfind([' ', '\n'])).map_or(end, |at| from + at + 1)
+    let from = if near {
+        end.saturating_sub(200)
+    } else {
+        text.floor_char_boundary(end.saturating_sub(200))
+    };
+    text.get(from..end)
+        .and_then(|window| window.rfind([' ', '\n']))
+        .map_or(end, |at| from + at + 1)
 }
 
 #[cfg(test)]
@@ -686,7 +779,11 @@ mod tests {
     }
 
     fn check(html: &str, expected: &Expect) {
-        let text: String = page(html).text.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+        let text: String = page(html)
+            .text
+            .lines()
+            .map(|line| line.trim_end().to_owned() + "\n")
+            .collect();
         expected.assert_eq(&text);
     }
 
@@ -735,7 +832,10 @@ mod tests {
                 bad top
             "#]],
         );
-        assert_eq!(page("<title> A &amp; B\n page</title>x").title.as_deref(), Some("A & B page"));
+        assert_eq!(
+            page("<title> A &amp; B\n page</title>x").title.as_deref(),
+            Some("A & B page")
+        );
     }
 
     #[test]
@@ -789,7 +889,10 @@ mod tests {
             ("div x", "<div>x".repeat(100_000)),
             ("b", "<b>x".repeat(100_000)),
             ("b siblings", "<b>x</b>".repeat(100_000)),
-            ("a", (0..100_000).map(|n| format!("<a href=/{n}>x")).collect()),
+            (
+                "a",
+                (0..100_000).map(|n| format!("<a href=/{n}>x")).collect(),
+            ),
             ("p b", "<p><b><i><code>x".repeat(50_000)),
             ("ul li", "<ul><li>x".repeat(100_000)),
             ("li", "<li>x".repeat(100_000)),
@@ -797,8 +900,21 @@ mod tests {
             ("blockquote", "<blockquote>x".repeat(100_000)),
             ("dl", "<dl><dd>x<ol>".repeat(50_000)),
             ("table", "<table><tr><td>x".repeat(50_000)),
-            ("wide", format!("<table><tr>{}", "<th>".repeat(100_000) + "x" + &"<tr><td>y".repeat(50_000))),
-            ("cells", format!("<table><tr><th>{}<th>b{}", "w".repeat(100_000), "<tr><td>y<td>z".repeat(50_000))),
+            (
+                "wide",
+                format!(
+                    "<table><tr>{}",
+                    "<th>".repeat(100_000) + "x" + &"<tr><td>y".repeat(50_000)
+                ),
+            ),
+            (
+                "cells",
+                format!(
+                    "<table><tr><th>{}<th>b{}",
+                    "w".repeat(100_000),
+                    "<tr><td>y<td>z".repeat(50_000)
+                ),
+            ),
             ("svg", "<svg>".repeat(100_000)),
             ("nav", "<nav>x</nav>".repeat(100_000)),
             ("font", "<font color=red>".repeat(100_000) + "x"),
@@ -811,7 +927,10 @@ mod tests {
             ("end tags", "</p></div></b></li>".repeat(50_000)),
             ("pre", format!("<pre>{}", "<br>x".repeat(100_000))),
             ("h", "<h1>x<h2>".repeat(50_000)),
-            ("br", format!("{}{}", "<ul><li>".repeat(100), "<br>x".repeat(100_000))),
+            (
+                "br",
+                format!("{}{}", "<ul><li>".repeat(100), "<br>x".repeat(100_000)),
+            ),
             ("stars", "*_`[]\\".repeat(100_000)),
             ("numbers", "<p>1. x\n2. y".repeat(50_000)),
         ];
@@ -819,9 +938,17 @@ mod tests {
             let begin = Instant::now();
             let page = page(&html);
             let took = begin.elapsed();
-            println!("{name}: {} -> {} bytes in {took:?}", html.len(), page.text.len());
+            println!(
+                "{name}: {} -> {} bytes in {took:?}",
+                html.len(),
+                page.text.len()
+            );
             assert!(took < Duration::from_secs(20), "{name} took {took:?}");
-            assert!(page.text.len() < 3 * 1024 * 1024, "{name}: {}", page.text.len());
+            assert!(
+                page.text.len() < 3 * 1024 * 1024,
+                "{name}: {}",
+                page.text.len()
+            );
         }
     }
 
@@ -831,6 +958,11 @@ mod tests {
         cancel.cancel();
         let base = Url::parse("https://example.com/").unwrap();
 
-        assert_eq!(markdown(&"<p>x".repeat(10_000), &base, 1024, &cancel).unwrap_err().code, "INTERRUPTED");
+        assert_eq!(
+            markdown(&"<p>x".repeat(10_000), &base, 1024, &cancel)
+                .unwrap_err()
+                .code,
+            "INTERRUPTED"
+        );
     }
 }

@@ -26,7 +26,12 @@ impl<'t> Tag<'t> {
     /// counts.
     pub(super) fn attribute(&self, name: &str) -> Option<Cow<'t, str>> {
         let mut at = 0;
-        while let Step::Attribute { name: found, value, next } = step(self.attributes, at) {
+        while let Step::Attribute {
+            name: found,
+            value,
+            next,
+        } = step(self.attributes, at)
+        {
             if found.eq_ignore_ascii_case(name) {
                 return Some(unescape(value));
             }
@@ -54,8 +59,12 @@ impl<'t> Scanner<'t> {
         while let Some(found) = self.rest.get(from..).and_then(|rest| rest.find("</")) {
             let at = from + found;
             let after = self.rest.get(at + 2..).unwrap_or_default();
-            let named = after.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            let ended = after.get(name.len()..).is_some_and(|rest| rest.starts_with([' ', '\t', '\n', '\r', '\x0c', '/', '>']));
+            let named = after
+                .get(..name.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(name));
+            let ended = after
+                .get(name.len()..)
+                .is_some_and(|rest| rest.starts_with([' ', '\t', '\n', '\r', '\x0c', '/', '>']));
             if named && ended {
                 let text = self.rest.get(..at).unwrap_or_default();
                 let end = after.find('>').map_or(after.len(), |end| end + 1);
@@ -92,7 +101,10 @@ impl<'t> Scanner<'t> {
                 Step::Attribute { next, .. } => at = next,
                 Step::End(end) => {
                     self.cut(lead + name.len() + end + 1);
-                    return Some(Tag { name, attributes: attributes.get(..end)? });
+                    return Some(Tag {
+                        name,
+                        attributes: attributes.get(..end)?,
+                    });
                 }
                 Step::Broken => return None,
             }
@@ -151,32 +163,60 @@ enum Step<'t> {
 /// the text ends it too.
 fn step(text: &str, at: usize) -> Step<'_> {
     let bytes = text.as_bytes();
-    let skip = |from: usize, over: fn(u8) -> bool| from + bytes.iter().skip(from).take_while(|byte| over(**byte)).count();
+    let skip = |from: usize, over: fn(u8) -> bool| {
+        from + bytes
+            .iter()
+            .skip(from)
+            .take_while(|byte| over(**byte))
+            .count()
+    };
     let blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c');
-    let start = skip(at, |byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'/'));
+    let start = skip(at, |byte| {
+        matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'/')
+    });
     match bytes.get(start) {
         Some(b'>') => return Step::End(start),
         None => return Step::Broken,
         Some(_) => {}
     }
     // The first character of a name may be `=`.
-    let end = skip(start + 1, |byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'/' | b'>' | b'='));
+    let end = skip(start + 1, |byte| {
+        !matches!(
+            byte,
+            b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'/' | b'>' | b'='
+        )
+    });
     let name = text.get(start..end).unwrap_or_default();
     let equals = skip(end, blank);
     if bytes.get(equals) != Some(&b'=') {
-        return Step::Attribute { name, value: "", next: end };
+        return Step::Attribute {
+            name,
+            value: "",
+            next: end,
+        };
     }
     let value = skip(equals + 1, blank);
     match bytes.get(value) {
-        Some(quote @ (b'"' | b'\'')) => match text.get(value + 1..).and_then(|rest| rest.find(char::from(*quote))) {
-            Some(length) => {
-                Step::Attribute { name, value: text.get(value + 1..value + 1 + length).unwrap_or_default(), next: value + length + 2 }
-            }
+        Some(quote @ (b'"' | b'\'')) => match text
+            .get(value + 1..)
+            .and_then(|rest| rest.find(char::from(*quote)))
+        {
+            Some(length) => Step::Attribute {
+                name,
+                value: text.get(value + 1..value + 1 + length).unwrap_or_default(),
+                next: value + length + 2,
+            },
             None => Step::Broken,
         },
         _ => {
-            let next = skip(value, |byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'>'));
-            Step::Attribute { name, value: text.get(value..next).unwrap_or_default(), next }
+            let next = skip(value, |byte| {
+                !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c' | b'>')
+            });
+            Step::Attribute {
+                name,
+                value: text.get(value..next).unwrap_or_default(),
+                next,
+            }
         }
     }
 }
@@ -249,10 +289,19 @@ mod tests {
 
     #[test]
     fn text_and_tags_are_separated_as_browsers_do() {
-        assert_eq!(tokens("a<b>c</b>d"), ["\"a\"", "<b>", "\"c\"", "</b>", "\"d\""]);
-        assert_eq!(tokens("1 < 2 <3"), ["\"1 \"", "\"<\"", "\" 2 \"", "\"<\"", "\"3\""]);
+        assert_eq!(
+            tokens("a<b>c</b>d"),
+            ["\"a\"", "<b>", "\"c\"", "</b>", "\"d\""]
+        );
+        assert_eq!(
+            tokens("1 < 2 <3"),
+            ["\"1 \"", "\"<\"", "\" 2 \"", "\"<\"", "\"3\""]
+        );
         assert_eq!(tokens("<a title='x>y' href=\"a>b\">z"), ["<a>", "\"z\""]);
-        assert_eq!(tokens("<!doctype html><!-- <b> --><?xml?></ x>e<!-->f"), ["\"e\"", "\"f\""]);
+        assert_eq!(
+            tokens("<!doctype html><!-- <b> --><?xml?></ x>e<!-->f"),
+            ["\"e\"", "\"f\""]
+        );
         assert_eq!(tokens("a<b title=\"never ended>x"), ["\"a\""]);
         assert_eq!(tokens("a<!-- never ended"), ["\"a\""]);
         assert_eq!(tokens("<br/><p\nid=x>"), ["<br>", "<p>"]);
@@ -272,7 +321,10 @@ mod tests {
         assert_eq!(link.attribute("c").as_deref(), Some("d/e"));
         assert_eq!(link.attribute("class").as_deref(), Some("x y"));
         assert_eq!(link.attribute("id"), None);
-        assert_eq!(unescape("&lt;&#65;&#x42;&bogus; &amp;amp; &").as_ref(), "<AB&bogus; &amp; &");
+        assert_eq!(
+            unescape("&lt;&#65;&#x42;&bogus; &amp;amp; &").as_ref(),
+            "<AB&bogus; &amp; &"
+        );
     }
 
     #[test]

@@ -30,9 +30,18 @@ mod tests {
 
     #[test]
     fn invisible_characters_are_removed_and_counted() {
-        assert_eq!(visible("plain ü 漢 😀\n\t"), (Cow::Borrowed("plain ü 漢 😀\n\t"), 0));
-        let hidden: String = "hi".chars().map(|c| char::from_u32(0xe0000 + u32::from(c)).unwrap()).collect();
-        assert_eq!(visible(&format!("a{hidden}\u{200b}b\u{202e}c\u{1b}[0m")), ("abc[0m".into(), 5));
+        assert_eq!(
+            visible("plain ü 漢 😀\n\t"),
+            (Cow::Borrowed("plain ü 漢 😀\n\t"), 0)
+        );
+        let hidden: String = "hi"
+            .chars()
+            .map(|c| char::from_u32(0xe0000 + u32::from(c)).unwrap())
+            .collect();
+        assert_eq!(
+            visible(&format!("a{hidden}\u{200b}b\u{202e}c\u{1b}[0m")),
+            ("abc[0m".into(), 5)
+        );
         assert_eq!(visible("a\r\nb\rc"), ("a\nb\nc".into(), 0));
     }
 }

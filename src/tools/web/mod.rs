@@ -70,7 +70,10 @@ impl fmt::Debug for Search {
 
 impl fmt::Debug for WebTools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebTools").field("allow_hosts", &self.allow_hosts).field("search", &self.search).finish_non_exhaustive()
+        f.debug_struct("WebTools")
+            .field("allow_hosts", &self.allow_hosts)
+            .field("search", &self.search)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +98,10 @@ pub enum WebToolsError {
 /// # Errors
 /// [`WebToolsError`].
 pub fn tools(settings: WebTools) -> Result<Vec<Arc<dyn Tool>>, WebToolsError> {
-    let policy = settings.allow_hosts.iter().try_fold(UrlPolicy::public(), |policy, entry| policy.allow(entry))?;
+    let policy = settings
+        .allow_hosts
+        .iter()
+        .try_fold(UrlPolicy::public(), |policy, entry| policy.allow(entry))?;
     let masker = Arc::new(match &settings.search {
         Search::Tavily { key, .. } => settings.masker.and([key.clone()]),
         Search::None | Search::SearxNg { .. } => settings.masker,
@@ -104,21 +110,35 @@ pub fn tools(settings: WebTools) -> Result<Vec<Arc<dyn Tool>>, WebToolsError> {
         Search::None => None,
         Search::Tavily { key, base_url } => {
             let base_url = base_url.unwrap_or_else(|| TAVILY_URL.to_owned());
-            Some(Arc::new(Tavily::new(engine_client(&base_url)?, base_url, key)))
+            Some(Arc::new(Tavily::new(
+                engine_client(&base_url)?,
+                base_url,
+                key,
+            )))
         }
-        Search::SearxNg { base_url } => Some(Arc::new(SearxNg::new(engine_client(&base_url)?, base_url))),
+        Search::SearxNg { base_url } => {
+            Some(Arc::new(SearxNg::new(engine_client(&base_url)?, base_url)))
+        }
     };
-    let fetch = WebFetch::new(WebClient::builder().policy(policy).build()?, masker.clone(), !settings.fetch_without_asking);
+    let fetch = WebFetch::new(
+        WebClient::builder().policy(policy).build()?,
+        masker.clone(),
+        !settings.fetch_without_asking,
+    );
     Ok(vec![erased(fetch), erased(WebSearch::new(engine, masker))])
 }
 
 /// Builds a client that may reach the search engine at its configured address.
 fn engine_client(base_url: &str) -> Result<WebClient, WebToolsError> {
     let invalid = || WebToolsError::BaseUrl(Denied::Invalid("it names no host"));
-    let url = url::Url::parse(base_url).map_err(|_| WebToolsError::BaseUrl(Denied::Invalid("it cannot be parsed")))?;
+    let url = url::Url::parse(base_url)
+        .map_err(|_| WebToolsError::BaseUrl(Denied::Invalid("it cannot be parsed")))?;
     let policy = UrlPolicy::public().allow(url.host_str().ok_or_else(invalid)?)?;
     policy.check_url(base_url).map_err(WebToolsError::BaseUrl)?;
-    Ok(WebClient::builder().policy(policy).body_bytes_max(SEARCH_BYTES_MAX).build()?)
+    Ok(WebClient::builder()
+        .policy(policy)
+        .body_bytes_max(SEARCH_BYTES_MAX)
+        .build()?)
 }
 
 #[cfg(test)]
@@ -130,11 +150,25 @@ mod tests {
         let wrong = |settings| tools(settings).err().unwrap().to_string();
 
         assert_eq!(
-            wrong(WebTools { allow_hosts: vec!["http://x".to_owned()], ..WebTools::default() }),
+            wrong(WebTools {
+                allow_hosts: vec!["http://x".to_owned()],
+                ..WebTools::default()
+            }),
             "an entry of allow_hosts must be a host name, `*.` with a domain, an IP address or a range such as 10.0.0.0/8, not \"http://x\""
         );
-        let engine = |base_url: &str| WebTools { search: Search::SearxNg { base_url: base_url.to_owned() }, ..WebTools::default() };
-        assert_eq!(wrong(engine("ftp://a.example")), "base_url of web_search cannot be used: only http and https URLs are allowed");
-        assert!(tools(engine("http://searxng:8080")).is_ok() && tools(engine("http://[fd00::1]:8080/x")).is_ok());
+        let engine = |base_url: &str| WebTools {
+            search: Search::SearxNg {
+                base_url: base_url.to_owned(),
+            },
+            ..WebTools::default()
+        };
+        assert_eq!(
+            wrong(engine("ftp://a.example")),
+            "base_url of web_search cannot be used: only http and https URLs are allowed"
+        );
+        assert!(
+            tools(engine("http://searxng:8080")).is_ok()
+                && tools(engine("http://[fd00::1]:8080/x")).is_ok()
+        );
     }
 }

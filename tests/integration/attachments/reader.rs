@@ -35,7 +35,12 @@ async fn read(file: impl Into<Bytes>) -> Result<ExtractedText, DocumentTextError
 
 /// Returns a PDF whose one page has this content stream.
 fn with_content(filter: &str, content: &[u8]) -> Vec<u8> {
-    let stream = [format!("<< {filter} /Length {} >>\nstream\n", content.len()).as_bytes(), content, b"\nendstream"].concat();
+    let stream = [
+        format!("<< {filter} /Length {} >>\nstream\n", content.len()).as_bytes(),
+        content,
+        b"\nendstream",
+    ]
+    .concat();
     pdf_of(
         &[
             b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -53,7 +58,9 @@ fn bomb() -> Vec<u8> {
     let piece = vec![b' '; 16 << 20];
     let mut deflated = Vec::with_capacity(1 << 20);
     let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
-    compress.compress_vec(&piece, &mut deflated, flate2::FlushCompress::Full).unwrap();
+    compress
+        .compress_vec(&piece, &mut deflated, flate2::FlushCompress::Full)
+        .unwrap();
     assert_eq!(compress.total_in(), 16 << 20);
     [&[0x78, 0x9c][..], &deflated.repeat(64)].concat()
 }
@@ -71,7 +78,13 @@ async fn text_comes_page_by_page_and_the_same_file_gives_the_same_text() {
     let first = read(file.clone()).await.unwrap();
     let again = read(file).await.unwrap();
 
-    assert_eq!(first, ExtractedText { text: "[page 1]\nSeven apples.\n[page 2]\nEight pears.".into(), pages: 2 });
+    assert_eq!(
+        first,
+        ExtractedText {
+            text: "[page 1]\nSeven apples.\n[page 2]\nEight pears.".into(),
+            pages: 2
+        }
+    );
     assert_eq!(first, again);
 }
 
@@ -88,10 +101,16 @@ async fn a_file_without_text_with_a_password_or_of_another_kind_has_its_error() 
 
     assert_eq!(read(pdf([" "])).await, Err(DocumentTextError::NoText));
     assert_eq!(read(encrypted).await, Err(DocumentTextError::Encrypted));
-    assert_eq!(read(pdf(["x"].repeat(101))).await, Err(DocumentTextError::TooManyPages));
+    assert_eq!(
+        read(pdf(["x"].repeat(101))).await,
+        Err(DocumentTextError::TooManyPages)
+    );
     assert_eq!(read(&b"no PDF"[..]).await, Err(DocumentTextError::Broken));
     assert_eq!(read(Bytes::new()).await, Err(DocumentTextError::Broken));
-    assert_eq!(read(vec![b' '; PDF_BYTES_MAX + 1]).await, Err(DocumentTextError::Bounds));
+    assert_eq!(
+        read(vec![b' '; PDF_BYTES_MAX + 1]).await,
+        Err(DocumentTextError::Bounds)
+    );
 }
 
 #[tokio::test]
@@ -108,11 +127,34 @@ async fn a_stream_that_unfolds_to_gigabytes_is_refused_within_bounds() {
 
 #[tokio::test]
 async fn deep_nesting_and_loops_of_references_end() {
-    let deep = |open: &str, close: &str| with_content("", format!("{}{} Tj", open.repeat(300_000), close.repeat(300_000)).as_bytes());
-    let nested = [b"<< /Type /Catalog /Pages 2 0 R /X ".as_slice(), &b"[".repeat(500_000), &b"]".repeat(500_000), b" >>"].concat();
-    let looped = pdf_of(&[b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2 /Parent 2 0 R >>"], "");
+    let deep = |open: &str, close: &str| {
+        with_content(
+            "",
+            format!("{}{} Tj", open.repeat(300_000), close.repeat(300_000)).as_bytes(),
+        )
+    };
+    let nested = [
+        b"<< /Type /Catalog /Pages 2 0 R /X ".as_slice(),
+        &b"[".repeat(500_000),
+        &b"]".repeat(500_000),
+        b" >>",
+    ]
+    .concat();
+    let looped = pdf_of(
+        &[
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2 /Parent 2 0 R >>",
+        ],
+        "",
+    );
 
-    for file in [deep("[", "]"), deep("(", ")"), deep("<<", ">>"), pdf_of(&[&nested], ""), looped] {
+    for file in [
+        deep("[", "]"),
+        deep("(", ")"),
+        deep("<<", ">>"),
+        pdf_of(&[&nested], ""),
+        looped,
+    ] {
         let refused = read(file).await;
         assert!(refused.is_err(), "{refused:?}");
     }
@@ -122,10 +164,22 @@ async fn deep_nesting_and_loops_of_references_end() {
 async fn a_long_text_is_cut_with_an_account_of_it() {
     let page = "word ".repeat(20_000);
 
-    let text = read(pdf([&page, &page, &page, &page, &page, &page, &page, &page, &page, &page, &page, &page])).await.unwrap();
+    let text = read(pdf([
+        &page, &page, &page, &page, &page, &page, &page, &page, &page, &page, &page, &page,
+    ]))
+    .await
+    .unwrap();
 
-    assert!(text.text.len() <= DOCUMENT_TEXT_BYTES_MAX, "{}", text.text.len());
-    assert!(text.text.ends_with("[the text is cut on page 11 of 12]"), "{}", &text.text[text.text.len() - 80..]);
+    assert!(
+        text.text.len() <= DOCUMENT_TEXT_BYTES_MAX,
+        "{}",
+        text.text.len()
+    );
+    assert!(
+        text.text.ends_with("[the text is cut on page 11 of 12]"),
+        "{}",
+        &text.text[text.text.len() - 80..]
+    );
 }
 
 #[tokio::test]
@@ -149,7 +203,10 @@ async fn files_cut_or_changed_anywhere_are_an_answer() {
 
     for file in files {
         let answer = reader.extract(file.clone().into()).await;
-        let unfit = matches!(answer, Err(DocumentTextError::Unavailable(_) | DocumentTextError::Absent));
+        let unfit = matches!(
+            answer,
+            Err(DocumentTextError::Unavailable(_) | DocumentTextError::Absent)
+        );
         assert!(!unfit, "{answer:?}: {}", String::from_utf8_lossy(&file));
     }
 }
@@ -157,9 +214,14 @@ async fn files_cut_or_changed_anywhere_are_an_answer() {
 #[tokio::test]
 async fn a_program_that_is_no_helper_reads_nothing() {
     for program in ["/bin/false", "/bin/echo", "/nonexistent"] {
-        let refused = PdfText::with_helper(program.into()).extract(pdf(["x"]).into()).await;
+        let refused = PdfText::with_helper(program.into())
+            .extract(pdf(["x"]).into())
+            .await;
 
-        assert!(matches!(refused, Err(DocumentTextError::Unavailable(_))), "{program}: {refused:?}");
+        assert!(
+            matches!(refused, Err(DocumentTextError::Unavailable(_))),
+            "{program}: {refused:?}"
+        );
     }
 }
 
@@ -167,7 +229,12 @@ async fn a_program_that_is_no_helper_reads_nothing() {
 #[test]
 fn a_reader_is_confined_before_it_is_given_anything() {
     let helper = env!("CARGO_BIN_EXE_callboard");
-    let mut child = Command::new(helper).args(["__jail", "pdf", "n0nce"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(helper)
+        .args(["__jail", "pdf", "n0nce"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
 
     wait_for("the filter", || of("status").contains("Seccomp:\t2"));
@@ -177,10 +244,23 @@ fn a_reader_is_confined_before_it_is_given_anything() {
     let ended = child.wait_with_output().unwrap();
 
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-    let limit =
-        |name: &str| limits.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert!(limit("Max data size").contains(&(512 * 1024 * 1024).to_string()), "{limits}");
+    let limit = |name: &str| {
+        limits
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        limit("Max data size").contains(&(512 * 1024 * 1024).to_string()),
+        "{limits}"
+    );
     assert!(limit("Max cpu time").contains(&"20".to_owned()), "{limits}");
     assert!(limit("Max file size").contains(&"0".to_owned()), "{limits}");
-    assert_eq!(String::from_utf8(ended.stdout).unwrap(), "n0nce pages 1\n[page 1]\nx\n");
+    assert_eq!(
+        String::from_utf8(ended.stdout).unwrap(),
+        "n0nce pages 1\n[page 1]\nx\n"
+    );
 }

@@ -65,7 +65,10 @@ fn exports() -> Vec<(String, PathBuf)> {
 fn the_earlier_store_holds_every_kind_of_entry() {
     let store = rusqlite::Connection::open(fixture().join("callboard.db")).unwrap();
     let mut rows = store.prepare("SELECT body FROM journal").unwrap();
-    let bodies = rows.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap().map(Result::unwrap);
+    let bodies = rows
+        .query_map([], |row| row.get::<_, Vec<u8>>(0))
+        .unwrap()
+        .map(Result::unwrap);
 
     let mut kinds = BTreeSet::new();
     let mut emptied = 0;
@@ -77,8 +80,13 @@ fn the_earlier_store_holds_every_kind_of_entry() {
     }
 
     assert_eq!(kinds, KINDS.iter().map(|kind| (*kind).to_owned()).collect());
-    let snapshots: u32 = store.query_row("SELECT count(*) FROM snapshot", [], |row| row.get(0)).unwrap();
-    assert!(emptied > 0 && snapshots > 0, "{emptied} emptied entries, {snapshots} snapshots");
+    let snapshots: u32 = store
+        .query_row("SELECT count(*) FROM snapshot", [], |row| row.get(0))
+        .unwrap();
+    assert!(
+        emptied > 0 && snapshots > 0,
+        "{emptied} emptied entries, {snapshots} snapshots"
+    );
 }
 
 #[test]
@@ -91,8 +99,14 @@ fn a_store_of_an_earlier_version_reads_as_it_did() {
     assert_eq!(exports.len(), 14);
     for (id, path) in exports {
         // The list leaves out subagents.
-        assert!(id.starts_with("subagent:") || listed.out.contains(&id), "{id}: {}", listed.out);
-        let now = home.run(&["sessions", "export", "--db", &store, &id]).well();
+        assert!(
+            id.starts_with("subagent:") || listed.out.contains(&id),
+            "{id}: {}",
+            listed.out
+        );
+        let now = home
+            .run(&["sessions", "export", "--db", &store, &id])
+            .well();
         assert_eq!(now.out, fs::read_to_string(path).unwrap(), "{id}");
     }
 }
@@ -104,13 +118,20 @@ fn an_export_of_an_earlier_version_comes_back_as_it_was() {
         if id.starts_with("subagent:") {
             continue; // belongs to its parent: no import may take its id
         }
-        let imported = home.run(&["sessions", "import", path.to_str().unwrap()]).well().json();
+        let imported = home
+            .run(&["sessions", "import", path.to_str().unwrap()])
+            .well()
+            .json();
         let now = home.run(&["sessions", "export", &id]).well().json();
 
         let then: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         // An open round cannot be imported: its calls get results, which is said.
         if imported["repairs"].as_array().unwrap().is_empty() {
-            assert_eq!((&now["messages"], &now["rounds"]), (&then["messages"], &then["rounds"]), "{id}");
+            assert_eq!(
+                (&now["messages"], &now["rounds"]),
+                (&then["messages"], &then["rounds"]),
+                "{id}"
+            );
         } else {
             assert_eq!(id, "parked", "{imported}");
         }
@@ -122,13 +143,31 @@ fn conversations_of_an_earlier_version_go_on() {
     let (home, store) = earlier_home();
     // From a snapshot; compacted and pinned; a fork; after a reset; after a rewind.
     for id in ["slept", "imported", "forked", "reset", "cli"] {
-        let before = home.run(&["sessions", "export", "--db", &store, id]).well().json();
+        let before = home
+            .run(&["sessions", "export", "--db", &store, id])
+            .well()
+            .json();
 
-        home.run(&["run", "--db", &store, "--session", id, "Where is RETRY_CAP_MS?"]).well();
+        home.run(&[
+            "run",
+            "--db",
+            &store,
+            "--session",
+            id,
+            "Where is RETRY_CAP_MS?",
+        ])
+        .well();
 
-        let after = home.run(&["sessions", "export", "--db", &store, id]).well().json();
+        let after = home
+            .run(&["sessions", "export", "--db", &store, id])
+            .well()
+            .json();
         let before = before["rounds"].as_array().unwrap();
         let after = after["rounds"].as_array().unwrap();
-        assert_eq!((before.len() + 1, &before[..]), (after.len(), &after[..before.len()]), "{id}");
+        assert_eq!(
+            (before.len() + 1, &before[..]),
+            (after.len(), &after[..before.len()]),
+            "{id}"
+        );
     }
 }

@@ -8,8 +8,17 @@ use super::{Home, Ran, kill, wait_for};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, anthropic_tool};
 
 fn fan_out(home: &Home, url: &str, more: &[&str]) -> Ran {
-    let all: Vec<&str> =
-        ["fanout", "--provider", "anthropic", "--base-url", url, "--no-tools"].into_iter().chain(more.iter().copied()).collect();
+    let all: Vec<&str> = [
+        "fanout",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        url,
+        "--no-tools",
+    ]
+    .into_iter()
+    .chain(more.iter().copied())
+    .collect();
     home.run(&all)
 }
 
@@ -21,8 +30,14 @@ fn lines(home: &Home, text: &str) {
 async fn echo() -> ModelServer {
     ModelServer::answering(|body| {
         let text = body.to_string();
-        match ["alpha", "beta", "broken"].iter().find(|word| text.contains(*word)) {
-            Some(&"broken") => Reply::json(400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#),
+        match ["alpha", "beta", "broken"]
+            .iter()
+            .find(|word| text.contains(*word))
+        {
+            Some(&"broken") => Reply::json(
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#,
+            ),
             Some(word) => Reply::events(anthropic_text(&format!("{word} done"))),
             None => Reply::events(anthropic_text("what?")),
         }
@@ -38,17 +53,48 @@ async fn each_line_has_its_section_in_order_and_one_that_fails_is_exit_code_one(
 
     lines(&home, "alpha\n\n  \nbeta\n");
     let well = fan_out(&home, &url, &["Do {} and {}.", "--over", "lines.txt"]).well();
-    assert_eq!(well.out, "== 1 alpha\nalpha done\n\n== 2 beta\nbeta done\n\n");
+    assert_eq!(
+        well.out,
+        "== 1 alpha\nalpha done\n\n== 2 beta\nbeta done\n\n"
+    );
     assert!(well.err.contains("2 tasks: 2 done, 0 failed"), "{well:?}");
 
     lines(&home, "alpha\nbroken\nbeta");
-    let part = fan_out(&home, &url, &["Do {}.", "--over", "lines.txt", "--json", "--ephemeral"]);
+    let part = fan_out(
+        &home,
+        &url,
+        &["Do {}.", "--over", "lines.txt", "--json", "--ephemeral"],
+    );
     let results = part.events();
-    let shown: Vec<_> = results.iter().map(|line| (line["index"].as_u64(), line["line"].as_str(), line["ok"].as_bool())).collect();
-    assert_eq!(shown, [(Some(0), Some("alpha"), Some(true)), (Some(1), Some("broken"), Some(false)), (Some(2), Some("beta"), Some(true))]);
+    let shown: Vec<_> = results
+        .iter()
+        .map(|line| {
+            (
+                line["index"].as_u64(),
+                line["line"].as_str(),
+                line["ok"].as_bool(),
+            )
+        })
+        .collect();
     assert_eq!(
-        (part.code, results[0]["text"].as_str(), results[1]["error"]["code"].as_str()),
-        (Some(1), Some("alpha done"), Some("provider_invalid_request"))
+        shown,
+        [
+            (Some(0), Some("alpha"), Some(true)),
+            (Some(1), Some("broken"), Some(false)),
+            (Some(2), Some("beta"), Some(true))
+        ]
+    );
+    assert_eq!(
+        (
+            part.code,
+            results[0]["text"].as_str(),
+            results[1]["error"]["code"].as_str()
+        ),
+        (
+            Some(1),
+            Some("alpha done"),
+            Some("provider_invalid_request")
+        )
     );
 }
 
@@ -67,10 +113,19 @@ async fn the_same_name_again_asks_no_model_and_its_journals_go_together() {
     assert_eq!((&again.out, server.requests().len()), (&first.out, asked));
     assert!(again.err.contains("2 from an earlier run"), "{again:?}");
     let listed = |args: &[&str]| home.run(args).well().json().as_array().unwrap().len();
-    assert_eq!((listed(&["sessions", "list", "--json"]), listed(&["sessions", "list", "--json", "--subagents"])), (0, 2));
+    assert_eq!(
+        (
+            listed(&["sessions", "list", "--json"]),
+            listed(&["sessions", "list", "--json", "--subagents"])
+        ),
+        (0, 2)
+    );
     home.run(&["sessions", "delete", "fanout:n-1"]).well();
     assert_eq!(listed(&["sessions", "list", "--json", "--subagents"]), 0);
-    assert_eq!(home.run(&["sessions", "delete", "fanout:n-1"]).code, Some(1));
+    assert_eq!(
+        home.run(&["sessions", "delete", "fanout:n-1"]).code,
+        Some(1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +134,18 @@ async fn an_ephemeral_one_leaves_nothing_in_the_data_folder() {
     let server = echo().await;
     lines(&home, "alpha\nbeta");
 
-    fan_out(&home, &server.url(), &["Do {}.", "--over", "lines.txt", "--ephemeral", "--warm-first"]).well();
+    fan_out(
+        &home,
+        &server.url(),
+        &[
+            "Do {}.",
+            "--over",
+            "lines.txt",
+            "--ephemeral",
+            "--warm-first",
+        ],
+    )
+    .well();
 
     let data = home.path().join("home/.local/share/callboard");
     assert!(!data.join("callboard.db").exists());
@@ -94,17 +160,39 @@ async fn warming_the_cache_is_off_by_default_and_its_effect_is_printed() {
     let args = ["Do {}.", "--over", "lines.txt", "--ephemeral"];
 
     let plain = fan_out(&home, &server.url(), &args).well();
-    let warmed = fan_out(&home, &server.url(), &[&args[..], &["--warm-first"]].concat()).well();
+    let warmed = fan_out(
+        &home,
+        &server.url(),
+        &[&args[..], &["--warm-first"]].concat(),
+    )
+    .well();
 
     assert!(!plain.err.contains("from the cache"), "{plain:?}");
-    let effect = warmed.err.lines().find(|line| line.starts_with("cache: the first task ")).unwrap_or_default();
-    assert_eq!(effect.matches("input tokens from the cache").count(), 2, "of the first and of the rest: {warmed:?}");
+    let effect = warmed
+        .err
+        .lines()
+        .find(|line| line.starts_with("cache: the first task "))
+        .unwrap_or_default();
+    assert_eq!(
+        effect.matches("input tokens from the cache").count(),
+        2,
+        "of the first and of the rest: {warmed:?}"
+    );
 }
 
 fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
     let all = entries.flatten().map(|entry| entry.path());
-    all.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    all.flat_map(|path| {
+        if path.is_dir() {
+            files(&path)
+        } else {
+            vec![path]
+        }
+    })
+    .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +205,19 @@ async fn ctrl_c_ends_all_of_it() {
     .await;
     lines(&home, "alpha\nbeta\ngamma\ndelta");
     let url = server.url();
-    let args = ["fanout", "--provider", "anthropic", "--base-url", &url, "--no-tools", "Do {}.", "--over", "lines.txt", "--parallel", "2"];
+    let args = [
+        "fanout",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        &url,
+        "--no-tools",
+        "Do {}.",
+        "--over",
+        "lines.txt",
+        "--parallel",
+        "2",
+    ];
     let child = home.command(&args).spawn().unwrap();
 
     wait_for("the second and the third", || server.requests().len() == 3);
@@ -125,7 +225,12 @@ async fn ctrl_c_ends_all_of_it() {
     let ran = Ran::of(&args, child);
 
     assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert!(ran.out.starts_with("== 1 alpha\nalpha done\n\n== 2 beta\n[failed: ") && !ran.out.contains("delta"), "{ran:?}");
+    assert!(
+        ran.out
+            .starts_with("== 1 alpha\nalpha done\n\n== 2 beta\n[failed: ")
+            && !ran.out.contains("delta"),
+        "{ran:?}"
+    );
     assert!(ran.err.contains("4 tasks: 1 done, 3 failed"), "{ran:?}");
 }
 
@@ -134,15 +239,45 @@ fn bad_input_is_one_clear_line() {
     let home = Home::new();
     lines(&home, " \n\n");
     for (args, expected) in [
-        (&["fanout", "no place", "--over", "lines.txt"][..], "error: the template has no {} for the line"),
-        (&["fanout", "{}", "--over", "lines.txt"], "error: lines.txt has no lines"),
-        (&["fanout", "{}", "--over", "gone.txt"], "error: gone.txt cannot be read: entity not found"),
-        (&["fanout", "{}"], "error: the following required arguments were not provided: --over <FILE>"),
-        (&["fanout", "{}", "--over", "lines.txt", "--parallel", "0"], "error: invalid value '0'"),
-        (&["fanout", "{}", "--over", "lines.txt", "--ephemeral", "--name", "n"], "error: the argument '--ephemeral' cannot be used with"),
+        (
+            &["fanout", "no place", "--over", "lines.txt"][..],
+            "error: the template has no {} for the line",
+        ),
+        (
+            &["fanout", "{}", "--over", "lines.txt"],
+            "error: lines.txt has no lines",
+        ),
+        (
+            &["fanout", "{}", "--over", "gone.txt"],
+            "error: gone.txt cannot be read: entity not found",
+        ),
+        (
+            &["fanout", "{}"],
+            "error: the following required arguments were not provided: --over <FILE>",
+        ),
+        (
+            &["fanout", "{}", "--over", "lines.txt", "--parallel", "0"],
+            "error: invalid value '0'",
+        ),
+        (
+            &[
+                "fanout",
+                "{}",
+                "--over",
+                "lines.txt",
+                "--ephemeral",
+                "--name",
+                "n",
+            ],
+            "error: the argument '--ephemeral' cannot be used with",
+        ),
     ] {
         let ran = home.run(args);
-        assert_eq!((ran.code, ran.err.trim_end().lines().count()), (Some(2), 1), "{ran:?}");
+        assert_eq!(
+            (ran.code, ran.err.trim_end().lines().count()),
+            (Some(2), 1),
+            "{ran:?}"
+        );
         assert!(ran.error().starts_with(expected), "{ran:?}");
     }
 }
@@ -152,55 +287,134 @@ async fn a_model_of_run_begins_subagents_and_watchers_see_them() {
     let home = Home::new();
     let server = ModelServer::answering(|body: &Value| {
         let text = body["messages"].to_string();
-        match (text.contains("tool_result"), text.contains("count the files")) {
+        match (
+            text.contains("tool_result"),
+            text.contains("count the files"),
+        ) {
             (true, _) => Reply::events(anthropic_text("both are done")),
             (false, true) => Reply::events(anthropic_text("seven")),
-            (false, false) => Reply::events(anthropic_tool("create_subagent", &json!({"task": "count the files"}))),
+            (false, false) => Reply::events(anthropic_tool(
+                "create_subagent",
+                &json!({"task": "count the files"}),
+            )),
         }
     })
     .await;
     let url = server.url();
-    let args = ["run", "--provider", "anthropic", "--base-url", &url, "--session", "s", "--json", "Share the work."];
+    let args = [
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        &url,
+        "--session",
+        "s",
+        "--json",
+        "Share the work.",
+    ];
 
     let events = home.run(&args).well().events();
 
-    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).cloned().collect::<Vec<_>>();
-    assert_eq!(of("subagent").iter().map(|event| event["state"].as_str().unwrap()).collect::<Vec<_>>(), ["started", "finished"]);
+    let of = |kind: &str| {
+        events
+            .iter()
+            .filter(|event| event["type"] == kind)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of("subagent")
+            .iter()
+            .map(|event| event["state"].as_str().unwrap())
+            .collect::<Vec<_>>(),
+        ["started", "finished"]
+    );
     let id = of("subagent")[0]["id"].as_str().unwrap().to_owned();
-    assert!(home.run(&["sessions", "show", &id]).well().out.contains("seven"));
-    let offered = |nth: usize| server.requests()[nth].json()["tools"].to_string().contains("create_subagent");
+    assert!(
+        home.run(&["sessions", "show", &id])
+            .well()
+            .out
+            .contains("seven")
+    );
+    let offered = |nth: usize| {
+        server.requests()[nth].json()["tools"]
+            .to_string()
+            .contains("create_subagent")
+    };
     assert_eq!((offered(0), offered(1)), (true, false));
     home.run(&["sessions", "delete", "s"]).well();
-    assert_eq!(home.run(&["sessions", "list", "--subagents", "--json"]).well().json(), json!([]), "they go with their parent");
+    assert_eq!(
+        home.run(&["sessions", "list", "--subagents", "--json"])
+            .well()
+            .json(),
+        json!([]),
+        "they go with their parent"
+    );
 }
 
 #[test]
 fn the_tool_is_shown_and_can_be_left_out() {
     let home = Home::new();
 
-    let shown = home.run(&["tools", "show", "create_subagent", "--json"]).well().json();
-    std::fs::write(home.work().join("callboard.toml"), "[tools]\nenabled = [\"think\"]\n").unwrap();
+    let shown = home
+        .run(&["tools", "show", "create_subagent", "--json"])
+        .well()
+        .json();
+    std::fs::write(
+        home.work().join("callboard.toml"),
+        "[tools]\nenabled = [\"think\"]\n",
+    )
+    .unwrap();
     let list = home.run(&["tools", "list", "--json"]).well().out;
 
-    assert_eq!((shown["input_schema"]["required"].clone(), shown["effect"].as_str()), (json!(["task"]), Some("idempotent")));
-    assert!(list.contains("think") && !list.contains("create_subagent"), "{list}");
+    assert_eq!(
+        (
+            shown["input_schema"]["required"].clone(),
+            shown["effect"].as_str()
+        ),
+        (json!(["task"]), Some("idempotent"))
+    );
+    assert!(
+        list.contains("think") && !list.contains("create_subagent"),
+        "{list}"
+    );
 }
 
 #[test]
 fn every_command_of_the_page_on_fan_out_works() {
     let home = Home::new();
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fanout.md")).unwrap();
-    let blocks: Vec<&str> = page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
-    assert!(blocks.iter().map(|block| block.lines().count()).sum::<usize>() >= 7, "{blocks:?}");
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fanout.md")).unwrap();
+    let blocks: Vec<&str> = page
+        .split("```sh\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap())
+        .collect();
+    assert!(
+        blocks
+            .iter()
+            .map(|block| block.lines().count())
+            .sum::<usize>()
+            >= 7,
+        "{blocks:?}"
+    );
     for line in blocks.iter().flat_map(|block| block.lines()) {
-        let ours = line.replace("callboard ", &format!("{} ", env!("CARGO_BIN_EXE_callboard")));
+        let ours = line.replace(
+            "callboard ",
+            &format!("{} ", env!("CARGO_BIN_EXE_callboard")),
+        );
         let mut shell = Command::new("sh");
         shell.args(["-c", &ours]).current_dir(home.work());
 
         let output = home.dress(&mut shell).output().unwrap();
 
         let text = String::from_utf8_lossy(&output.stdout);
-        let has_output = !text.is_empty() || line.starts_with("printf") || line.contains("sessions delete");
-        assert!(output.status.success() && has_output, "{line}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        let has_output =
+            !text.is_empty() || line.starts_with("printf") || line.contains("sessions delete");
+        assert!(
+            output.status.success() && has_output,
+            "{line}\n{text}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }

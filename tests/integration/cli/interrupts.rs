@@ -18,26 +18,52 @@ impl Slow {
     /// command may survive.
     fn where_it_can_be_killed(home: &Home, test: &str) -> Option<Self> {
         if home.run(&["tools", "list", "--sandbox", "linux"]).code != Some(0) {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: there is no sandbox here");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: {test}: there is no sandbox here"
+            );
             return None;
         }
-        let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-        Some(Self { mark: format!("300.{nanos}") })
+        let nanos = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_nanos();
+        Some(Self {
+            mark: format!("300.{nanos}"),
+        })
     }
 
     fn call(&self) -> Reply {
-        Reply::events(anthropic_tool("bash", &json!({"command": format!("touch began; sleep {}; touch ended", self.mark)})))
+        Reply::events(anthropic_tool(
+            "bash",
+            &json!({"command": format!("touch began; sleep {}; touch ended", self.mark)}),
+        ))
     }
 
     /// Whether a process of the command exists.
     fn lives(&self) -> bool {
-        let folders = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
-        folders.filter_map(|file| std::fs::read(file).ok()).any(|line| String::from_utf8_lossy(&line).contains(&self.mark))
+        let folders = std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path().join("cmdline"));
+        folders
+            .filter_map(|file| std::fs::read(file).ok())
+            .any(|line| String::from_utf8_lossy(&line).contains(&self.mark))
     }
 }
 
 fn args<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut args = vec!["run", "--provider", "anthropic", "--base-url", url, "--approve", "auto", "--session", "s"];
+    let mut args = vec![
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        url,
+        "--approve",
+        "auto",
+        "--session",
+        "s",
+    ];
     args.extend_from_slice(more);
     args
 }
@@ -45,7 +71,12 @@ fn args<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_model_and_tools_and_leaves_a_valid_session() {
     let home = Home::new();
-    let Some(slow) = Slow::where_it_can_be_killed(&home, "ctrl_c_ends_model_and_tools_and_leaves_a_valid_session") else { return };
+    let Some(slow) = Slow::where_it_can_be_killed(
+        &home,
+        "ctrl_c_ends_model_and_tools_and_leaves_a_valid_session",
+    ) else {
+        return;
+    };
     let server = ModelServer::start([slow.call()]).await;
     let url = server.url();
     let more = ["Wait."];
@@ -76,7 +107,11 @@ async fn ctrl_c_ends_model_and_tools_and_leaves_a_valid_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_while_the_model_streams_keeps_the_text_so_far() {
     let home = Home::new();
-    let begun: String = anthropic_text("So far").iter().take(3).map(|event| format!("data: {event}\n\n")).collect();
+    let begun: String = anthropic_text("So far")
+        .iter()
+        .take(3)
+        .map(|event| format!("data: {event}\n\n"))
+        .collect();
     let server = ModelServer::start([Reply::stream().send(begun).then(Step::Stall)]).await;
     let url = server.url();
     let more = ["Speak.", "--json"];
@@ -87,7 +122,10 @@ async fn ctrl_c_while_the_model_streams_keeps_the_text_so_far() {
     let mut line = String::new();
     while !line.contains("text_delta") {
         line.clear();
-        assert!(std::io::BufRead::read_line(&mut events, &mut line).unwrap() > 0, "the text did not come");
+        assert!(
+            std::io::BufRead::read_line(&mut events, &mut line).unwrap() > 0,
+            "the text did not come"
+        );
     }
     kill(child.id(), "INT");
     let ran = Ran::of(&args, child);
@@ -100,7 +138,12 @@ async fn ctrl_c_while_the_model_streams_keeps_the_text_so_far() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_run_is_taken_up_again_and_repeats_no_once_tool() {
     let home = Home::new();
-    let Some(slow) = Slow::where_it_can_be_killed(&home, "a_killed_run_is_taken_up_again_and_repeats_no_once_tool") else { return };
+    let Some(slow) = Slow::where_it_can_be_killed(
+        &home,
+        "a_killed_run_is_taken_up_again_and_repeats_no_once_tool",
+    ) else {
+        return;
+    };
     let server = ModelServer::start([slow.call()]).await;
     let url = server.url();
     let more = ["Wait."];
@@ -116,16 +159,26 @@ async fn a_killed_run_is_taken_up_again_and_repeats_no_once_tool() {
     let resumed = home.run(&args(&url, &["--resume"])).well();
 
     assert_eq!(resumed.out, "Its outcome is unknown.\n");
-    assert!(!home.work().join("began").exists(), "the tool was started again");
+    assert!(
+        !home.work().join("began").exists(),
+        "the tool was started again"
+    );
     let sent = server.requests().last().unwrap().json();
     let last = sent["messages"].as_array().unwrap().last().unwrap()["content"][0].to_string();
-    assert!(last.contains("[outcome unknown] bash was started at"), "{last}");
+    assert!(
+        last.contains("[outcome unknown] bash was started at"),
+        "{last}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_resume_an_open_round_is_closed_with_a_note() {
     let home = Home::new();
-    let Some(slow) = Slow::where_it_can_be_killed(&home, "without_resume_an_open_round_is_closed_with_a_note") else { return };
+    let Some(slow) =
+        Slow::where_it_can_be_killed(&home, "without_resume_an_open_round_is_closed_with_a_note")
+    else {
+        return;
+    };
     let server = ModelServer::start([slow.call()]).await;
     let url = server.url();
     let more = ["Wait."];
@@ -147,7 +200,11 @@ async fn without_resume_an_open_round_is_closed_with_a_note() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_a_session_is_refused() {
     let home = Home::new();
-    let Some(slow) = Slow::where_it_can_be_killed(&home, "a_second_process_on_a_session_is_refused") else { return };
+    let Some(slow) =
+        Slow::where_it_can_be_killed(&home, "a_second_process_on_a_session_is_refused")
+    else {
+        return;
+    };
     let server = ModelServer::start([slow.call()]).await;
     let url = server.url();
     let more = ["Wait."];
@@ -160,5 +217,9 @@ async fn a_second_process_on_a_session_is_refused() {
     let first = Ran::of(&first_args, first);
 
     assert_eq!((second.code, first.code), (Some(1), Some(130)));
-    assert!(second.error().starts_with("error: session in use"), "{}", second.err);
+    assert!(
+        second.error().starts_with("error: session in use"),
+        "{}",
+        second.err
+    );
 }

@@ -8,7 +8,10 @@ use serde_json::json;
 use super::{Home, Ran};
 use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic_tool};
 
-const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/support/terminal.py");
+const TERMINAL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/integration/support/terminal.py"
+);
 
 /// Characters that control a terminal or are invisible, and some ordinary text.
 const NASTY: &str = "n\u{1b}]0;PWN\u{7}\u{1b}[2J\u{9b}31m\u{202e}txt\u{202c}\u{2066}\u{200b}\u{e0041}\u{ad}\u{feff}\u{3164}é";
@@ -21,8 +24,16 @@ fn at_terminal(home: &Home, test: &str, steps: &[(&str, u32, &str)], args: &[&st
         return None;
     }
     let mut command = std::process::Command::new("python3");
-    command.arg(TERMINAL).arg(json!(steps).to_string()).arg(env!("CARGO_BIN_EXE_callboard")).args(args);
-    command.env("TERM", "xterm").current_dir(home.work()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command
+        .arg(TERMINAL)
+        .arg(json!(steps).to_string())
+        .arg(env!("CARGO_BIN_EXE_callboard"))
+        .args(args);
+    command
+        .env("TERM", "xterm")
+        .current_dir(home.work())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
     Some(Ran::of(args, home.dress(&mut command).spawn().unwrap()))
 }
 
@@ -31,12 +42,22 @@ fn turn(text: &str, tools: &[(&str, serde_json::Value)]) -> Reply {
     let mut events = anthropic_text(text);
     let end = events.split_off(4);
     for (n, (name, input)) in tools.iter().enumerate() {
-        let call: Vec<String> = anthropic_tool(name, input).into_iter().skip(1).take(3).collect();
-        events.extend(
-            call.iter().map(|event| event.replace("\"index\":0", &format!("\"index\":{}", n + 1)).replace("\"t1\"", &format!("\"t{n}\""))),
-        );
+        let call: Vec<String> = anthropic_tool(name, input)
+            .into_iter()
+            .skip(1)
+            .take(3)
+            .collect();
+        events.extend(call.iter().map(|event| {
+            event
+                .replace("\"index\":0", &format!("\"index\":{}", n + 1))
+                .replace("\"t1\"", &format!("\"t{n}\""))
+        }));
     }
-    let stop = if tools.is_empty() { "end_turn" } else { "tool_use" };
+    let stop = if tools.is_empty() {
+        "end_turn"
+    } else {
+        "tool_use"
+    };
     events.extend(end.iter().map(|event| event.replace("end_turn", stop)));
     Reply::events(events)
 }
@@ -46,22 +67,43 @@ fn create(path: &str) -> serde_json::Value {
 }
 
 fn asking(url: &str) -> Vec<&str> {
-    vec!["run", "--provider", "anthropic", "--base-url", url, "--sandbox", "none", "--approve", "ask", "Work."]
+    vec![
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        url,
+        "--sandbox",
+        "none",
+        "--approve",
+        "ask",
+        "Work.",
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_was_typed_before_the_question_is_none() {
     let test = "an_answer_that_was_typed_before_the_question_is_none";
     let home = Home::new();
-    let late = Reply::events(anthropic_tool("file_edit", &create("ahead.txt"))).delay(std::time::Duration::from_millis(700));
+    let late = Reply::events(anthropic_tool("file_edit", &create("ahead.txt")))
+        .delay(std::time::Duration::from_millis(700));
     let server = ModelServer::start([late, Reply::events(anthropic_text("Done."))]).await;
     let url = server.url();
 
     // The first is typed while the model works, the second as the question appears.
-    let steps = [("provider anthropic", 100, "y\n"), ("Allow it?", 0, "y\n"), ("", 500, "n\n")];
-    let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else { return };
+    let steps = [
+        ("provider anthropic", 100, "y\n"),
+        ("Allow it?", 0, "y\n"),
+        ("", 500, "n\n"),
+    ];
+    let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else {
+        return;
+    };
 
-    assert!(ran.out.contains("Allow it?") && ran.out.contains("Done."), "{ran:?}");
+    assert!(
+        ran.out.contains("Allow it?") && ran.out.contains("Done."),
+        "{ran:?}"
+    );
     assert!(!home.work().join("ahead.txt").exists(), "{ran:?}");
 }
 
@@ -69,15 +111,26 @@ async fn an_answer_that_was_typed_before_the_question_is_none() {
 async fn every_question_of_a_round_needs_its_own_answer() {
     let test = "every_question_of_a_round_needs_its_own_answer";
     let home = Home::new();
-    let two = turn("Two.", &[("file_edit", create("one.txt")), ("file_edit", create("two.txt"))]);
+    let two = turn(
+        "Two.",
+        &[
+            ("file_edit", create("one.txt")),
+            ("file_edit", create("two.txt")),
+        ],
+    );
     let server = ModelServer::start([two, Reply::events(anthropic_text("Done."))]).await;
     let url = server.url();
 
     let steps = [("Allow it?", 400, "y\ny\n"), ("Allow it?", 500, "n\n")];
-    let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else { return };
+    let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else {
+        return;
+    };
 
     assert_eq!(ran.out.matches("Allow it?").count(), 2, "{ran:?}");
-    assert!(home.work().join("one.txt").exists() && !home.work().join("two.txt").exists(), "{ran:?}");
+    assert!(
+        home.work().join("one.txt").exists() && !home.work().join("two.txt").exists(),
+        "{ran:?}"
+    );
 }
 
 /// Fails if a terminal would obey or hide a part of `text`. Our colors and the spinner are removed
@@ -88,7 +141,9 @@ fn assert_tame(what: &str, text: &str) {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("\u{1b}[") {
         plain.push_str(before);
-        let end = after.find(|c: char| !(c.is_ascii_digit() || c == ';' || c == '?')).unwrap_or(after.len());
+        let end = after
+            .find(|c: char| !(c.is_ascii_digit() || c == ';' || c == '?'))
+            .unwrap_or(after.len());
         let (codes, after) = after.split_at(end);
         let ours = match after.chars().next() {
             Some('m') => ["0", "1", "2", "32", "1;31", "36", "39", "22"].contains(&codes),
@@ -97,11 +152,19 @@ fn assert_tame(what: &str, text: &str) {
             Some('h' | 'l') => codes.starts_with('?'),
             _ => false,
         };
-        assert!(ours, "{what}: ESC [ {codes} {:?} in {text:?}", after.chars().next());
+        assert!(
+            ours,
+            "{what}: ESC [ {codes} {:?} in {text:?}",
+            after.chars().next()
+        );
         rest = after.get(1..).unwrap_or_default();
     }
     plain.push_str(rest);
-    let hidden: Vec<char> = plain.replace('\r', "").chars().filter(|c| callboard::visible::is_invisible(*c)).collect();
+    let hidden: Vec<char> = plain
+        .replace('\r', "")
+        .chars()
+        .filter(|c| callboard::visible::is_invisible(*c))
+        .collect();
     assert!(hidden.is_empty(), "{what}: {hidden:?} in {text:?}");
 }
 
@@ -111,16 +174,28 @@ async fn a_question_at_a_terminal_shows_what_is_hidden_in_it() {
     let home = Home::new();
     let path = "safe\u{202e}txt.sh";
     let server = ModelServer::start([
-        turn(&format!("Look {NASTY} مرحبا 👩\u{200d}💻 "), &[("file_edit", create(path))]),
+        turn(
+            &format!("Look {NASTY} مرحبا 👩\u{200d}💻 "),
+            &[("file_edit", create(path))],
+        ),
         Reply::events(anthropic_text("Done.")),
     ])
     .await;
     let url = server.url();
 
-    let Some(ran) = at_terminal(&home, test, &[("Allow it?", 400, "n\n")], &asking(&url)) else { return };
+    let Some(ran) = at_terminal(&home, test, &[("Allow it?", 400, "n\n")], &asking(&url)) else {
+        return;
+    };
 
-    assert!(ran.out.contains("\"path\":\"safe\\u202etxt.sh\"") || ran.out.contains("\"path\": \"safe\\u202etxt.sh\""), "{ran:?}");
-    assert!(ran.out.contains("مرحبا 👩\u{200d}💻") && ran.out.contains("\\u{202e}"), "honest text is readable: {ran:?}");
+    assert!(
+        ran.out.contains("\"path\":\"safe\\u202etxt.sh\"")
+            || ran.out.contains("\"path\": \"safe\\u202etxt.sh\""),
+        "{ran:?}"
+    );
+    assert!(
+        ran.out.contains("مرحبا 👩\u{200d}💻") && ran.out.contains("\\u{202e}"),
+        "honest text is readable: {ran:?}"
+    );
     assert_tame("run", &ran.out.replace("👩\u{200d}💻", ""));
 }
 
@@ -131,19 +206,44 @@ async fn no_command_writes_what_a_terminal_obeys() {
     let nasty = NASTY;
     let folder = home.work().join(format!("w{nasty}"));
     std::fs::create_dir_all(folder.join("skills/odd")).unwrap();
-    let front = format!("---\nname: odd\ndescription: \"Helps {}\"\n---\nBody {nasty}\n", nasty.replace(['\u{1b}', '\u{7}'], ""));
+    let front = format!(
+        "---\nname: odd\ndescription: \"Helps {}\"\n---\nBody {nasty}\n",
+        nasty.replace(['\u{1b}', '\u{7}'], "")
+    );
     std::fs::write(folder.join("skills/odd/SKILL.md"), front).unwrap();
     std::fs::write(folder.join("lines.txt"), format!("a {nasty}\n")).unwrap();
-    std::fs::write(folder.join("bad.toml"), format!("[agent]\n\"{nasty}\" = 1\n")).unwrap();
     std::fs::write(
-        folder.join("servers.json"),
-        json!({"mcpServers": {"x": {"command": format!("no-such-{nasty}"), "cwd": nasty}}}).to_string(),
+        folder.join("bad.toml"),
+        format!("[agent]\n\"{nasty}\" = 1\n"),
     )
     .unwrap();
-    let tool = || turn(&format!("Text {nasty}"), &[("file_read", json!({"path": nasty}))]);
-    let failure = || Reply::json(400, &json!({"error": {"message": format!("upstream {nasty}")}}).to_string());
-    let server =
-        ModelServer::start([tool(), Reply::events(anthropic_text(&format!("End {nasty}"))), failure(), failure(), tool(), failure()]).await;
+    std::fs::write(
+        folder.join("servers.json"),
+        json!({"mcpServers": {"x": {"command": format!("no-such-{nasty}"), "cwd": nasty}}})
+            .to_string(),
+    )
+    .unwrap();
+    let tool = || {
+        turn(
+            &format!("Text {nasty}"),
+            &[("file_read", json!({"path": nasty}))],
+        )
+    };
+    let failure = || {
+        Reply::json(
+            400,
+            &json!({"error": {"message": format!("upstream {nasty}")}}).to_string(),
+        )
+    };
+    let server = ModelServer::start([
+        tool(),
+        Reply::events(anthropic_text(&format!("End {nasty}"))),
+        failure(),
+        failure(),
+        tool(),
+        failure(),
+    ])
+    .await;
     let url = server.url();
     let workspace = folder.display().to_string();
     let file = |name: &str| folder.join(name).display().to_string();
@@ -151,10 +251,29 @@ async fn no_command_writes_what_a_terminal_obeys() {
     let servers = file("servers.json");
     let lines = file("lines.txt");
     let skills = file("skills");
-    let model = ["--provider", "anthropic", "--base-url", &url, "--workspace", &workspace, "--sandbox", "none"];
-    let with =
-        |command: &[&str], more: &[&str]| -> Vec<String> { [command, &model, more].concat().into_iter().map(str::to_owned).collect() };
-    let plain = |command: &[&str]| command.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+    let model = [
+        "--provider",
+        "anthropic",
+        "--base-url",
+        &url,
+        "--workspace",
+        &workspace,
+        "--sandbox",
+        "none",
+    ];
+    let with = |command: &[&str], more: &[&str]| -> Vec<String> {
+        [command, &model, more]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    };
+    let plain = |command: &[&str]| {
+        command
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<String>>()
+    };
 
     let commands = [
         with(&["run"], &["--session", "s", "Hello"]),
@@ -169,7 +288,14 @@ async fn no_command_writes_what_a_terminal_obeys() {
         plain(&["sessions", "rounds", "s"]),
         with(&["sessions", "request", "s"], &[]),
         plain(&["metrics", "s"]),
-        plain(&["tools", "call", "file_read", &json!({"path": nasty}).to_string(), "--workspace", &workspace]),
+        plain(&[
+            "tools",
+            "call",
+            "file_read",
+            &json!({"path": nasty}).to_string(),
+            "--workspace",
+            &workspace,
+        ]),
         plain(&["tools", "show", nasty]),
         plain(&["mcp", "check", "--mcp", &servers]),
         plain(&["mcp", "list", "--mcp", &servers, "--json"]),
@@ -188,9 +314,13 @@ async fn no_command_writes_what_a_terminal_obeys() {
     ];
     for command in &commands {
         let args: Vec<&str> = command.iter().map(String::as_str).collect();
-        let Some(ran) = at_terminal(&home, test, &[], &args) else { return };
+        let Some(ran) = at_terminal(&home, test, &[], &args) else {
+            return;
+        };
         assert!(!ran.out.is_empty(), "{ran:?}");
         assert_tame(&command.join(" "), &ran.out);
-        let _: Option<serde_json::Value> = args.contains(&"export").then(|| serde_json::from_str(&ran.out).unwrap());
+        let _: Option<serde_json::Value> = args
+            .contains(&"export")
+            .then(|| serde_json::from_str(&ran.out).unwrap());
     }
 }

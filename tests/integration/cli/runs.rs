@@ -13,10 +13,19 @@ fn a_piped_run_prints_the_last_text_with_its_quotation_and_nothing_else() {
     assert!(ran.out.starts_with("[offline model"), "{}", ran.out);
     assert!(ran.out.contains("src/retry.rs:4"), "{}", ran.out);
     let lines: Vec<&str> = ran.err.lines().collect();
-    assert!(lines[0].starts_with("callboard provider offline, model rules, workspace /"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("callboard provider offline, model rules, workspace /"),
+        "{lines:?}"
+    );
     assert!(lines[0].ends_with("/work"), "{lines:?}");
-    assert!(lines.iter().any(|line| line.starts_with("new session ")), "{lines:?}");
-    assert!(!ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'), "no colors into a pipe");
+    assert!(
+        lines.iter().any(|line| line.starts_with("new session ")),
+        "{lines:?}"
+    );
+    assert!(
+        !ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'),
+        "no colors into a pipe"
+    );
 }
 
 #[test]
@@ -25,17 +34,32 @@ fn json_is_one_event_a_line_and_ends_with_the_end_of_the_round() {
 
     let events = home.run(&["run", "--json", QUESTION]).well().events();
 
-    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let types: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
     assert_eq!(types.first(), Some(&"round_started"));
     assert_eq!(types.last(), Some(&"round_finished"));
     for needed in ["tool_call", "tool_result", "usage", "message", "text_delta"] {
         assert!(types.contains(&needed), "{needed} in {types:?}");
     }
     let end = events.last().unwrap();
-    assert_eq!((end["status"].as_str(), end["stop_reason"].as_str()), (Some("completed"), Some("end_turn")));
+    assert_eq!(
+        (end["status"].as_str(), end["stop_reason"].as_str()),
+        (Some("completed"), Some("end_turn"))
+    );
     assert!(end["text"].as_str().unwrap().contains("src/retry.rs:4"));
-    let ids: Vec<Vec<u64>> =
-        events.iter().map(|event| event["id"].as_str().unwrap().split('.').map(|n| n.parse().unwrap()).collect()).collect();
+    let ids: Vec<Vec<u64>> = events
+        .iter()
+        .map(|event| {
+            event["id"]
+                .as_str()
+                .unwrap()
+                .split('.')
+                .map(|n| n.parse().unwrap())
+                .collect()
+        })
+        .collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "ids grow: {ids:?}");
 }
 
@@ -44,11 +68,20 @@ fn a_session_is_continued_in_a_new_process() {
     let home = Home::new();
 
     let first = home.run(&["run", "--session", "talk", "Hello"]).well();
-    let second = home.run_with_input(&["run", "--session", "talk"], QUESTION).well();
-    let shown = home.run(&["sessions", "show", "talk", "--json"]).well().json();
+    let second = home
+        .run_with_input(&["run", "--session", "talk"], QUESTION)
+        .well();
+    let shown = home
+        .run(&["sessions", "show", "talk", "--json"])
+        .well()
+        .json();
 
     assert!(first.err.contains("new session talk"), "{}", first.err);
-    assert!(second.err.contains("session talk, 2 messages") && !second.err.contains("new session"), "{}", second.err);
+    assert!(
+        second.err.contains("session talk, 2 messages") && !second.err.contains("new session"),
+        "{}",
+        second.err
+    );
     assert_eq!(shown["metrics"]["rounds"], 2);
     assert_eq!(shown["messages"][0]["content"][0]["text"], "Hello");
     assert_eq!(shown["open"], "none");
@@ -61,10 +94,26 @@ fn the_workspace_may_be_elsewhere_and_its_instructions_are_read() {
     let work = home.work();
     home.run(&["trust", "--yes", "AGENTS.md"]).well();
 
-    home.run(&["run", "--workspace", work.to_str().unwrap(), "--session", "s", "Hello"]).well();
-    let body = home.run(&["sessions", "request", "s", "--provider", "anthropic"]).well();
+    home.run(&[
+        "run",
+        "--workspace",
+        work.to_str().unwrap(),
+        "--session",
+        "s",
+        "Hello",
+    ])
+    .well();
+    let body = home
+        .run(&["sessions", "request", "s", "--provider", "anthropic"])
+        .well();
 
-    assert!(body.json()["system"].to_string().contains("Answer in haiku."), "{}", body.out);
+    assert!(
+        body.json()["system"]
+            .to_string()
+            .contains("Answer in haiku."),
+        "{}",
+        body.out
+    );
     assert!(!body.out.ends_with('\n'), "the body and nothing else");
 }
 
@@ -83,7 +132,10 @@ fn a_resume_without_an_open_round_shows_the_last_answer() {
 fn no_tools_means_none() {
     let home = Home::new();
 
-    let events = home.run(&["run", "--no-tools", "--json", QUESTION]).well().events();
+    let events = home
+        .run(&["run", "--no-tools", "--json", QUESTION])
+        .well()
+        .events();
 
     assert!(events.iter().all(|event| event["type"] != "tool_call"));
 }
@@ -93,7 +145,10 @@ fn chat_reads_lines_from_a_pipe() {
     let home = Home::new();
 
     let ran = home
-        .run_with_input(&["chat", "--session", "c"], &format!("/help\n{QUESTION}\n/history\n/metrics\n/nope\n/quit\nnever read\n"))
+        .run_with_input(
+            &["chat", "--session", "c"],
+            &format!("/help\n{QUESTION}\n/history\n/metrics\n/nope\n/quit\nnever read\n"),
+        )
         .well();
 
     assert!(ran.out.contains("/history  the messages"), "{}", ran.out);
@@ -152,5 +207,10 @@ fn every_command_has_help_with_an_example_and_names_nothing_that_is_not_there() 
         let help = home.run(&args).well().out;
         assert!(help.contains("Example"), "{page:?}: {help}");
     }
-    assert!(home.run(&["completions", "bash"]).well().out.contains("callboard"));
+    assert!(
+        home.run(&["completions", "bash"])
+            .well()
+            .out
+            .contains("callboard")
+    );
 }

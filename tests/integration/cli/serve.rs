@@ -29,7 +29,10 @@ pub struct Key {
 impl Key {
     pub fn new(home: &Home) -> Self {
         let made = home.run(&["keys", "new", "--json"]).well().json();
-        Self { key: made["key"].as_str().unwrap().to_owned(), hash: made["key_sha256"].as_str().unwrap().to_owned() }
+        Self {
+            key: made["key"].as_str().unwrap().to_owned(),
+            hash: made["key_sha256"].as_str().unwrap().to_owned(),
+        }
     }
 }
 
@@ -65,7 +68,11 @@ fn collect(from: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
 impl Served {
     /// Starts it on a free port and waits for its first line.
     pub fn start(home: &Home, more: &[&str]) -> Self {
-        let args: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"].iter().chain(more).copied().collect();
+        let args: Vec<&str> = ["serve", "--listen", "127.0.0.1:0"]
+            .iter()
+            .chain(more)
+            .copied()
+            .collect();
         Self::with(home, &args)
     }
 
@@ -78,8 +85,13 @@ impl Served {
         let mut child = command.spawn().unwrap();
         let out = collect(child.stdout.take().unwrap());
         let err = collect(child.stderr.take().unwrap());
-        let mut served =
-            Self { child: Some(child), url: String::new(), out, err, client: callboard::tls::client_builder().unwrap().build().unwrap() };
+        let mut served = Self {
+            child: Some(child),
+            url: String::new(),
+            out,
+            err,
+            client: callboard::tls::client_builder().unwrap().build().unwrap(),
+        };
         wait_for("the first line of serve", || {
             let log = served.err.lock().clone();
             let ended = served.child.as_mut().unwrap().try_wait().unwrap();
@@ -117,7 +129,11 @@ impl Served {
     pub fn end(mut self) -> Ran {
         let child = self.child.take().unwrap();
         let ran = Ran::of(&["serve"], child);
-        Ran { code: ran.code, out: self.out(), err: self.err() }
+        Ran {
+            code: ran.code,
+            out: self.out(),
+            err: self.err(),
+        }
     }
 
     pub fn stop(self) -> Ran {
@@ -129,27 +145,60 @@ impl Served {
         self.ask_with(method, path, key, body, &[]).await
     }
 
-    pub async fn ask_with(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> Answer {
+    pub async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        key: &str,
+        body: Option<Value>,
+        headers: &[(&str, &str)],
+    ) -> Answer {
         let answer = self.send(method, path, key, body, headers).await;
         let status = answer.status();
         let text = answer.text().await.unwrap();
-        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+        Answer {
+            status,
+            body: serde_json::from_str(&text).unwrap_or(Value::Null),
+        }
     }
 
-    async fn send(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> reqwest::Response {
-        let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        key: &str,
+        body: Option<Value>,
+        headers: &[(&str, &str)],
+    ) -> reqwest::Response {
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(key);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
         }
         request.send().await.unwrap()
     }
 
     /// The unparsed body.
-    pub async fn text(&self, method: Method, path: &str, key: &str, body: Option<Value>, headers: &[(&str, &str)]) -> String {
-        self.send(method, path, key, body, headers).await.text().await.unwrap()
+    pub async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        key: &str,
+        body: Option<Value>,
+        headers: &[(&str, &str)],
+    ) -> String {
+        self.send(method, path, key, body, headers)
+            .await
+            .text()
+            .await
+            .unwrap()
     }
 
     pub async fn get(&self, path: &str, key: &str) -> Answer {
@@ -191,9 +240,20 @@ async fn the_first_start_without_configuration_makes_one_tenant_and_prints_its_k
 
     assert_eq!((first.code, second.code), (Some(0), Some(0)));
     assert_eq!((first.out.lines().count(), second.out.as_str()), (1, ""));
-    assert!(second.err.contains("tenant default keeps the key of an earlier start"), "{}", second.err);
-    let kept = std::fs::read_to_string(home.path().join("home/.local/share/callboard/tenants.json")).unwrap();
-    assert!(!kept.contains(&key) && !first.err.contains(&key) && kept.contains("key_sha256"), "{kept}");
+    assert!(
+        second
+            .err
+            .contains("tenant default keeps the key of an earlier start"),
+        "{}",
+        second.err
+    );
+    let kept =
+        std::fs::read_to_string(home.path().join("home/.local/share/callboard/tenants.json"))
+            .unwrap();
+    assert!(
+        !kept.contains(&key) && !first.err.contains(&key) && kept.contains("key_sha256"),
+        "{kept}"
+    );
 }
 
 #[test]
@@ -204,7 +264,12 @@ fn a_second_serve_on_one_data_folder_is_refused() {
     let second = home.run(&["serve", "--listen", "127.0.0.1:0"]);
 
     assert_eq!(second.code, Some(1), "{second:?}");
-    assert!(second.error().contains("is in use by another `callboard serve`"), "{second:?}");
+    assert!(
+        second
+            .error()
+            .contains("is in use by another `callboard serve`"),
+        "{second:?}"
+    );
     assert_eq!(first.stop().code, Some(0));
 }
 
@@ -217,18 +282,31 @@ fn what_serve_cannot_do_is_one_line() {
         ran.error().to_owned()
     };
 
+    assert!(failure(&["serve", "--listen", "0.0.0.0:0"]).contains(
+        "--listen: 0.0.0.0:0 can be reached from other machines, and there is no [[tenant]]"
+    ));
     assert!(
-        failure(&["serve", "--listen", "0.0.0.0:0"])
-            .contains("--listen: 0.0.0.0:0 can be reached from other machines, and there is no [[tenant]]")
+        failure(&["serve", "--listen", "8787"])
+            .contains("--listen: `host.listen` must be an IP address with a port")
     );
-    assert!(failure(&["serve", "--listen", "8787"]).contains("--listen: `host.listen` must be an IP address with a port"));
     assert!(failure(&["serve", "--grace", "0"]).contains("it must be more than 0"));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = home.run(&["serve", "--listen", &taken.local_addr().unwrap().to_string()]);
+    let taken = home.run(&[
+        "serve",
+        "--listen",
+        &taken.local_addr().unwrap().to_string(),
+    ]);
     assert_eq!(taken.code, Some(1));
-    assert!(taken.error().contains("cannot listen at 127.0.0.1:"), "{taken:?}");
+    assert!(
+        taken.error().contains("cannot listen at 127.0.0.1:"),
+        "{taken:?}"
+    );
     configure(&home, "[[tenant]]\nid = \"acme\"\nwieght = 2\n");
-    assert!(failure(&["serve"]).contains("callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?"));
+    assert!(
+        failure(&["serve"]).contains(
+            "callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?"
+        )
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,25 +315,44 @@ async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
     let a = Key::new(&home);
     let b = Key::new(&home);
     let c = Key::new(&home);
-    let tenant = |id: &str, key: &Key| format!("[[tenant]]\nid = \"{id}\"\nkey_sha256 = \"{}\"\n", key.hash);
+    let tenant =
+        |id: &str, key: &Key| format!("[[tenant]]\nid = \"{id}\"\nkey_sha256 = \"{}\"\n", key.hash);
     configure(&home, &[tenant("acme", &a), tenant("beta", &b)].concat());
     let served = Served::start(&home, &[]);
-    assert!(served.opens(&a.key).await && served.opens(&b.key).await && !served.opens(&c.key).await);
+    assert!(
+        served.opens(&a.key).await && served.opens(&b.key).await && !served.opens(&c.key).await
+    );
 
     configure(&home, &[tenant("acme", &a), "turn = 1\n".into()].concat());
     served.signal("HUP");
-    served.wait_for_log("not reloaded, nothing changed: callboard.toml:4: unknown key in [[tenant]] `turn`");
-    configure(&home, &[tenant("acme", &a), "workspace = \"nowhere\"\n".into()].concat());
+    served.wait_for_log(
+        "not reloaded, nothing changed: callboard.toml:4: unknown key in [[tenant]] `turn`",
+    );
+    configure(
+        &home,
+        &[tenant("acme", &a), "workspace = \"nowhere\"\n".into()].concat(),
+    );
     served.signal("HUP");
     served.wait_for_log("not reloaded, nothing changed: callboard.toml:4: the workspace of tenant `acme` is not a folder");
     assert!(served.opens(&a.key).await && served.opens(&b.key).await);
 
     let limits = "[limits]\ntool_iterations_max = 3\n";
-    configure(&home, &[limits.into(), tenant("acme", &c), "weight = 2\n".into(), tenant("gamma", &b)].concat());
+    configure(
+        &home,
+        &[
+            limits.into(),
+            tenant("acme", &c),
+            "weight = 2\n".into(),
+            tenant("gamma", &b),
+        ]
+        .concat(),
+    );
     served.signal("HUP");
     served.wait_for_log("reloaded, added gamma, changed acme, removed beta");
     served.wait_for_log("[limits] changed; the change takes effect at the next start");
 
-    assert!(!served.opens(&a.key).await && served.opens(&b.key).await && served.opens(&c.key).await);
+    assert!(
+        !served.opens(&a.key).await && served.opens(&b.key).await && served.opens(&c.key).await
+    );
     assert_eq!(served.stop().code, Some(0));
 }

@@ -8,11 +8,17 @@ use super::Home;
 fn a_call_runs_through_the_door_and_gives_one_line() {
     let home = Home::new();
 
-    let mut called = home.run(&["tools", "call", "grep_search", r#"{"pattern": "CAP_MS"}"#]).well().json();
+    let mut called = home
+        .run(&["tools", "call", "grep_search", r#"{"pattern": "CAP_MS"}"#])
+        .well()
+        .json();
 
     assert!(called["duration_ms"].take().is_u64());
     let observation = called["observation"].take();
-    assert_eq!(observation.as_str().unwrap().trim(), "src/retry.rs:4: pub const RETRY_CAP_MS: u64 = 10_000;");
+    assert_eq!(
+        observation.as_str().unwrap().trim(),
+        "src/retry.rs:4: pub const RETRY_CAP_MS: u64 = 10_000;"
+    );
     let rest = json!({
         "index": 0, "success": true, "is_error": false, "observation": null, "level": "standard", "retry_count": 0, "duration_ms": null,
     });
@@ -29,7 +35,13 @@ fn lines_of_arguments_give_lines_of_results_in_order() {
     let seen: Vec<(u64, bool, Value)> = ran
         .events()
         .iter()
-        .map(|called| (called["index"].as_u64().unwrap(), called["success"].as_bool().unwrap(), called["error_code"].clone()))
+        .map(|called| {
+            (
+                called["index"].as_u64().unwrap(),
+                called["success"].as_bool().unwrap(),
+                called["error_code"].clone(),
+            )
+        })
         .collect();
     let expected = [
         (0, true, Value::Null),
@@ -49,11 +61,18 @@ fn what_changes_something_needs_approval() {
 
     let denied = home.run(&["tools", "call", "file_edit", arguments]);
     let untouched = !home.work().join("new.txt").exists();
-    home.run(&["tools", "call", "file_edit", arguments, "--approve", "auto"]).well();
+    home.run(&["tools", "call", "file_edit", arguments, "--approve", "auto"])
+        .well();
 
-    assert_eq!((denied.code, denied.json()["error_code"].as_str()), (Some(1), Some("APPROVAL_DENIED")));
+    assert_eq!(
+        (denied.code, denied.json()["error_code"].as_str()),
+        (Some(1), Some("APPROVAL_DENIED"))
+    );
     assert!(untouched);
-    assert_eq!(std::fs::read_to_string(home.work().join("new.txt")).unwrap(), "hello");
+    assert_eq!(
+        std::fs::read_to_string(home.work().join("new.txt")).unwrap(),
+        "hello"
+    );
 }
 
 #[test]
@@ -67,26 +86,46 @@ fn a_command_that_only_reads_needs_no_approval_where_the_kernel_holds_it() {
     }
     let call = |command: &str, flags: &[&str]| {
         let arguments = json!({ "command": command }).to_string();
-        home.run(&[&["tools", "call", "bash", &arguments, "--approve", "deny"], flags].concat()).json()
+        home.run(
+            &[
+                &["tools", "call", "bash", &arguments, "--approve", "deny"],
+                flags,
+            ]
+            .concat(),
+        )
+        .json()
     };
 
     let read = call("cat src/retry.rs | head -n 4 | tail -n 1", &[]);
     let written = call("cat src/retry.rs > copy", &[]);
     let without_boundary = call("cat src/retry.rs", &["--sandbox", "local"]);
 
-    assert_eq!(read["observation"].as_str().unwrap().trim(), "pub const RETRY_CAP_MS: u64 = 10_000;");
-    assert_eq!([&written["error_code"], &without_boundary["error_code"]], ["APPROVAL_DENIED", "APPROVAL_DENIED"]);
+    assert_eq!(
+        read["observation"].as_str().unwrap().trim(),
+        "pub const RETRY_CAP_MS: u64 = 10_000;"
+    );
+    assert_eq!(
+        [&written["error_code"], &without_boundary["error_code"]],
+        ["APPROVAL_DENIED", "APPROVAL_DENIED"]
+    );
     assert!(!home.work().join("copy").exists());
 }
 
 #[test]
 fn a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads() {
     let home = Home::new();
-    let has_git = std::process::Command::new("git").arg("--version").output().is_ok_and(|output| output.status.success());
+    let has_git = std::process::Command::new("git")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !has_git || home.run(&["tools", "show", "bash"]).code != Some(0) {
         use std::io::Write;
         let test = "a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads";
-        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox or no git").unwrap();
+        writeln!(
+            &mut std::io::stderr(),
+            "SKIPPED: {test}: no sandbox or no git"
+        )
+        .unwrap();
         return;
     }
     // What a clone can contain as ordinary files.
@@ -94,15 +133,35 @@ fn a_bare_repository_in_the_workspace_runs_nothing_by_a_command_that_only_reads(
         std::fs::create_dir_all(home.work().join(folder)).unwrap();
     }
     let config = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch planted; false\"\n";
-    std::fs::write(home.work().join("fixture.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(
+        home.work().join("fixture.git/HEAD"),
+        "ref: refs/heads/main\n",
+    )
+    .unwrap();
     std::fs::write(home.work().join("fixture.git/config"), config).unwrap();
     let call = |command: &str, approve: &str| {
-        home.run(&["tools", "call", "bash", &json!({ "command": command }).to_string(), "--approve", approve]).json()
+        home.run(&[
+            "tools",
+            "call",
+            "bash",
+            &json!({ "command": command }).to_string(),
+            "--approve",
+            approve,
+        ])
+        .json()
     };
     let is_planted = || home.work().join("fixture.git/planted").exists();
 
-    for command in ["cd fixture.git && git status", "git -C fixture.git status --short", "git -C fixture.git diff"] {
-        assert!(call(command, "deny")["error_code"].as_str() != Some("APPROVAL_DENIED") && !is_planted(), "{command}");
+    for command in [
+        "cd fixture.git && git status",
+        "git -C fixture.git status --short",
+        "git -C fixture.git diff",
+    ] {
+        assert!(
+            call(command, "deny")["error_code"].as_str() != Some("APPROVAL_DENIED")
+                && !is_planted(),
+            "{command}"
+        );
     }
     // The trap itself works, for a command that needed approval and got it.
     call("cd fixture.git && git status > status", "auto");
@@ -114,7 +173,8 @@ fn toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_a
     let mut home = Home::new();
     if home.run(&["tools", "show", "bash"]).code != Some(0) {
         use std::io::Write;
-        let test = "toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_always";
+        let test =
+            "toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_always";
         writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
         return;
     }
@@ -124,23 +184,35 @@ fn toolchains_of_the_path_are_found_unless_they_are_turned_off_and_listed_ones_a
     std::os::unix::fs::symlink("/bin/echo", cargo.join("bin/tool")).unwrap();
     std::fs::write(cargo.join("credentials.toml"), "token = \"not-a-real-key\"").unwrap();
     // The user who runs the tests may have set it.
-    let usual = [home.variables.clone(), vec![("CARGO_HOME", cargo.display().to_string())]].concat();
+    let usual = [
+        home.variables.clone(),
+        vec![("CARGO_HOME", cargo.display().to_string())],
+    ]
+    .concat();
     let mut call = |variables: &[(&'static str, String)]| {
         home.variables = [usual.as_slice(), variables].concat();
         let command = "tool found; cat $CARGO_HOME/credentials.toml ~/.cargo/credentials.toml";
         let arguments = json!({ "command": command }).to_string();
-        let called = home.run(&["tools", "call", "bash", &arguments, "--approve", "auto"]).json();
+        let called = home
+            .run(&["tools", "call", "bash", &arguments, "--approve", "auto"])
+            .json();
         let observation = called["observation"].as_str().unwrap().to_owned();
         assert!(!observation.contains("token"), "{observation}");
         observation.lines().any(|line| line == "found")
     };
-    let path = ("PATH", format!("{}:/usr/bin:/bin", cargo.join("bin").display()));
+    let path = (
+        "PATH",
+        format!("{}:/usr/bin:/bin", cargo.join("bin").display()),
+    );
     let off = ("CALLBOARD_SANDBOX__TOOLCHAINS", "false".to_owned());
     let listed = ("CALLBOARD_SANDBOX__READ_ONLY", "~/.cargo".to_owned());
 
     assert!(call(std::slice::from_ref(&path)), "PATH leads to it");
     assert!(!call(&[path.clone(), off.clone()]), "it is turned off");
-    assert!(call(&[("PATH", "/usr/bin:/bin".to_owned()), off, listed]), "it is listed");
+    assert!(
+        call(&[("PATH", "/usr/bin:/bin".to_owned()), off, listed]),
+        "it is listed"
+    );
 }
 
 #[test]
@@ -150,9 +222,18 @@ fn an_unknown_tool_is_a_result_and_a_hint() {
     let called = home.run(&["tools", "call", "grep_serch", "{}"]);
     let shown = home.run(&["tools", "show", "grep_serch"]);
 
-    assert_eq!((called.code, called.json()["error_code"].as_str()), (Some(1), Some("NOT_FOUND")));
+    assert_eq!(
+        (called.code, called.json()["error_code"].as_str()),
+        (Some(1), Some("NOT_FOUND"))
+    );
     for ran in [called, shown] {
-        assert_eq!((ran.code, ran.error()), (Some(1), "error: there is no tool `grep_serch` (hint: did you mean `grep_search`?)"));
+        assert_eq!(
+            (ran.code, ran.error()),
+            (
+                Some(1),
+                "error: there is no tool `grep_serch` (hint: did you mean `grep_search`?)"
+            )
+        );
     }
 }
 
@@ -160,10 +241,21 @@ fn an_unknown_tool_is_a_result_and_a_hint() {
 fn tools_are_listed_and_shown_with_their_schema() {
     let home = Home::new();
 
-    let list = home.run(&["tools", "list", "--json", "--sandbox", "none"]).well().json();
-    let shown = home.run(&["tools", "show", "file_read", "--json"]).well().json();
+    let list = home
+        .run(&["tools", "list", "--json", "--sandbox", "none"])
+        .well()
+        .json();
+    let shown = home
+        .run(&["tools", "show", "file_read", "--json"])
+        .well()
+        .json();
 
-    let names: Vec<&str> = list.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names,
         [
@@ -182,7 +274,17 @@ fn tools_are_listed_and_shown_with_their_schema() {
         "all built-in tools but `bash`, which needs a sandbox"
     );
     for tool in list.as_array().unwrap() {
-        for key in ["input_schema", "effect", "level", "cache", "timeout_ms", "retry", "breaker", "reach", "sandbox"] {
+        for key in [
+            "input_schema",
+            "effect",
+            "level",
+            "cache",
+            "timeout_ms",
+            "retry",
+            "breaker",
+            "reach",
+            "sandbox",
+        ] {
             assert!(!tool[key].is_null(), "{key} of {}", tool["name"]);
         }
     }
@@ -193,7 +295,10 @@ fn tools_are_listed_and_shown_with_their_schema() {
 fn a_killed_program_leaves_nothing_that_its_command_planted() {
     let home = Home::new();
     let arguments = r#"{"command": "echo {} > .mcp.json; touch started; sleep 60"}"#;
-    let mut host = home.command(&["tools", "call", "bash", arguments, "--approve", "auto"]).spawn().unwrap();
+    let mut host = home
+        .command(&["tools", "call", "bash", arguments, "--approve", "auto"])
+        .spawn()
+        .unwrap();
     let wait_until = |condition: &dyn Fn() -> bool| {
         let began = std::time::Instant::now();
         while !condition() && began.elapsed() < std::time::Duration::from_secs(20) {
@@ -206,14 +311,19 @@ fn a_killed_program_leaves_nothing_that_its_command_planted() {
     host.kill().unwrap();
     host.wait().unwrap();
 
-    assert!(wait_until(&|| !home.work().join(".mcp.json").exists() && home.work().join(".mcp.json.refused").exists()));
+    assert!(wait_until(&|| !home.work().join(".mcp.json").exists()
+        && home.work().join(".mcp.json.refused").exists()));
 }
 
 #[test]
 fn what_the_user_saves_after_a_command_stays_when_the_program_ends() {
     let home = Home::new();
     let first = r#"{"command": "true"}"#;
-    let mut host = home.command(&["tools", "call", "bash", "--approve", "auto"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut host = home
+        .command(&["tools", "call", "bash", "--approve", "auto"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut input = host.stdin.take().unwrap();
     let mut output = std::io::BufReader::new(host.stdout.take().unwrap());
 
@@ -224,21 +334,48 @@ fn what_the_user_saves_after_a_command_stays_when_the_program_ends() {
     drop(input);
 
     assert!(host.wait().unwrap().success(), "{line}");
-    assert!(home.run(&["tools", "call", "bash", first, "--approve", "auto"]).well().json()["success"].as_bool().unwrap());
-    assert_eq!(std::fs::read_to_string(home.work().join(".mcp.json")).unwrap(), "the user's");
+    assert!(
+        home.run(&["tools", "call", "bash", first, "--approve", "auto"])
+            .well()
+            .json()["success"]
+            .as_bool()
+            .unwrap()
+    );
+    assert_eq!(
+        std::fs::read_to_string(home.work().join(".mcp.json")).unwrap(),
+        "the user's"
+    );
 }
 
 #[test]
 fn skills_in_the_workspace_are_written_by_no_tool() {
     let home = Home::new();
     let config = home.path().join("settings.toml");
-    std::fs::write(&config, format!("[skills]\ndir = {:?}\n", home.work().join("skills"))).unwrap();
+    std::fs::write(
+        &config,
+        format!("[skills]\ndir = {:?}\n", home.work().join("skills")),
+    )
+    .unwrap();
     std::fs::create_dir(home.work().join("skills")).unwrap();
     let arguments = r#"{"path": "skills/x/SKILL.md", "old_text": "", "new_text": "evil"}"#;
-    let called = |more: &[&str]| home.run(&[&["tools", "call", "file_edit", arguments, "--approve", "auto"], more].concat());
+    let called = |more: &[&str]| {
+        home.run(
+            &[
+                &["tools", "call", "file_edit", arguments, "--approve", "auto"],
+                more,
+            ]
+            .concat(),
+        )
+    };
 
     let refused = called(&["--config", config.to_str().unwrap()]);
     called(&[]).well();
 
-    assert!(refused.json()["observation"].as_str().unwrap().contains("is protected"), "{refused:?}");
+    assert!(
+        refused.json()["observation"]
+            .as_str()
+            .unwrap()
+            .contains("is protected"),
+        "{refused:?}"
+    );
 }

@@ -67,7 +67,10 @@ fn every_key_of_a_tenant_is_read() {
     let config = load(ALL, &[]).unwrap();
 
     let acme = &config.tenants[0];
-    assert_eq!((acme.id.as_str(), acme.key_sha256.clone(), acme.paused), ("acme", vec![ONE.to_owned(), TWO.to_owned()], Some(true)));
+    assert_eq!(
+        (acme.id.as_str(), acme.key_sha256.clone(), acme.paused),
+        ("acme", vec![ONE.to_owned(), TWO.to_owned()], Some(true))
+    );
     let quotas = Quotas {
         weight: 3,
         conversations_max: Some(1),
@@ -82,19 +85,56 @@ fn every_key_of_a_tenant_is_read() {
         workspace_bytes_max: Some(10),
     };
     assert_eq!(acme.quotas, quotas);
-    assert_eq!(acme.budget, Budget { tokens: Some(1000), micro_usd: Some(1_500_000), wall_ms: Some(2500) });
-    assert_eq!(acme.conversation_budget, Budget { tokens: Some(10), ..Budget::default() });
-    assert_eq!((acme.provider.as_deref(), acme.model.as_deref()), (Some("spare"), Some("rules")));
+    assert_eq!(
+        acme.budget,
+        Budget {
+            tokens: Some(1000),
+            micro_usd: Some(1_500_000),
+            wall_ms: Some(2500)
+        }
+    );
+    assert_eq!(
+        acme.conversation_budget,
+        Budget {
+            tokens: Some(10),
+            ..Budget::default()
+        }
+    );
+    assert_eq!(
+        (acme.provider.as_deref(), acme.model.as_deref()),
+        (Some("spare"), Some("rules"))
+    );
     assert_eq!(acme.system.as_deref(), Some("One line.\nAnother \"line\"."));
-    assert_eq!(acme.skill_models, Some(vec!["rules".to_owned(), "claude-*".to_owned()]));
-    assert_eq!((acme.memory, config.tenants[1].memory), (MemoryScope::Tenant, MemoryScope::Conversation));
-    assert_eq!(acme.tools, Some(vec!["think".to_owned(), "memory".to_owned()]));
+    assert_eq!(
+        acme.skill_models,
+        Some(vec!["rules".to_owned(), "claude-*".to_owned()])
+    );
+    assert_eq!(
+        (acme.memory, config.tenants[1].memory),
+        (MemoryScope::Tenant, MemoryScope::Conversation)
+    );
+    assert_eq!(
+        acme.tools,
+        Some(vec!["think".to_owned(), "memory".to_owned()])
+    );
     assert_eq!(config.tenants[1].quotas, Quotas::default());
 
     let main = &config.providers[0];
-    assert_eq!((main.rpm, main.tpm, main.concurrency), (Some(60), Some(90_000), Some(4)));
-    assert_eq!(main.fallback, Some(FallbackConfig { provider: "spare".into(), model: Some("rules".into()) }));
-    assert_eq!((config.listen().to_string(), config.admin_key_sha256.clone()), ("127.0.0.1:0".to_owned(), Some("0".repeat(64))));
+    assert_eq!(
+        (main.rpm, main.tpm, main.concurrency),
+        (Some(60), Some(90_000), Some(4))
+    );
+    assert_eq!(
+        main.fallback,
+        Some(FallbackConfig {
+            provider: "spare".into(),
+            model: Some("rules".into())
+        })
+    );
+    assert_eq!(
+        (config.listen().to_string(), config.admin_key_sha256.clone()),
+        ("127.0.0.1:0".to_owned(), Some("0".repeat(64)))
+    );
 }
 
 #[test]
@@ -111,20 +151,41 @@ fn what_show_prints_of_tenants_means_the_same() {
         assert!(other.skills.is_none() || other.skills.as_ref().unwrap().is_absolute());
         (one.skills, other.skills) = (None, None);
         assert!(one.is_same_setup(&other), "{one:?}\n{other:?}");
-        assert_eq!((&one.key_sha256, one.paused), (&other.key_sha256, other.paused));
+        assert_eq!(
+            (&one.key_sha256, one.paused),
+            (&other.key_sha256, other.paused)
+        );
     }
     assert!(config.providers[0].is_same_gateway(&again.providers[0]));
-    assert_eq!((config.listen(), config.admin_key_sha256), (again.listen(), again.admin_key_sha256));
+    assert_eq!(
+        (config.listen(), config.admin_key_sha256),
+        (again.listen(), again.admin_key_sha256)
+    );
 }
 
 #[test]
 fn a_mistake_about_a_tenant_names_its_line() {
     for (text, expected) in [
-        ("[[tenant]]\nweight = 1\n", "callboard.toml:1: this tenant has no `id`"),
-        ("[tenant]\nid = \"a\"\n", "callboard.toml:1: tenants are a list: write `[[tenant]]`, with two brackets"),
-        ("[[tenants]]\nid = \"a\"\n", "callboard.toml:1: unknown section `tenants`; did you mean `tenant`?"),
-        ("[[tenant]]\nid = \"a\"\nwieght = 2\n", "callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?"),
-        ("[[tenant]]\nid = \"a\"\nquota = {}\n", "callboard.toml:3: unknown key in [[tenant]] `quota`; did you mean `quotas`?"),
+        (
+            "[[tenant]]\nweight = 1\n",
+            "callboard.toml:1: this tenant has no `id`",
+        ),
+        (
+            "[tenant]\nid = \"a\"\n",
+            "callboard.toml:1: tenants are a list: write `[[tenant]]`, with two brackets",
+        ),
+        (
+            "[[tenants]]\nid = \"a\"\n",
+            "callboard.toml:1: unknown section `tenants`; did you mean `tenant`?",
+        ),
+        (
+            "[[tenant]]\nid = \"a\"\nwieght = 2\n",
+            "callboard.toml:3: unknown key in [[tenant]] `wieght`; did you mean `weight`?",
+        ),
+        (
+            "[[tenant]]\nid = \"a\"\nquota = {}\n",
+            "callboard.toml:3: unknown key in [[tenant]] `quota`; did you mean `quotas`?",
+        ),
         (
             "[[tenant]]\nid = \"a\"\nkey = \"cb_not-a-real-key\"\n",
             "callboard.toml:3: unknown key in [[tenant]] `key`; keys are not stored in this file: write the hash that `callboard keys new` prints as `key_sha256`",
@@ -145,9 +206,18 @@ fn a_mistake_about_a_tenant_names_its_line() {
             "[[tenant]]\nid = \"a\"\nbudget = { usd = -1 }\n",
             "callboard.toml:3: `tenant.budget.usd` must be US dollars, more than 0, not `-1`",
         ),
-        ("[[tenant]]\nid = \"a\"\npaused = \"no\"\n", "callboard.toml:3: `tenant.paused` must be true or false, not a text"),
-        ("[[tenant]]\nid = \"a\"\n\n[[tenant]]\nid = \"a\"\n", "callboard.toml:4: tenant `a` is already at callboard.toml:1"),
-        ("[[tenant]]\nid = \"a\"\nprovider = \"ofline\"\n", "callboard.toml:3: unknown provider `ofline`; did you mean `offline`?"),
+        (
+            "[[tenant]]\nid = \"a\"\npaused = \"no\"\n",
+            "callboard.toml:3: `tenant.paused` must be true or false, not a text",
+        ),
+        (
+            "[[tenant]]\nid = \"a\"\n\n[[tenant]]\nid = \"a\"\n",
+            "callboard.toml:4: tenant `a` is already at callboard.toml:1",
+        ),
+        (
+            "[[tenant]]\nid = \"a\"\nprovider = \"ofline\"\n",
+            "callboard.toml:3: unknown provider `ofline`; did you mean `offline`?",
+        ),
         (
             "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"not-here\" }\n",
             "callboard.toml:3: unknown provider `not-here`; known: anthropic, offline, openai",
@@ -175,11 +245,21 @@ fn a_mistake_about_a_tenant_names_its_line() {
 
 #[test]
 fn a_key_belongs_to_one_tenant() {
-    let twice = format!("[[tenant]]\nid = \"a\"\nkey_sha256 = \"{ONE}\"\n[[tenant]]\nid = \"b\"\nkey_sha256 = \"{ONE}\"\n");
-    let operators = format!("[host]\nadmin_key_sha256 = \"{ONE}\"\n[[tenant]]\nid = \"a\"\nkey_sha256 = \"{ONE}\"\n");
+    let twice = format!(
+        "[[tenant]]\nid = \"a\"\nkey_sha256 = \"{ONE}\"\n[[tenant]]\nid = \"b\"\nkey_sha256 = \"{ONE}\"\n"
+    );
+    let operators = format!(
+        "[host]\nadmin_key_sha256 = \"{ONE}\"\n[[tenant]]\nid = \"a\"\nkey_sha256 = \"{ONE}\"\n"
+    );
 
-    assert_eq!(mistake(&twice, &[]), "callboard.toml:6: a key of tenant `b` is a key of tenant `a` already; each needs its own");
-    assert_eq!(mistake(&operators, &[]), "callboard.toml:5: a key of tenant `a` is a key of the operator already; each needs its own");
+    assert_eq!(
+        mistake(&twice, &[]),
+        "callboard.toml:6: a key of tenant `b` is a key of tenant `a` already; each needs its own"
+    );
+    assert_eq!(
+        mistake(&operators, &[]),
+        "callboard.toml:5: a key of tenant `a` is a key of the operator already; each needs its own"
+    );
 }
 
 /// The result of `check` for a file next to a folder `work`, without the path of the folder.
@@ -189,9 +269,14 @@ fn checked(text: &str) -> String {
     let path = folder.path().join("callboard.toml");
     std::fs::write(&path, text).unwrap();
     let config = Config::load(Some(&path), environment(&[])).unwrap();
-    let report = config.check().map_or_else(|error| error.to_string(), |()| config.warnings().join("\n"));
+    let report = config
+        .check()
+        .map_or_else(|error| error.to_string(), |()| config.warnings().join("\n"));
     report
-        .replace(&format!("{}/", folder.path().canonicalize().unwrap().display()), "")
+        .replace(
+            &format!("{}/", folder.path().canonicalize().unwrap().display()),
+            "",
+        )
         .replace(&format!("{}/", folder.path().display()), "")
 }
 
@@ -218,8 +303,14 @@ fn what_a_host_would_stumble_over_is_refused_before() {
             "[store]\nurl = \"sqlite:work/missing/../new/all.db\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work/data/..\"\n",
             "callboard.toml:5: the session store lies inside the workspace of tenant `a`, where its tools could read it",
         ),
-        ("[[tenant]]\nid = \"a\"\nworkspace = \"nowhere\"\n", "callboard.toml:3: the workspace of tenant `a` is not a folder: nowhere"),
-        ("[[tenant]]\nid = \"a\"\ntools = [\"think\", \"bash\"]\n", "callboard.toml:3: the tool `bash` of tenant `a` needs a `workspace`"),
+        (
+            "[[tenant]]\nid = \"a\"\nworkspace = \"nowhere\"\n",
+            "callboard.toml:3: the workspace of tenant `a` is not a folder: nowhere",
+        ),
+        (
+            "[[tenant]]\nid = \"a\"\ntools = [\"think\", \"bash\"]\n",
+            "callboard.toml:3: the tool `bash` of tenant `a` needs a `workspace`",
+        ),
         (
             "[[provider]]\nname = \"x\"\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\n[[tenant]]\nid = \"a\"\nbudget = { usd = 1 }\n",
             "callboard.toml:6: the budget of tenant `a` needs a price for the model `m` in [prices]",
@@ -242,14 +333,44 @@ fn a_tenant_in_json_has_the_keys_of_the_file_and_its_mistakes_a_pointer() {
     let given = json!({"weight": 2, "quotas": {"turns_max": 4, "prompts_max": null}, "system": "a\nb", "model": null, "paused": false});
     let tenant = read(given).unwrap();
 
-    assert_eq!((tenant.quotas.weight, tenant.quotas.turns_max, tenant.quotas.prompts_max), (2, Some(4), None));
-    assert_eq!((tenant.system.as_deref(), tenant.model, tenant.paused), (Some("a\nb"), None, Some(false)));
+    assert_eq!(
+        (
+            tenant.quotas.weight,
+            tenant.quotas.turns_max,
+            tenant.quotas.prompts_max
+        ),
+        (2, Some(4), None)
+    );
+    assert_eq!(
+        (tenant.system.as_deref(), tenant.model, tenant.paused),
+        (Some("a\nb"), None, Some(false))
+    );
     for (json, pointer, expected) in [
-        (json!({"wieght": 2}), Some("/wieght"), "unknown key in [[tenant]] `wieght`; did you mean `weight`?"),
-        (json!({"quotas": {"turns_max": -1}}), Some("/quotas/turns_max"), "`tenant.quotas.turns_max` must be 1 to 1000000000, not -1"),
-        (json!({"quotas": {"x": 1}}), Some("/quotas/x"), "unknown key in [tenant.quotas] `x`; known: "),
-        (json!({"workspace": "here"}), None, "`workspace` and `skills` must be absolute paths"),
-        (json!({"id": "other"}), None, "`id` differs from the tenant that is named"),
+        (
+            json!({"wieght": 2}),
+            Some("/wieght"),
+            "unknown key in [[tenant]] `wieght`; did you mean `weight`?",
+        ),
+        (
+            json!({"quotas": {"turns_max": -1}}),
+            Some("/quotas/turns_max"),
+            "`tenant.quotas.turns_max` must be 1 to 1000000000, not -1",
+        ),
+        (
+            json!({"quotas": {"x": 1}}),
+            Some("/quotas/x"),
+            "unknown key in [tenant.quotas] `x`; known: ",
+        ),
+        (
+            json!({"workspace": "here"}),
+            None,
+            "`workspace` and `skills` must be absolute paths",
+        ),
+        (
+            json!({"id": "other"}),
+            None,
+            "`id` differs from the tenant that is named",
+        ),
         (json!([1]), None, "a tenant is an object"),
     ] {
         let error = read(json.clone()).expect_err(&json.to_string());

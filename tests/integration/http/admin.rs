@@ -16,7 +16,11 @@ struct Program {
 }
 
 impl Program {
-    fn note<T: Send + 'static>(&self, what: String, answer: Result<T, OperatorError>) -> BoxFuture<'_, Result<T, OperatorError>> {
+    fn note<T: Send + 'static>(
+        &self,
+        what: String,
+        answer: Result<T, OperatorError>,
+    ) -> BoxFuture<'_, Result<T, OperatorError>> {
         self.asked.lock().push(what);
         Box::pin(std::future::ready(answer))
     }
@@ -24,12 +28,29 @@ impl Program {
 
 impl Operator for Program {
     fn reload(&self) -> BoxFuture<'_, Result<Reloaded, OperatorError>> {
-        self.note("reload".into(), Ok(Reloaded { added: vec!["new".into()], ..Reloaded::default() }))
+        self.note(
+            "reload".into(),
+            Ok(Reloaded {
+                added: vec!["new".into()],
+                ..Reloaded::default()
+            }),
+        )
     }
 
-    fn put_tenant(&self, id: TenantId, config: Value) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
-        let wrong = || OperatorError::Invalid { pointer: Some("/wieght".into()), message: "no such key; `weight`?".into() };
-        let answer = if config.get("wieght").is_some() { Err(wrong()) } else { Ok(TenantPut::Created) };
+    fn put_tenant(
+        &self,
+        id: TenantId,
+        config: Value,
+    ) -> BoxFuture<'_, Result<TenantPut, OperatorError>> {
+        let wrong = || OperatorError::Invalid {
+            pointer: Some("/wieght".into()),
+            message: "no such key; `weight`?".into(),
+        };
+        let answer = if config.get("wieght").is_some() {
+            Err(wrong())
+        } else {
+            Ok(TenantPut::Created)
+        };
         self.note(format!("put {id} {config}"), answer)
     }
 
@@ -37,7 +58,11 @@ impl Operator for Program {
         self.note(format!("quota {id} {quota}"), Ok(()))
     }
 
-    fn new_key(&self, id: TenantId, replace: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
+    fn new_key(
+        &self,
+        id: TenantId,
+        replace: bool,
+    ) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {
         let key = new_key();
         let hash = KeyHash::from_key(&key);
         let keys = self.keys.lock().clone().unwrap();
@@ -56,14 +81,24 @@ impl Operator for Program {
 async fn start() -> (Server, Arc<Program>) {
     let program = Arc::new(Program::default());
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
-    let server = Server::with(model, Setting { operator: Some(program.clone()), ..Setting::default() }).await;
+    let server = Server::with(
+        model,
+        Setting {
+            operator: Some(program.clone()),
+            ..Setting::default()
+        },
+    )
+    .await;
     *program.keys.lock() = Some(server.keys.clone());
     server.send("c", "hello").await;
     (server, program)
 }
 
 async fn admin(server: &Server, method: Method, path: &str, body: &str) -> Response {
-    let request = server.ask(method, path, ADMIN).header("content-type", "application/json").body(body.to_owned());
+    let request = server
+        .ask(method, path, ADMIN)
+        .header("content-type", "application/json")
+        .body(body.to_owned());
     soon(request.send()).await.unwrap()
 }
 
@@ -72,34 +107,119 @@ async fn the_operator_sets_up_pauses_rekeys_and_erases_tenants() {
     let (server, program) = start().await;
 
     let listed = body(admin(&server, Method::GET, "/v1/admin/tenants", "").await).await;
-    assert_eq!((&listed["tenants"][0]["id"], &listed["tenants"][0]["usage"]["prompts_admitted"]), (&json!("acme"), &json!(1)));
-    assert_eq!(admin(&server, Method::PUT, "/v1/admin/tenants/new", r#"{"weight":2}"#).await.status(), 201);
-    let wrong = body(admin(&server, Method::PUT, "/v1/admin/tenants/new", r#"{"wieght":2}"#).await).await;
-    assert_eq!((&wrong["status"], &wrong["pointer"]), (&json!(422), &json!("/wieght")));
-    assert_eq!(admin(&server, Method::PUT, "/v1/admin/tenants/acme/quota", r#"{"weight":3}"#).await.status(), 204);
+    assert_eq!(
+        (
+            &listed["tenants"][0]["id"],
+            &listed["tenants"][0]["usage"]["prompts_admitted"]
+        ),
+        (&json!("acme"), &json!(1))
+    );
+    assert_eq!(
+        admin(
+            &server,
+            Method::PUT,
+            "/v1/admin/tenants/new",
+            r#"{"weight":2}"#
+        )
+        .await
+        .status(),
+        201
+    );
+    let wrong = body(
+        admin(
+            &server,
+            Method::PUT,
+            "/v1/admin/tenants/new",
+            r#"{"wieght":2}"#,
+        )
+        .await,
+    )
+    .await;
+    assert_eq!(
+        (&wrong["status"], &wrong["pointer"]),
+        (&json!(422), &json!("/wieght"))
+    );
+    assert_eq!(
+        admin(
+            &server,
+            Method::PUT,
+            "/v1/admin/tenants/acme/quota",
+            r#"{"weight":3}"#
+        )
+        .await
+        .status(),
+        204
+    );
 
-    assert_eq!(admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", "").await.status(), 204);
-    let paused = server.post("/v1/conversations/c/messages", json!({ "content": "a" })).await;
+    assert_eq!(
+        admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", "")
+            .await
+            .status(),
+        204
+    );
+    let paused = server
+        .post("/v1/conversations/c/messages", json!({ "content": "a" }))
+        .await;
     assert_eq!(problem(paused).await, (503, "tenant_paused".into()));
-    assert_eq!(admin(&server, Method::POST, "/v1/admin/tenants/acme/pause", r#"{"paused":false}"#).await.status(), 204);
+    assert_eq!(
+        admin(
+            &server,
+            Method::POST,
+            "/v1/admin/tenants/acme/pause",
+            r#"{"paused":false}"#
+        )
+        .await
+        .status(),
+        204
+    );
     assert_eq!(server.send("c", "again").await["text"], "yes");
 
-    let made = body(admin(&server, Method::POST, "/v1/admin/tenants/acme/keys", r#"{"replace":true}"#).await).await;
-    assert_eq!(server.get("/v1/conversations").await.status(), 401, "the old key is no longer valid");
+    let made = body(
+        admin(
+            &server,
+            Method::POST,
+            "/v1/admin/tenants/acme/keys",
+            r#"{"replace":true}"#,
+        )
+        .await,
+    )
+    .await;
+    assert_eq!(
+        server.get("/v1/conversations").await.status(),
+        401,
+        "the old key is no longer valid"
+    );
     let key = made["key"].as_str().unwrap();
     assert_eq!(made["key_sha256"], KeyHash::from_key(key).to_string());
-    let mine = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
+    let mine = soon(server.ask(Method::GET, "/v1/conversations/c", key).send())
+        .await
+        .unwrap();
     assert_eq!(mine.status(), 200);
 
-    let erased = body(admin(&server, Method::DELETE, "/v1/admin/tenants/acme/data", "").await).await;
+    let erased =
+        body(admin(&server, Method::DELETE, "/v1/admin/tenants/acme/data", "").await).await;
     assert_eq!(erased["conversations"], 1);
-    let gone = soon(server.ask(Method::GET, "/v1/conversations/c", key).send()).await.unwrap();
+    let gone = soon(server.ask(Method::GET, "/v1/conversations/c", key).send())
+        .await
+        .unwrap();
     assert_eq!(gone.status(), 404);
-    assert_eq!(body(admin(&server, Method::POST, "/v1/admin/reload", "").await).await["added"], json!(["new"]));
-    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/tenants/unknown/pause", "").await).await, (404, "not_found".into()));
+    assert_eq!(
+        body(admin(&server, Method::POST, "/v1/admin/reload", "").await).await["added"],
+        json!(["new"])
+    );
+    assert_eq!(
+        problem(admin(&server, Method::POST, "/v1/admin/tenants/unknown/pause", "").await).await,
+        (404, "not_found".into())
+    );
     assert_eq!(
         *program.asked.lock(),
-        [r#"put new {"weight":2}"#, r#"put new {"wieght":2}"#, r#"quota acme {"weight":3}"#, "key acme true", "reload"]
+        [
+            r#"put new {"weight":2}"#,
+            r#"put new {"wieght":2}"#,
+            r#"quota acme {"weight":3}"#,
+            "key acme true",
+            "reload"
+        ]
     );
 }
 
@@ -119,9 +239,22 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
         (Method::POST, "/v1/admin/drain"),
     ];
     for (method, path) in routes {
-        let theirs = soon(with_json(server.ask(method.clone(), path, ACME), &json!({})).send()).await.unwrap();
-        assert_eq!(problem(theirs).await, (404, "not_found".into()), "{method} {path}");
-        let anonymous = soon(server.client.request(method.clone(), server.url(path)).send()).await.unwrap();
+        let theirs = soon(with_json(server.ask(method.clone(), path, ACME), &json!({})).send())
+            .await
+            .unwrap();
+        assert_eq!(
+            problem(theirs).await,
+            (404, "not_found".into()),
+            "{method} {path}"
+        );
+        let anonymous = soon(
+            server
+                .client
+                .request(method.clone(), server.url(path))
+                .send(),
+        )
+        .await
+        .unwrap();
         assert_eq!(anonymous.status(), 401, "{method} {path}");
     }
     assert!(program.asked.lock().is_empty());
@@ -133,35 +266,73 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
 async fn operator_routes_of_a_program_without_support_are_501() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
 
-    assert_eq!(problem(admin(&server, Method::POST, "/v1/admin/reload", "").await).await, (501, "unsupported".into()));
+    assert_eq!(
+        problem(admin(&server, Method::POST, "/v1/admin/reload", "").await).await,
+        (501, "unsupported".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_that_are_disabled_answer_404() {
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
-    let server = Server::with(model, Setting { no_metrics: true, ..Setting::default() }).await;
+    let server = Server::with(
+        model,
+        Setting {
+            no_metrics: true,
+            ..Setting::default()
+        },
+    )
+    .await;
 
     for (path, key) in [("/metrics", ADMIN), ("/v1/metrics", ACME)] {
-        let refused = problem(soon(server.ask(Method::GET, path, key).send()).await.unwrap()).await;
+        let refused = problem(
+            soon(server.ask(Method::GET, path, key).send())
+                .await
+                .unwrap(),
+        )
+        .await;
         assert_eq!(refused, (404, "not_found".into()), "{path}");
     }
-    let unknown = problem(soon(server.ask(Method::GET, "/metrics", "no key").send()).await.unwrap()).await;
-    assert_eq!(unknown.0, 401, "without a key the answer does not reveal that metrics are disabled");
+    let unknown = problem(
+        soon(server.ask(Method::GET, "/metrics", "no key").send())
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(
+        unknown.0, 401,
+        "without a key the answer does not reveal that metrics are disabled"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creating_a_conversation_by_put_counts_against_the_quota() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let quotas = callboard_actors::tenant::Quotas { conversations_max: Some(1), ..Default::default() };
-    server.host.configure_tenant(&tenant("acme"), callboard_actors::host::TenantConfig::new().quotas(quotas)).await.unwrap();
+    let quotas = callboard_actors::tenant::Quotas {
+        conversations_max: Some(1),
+        ..Default::default()
+    };
+    server
+        .host
+        .configure_tenant(
+            &tenant("acme"),
+            callboard_actors::host::TenantConfig::new().quotas(quotas),
+        )
+        .await
+        .unwrap();
     let put = async |id: &str, body: Value| {
         let request = server.ask(Method::PUT, &format!("/v1/conversations/{id}"), ACME);
         soon(with_json(request, &body).send()).await.unwrap()
     };
-    let history = json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "hi" }] }] });
+    let history =
+        json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "hi" }] }] });
 
     assert_eq!(put("one", json!({})).await.status(), StatusCode::CREATED);
     assert_eq!(problem(put("two", json!({})).await).await.0, 429);
     assert_eq!(problem(put("two", history).await).await.0, 429);
-    assert_eq!(put("one", json!({})).await.status(), StatusCode::OK, "an existing conversation can still be configured");
+    assert_eq!(
+        put("one", json!({})).await.status(),
+        StatusCode::OK,
+        "an existing conversation can still be configured"
+    );
 }

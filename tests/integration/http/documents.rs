@@ -42,14 +42,23 @@ const ROUTES: &[&str] = &[
 ];
 
 async fn document(server: &Server) -> Value {
-    body(soon(server.client.get(server.url("/openapi.json")).send()).await.unwrap()).await
+    body(
+        soon(server.client.get(server.url("/openapi.json")).send())
+            .await
+            .unwrap(),
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_route_is_documented_and_every_documented_route_is_served() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let document = document(&server).await;
-    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
+    assert!(
+        document["openapi"].as_str().unwrap().starts_with("3.1"),
+        "{}",
+        document["openapi"]
+    );
     let mut documented = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
@@ -57,7 +66,10 @@ async fn every_route_is_documented_and_every_documented_route_is_served() {
         }
     }
 
-    assert_eq!(documented.iter().map(String::as_str).collect::<Vec<_>>(), ROUTES);
+    assert_eq!(
+        documented.iter().map(String::as_str).collect::<Vec<_>>(),
+        ROUTES
+    );
     let docs = include_str!("../../../docs/http.md");
     for route in documented {
         let (method, path) = route.split_once(' ').unwrap();
@@ -67,7 +79,15 @@ async fn every_route_is_documented_and_every_documented_route_is_served() {
         }
         // An unknown key: a route that exists answers 401, or needs no key.
         let path = path.replace(['{', '}'], "");
-        let status = soon(server.client.request(method.parse().unwrap(), server.url(&path)).send()).await.unwrap().status();
+        let status = soon(
+            server
+                .client
+                .request(method.parse().unwrap(), server.url(&path))
+                .send(),
+        )
+        .await
+        .unwrap()
+        .status();
         assert!([200, 401].contains(&status.as_u16()), "{route}: {status}");
     }
 }
@@ -79,22 +99,42 @@ async fn every_operation_and_every_field_is_described() {
 
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
-            assert!(operation["summary"].as_str().is_some_and(|text| text.ends_with('.')), "{method} {path}: {operation}");
-            assert!(operation["responses"]["default"].is_object(), "{method} {path}");
+            assert!(
+                operation["summary"]
+                    .as_str()
+                    .is_some_and(|text| text.ends_with('.')),
+                "{method} {path}: {operation}"
+            );
+            assert!(
+                operation["responses"]["default"].is_object(),
+                "{method} {path}"
+            );
             let needs_key = operation["tags"][0] != "health";
-            assert_eq!(operation.get("security").is_some(), needs_key, "{method} {path}");
+            assert_eq!(
+                operation.get("security").is_some(),
+                needs_key,
+                "{method} {path}"
+            );
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
-                assert!(parameter["description"].is_string(), "{method} {path}: {parameter}");
+                assert!(
+                    parameter["description"].is_string(),
+                    "{method} {path}: {parameter}"
+                );
             }
         }
     }
     let schemas = document["components"]["schemas"].as_object().unwrap();
     assert!(schemas.len() > 20, "{}", schemas.len());
     for (name, schema) in schemas {
-        assert!(schema["description"].is_string() || schema["allOf"].is_array(), "{name} has no description");
+        assert!(
+            schema["description"].is_string() || schema["allOf"].is_array(),
+            "{name} has no description"
+        );
         for (field, property) in schema["properties"].as_object().into_iter().flatten() {
             assert!(
-                property["description"].is_string() || property.get("$ref").is_some() || property["oneOf"].is_array(),
+                property["description"].is_string()
+                    || property.get("$ref").is_some()
+                    || property["oneOf"].is_array(),
                 "{name}.{field}: {property}"
             );
         }
@@ -110,14 +150,24 @@ async fn every_reference_of_the_document_leads_somewhere() {
 
     assert!(references.len() > 20);
     for reference in references {
-        assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+        assert!(
+            document
+                .pointer(reference.trim_start_matches('#'))
+                .is_some(),
+            "{reference}"
+        );
     }
 }
 
 fn collect(value: &Value, references: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            references.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            references.extend(
+                fields
+                    .get("$ref")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+            );
             fields.values().for_each(|value| collect(value, references));
         }
         Value::Array(items) => items.iter().for_each(|value| collect(value, references)),

@@ -5,8 +5,13 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_without_a_valid_key_are_refused_and_no_key_is_echoed() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let bad: [Option<&str>; 5] =
-        [None, Some("Bearer "), Some("Bearer cb_wrong_not_a_real_key"), Some("Basic dGVzdA=="), Some("cb_test_acme_not_a_real_key")];
+    let bad: [Option<&str>; 5] = [
+        None,
+        Some("Bearer "),
+        Some("Bearer cb_wrong_not_a_real_key"),
+        Some("Basic dGVzdA=="),
+        Some("cb_test_acme_not_a_real_key"),
+    ];
     for given in bad {
         let mut request = server.client.get(server.url("/v1/conversations"));
         if let Some(given) = given {
@@ -15,11 +20,19 @@ async fn requests_without_a_valid_key_are_refused_and_no_key_is_echoed() {
 
         let response = soon(request.send()).await.unwrap();
 
-        assert_eq!(response.headers()["www-authenticate"], "Bearer realm=\"callboard\"");
+        assert_eq!(
+            response.headers()["www-authenticate"],
+            "Bearer realm=\"callboard\""
+        );
         let text = soon(response.text()).await.unwrap();
-        assert!(text.contains("\"code\":\"unauthorized\"") && !text.contains("cb_"), "{text}");
+        assert!(
+            text.contains("\"code\":\"unauthorized\"") && !text.contains("cb_"),
+            "{text}"
+        );
     }
-    let admin = soon(server.ask(Method::GET, "/v1/conversations", ADMIN).send()).await.unwrap();
+    let admin = soon(server.ask(Method::GET, "/v1/conversations", ADMIN).send())
+        .await
+        .unwrap();
     assert_eq!(problem(admin).await, (403, "tenant_key_needed".into()));
 }
 
@@ -30,7 +43,10 @@ async fn a_removed_key_is_refused() {
 
     server.keys.remove(&KeyHash::from_key(ACME));
 
-    assert_eq!(problem(server.get("/v1/conversations").await).await, (401, "unauthorized".into()));
+    assert_eq!(
+        problem(server.get("/v1/conversations").await).await,
+        (401, "unauthorized".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,19 +56,63 @@ async fn the_invalid_field_of_a_request_is_named() {
     let say = "/v1/conversations/c/messages";
     let bodies = [
         (json!({}), 422, "invalid_field", json!("")),
-        (json!({ "content": 7 }), 422, "invalid_field", json!("/content")),
-        (json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text" }] }), 422, "invalid_field", json!("/content/1")),
-        (json!({ "content": "a", "on_busy": "maybe" }), 422, "invalid_field", json!("/on_busy")),
-        (json!({ "content": "a", "deadline_ms": 0 }), 422, "invalid_field", json!("/deadline_ms")),
-        (json!({ "content": "a", "deadline_ms": u64::MAX }), 422, "invalid_field", json!("/deadline_ms")),
-        (json!({ "content": "a", "contents": "b" }), 422, "invalid_field", json!("/contents")),
-        (json!({ "content": " " }), 422, "invalid_prompt", json!("/content")),
-        (json!({ "content": [{ "type": "tool_result", "tool_use_id": "x" }] }), 422, "invalid_message", json!("/content")),
+        (
+            json!({ "content": 7 }),
+            422,
+            "invalid_field",
+            json!("/content"),
+        ),
+        (
+            json!({ "content": [{ "type": "text", "text": "a" }, { "type": "text" }] }),
+            422,
+            "invalid_field",
+            json!("/content/1"),
+        ),
+        (
+            json!({ "content": "a", "on_busy": "maybe" }),
+            422,
+            "invalid_field",
+            json!("/on_busy"),
+        ),
+        (
+            json!({ "content": "a", "deadline_ms": 0 }),
+            422,
+            "invalid_field",
+            json!("/deadline_ms"),
+        ),
+        (
+            json!({ "content": "a", "deadline_ms": u64::MAX }),
+            422,
+            "invalid_field",
+            json!("/deadline_ms"),
+        ),
+        (
+            json!({ "content": "a", "contents": "b" }),
+            422,
+            "invalid_field",
+            json!("/contents"),
+        ),
+        (
+            json!({ "content": " " }),
+            422,
+            "invalid_prompt",
+            json!("/content"),
+        ),
+        (
+            json!({ "content": [{ "type": "tool_result", "tool_use_id": "x" }] }),
+            422,
+            "invalid_message",
+            json!("/content"),
+        ),
     ];
     for (wrong, status, code, pointer) in bodies {
         let problem = body(server.post(say, wrong.clone()).await).await;
 
-        assert_eq!((&problem["status"], &problem["code"], &problem["pointer"]), (&json!(status), &json!(code), &pointer), "{wrong}");
+        assert_eq!(
+            (&problem["status"], &problem["code"], &problem["pointer"]),
+            (&json!(status), &json!(code), &pointer),
+            "{wrong}"
+        );
     }
 }
 
@@ -62,51 +122,170 @@ async fn each_class_of_refusal_has_its_status_and_code() {
     server.send("c", "hello").await;
     let say = "/v1/conversations/c/messages";
     let send = async |method: Method, path: &str, fields: &[(&str, &str)], body: &'static str| {
-        let request = fields.iter().fold(server.ask(method, path, ACME), |request, (name, value)| request.header(*name, *value));
+        let request = fields
+            .iter()
+            .fold(server.ask(method, path, ACME), |request, (name, value)| {
+                request.header(*name, *value)
+            });
         problem(soon(request.body(body).send()).await.unwrap()).await
     };
     let json = ("content-type", "application/json");
     let refused = |status: u16, code: &str| (status, code.to_owned());
 
-    assert_eq!(send(Method::GET, "/v1/nothing", &[], "").await, refused(404, "not_found"));
-    assert_eq!(send(Method::PATCH, say, &[], "").await, refused(405, "method_not_allowed"));
-    assert_eq!(send(Method::POST, say, &[json, ("accept", "text/html")], r#"{"content":"a"}"#).await, refused(406, "not_acceptable"));
-    assert_eq!(send(Method::POST, say, &[("content-type", "text/plain")], "hello").await, refused(415, "not_json"));
-    assert_eq!(send(Method::POST, say, &[json], "{\"content\":").await, refused(400, "malformed_json"));
-    assert_eq!(send(Method::POST, "/v1/conversations/.hidden/messages", &[json], r#"{"content":"a"}"#).await, refused(422, "invalid_id"));
-    assert_eq!(send(Method::GET, "/v1/conversations/c/events?after=1.2", &[], "").await, refused(422, "invalid_parameter"));
-    assert_eq!(send(Method::GET, "/v1/conversations/c/events", &[("last-event-id", "x")], "").await, refused(422, "invalid_parameter"));
-    assert_eq!(send(Method::GET, "/v1/conversations/c/events?round=7", &[], "").await, refused(422, "invalid_parameter"));
-    assert_eq!(send(Method::GET, "/v1/conversations?limit=0", &[], "").await, refused(422, "invalid_parameter"));
-    assert_eq!(send(Method::POST, "/v1/conversations/c/interrupt", &[], "").await, refused(404, "not_found"));
-    assert_eq!(send(Method::POST, "/v1/conversations/c/approvals/x", &[json], r#"{"allow":true}"#).await, refused(404, "not_found"));
     assert_eq!(
-        send(Method::POST, "/v1/conversations/c/fork", &[json], r#"{"conversation_id":"c"}"#).await,
+        send(Method::GET, "/v1/nothing", &[], "").await,
+        refused(404, "not_found")
+    );
+    assert_eq!(
+        send(Method::PATCH, say, &[], "").await,
+        refused(405, "method_not_allowed")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            say,
+            &[json, ("accept", "text/html")],
+            r#"{"content":"a"}"#
+        )
+        .await,
+        refused(406, "not_acceptable")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            say,
+            &[("content-type", "text/plain")],
+            "hello"
+        )
+        .await,
+        refused(415, "not_json")
+    );
+    assert_eq!(
+        send(Method::POST, say, &[json], "{\"content\":").await,
+        refused(400, "malformed_json")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            "/v1/conversations/.hidden/messages",
+            &[json],
+            r#"{"content":"a"}"#
+        )
+        .await,
+        refused(422, "invalid_id")
+    );
+    assert_eq!(
+        send(Method::GET, "/v1/conversations/c/events?after=1.2", &[], "").await,
+        refused(422, "invalid_parameter")
+    );
+    assert_eq!(
+        send(
+            Method::GET,
+            "/v1/conversations/c/events",
+            &[("last-event-id", "x")],
+            ""
+        )
+        .await,
+        refused(422, "invalid_parameter")
+    );
+    assert_eq!(
+        send(Method::GET, "/v1/conversations/c/events?round=7", &[], "").await,
+        refused(422, "invalid_parameter")
+    );
+    assert_eq!(
+        send(Method::GET, "/v1/conversations?limit=0", &[], "").await,
+        refused(422, "invalid_parameter")
+    );
+    assert_eq!(
+        send(Method::POST, "/v1/conversations/c/interrupt", &[], "").await,
+        refused(404, "not_found")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            "/v1/conversations/c/approvals/x",
+            &[json],
+            r#"{"allow":true}"#
+        )
+        .await,
+        refused(404, "not_found")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            "/v1/conversations/c/fork",
+            &[json],
+            r#"{"conversation_id":"c"}"#
+        )
+        .await,
         refused(409, "conversation_exists")
     );
-    assert_eq!(send(Method::GET, "/v1/artifacts/..%2F..%2Fetc%2Fpasswd", &[], "").await, refused(404, "not_found"));
-    assert_eq!(send(Method::POST, say, &[json, ("idempotency-key", "")], r#"{"content":"a"}"#).await, refused(422, "invalid_parameter"));
+    assert_eq!(
+        send(Method::GET, "/v1/artifacts/..%2F..%2Fetc%2Fpasswd", &[], "").await,
+        refused(404, "not_found")
+    );
+    assert_eq!(
+        send(
+            Method::POST,
+            say,
+            &[json, ("idempotency-key", "")],
+            r#"{"content":"a"}"#
+        )
+        .await,
+        refused(422, "invalid_parameter")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenants_limit_is_429_with_retry_after() {
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
-    let limits = callboard_actors::limits::Limits { tenant_seats_max: 1, ..Default::default() };
-    let host = Host::builder().shared_provider(model.clone()).limits(limits).build().await.unwrap();
-    let server = Server::over(host, Setting { drain_within: Some(Duration::ZERO), ..Setting::default() }).await;
-    let first = server.ask(Method::POST, "/v1/conversations/a/messages", ACME).header("prefer", "respond-async");
-    soon(with_json(first, &json!({ "content": "go" })).send()).await.unwrap();
+    let limits = callboard_actors::limits::Limits {
+        tenant_seats_max: 1,
+        ..Default::default()
+    };
+    let host = Host::builder()
+        .shared_provider(model.clone())
+        .limits(limits)
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(
+        host,
+        Setting {
+            drain_within: Some(Duration::ZERO),
+            ..Setting::default()
+        },
+    )
+    .await;
+    let first = server
+        .ask(Method::POST, "/v1/conversations/a/messages", ACME)
+        .header("prefer", "respond-async");
+    soon(with_json(first, &json!({ "content": "go" })).send())
+        .await
+        .unwrap();
 
-    let refused = server.post("/v1/conversations/b/messages", json!({ "content": "me" })).await;
+    let refused = server
+        .post("/v1/conversations/b/messages", json!({ "content": "me" }))
+        .await;
 
-    let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let after: u64 = refused.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(after >= 1);
     assert_eq!(problem(refused).await, (429, "overloaded".into()));
     let other = with_json(
-        server.ask(Method::POST, "/v1/conversations/b/messages", ZETA).header("prefer", "respond-async"),
+        server
+            .ask(Method::POST, "/v1/conversations/b/messages", ZETA)
+            .header("prefer", "respond-async"),
         &json!({ "content": "me" }),
     );
-    assert_eq!(soon(other.send()).await.unwrap().status(), 202, "another tenant has its own limit");
+    assert_eq!(
+        soon(other.send()).await.unwrap().status(),
+        202,
+        "another tenant has its own limit"
+    );
     server.end().await;
 }
 
@@ -114,7 +293,12 @@ async fn a_tenants_limit_is_429_with_retry_after() {
 struct Panics;
 
 impl callboard::http::Operator for Panics {
-    fn reload(&self) -> callboard_actors::ports::BoxFuture<'_, Result<callboard::http::Reloaded, callboard::http::OperatorError>> {
+    fn reload(
+        &self,
+    ) -> callboard_actors::ports::BoxFuture<
+        '_,
+        Result<callboard::http::Reloaded, callboard::http::OperatorError>,
+    > {
         panic!("a test's panic")
     }
 
@@ -122,11 +306,18 @@ impl callboard::http::Operator for Panics {
         &self,
         _: TenantId,
         _: Value,
-    ) -> callboard_actors::ports::BoxFuture<'_, Result<callboard::http::TenantPut, callboard::http::OperatorError>> {
+    ) -> callboard_actors::ports::BoxFuture<
+        '_,
+        Result<callboard::http::TenantPut, callboard::http::OperatorError>,
+    > {
         panic!("a test's panic")
     }
 
-    fn put_quota(&self, _: TenantId, _: Value) -> callboard_actors::ports::BoxFuture<'_, Result<(), callboard::http::OperatorError>> {
+    fn put_quota(
+        &self,
+        _: TenantId,
+        _: Value,
+    ) -> callboard_actors::ports::BoxFuture<'_, Result<(), callboard::http::OperatorError>> {
         panic!("a test's panic")
     }
 
@@ -134,11 +325,17 @@ impl callboard::http::Operator for Panics {
         &self,
         _: TenantId,
         _: bool,
-    ) -> callboard_actors::ports::BoxFuture<'_, Result<callboard::http::MadeKey, callboard::http::OperatorError>> {
+    ) -> callboard_actors::ports::BoxFuture<
+        '_,
+        Result<callboard::http::MadeKey, callboard::http::OperatorError>,
+    > {
         panic!("a test's panic")
     }
 
-    fn remove_tenant(&self, _: TenantId) -> callboard_actors::ports::BoxFuture<'_, Result<(), callboard::http::OperatorError>> {
+    fn remove_tenant(
+        &self,
+        _: TenantId,
+    ) -> callboard_actors::ports::BoxFuture<'_, Result<(), callboard::http::OperatorError>> {
         panic!("a test's panic")
     }
 }
@@ -146,9 +343,18 @@ impl callboard::http::Operator for Panics {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_fails_only_its_own_request() {
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
-    let server = Server::with(model, Setting { operator: Some(Arc::new(Panics)), ..Setting::default() }).await;
+    let server = Server::with(
+        model,
+        Setting {
+            operator: Some(Arc::new(Panics)),
+            ..Setting::default()
+        },
+    )
+    .await;
 
-    let response = soon(server.ask(Method::POST, "/v1/admin/reload", ADMIN).send()).await.unwrap();
+    let response = soon(server.ask(Method::POST, "/v1/admin/reload", ADMIN).send())
+        .await
+        .unwrap();
 
     assert_eq!(problem(response).await, (500, "internal".into()));
     assert_eq!(server.send("c", "still there?").await["text"], "yes");

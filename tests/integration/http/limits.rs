@@ -18,7 +18,14 @@ async fn raw(server: &Server, bytes: &[u8]) -> String {
 async fn server(change: impl FnOnce(&mut HttpBounds)) -> Server {
     let mut bounds = HttpBounds::default();
     change(&mut bounds);
-    Server::with(Arc::new(ScriptedModel::always(Reply::text("yes"))), Setting { bounds, ..Setting::default() }).await
+    Server::with(
+        Arc::new(ScriptedModel::always(Reply::text("yes"))),
+        Setting {
+            bounds,
+            ..Setting::default()
+        },
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,25 +36,43 @@ async fn a_body_that_is_too_large_is_413_by_its_length_and_by_its_bytes() {
 
     let announced = server.post("/v1/conversations/c/fork", long.clone()).await;
     let chunk = futures_util::stream::iter([Ok::<_, std::io::Error>(long.to_string())]);
-    let chunked = server.ask(Method::POST, "/v1/conversations/c/fork", ACME).header("content-type", "application/json");
-    let chunked = soon(chunked.body(reqwest::Body::wrap_stream(chunk)).send()).await.unwrap();
+    let chunked = server
+        .ask(Method::POST, "/v1/conversations/c/fork", ACME)
+        .header("content-type", "application/json");
+    let chunked = soon(chunked.body(reqwest::Body::wrap_stream(chunk)).send())
+        .await
+        .unwrap();
 
     assert_eq!(problem(announced).await, (413, "too_large".into()));
     assert_eq!(problem(chunked).await, (413, "too_large".into()));
-    let prompt = server.post("/v1/conversations/c/messages", json!({ "content": "x".repeat(5000) })).await;
+    let prompt = server
+        .post(
+            "/v1/conversations/c/messages",
+            json!({ "content": "x".repeat(5000) }),
+        )
+        .await;
     assert_eq!(prompt.status(), 200, "prompts have a larger limit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_too_large_or_has_too_many_fields_is_refused() {
     let server = server(|_| {}).await;
-    let large = format!("GET /healthz HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n", "x".repeat(40_000));
-    let many = format!("GET /healthz HTTP/1.1\r\nhost: a\r\n{}\r\n", "x-a: b\r\n".repeat(100));
+    let large = format!(
+        "GET /healthz HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n",
+        "x".repeat(40_000)
+    );
+    let many = format!(
+        "GET /healthz HTTP/1.1\r\nhost: a\r\n{}\r\n",
+        "x-a: b\r\n".repeat(100)
+    );
 
     for head in [large, many] {
         let answer = raw(&server, head.as_bytes()).await;
 
-        assert!(answer.starts_with("HTTP/1.1 431") || answer.is_empty(), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 431") || answer.is_empty(),
+            "{answer}"
+        );
     }
     assert_eq!(server.get("/healthz").await.status(), 200);
 }
@@ -64,20 +89,25 @@ async fn a_client_that_sends_too_slowly_is_disconnected() {
     for silent in ["", "PRI * HT", "GET /healthz HTTP/1.1\r\nhost: a\r\n"] {
         let answer = raw(&server, silent.as_bytes()).await;
 
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{silent}: {answer}");
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
+            "{silent}: {answer}"
+        );
     }
     let slow = format!(
         "POST /v1/conversations/c/fork HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
     );
     let answer = raw(&server, slow.as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_too_slow"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 408") && answer.contains("body_too_slow"),
+        "{answer}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_without_a_key_is_not_read() {
     let server = server(|_| {}).await;
-    let endless =
-        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n{";
+    let endless = "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n{";
 
     let answer = raw(&server, endless.as_bytes()).await;
 
@@ -88,14 +118,19 @@ async fn a_body_without_a_key_is_not_read() {
 async fn a_connection_beyond_the_limit_gets_503() {
     let server = server(|bounds| bounds.connections_max = 1).await;
     let mut held = TcpStream::connect(server.address).await.unwrap();
-    held.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    held.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
     let mut first = [0; 12];
     soon(held.read_exact(&mut first)).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
 
     let answer = raw(&server, b"").await;
 
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"),
+        "{answer}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,18 +139,32 @@ async fn a_watcher_that_reads_nothing_is_disconnected_and_stalls_no_other() {
     bounds.write_pause_max = Duration::from_millis(300);
     bounds.streams_per_tenant_max = 1;
     let text = "x".repeat(200_000);
-    let model = Arc::new(ScriptedModel::answering(move |_, _| Reply::text(text.as_str()).chunks(50)));
-    let server = Server::with(model, Setting { bounds, ..Setting::default() }).await;
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        Reply::text(text.as_str()).chunks(50)
+    }));
+    let server = Server::with(
+        model,
+        Setting {
+            bounds,
+            ..Setting::default()
+        },
+    )
+    .await;
     server.send("c", "hello").await;
     let mut stuck = TcpStream::connect(server.address).await.unwrap();
-    let request = format!("GET /v1/conversations/c/events?after=0.0.0 HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\r\n");
+    let request = format!(
+        "GET /v1/conversations/c/events?after=0.0.0 HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\r\n"
+    );
     stuck.write_all(request.as_bytes()).await.unwrap();
     let mut head = [0; 12];
     soon(stuck.read_exact(&mut head)).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
 
     for round in 0..40 {
-        assert_eq!(server.send("c", &format!("go {round}")).await["status"], "completed");
+        assert_eq!(
+            server.send("c", &format!("go {round}")).await["status"],
+            "completed"
+        );
     }
 
     // Its place is free again: the connection was cut.

@@ -55,7 +55,14 @@ const CALLERS: [(&str, Option<&str>); 8] = [
 
 async fn start() -> Server {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("yes")));
-    let server = Server::with(model, Setting { operator: Some(Arc::new(Obliging)), ..Setting::default() }).await;
+    let server = Server::with(
+        model,
+        Setting {
+            operator: Some(Arc::new(Obliging)),
+            ..Setting::default()
+        },
+    )
+    .await;
     server.keys.put(tenant("rest"), KeyHash::from_key(REST));
     server.keys.put(tenant("gone"), KeyHash::from_key(REVOKED));
     server.keys.remove_tenant(&tenant("gone"));
@@ -65,7 +72,13 @@ async fn start() -> Server {
 /// Creates what the routes refer to: a conversation of `acme`, and one of the paused tenant.
 async fn prepare(server: &Server) {
     for owner in ["acme", "rest"] {
-        server.host.tenant(owner).conversation("mine").reset().await.unwrap();
+        server
+            .host
+            .tenant(owner)
+            .conversation("mine")
+            .reset()
+            .await
+            .unwrap();
     }
     server.host.tenant("rest").pause(true).unwrap();
     // The operator's row of the table has paused it.
@@ -79,7 +92,9 @@ fn content(path: &str, turn: usize) -> Value {
         "{tool_call_id}" => json!({"allow": true}),
         "inject" => json!({"text": "hello"}),
         "fork" => json!({"conversation_id": format!("copy-{turn}")}),
-        "completions" => json!({"model": "default", "messages": [{"role": "user", "content": "hello"}]}),
+        "completions" => {
+            json!({"model": "default", "messages": [{"role": "user", "content": "hello"}]})
+        }
         _ => json!({}),
     }
 }
@@ -91,23 +106,44 @@ async fn status(server: &Server, method: &str, path: &str, key: Option<&str>, tu
         .replace("{tool_call_id}", "call")
         .replace("{name}", "skill")
         .replace("{artifact_id}", &"a".repeat(64));
-    assert!(!place.contains('{'), "{place}: give the new part of the path a value");
-    let request = server.client.request(method.parse().unwrap(), server.url(&place));
-    let request = key.into_iter().fold(request, |request, key| request.header("authorization", key));
-    let request = if method == "GET" { request } else { with_json(request, &content(path, turn)) };
+    assert!(
+        !place.contains('{'),
+        "{place}: give the new part of the path a value"
+    );
+    let request = server
+        .client
+        .request(method.parse().unwrap(), server.url(&place));
+    let request = key
+        .into_iter()
+        .fold(request, |request, key| request.header("authorization", key));
+    let request = if method == "GET" {
+        request
+    } else {
+        with_json(request, &content(path, turn))
+    };
     soon(request.send()).await.unwrap().status().as_u16()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_answers_every_kind_of_key_as_in_the_table() {
     let server = start().await;
-    let document = body(soon(server.client.get(server.url("/openapi.json")).send()).await.unwrap()).await;
+    let document = body(
+        soon(server.client.get(server.url("/openapi.json")).send())
+            .await
+            .unwrap(),
+    )
+    .await;
     let names: Vec<&str> = CALLERS.iter().map(|(name, _)| *name).collect();
     let mut table = format!("# route: status for {}\n", names.join(", "));
     let mut turn = 0;
 
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let mut methods: Vec<String> = methods.as_object().unwrap().keys().map(|method| method.to_uppercase()).collect();
+        let mut methods: Vec<String> = methods
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|method| method.to_uppercase())
+            .collect();
         methods.sort();
         methods.push("PATCH".into());
         for method in methods {
@@ -136,19 +172,39 @@ async fn every_route_answers_every_kind_of_key_as_in_the_table() {
 async fn a_wrong_method_of_an_operators_route_is_answered_like_an_unknown_path() {
     let server = start().await;
     let seen = async |method: &str, path: &str| {
-        let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(ACME);
+        let request = server
+            .client
+            .request(method.parse().unwrap(), server.url(path))
+            .bearer_auth(ACME);
         let response = soon(request.send()).await.unwrap();
         let named = |name: &str| !["x-request-id", "date"].contains(&name);
-        let mut fields: Vec<(String, String)> =
-            response.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+        let mut fields: Vec<(String, String)> = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
         fields.retain(|(name, _)| named(name));
         fields.sort();
-        (response.status().as_u16(), fields, soon(response.text()).await.unwrap())
+        (
+            response.status().as_u16(),
+            fields,
+            soon(response.text()).await.unwrap(),
+        )
     };
 
-    for path in ["/v1/admin/tenants", "/v1/admin/tenants/acme", "/v1/admin/tenants/acme/keys", "/v1/admin/drain", "/metrics"] {
+    for path in [
+        "/v1/admin/tenants",
+        "/v1/admin/tenants/acme",
+        "/v1/admin/tenants/acme/keys",
+        "/v1/admin/drain",
+        "/metrics",
+    ] {
         for method in ["PATCH", "OPTIONS", "DELETE", "GET", "PUT", "POST", "TRACE"] {
-            assert_eq!(seen(method, path).await, seen(method, "/v1/admin/nothing").await, "{method} {path}");
+            assert_eq!(
+                seen(method, path).await,
+                seen(method, "/v1/admin/nothing").await,
+                "{method} {path}"
+            );
         }
     }
     server.end().await;

@@ -41,7 +41,9 @@ const ADMIN: &str = "cb_test_admin_not_a_real_key";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("the step takes too long")
+    tokio::time::timeout(PATIENCE, what)
+        .await
+        .expect("the step takes too long")
 }
 
 fn tenant(id: &str) -> TenantId {
@@ -74,7 +76,11 @@ impl Server {
     }
 
     async fn with(model: Arc<dyn LlmProvider>, setting: Setting) -> Self {
-        let host = Host::builder().shared_provider(model).build().await.unwrap();
+        let host = Host::builder()
+            .shared_provider(model)
+            .build()
+            .await
+            .unwrap();
         Self::over(host, setting).await
     }
 
@@ -87,14 +93,32 @@ impl Server {
         if let Some(operator) = setting.operator {
             config = config.operator(operator);
         }
-        config = config.redactor(setting.redactor).metrics(!setting.no_metrics);
+        config = config
+            .redactor(setting.redactor)
+            .metrics(!setting.no_metrics);
         config = config.drain_within(setting.drain_within.unwrap_or(Duration::from_secs(5)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, host.clone(), config, stop.clone().cancelled_owned()));
-        let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
-        Self { address, host, keys, stop, served, client }
+        let served = tokio::spawn(serve(
+            listener,
+            host.clone(),
+            config,
+            stop.clone().cancelled_owned(),
+        ));
+        let client = callboard::tls::client_builder()
+            .unwrap()
+            .no_proxy()
+            .build()
+            .unwrap();
+        Self {
+            address,
+            host,
+            keys,
+            stop,
+            served,
+            client,
+        }
     }
 
     fn url(&self, path: &str) -> String {
@@ -106,16 +130,25 @@ impl Server {
     }
 
     async fn get(&self, path: &str) -> Response {
-        soon(self.ask(Method::GET, path, ACME).send()).await.unwrap()
+        soon(self.ask(Method::GET, path, ACME).send())
+            .await
+            .unwrap()
     }
 
     async fn post(&self, path: &str, body: Value) -> Response {
-        soon(with_json(self.ask(Method::POST, path, ACME), &body).send()).await.unwrap()
+        soon(with_json(self.ask(Method::POST, path, ACME), &body).send())
+            .await
+            .unwrap()
     }
 
     /// Sends a prompt and waits for the answer.
     async fn send(&self, conversation: &str, text: &str) -> Value {
-        let response = self.post(&format!("/v1/conversations/{conversation}/messages"), json!({ "content": text })).await;
+        let response = self
+            .post(
+                &format!("/v1/conversations/{conversation}/messages"),
+                json!({ "content": text }),
+            )
+            .await;
         assert_eq!(response.status(), StatusCode::OK);
         body(response).await
     }
@@ -128,22 +161,31 @@ impl Server {
 }
 
 fn with_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
-    request.header("content-type", "application/json").body(body.to_string())
+    request
+        .header("content-type", "application/json")
+        .body(body.to_string())
 }
 
 async fn body(response: Response) -> Value {
     let bytes = soon(response.bytes()).await.unwrap();
-    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
+    serde_json::from_slice(&bytes)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
 }
 
 /// Checks the form of a problem document; returns its status and code.
 async fn problem(response: Response) -> (u16, String) {
     let status = response.status().as_u16();
-    let media = response.headers()["content-type"].to_str().unwrap().to_owned();
+    let media = response.headers()["content-type"]
+        .to_str()
+        .unwrap()
+        .to_owned();
     let problem = body(response).await;
     assert_eq!(media, "application/problem+json", "{problem}");
     assert_eq!(problem["status"], status, "{problem}");
-    assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
+    assert!(
+        problem["title"].is_string() && problem["detail"].is_string(),
+        "{problem}"
+    );
     (status, problem["code"].as_str().unwrap().to_owned())
 }
 
@@ -168,7 +210,11 @@ impl Sse {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["cache-control"], "no-store");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
-        Self { response, text: String::new(), comments: 0 }
+        Self {
+            response,
+            text: String::new(),
+            comments: 0,
+        }
     }
 
     /// The next event; `None` once the stream has ended.
@@ -178,13 +224,22 @@ impl Sse {
                 let block = block.to_owned();
                 let rest = rest.to_owned();
                 self.text = rest;
-                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim_start().to_owned());
+                let field = |name: &str| {
+                    block
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name))
+                        .map(|text| text.trim_start().to_owned())
+                };
                 if block.starts_with(':') {
                     self.comments += 1;
                 }
                 let Some(data) = field("data:") else { continue };
                 let data = serde_json::from_str(&data).unwrap();
-                return Some(Sent { id: field("id:").unwrap(), event: field("event:").unwrap(), data });
+                return Some(Sent {
+                    id: field("id:").unwrap(),
+                    event: field("event:").unwrap(),
+                    data,
+                });
             }
             let chunk = soon(self.response.chunk()).await.ok()??;
             self.text.push_str(std::str::from_utf8(&chunk).unwrap());

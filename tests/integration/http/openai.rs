@@ -20,58 +20,122 @@ fn assistant(text: &str) -> Value {
 }
 
 async fn stored(server: &Server) -> usize {
-    server.host.tenant("acme").conversations(ListQuery::default()).await.unwrap().len()
+    server
+        .host
+        .tenant("acme")
+        .conversations(ListQuery::default())
+        .await
+        .unwrap()
+        .len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_without_a_conversation_is_answered_and_leaves_nothing() {
-    let server = Server::start(ScriptedModel::answering(|request, _| Reply::text(format!("{} known", request.messages.len())))).await;
+    let server = Server::start(ScriptedModel::answering(|request, _| {
+        Reply::text(format!("{} known", request.messages.len()))
+    }))
+    .await;
     let messages = json!([{ "role": "system", "content": "Be brief." }, user("hi"), assistant("ho"), user("and?")]);
 
-    let answer = body(chat(&server, None, json!({ "model": "default", "messages": messages })).await).await;
+    let answer = body(
+        chat(
+            &server,
+            None,
+            json!({ "model": "default", "messages": messages }),
+        )
+        .await,
+    )
+    .await;
 
-    assert_eq!((&answer["object"], &answer["choices"][0]["finish_reason"]), (&json!("chat.completion"), &json!("stop")));
-    assert_eq!(answer["choices"][0]["message"], json!({ "role": "assistant", "content": "3 known", "refusal": null }));
-    assert!(answer["usage"]["total_tokens"].as_u64() > Some(0) && answer["created"].as_u64() > Some(1_700_000_000), "{answer}");
+    assert_eq!(
+        (&answer["object"], &answer["choices"][0]["finish_reason"]),
+        (&json!("chat.completion"), &json!("stop"))
+    );
+    assert_eq!(
+        answer["choices"][0]["message"],
+        json!({ "role": "assistant", "content": "3 known", "refusal": null })
+    );
+    assert!(
+        answer["usage"]["total_tokens"].as_u64() > Some(0)
+            && answer["created"].as_u64() > Some(1_700_000_000),
+        "{answer}"
+    );
     assert_eq!(stored(&server).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_ends_with_the_usage_and_done() {
-    let server = Server::start(ScriptedModel::always(Reply::text("one two three").chunks(3))).await;
+    let server = Server::start(ScriptedModel::always(
+        Reply::text("one two three").chunks(3),
+    ))
+    .await;
     let wanted = json!({ "model": "default", "messages": [user("go")], "stream": true, "stream_options": { "include_usage": true } });
 
     let response = chat(&server, None, wanted).await;
 
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let text = soon(response.text()).await.unwrap();
-    let data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    let data: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .collect();
     assert_eq!(*data.last().unwrap(), "[DONE]");
-    let chunks: Vec<Value> = data[..data.len() - 1].iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!((text.as_str(), &chunks[0]["choices"][0]["delta"]["role"]), ("one two three", &json!("assistant")));
-    let [.., last, usage] = chunks.as_slice() else { panic!("{chunks:?}") };
-    assert_eq!((&last["choices"][0]["finish_reason"], &usage["choices"]), (&json!("stop"), &json!([])));
+    let chunks: Vec<Value> = data[..data.len() - 1]
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let text: String = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+        .collect();
+    assert_eq!(
+        (text.as_str(), &chunks[0]["choices"][0]["delta"]["role"]),
+        ("one two three", &json!("assistant"))
+    );
+    let [.., last, usage] = chunks.as_slice() else {
+        panic!("{chunks:?}")
+    };
+    assert_eq!(
+        (&last["choices"][0]["finish_reason"], &usage["choices"]),
+        (&json!("stop"), &json!([]))
+    );
     assert!(usage["usage"]["completion_tokens"].as_u64() > Some(0));
     soon(async { while stored(&server).await != 0 {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bound_call_sends_only_messages_that_its_conversation_does_not_have() {
-    let model = Arc::new(ScriptedModel::answering(|_, call| Reply::text(format!("answer {call}"))));
+    let model = Arc::new(ScriptedModel::answering(|_, call| {
+        Reply::text(format!("answer {call}"))
+    }));
     let server = Server::with(model.clone(), Setting::default()).await;
-    let ask = async |messages: Value| chat(&server, Some("desk"), json!({ "model": "default", "messages": messages })).await;
+    let ask = async |messages: Value| {
+        chat(
+            &server,
+            Some("desk"),
+            json!({ "model": "default", "messages": messages }),
+        )
+        .await
+    };
 
     let first = body(ask(json!([user("one")])).await).await;
     let second = body(ask(json!([user("one"), assistant("answer 0"), user("two")])).await).await;
-    let differs = ask(json!([user("one"), assistant("another answer"), user("three")])).await;
+    let differs = ask(json!([
+        user("one"),
+        assistant("another answer"),
+        user("three")
+    ]))
+    .await;
 
     assert_eq!(first["choices"][0]["message"]["content"], "answer 0");
     assert_eq!(second["choices"][0]["message"]["content"], "answer 1");
     assert_eq!(differs.status(), 409);
     assert_eq!(body(differs).await["error"]["code"], "conversation_differs");
     assert_eq!(model.last_request().unwrap().messages.len(), 3);
-    assert_eq!(body(server.get("/v1/conversations/desk/messages").await).await["total"], 4);
+    assert_eq!(
+        body(server.get("/v1/conversations/desk/messages").await).await["total"],
+        4
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,30 +143,66 @@ async fn refusals_have_the_form_of_openai() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
     let cases = [
-        (json!({ "model": "default", "messages": [user("a")], "tools": tools }), 422, "invalid_request_error", json!("tools")),
-        (json!({ "model": "gpt-none", "messages": [user("a")] }), 404, "invalid_request_error", json!("model")),
-        (json!({ "model": "default", "messages": [] }), 422, "invalid_request_error", json!("messages")),
-        (json!({ "model": "default" }), 422, "invalid_request_error", json!("")),
+        (
+            json!({ "model": "default", "messages": [user("a")], "tools": tools }),
+            422,
+            "invalid_request_error",
+            json!("tools"),
+        ),
+        (
+            json!({ "model": "gpt-none", "messages": [user("a")] }),
+            404,
+            "invalid_request_error",
+            json!("model"),
+        ),
+        (
+            json!({ "model": "default", "messages": [] }),
+            422,
+            "invalid_request_error",
+            json!("messages"),
+        ),
+        (
+            json!({ "model": "default" }),
+            422,
+            "invalid_request_error",
+            json!(""),
+        ),
     ];
     for (wanted, status, kind, param) in cases {
         let response = chat(&server, None, wanted.clone()).await;
 
         assert_eq!(response.status(), status, "{wanted}");
         let error = body(response).await;
-        assert_eq!((&error["error"]["type"], &error["error"]["param"]), (&json!(kind), &param), "{wanted}: {error}");
+        assert_eq!(
+            (&error["error"]["type"], &error["error"]["param"]),
+            (&json!(kind), &param),
+            "{wanted}: {error}"
+        );
         assert!(error["error"]["message"].is_string() && error["error"]["code"].is_string());
     }
-    let refused = soon(server.client.get(server.url("/openai/v1/models")).send()).await.unwrap();
+    let refused = soon(server.client.get(server.url("/openai/v1/models")).send())
+        .await
+        .unwrap();
     assert_eq!(refused.status(), 401);
     assert_eq!(body(refused).await["error"]["type"], "authentication_error");
     let models = body(server.get("/openai/v1/models").await).await;
-    assert_eq!((&models["object"], &models["data"][1]["id"]), (&json!("list"), &json!("default")));
+    assert_eq!(
+        (&models["object"], &models["data"][1]["id"]),
+        (&json!("list"), &json!("default"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_cancels() {
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
-    let server = Server::with(model.clone(), Setting { drain_within: Some(Duration::ZERO), ..Setting::default() }).await;
+    let server = Server::with(
+        model.clone(),
+        Setting {
+            drain_within: Some(Duration::ZERO),
+            ..Setting::default()
+        },
+    )
+    .await;
     for (n, bound) in [(1, None), (2, Some("desk"))] {
         for (more, stream) in [(0, false), (1, true)] {
             let mut request = server.ask(Method::POST, "/openai/v1/chat/completions", ACME);
@@ -110,7 +210,14 @@ async fn a_client_that_leaves_cancels() {
                 request = request.header("x-conversation-id", format!("{id}-{stream}"));
             }
             let wanted = json!({ "model": "default", "messages": [user("go")], "stream": stream });
-            let asked = tokio::spawn(async move { with_json(request, &wanted).send().await.unwrap().text().await });
+            let asked = tokio::spawn(async move {
+                with_json(request, &wanted)
+                    .send()
+                    .await
+                    .unwrap()
+                    .text()
+                    .await
+            });
             let count = (n - 1) * 2 + more + 1;
             soon(model.until(|counts| counts.started == count)).await;
 

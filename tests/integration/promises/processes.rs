@@ -15,8 +15,16 @@ const MIB: u64 = 1024 * 1024;
 /// Private memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("RssAnon:"))
+        .unwrap();
+    line.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 /// Samples the memory of this process and returns the highest value.
@@ -53,7 +61,13 @@ fn own<F>(name: &str, time: Duration, run: impl Fn() -> F + Send + Sync + 'stati
 where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
 {
-    let tool = FnTool::raw(name, "Does harm.", &json!({ "type": "object" }), move |_: Value, _: ToolContext| run(), None);
+    let tool = FnTool::raw(
+        name,
+        "Does harm.",
+        &json!({ "type": "object" }),
+        move |_: Value, _: ToolContext| run(),
+        None,
+    );
     Arc::new(tool.declare(|spec| spec.effect(EffectClass::Once).timeout(time)))
 }
 
@@ -70,7 +84,10 @@ fn f3_bombs_end_with_a_bounded_result_and_the_conversation_goes_on() {
 
     let out = String::from_utf8_lossy(&alone.stdout);
     let err = String::from_utf8_lossy(&alone.stderr);
-    assert!(alone.status.success() && (out.contains("all bombs are over") || err.contains("SKIPPED")), "{out}\n{err}");
+    assert!(
+        alone.status.success() && (out.contains("all bombs are over") || err.contains("SKIPPED")),
+        "{out}\n{err}"
+    );
     writeln!(&mut std::io::stderr(), "{}", err.trim_end()).unwrap();
     println!("{out}");
 }
@@ -92,7 +109,9 @@ async fn f3_child() {
             counter.fetch_add(1, Ordering::SeqCst);
             std::future::pending()
         }),
-        own("talks", long, || async { Ok("x".repeat(200 * 1024 * 1024).into()) }),
+        own("talks", long, || async {
+            Ok("x".repeat(200 * 1024 * 1024).into())
+        }),
     ];
     let fork = format!("for n in {{1..200}}; do bash -c 'sleep 1000; :' {marker} & done; wait");
     let bash = |command: &str, ms: u64| ("bash", json!({ "command": command, "timeout_ms": ms }));
@@ -102,13 +121,27 @@ async fn f3_child() {
         (("panics", json!({})), "Error Code: PANIC", 64),
         (("hangs", json!({})), "Error Code: TIMEOUT", 64),
         (bash(&fork, 2_000), "", 64),
-        (bash("for n in {1..8}; do head -c 16M /dev/zero > f$n; sync -d f$n; sleep 0.05; done; sleep 5", 8_000), "written to the disk", 64),
+        (
+            bash(
+                "for n in {1..8}; do head -c 16M /dev/zero > f$n; sync -d f$n; sleep 0.05; done; sleep 5",
+                8_000,
+            ),
+            "written to the disk",
+            64,
+        ),
         (bash("yes bomb", 600), "Error Code: TIMEOUT", 64),
         (bash("head -c 200M /dev/zero", 20_000), "", 64),
         (("talks", json!({})), "kept", 200 + 64),
     ];
-    let script = bombs.iter().flat_map(|(call, ..)| batch([call.clone()])).chain(batch([("think", json!({ "thought": "still here" }))]));
-    let limits = ExecLimits { processes: 64, disk_bytes: 48 * MIB, ..ExecLimits::default() };
+    let script = bombs
+        .iter()
+        .flat_map(|(call, ..)| batch([call.clone()]))
+        .chain(batch([("think", json!({ "thought": "still here" }))]));
+    let limits = ExecLimits {
+        processes: 64,
+        disk_bytes: 48 * MIB,
+        ..ExecLimits::default()
+    };
     let stage = Stage::new(script.collect(), limits, more).await;
     if !stage.has_bash("f3_bombs_end_with_a_bounded_result_and_the_conversation_goes_on") {
         return;
@@ -123,23 +156,45 @@ async fn f3_child() {
         let took = start.elapsed();
 
         let name = format!("{tool} {arguments}");
-        println!("{name}: {} ms, at most {} MiB more", took.as_millis(), most / MIB);
-        assert!(results.len() == 1 && results[0].0.len() <= 30 * 1024, "{name}: one bounded result");
+        println!(
+            "{name}: {} ms, at most {} MiB more",
+            took.as_millis(),
+            most / MIB
+        );
+        assert!(
+            results.len() == 1 && results[0].0.len() <= 30 * 1024,
+            "{name}: one bounded result"
+        );
         assert!(results[0].0.contains(expected), "{name}: {}", results[0].0);
         assert!(most <= mib * MIB, "{name}: {} MiB", most / MIB);
-        until("the end of its processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-        until("its memory", Duration::from_secs(2), || resident() < before + 64 * MIB).await;
+        until("the end of its processes", Duration::from_secs(2), || {
+            alive(&marker) == 0
+        })
+        .await;
+        until("its memory", Duration::from_secs(2), || {
+            resident() < before + 64 * MIB
+        })
+        .await;
         assert!(took < Duration::from_secs(12), "{name}: {took:?}");
     }
-    assert_eq!(stage.round().await, [("Noted.".to_owned(), false)], "the conversation goes on");
-    assert_eq!(hangs.load(Ordering::SeqCst), 1, "a once tool that timed out is started once");
+    assert_eq!(
+        stage.round().await,
+        [("Noted.".to_owned(), false)],
+        "the conversation goes on"
+    );
+    assert_eq!(
+        hangs.load(Ordering::SeqCst),
+        1,
+        "a once tool that timed out is started once"
+    );
     println!("all bombs are over");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_no_process_outlives_a_timeout_an_interrupt_or_its_host() {
     let marker = format!("marker-f4-{}", std::process::id());
-    let sleeper = format!("bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1000; done' {marker}");
+    let sleeper =
+        format!("bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1000; done' {marker}");
     let command = format!(
         "setsid {sleeper} >/dev/null 2>&1 & nohup {sleeper} >/dev/null 2>&1 & (setsid nohup {sleeper} &) ; {sleeper} & touch started; wait"
     );
@@ -149,21 +204,37 @@ async fn f4_no_process_outlives_a_timeout_an_interrupt_or_its_host() {
     if !stage.has_bash("f4_no_process_outlives_a_timeout_an_interrupt_or_its_host") {
         return;
     }
-    let gone = || until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0);
+    let gone = || {
+        until("the end of all processes", Duration::from_secs(2), || {
+            alive(&marker) == 0
+        })
+    };
 
     let timed_out = stage.round().await;
-    assert!(stage.path("started").exists() && timed_out[0].0.contains("Error Code: TIMEOUT"), "{timed_out:?}");
+    assert!(
+        stage.path("started").exists() && timed_out[0].0.contains("Error Code: TIMEOUT"),
+        "{timed_out:?}"
+    );
     gone().await;
 
     let talk = stage.host.tenant("ann").conversation("c");
     let mut reply = talk.send("go").await.unwrap();
-    until("the command", Duration::from_secs(10), || alive(&marker) >= 4).await;
+    until("the command", Duration::from_secs(10), || {
+        alive(&marker) >= 4
+    })
+    .await;
     talk.interrupt().await.unwrap();
-    assert_eq!(reply.outcome().await.unwrap().stop_reason, StopReason::Interrupted);
+    assert_eq!(
+        reply.outcome().await.unwrap().stop_reason,
+        StopReason::Interrupted
+    );
     gone().await;
 
     let reply = talk.send("go").await.unwrap();
-    until("the command", Duration::from_secs(10), || alive(&marker) >= 4).await;
+    until("the command", Duration::from_secs(10), || {
+        alive(&marker) >= 4
+    })
+    .await;
     drop((reply, talk));
     stage.host.shutdown(Duration::from_secs(5)).await;
     gone().await;
@@ -180,21 +251,57 @@ async fn f5_a_command_sees_no_key_and_no_descriptor_of_its_host() {
     let key = "sk-ant-not-a-real-key-0123456789";
     let look = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; \
                 for fd in {3..1023}; do [ -e /proc/self/fd/$fd ] && echo OP''EN $fd; done; echo looked";
-    let script = [anthropic_tool("bash", &json!({ "command": look })), anthropic_text("Looked.")];
+    let script = [
+        anthropic_tool("bash", &json!({ "command": look })),
+        anthropic_text("Looked."),
+    ];
     let server = ModelServer::start(script.map(Answer::events)).await;
-    let args = ["run", "--provider", "anthropic", "--base-url", &server.url(), "--approve", "auto", "--session", "s", "Look."];
+    let args = [
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        &server.url(),
+        "--approve",
+        "auto",
+        "--session",
+        "s",
+        "Look.",
+    ];
     let mut command = home.command(&args);
-    command.env("ANTHROPIC_API_KEY", key).env("OPENAI_API_KEY", "sk-not-a-real-key-either").env("SOME_PASSWORD", "not-a-real-password");
+    command
+        .env("ANTHROPIC_API_KEY", key)
+        .env("OPENAI_API_KEY", "sk-not-a-real-key-either")
+        .env("SOME_PASSWORD", "not-a-real-password");
 
     let ran = crate::cli::Ran::of(&args, command.spawn().unwrap()).well();
 
     let requests = server.requests();
-    let seen = requests.last().unwrap().json()["messages"].as_array().unwrap().last().unwrap()["content"][0].to_string();
+    let seen = requests.last().unwrap().json()["messages"]
+        .as_array()
+        .unwrap()
+        .last()
+        .unwrap()["content"][0]
+        .to_string();
     assert!(seen.contains("looked") && seen.contains("PATH="), "{seen}");
-    for hidden in ["not-a-real", "ANTHROPIC", "OPENAI", "SOME_PASSWORD", "OPEN "] {
+    for hidden in [
+        "not-a-real",
+        "ANTHROPIC",
+        "OPENAI",
+        "SOME_PASSWORD",
+        "OPEN ",
+    ] {
         assert!(!seen.contains(hidden), "{hidden}: {seen}");
     }
-    assert_eq!(requests[0].header("x-api-key"), Some(key), "the host itself has it");
+    assert_eq!(
+        requests[0].header("x-api-key"),
+        Some(key),
+        "the host itself has it"
+    );
     let export = home.run(&["sessions", "export", "s"]).well().out;
-    assert!([&export, &ran.out, &ran.err].iter().all(|text| !text.contains("not-a-real")));
+    assert!(
+        [&export, &ran.out, &ran.err]
+            .iter()
+            .all(|text| !text.contains("not-a-real"))
+    );
 }

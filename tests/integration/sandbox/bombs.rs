@@ -8,17 +8,41 @@ async fn an_output_bomb_is_bounded() {
     if !is_alone("bombs::an_output_bomb_is_bounded") {
         return;
     }
-    each(SandboxFixture::both("an_output_bomb_is_bounded"), async |fixture| {
-        let before = own_memory();
-        let start = Instant::now();
-        let result = fixture.exec("yes bomb & yes boom >&2", Duration::from_millis(3000), CancellationToken::new()).await.unwrap();
+    each(
+        SandboxFixture::both("an_output_bomb_is_bounded"),
+        async |fixture| {
+            let before = own_memory();
+            let start = Instant::now();
+            let result = fixture
+                .exec(
+                    "yes bomb & yes boom >&2",
+                    Duration::from_millis(3000),
+                    CancellationToken::new(),
+                )
+                .await
+                .unwrap();
 
-        assert!(start.elapsed() < Duration::from_secs(5), "two seconds after its time: {:?}", start.elapsed());
-        assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
-        assert!(result.timed_out && result.bytes_left_out > 1_000_000, "{}", result.bytes_left_out);
-        assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
-        assert!(result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n"));
-    })
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "two seconds after its time: {:?}",
+                start.elapsed()
+            );
+            assert!(
+                own_memory() < before + 64 * 1024,
+                "{} KiB more",
+                own_memory() - before
+            );
+            assert!(
+                result.timed_out && result.bytes_left_out > 1_000_000,
+                "{}",
+                result.bytes_left_out
+            );
+            assert!(result.stdout.len() < 17 * 1024 && result.stderr.len() < 17 * 1024);
+            assert!(
+                result.stdout.starts_with("bomb\nbomb\n") && result.stderr.starts_with("boom\n")
+            );
+        },
+    )
     .await;
 }
 
@@ -27,41 +51,68 @@ async fn a_fork_bomb_is_stopped_and_the_spawner_stays_useful() {
     if !is_alone("bombs::a_fork_bomb_is_stopped_and_the_spawner_stays_useful") {
         return;
     }
-    each(SandboxFixture::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"), async |fixture| {
-        let marker = marker("forks");
+    each(
+        SandboxFixture::both("a_fork_bomb_is_stopped_and_the_spawner_stays_useful"),
+        async |fixture| {
+            let marker = marker("forks");
 
-        let before = own_memory();
-        let start = Instant::now();
-        let (full, over) = when_full(&marker);
-        // Sleeping processes, started one by one, since other jobs share the test machine.
-        let result = fixture
-            .exec(&format!("while :; do bash -c 'sleep 1000; :' {marker} & done"), Duration::from_secs(30), CancellationToken::new())
-            .await;
-        let ended = Instant::now();
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+            let before = own_memory();
+            let start = Instant::now();
+            let (full, over) = when_full(&marker);
+            // Sleeping processes, started one by one, since other jobs share the test machine.
+            let result = fixture
+                .exec(
+                    &format!("while :; do bash -c 'sleep 1000; :' {marker} & done"),
+                    Duration::from_secs(30),
+                    CancellationToken::new(),
+                )
+                .await;
+            let ended = Instant::now();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
 
-        assert!(own_memory() < before + 64 * 1024, "{} KiB more", own_memory() - before);
-        match result {
-            Err(SandboxError::Limit(what)) => {
-                assert_eq!(what, "more than 512 processes and threads");
-                if let Ok(full) = full.join() {
-                    let took = ended.saturating_duration_since(full.unwrap_or(ended));
-                    assert!(took < Duration::from_secs(2), "{}: {took:?} after its limit", fixture.kind());
+            assert!(
+                own_memory() < before + 64 * 1024,
+                "{} KiB more",
+                own_memory() - before
+            );
+            match result {
+                Err(SandboxError::Limit(what)) => {
+                    assert_eq!(what, "more than 512 processes and threads");
+                    if let Ok(full) = full.join() {
+                        let took = ended.saturating_duration_since(full.unwrap_or(ended));
+                        assert!(
+                            took < Duration::from_secs(2),
+                            "{}: {took:?} after its limit",
+                            fixture.kind()
+                        );
+                    }
                 }
+                // Where the kernel's own limit applies (the host is not root), bash itself stops.
+                other => assert!(
+                    other.is_ok_and(|result| result.stderr.contains("fork")),
+                    "stopped otherwise"
+                ),
             }
-            // Where the kernel's own limit applies (the host is not root), bash itself stops.
-            other => assert!(other.is_ok_and(|result| result.stderr.contains("fork")), "stopped otherwise"),
-        }
-        assert_eq!(alive(&marker), 0);
-        assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
-        assert_eq!(fixture.run("echo still here").await.stdout, "still here\n");
-    })
+            assert_eq!(alive(&marker), 0);
+            assert!(
+                start.elapsed() < Duration::from_secs(25),
+                "{:?}",
+                start.elapsed()
+            );
+            assert_eq!(fixture.run("echo still here").await.stdout, "still here\n");
+        },
+    )
     .await;
 }
 
 /// Starts a thread that watches until the shells, each with a sleeping child, are about as many as
 /// a command may have. The thread returns that time, or `None` if the returned flag is set before.
-fn when_full(marker: &str) -> (std::thread::JoinHandle<Option<Instant>>, Arc<std::sync::atomic::AtomicBool>) {
+fn when_full(
+    marker: &str,
+) -> (
+    std::thread::JoinHandle<Option<Instant>>,
+    Arc<std::sync::atomic::AtomicBool>,
+) {
     let marker = marker.to_owned();
     let over = Arc::<std::sync::atomic::AtomicBool>::default();
     let is_over = over.clone();
@@ -84,14 +135,20 @@ async fn a_command_knows_its_limits() {
         let large =
             fixture.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
 
-        assert_eq!(limits.stdout, "0\n1024\n512\n1200\n4194304\n1048576\n524288\n");
+        assert_eq!(
+            limits.stdout,
+            "0\n1024\n512\n1200\n4194304\n1048576\n524288\n"
+        );
         assert_eq!(large.stdout, "536870912\n0\n", "{}", large.stderr);
     }
 }
 
 #[tokio::test]
 async fn a_command_behind_landlock_knows_its_limits() {
-    let Some(fixture) = SandboxFixture::landlock("a_command_behind_landlock_knows_its_limits") else { return };
+    let Some(fixture) = SandboxFixture::landlock("a_command_behind_landlock_knows_its_limits")
+    else {
+        return;
+    };
 
     let limits =
         fixture.run("ulimit -H -c; ulimit -H -n; ulimit -H -t; ulimit -H -d; ulimit -H -f; [ $(ulimit -H -u) -gt 512 ] && echo more").await;
@@ -102,9 +159,14 @@ async fn a_command_behind_landlock_knows_its_limits() {
 }
 
 /// Runs a bomb. Returns its result and how long it ran.
-async fn explode(fixture: &SandboxFixture, bomb: &str) -> (Result<ExecResult, SandboxError>, Duration) {
+async fn explode(
+    fixture: &SandboxFixture,
+    bomb: &str,
+) -> (Result<ExecResult, SandboxError>, Duration) {
     let start = Instant::now();
-    let result = fixture.exec(bomb, Duration::from_secs(30), CancellationToken::new()).await;
+    let result = fixture
+        .exec(bomb, Duration::from_secs(30), CancellationToken::new())
+        .await;
     (result, start.elapsed())
 }
 
@@ -113,7 +175,10 @@ async fn a_memory_bomb_of_many_processes_is_stopped() {
     if !is_alone("bombs::a_memory_bomb_of_many_processes_is_stopped") {
         return;
     }
-    let limits = ExecLimits { memory_bytes: 192 * 1024 * 1024, ..ExecLimits::default() };
+    let limits = ExecLimits {
+        memory_bytes: 192 * 1024 * 1024,
+        ..ExecLimits::default()
+    };
     each(SandboxFixture::both_with("a_memory_bomb_of_many_processes_is_stopped", limits), async |fixture| {
         let before = own_memory();
         // 50 MiB each, so no single process exceeds the limit.
@@ -143,28 +208,62 @@ pub(super) fn is_alone(test: &str) -> bool {
         return true;
     }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", &format!("sandbox::{test}"), "--nocapture"]).env("CALLBOARD_TEST_ALONE", "1").output().unwrap();
+    let output = command
+        .args(["--exact", &format!("sandbox::{test}"), "--nocapture"])
+        .env("CALLBOARD_TEST_ALONE", "1")
+        .output()
+        .unwrap();
     std::io::stderr().write_all(&output.stderr).unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
     false
 }
 
 /// Memory of this process, in KiB.
 pub(super) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap()
+    status
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_disk_bomb_of_many_files_is_stopped() {
-    let limits = ExecLimits { disk_bytes: 128 * 1024 * 1024, ..ExecLimits::default() };
-    each(SandboxFixture::both_with("a_disk_bomb_of_many_files_is_stopped", limits), async |fixture| {
-        // The loop is finite: if the bomb is not stopped, it must not fill the machine's disk.
-        let (result, took) = explode(&fixture, "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done").await;
+    let limits = ExecLimits {
+        disk_bytes: 128 * 1024 * 1024,
+        ..ExecLimits::default()
+    };
+    each(
+        SandboxFixture::both_with("a_disk_bomb_of_many_files_is_stopped", limits),
+        async |fixture| {
+            // The loop is finite: if the bomb is not stopped, it must not fill the machine's disk.
+            let (result, took) = explode(
+                &fixture,
+                "for n in {1..40}; do head -c 32M /dev/zero > f$n; sync -d f$n; sleep 0.05; done",
+            )
+            .await;
 
-        assert_eq!(result, Err(SandboxError::Limit("more than 128 MiB written to the disk".to_owned())), "{}", fixture.kind());
-        assert!(took < Duration::from_secs(20), "{took:?}");
-    })
+            assert_eq!(
+                result,
+                Err(SandboxError::Limit(
+                    "more than 128 MiB written to the disk".to_owned()
+                )),
+                "{}",
+                fixture.kind()
+            );
+            assert!(took < Duration::from_secs(20), "{took:?}");
+        },
+    )
     .await;
 }

@@ -15,7 +15,10 @@ use super::*;
 
 /// A `config` that runs a program at `git status`.
 fn config(mark: &Path) -> String {
-    format!("[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {}; false\"\n", mark.display())
+    format!(
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {}; false\"\n",
+        mark.display()
+    )
 }
 
 /// Runs the user's git in a folder, without the user's settings.
@@ -33,7 +36,11 @@ fn git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) -> std::proce
 
 fn user_git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) {
     let output = git(fixture, folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Creates a repository of the user with one commit.
@@ -47,7 +54,8 @@ fn users_repository(fixture: &SandboxFixture, folder: &str) {
 
 /// Creates `y` in the current folder: a repository whose configuration is the workspace's
 /// `evil.txt`.
-const EVIL_REPOSITORY: &str = "mkdir -p y/refs y/objects; echo 'ref: refs/heads/main' > y/HEAD; cp $OLDPWD/evil.txt y/config";
+const EVIL_REPOSITORY: &str =
+    "mkdir -p y/refs y/objects; echo 'ref: refs/heads/main' > y/HEAD; cp $OLDPWD/evil.txt y/config";
 
 #[tokio::test]
 async fn a_git_link_planted_by_a_command_runs_nothing_for_the_user() {
@@ -153,7 +161,9 @@ const WHO: &str = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.org GIT_C
 
 #[tokio::test]
 async fn a_command_works_with_git_as_before() {
-    let Some(fixture) = SandboxFixture::linux("a_command_works_with_git_as_before") else { return };
+    let Some(fixture) = SandboxFixture::linux("a_command_works_with_git_as_before") else {
+        return;
+    };
     users_repository(&fixture, "repo");
     let run = async |command: &str| {
         let result = fixture.run(&format!("{WHO}{command}")).await;
@@ -165,7 +175,9 @@ async fn a_command_works_with_git_as_before() {
          echo other > g; git add g; git commit -qm four; git merge -q -m merged side; echo c >> f; git stash -q; git stash pop -q; \
          git commit -qam five; git checkout -qb topic main~1; echo t > t; git add t; git commit -qm topic; git rebase -q main; git tag v1")
     .await;
-    let cloned = run("git clone -q repo copy; cd copy; git log --oneline | wc -l; git status --porcelain").await;
+    let cloned =
+        run("git clone -q repo copy; cd copy; git log --oneline | wc -l; git status --porcelain")
+            .await;
     let stopped =
         run("cd repo; git checkout -q main; git checkout -qb left; echo l > f; git commit -qam left; git checkout -q main; echo r > f; \
          git commit -qam right; git checkout -q left; git rebase main || true; git status | head -2")
@@ -173,8 +185,17 @@ async fn a_command_works_with_git_as_before() {
     let continued =
         run("cd repo; echo lr > f; git add f; git rebase --continue; git log --oneline | head -1; test ! -e .git/rebase-merge").await;
 
-    assert!(cloned.stdout.starts_with('7') || cloned.stdout.starts_with('8'), "{}", cloned.stdout);
-    assert!(stopped.stdout.contains("rebase in progress") && !stopped.stderr.contains("[refused"), "{} {}", stopped.stdout, stopped.stderr);
+    assert!(
+        cloned.stdout.starts_with('7') || cloned.stdout.starts_with('8'),
+        "{}",
+        cloned.stdout
+    );
+    assert!(
+        stopped.stdout.contains("rebase in progress") && !stopped.stderr.contains("[refused"),
+        "{} {}",
+        stopped.stdout,
+        stopped.stderr
+    );
     assert!(continued.stdout.contains("left"), "{}", continued.stdout);
     let log = git(&fixture, "repo", &["log", "--oneline"]);
     assert!(log.status.success() && String::from_utf8_lossy(&log.stdout).lines().count() >= 7);
@@ -182,17 +203,39 @@ async fn a_command_works_with_git_as_before() {
 
 #[tokio::test]
 async fn a_new_repository_of_a_command_stays_without_its_configuration() {
-    let Some(fixture) = SandboxFixture::linux("a_new_repository_of_a_command_stays_without_its_configuration") else { return };
+    let Some(fixture) =
+        SandboxFixture::linux("a_new_repository_of_a_command_stays_without_its_configuration")
+    else {
+        return;
+    };
     let make = "mkdir new; cd new; git init -q -b main; echo a > f; git add f; git commit -qm one; cd ..; git clone -q --bare new bare.git";
 
     let result = fixture.run(&format!("{WHO}{make}")).await;
-    let more = fixture.run(&format!("{WHO}cd new; echo b > f; git commit -qam two; git push -q ../bare.git main")).await;
+    let more = fixture
+        .run(&format!(
+            "{WHO}cd new; echo b > f; git commit -qam two; git push -q ../bare.git main"
+        ))
+        .await;
 
-    assert_eq!((result.status, more.status), (Some(0), Some(0)), "{} {}", result.stderr, more.stderr);
+    assert_eq!(
+        (result.status, more.status),
+        (Some(0), Some(0)),
+        "{} {}",
+        result.stderr,
+        more.stderr
+    );
     for config in ["new/.git/config", "bare.git/config"] {
-        assert!(result.stderr.contains(&format!("[refused: {config} ")), "{}", result.stderr);
+        assert!(
+            result.stderr.contains(&format!("[refused: {config} ")),
+            "{}",
+            result.stderr
+        );
     }
-    assert!(!result.stderr.contains("hooks"), "git's own samples stay: {}", result.stderr);
+    assert!(
+        !result.stderr.contains("hooks"),
+        "git's own samples stay: {}",
+        result.stderr
+    );
     for place in ["new", "bare.git"] {
         user_git(&fixture, place, &["log", "--oneline", "-2"]);
     }
@@ -213,7 +256,13 @@ fn file_tools_put_no_repository_together() {
     fs::write(path("bare/HEAD"), "ref: refs/heads/main").unwrap();
     fs::write(path("bare/config"), "mine").unwrap();
     let root = Root::open(folder.path(), PathRules::default()).unwrap();
-    let refused = |path: &str| assert_eq!(edit(&root, path), Err(PathError::Protected(path.to_owned())), "{path}");
+    let refused = |path: &str| {
+        assert_eq!(
+            edit(&root, path),
+            Err(PathError::Protected(path.to_owned())),
+            "{path}"
+        )
+    };
 
     for name in [
         "config",
@@ -226,7 +275,16 @@ fn file_tools_put_no_repository_together() {
     ] {
         refused(&format!("bare/{name}"));
     }
-    for name in ["new/HEAD", "new/config", "new/objects/x", "work/config", "work/refs/x", "meta/HEAD", "bare/description", "bare/refs/x"] {
+    for name in [
+        "new/HEAD",
+        "new/config",
+        "new/objects/x",
+        "work/config",
+        "work/refs/x",
+        "meta/HEAD",
+        "bare/description",
+        "bare/refs/x",
+    ] {
         edit(&root, name).unwrap();
     }
     for name in ["new/refs/heads/main", "work/HEAD", "meta/commondir"] {
@@ -249,36 +307,67 @@ fn file_tools_that_write_at_once_put_no_repository_together() {
             }
         });
 
-        let parts = ["HEAD", "objects", "refs"].iter().filter(|part| folder.path().join("d").join(part).exists()).count();
+        let parts = ["HEAD", "objects", "refs"]
+            .iter()
+            .filter(|part| folder.path().join("d").join(part).exists())
+            .count();
         assert!(parts < 3);
     }
 }
 
 #[tokio::test]
 async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
-    let boundaries = [Boundary::Bubblewrap, Boundary::Landlock].map(|only| (format!("{only:?}"), only));
+    let boundaries =
+        [Boundary::Bubblewrap, Boundary::Landlock].map(|only| (format!("{only:?}"), only));
     each_of(boundaries, async |only| {
         let folder = tempfile::tempdir().unwrap();
-        let rules = PathRules::default().and_protected(folder.path(), &folder.path().join("my/skills"));
+        let rules =
+            PathRules::default().and_protected(folder.path(), &folder.path().join("my/skills"));
         let root = Arc::new(Root::open(folder.path(), rules).unwrap());
-        let options = Options { only: Some(only), helper: Some(helper()), ..Options::default() };
-        let Ok(detected) = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options) else {
-            writeln!(&mut std::io::stderr(), "SKIPPED: a_folder_of_skills_in_the_workspace_is_written_by_no_tool: {only:?}").unwrap();
+        let options = Options {
+            only: Some(only),
+            helper: Some(helper()),
+            ..Options::default()
+        };
+        let Ok(detected) = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options)
+        else {
+            writeln!(
+                &mut std::io::stderr(),
+                "SKIPPED: a_folder_of_skills_in_the_workspace_is_written_by_no_tool: {only:?}"
+            )
+            .unwrap();
             return;
         };
         let skill = folder.path().join("my/skills/x/SKILL.md");
-        let run =
-            async |command: &str| detected.sandbox.as_ref().unwrap().exec(Exec::new(command), CancellationToken::new()).await.unwrap();
+        let run = async |command: &str| {
+            detected
+                .sandbox
+                .as_ref()
+                .unwrap()
+                .exec(Exec::new(command), CancellationToken::new())
+                .await
+                .unwrap()
+        };
 
         let absent = run("mkdir -p my/skills/x; echo evil > my/skills/x/SKILL.md").await;
-        assert!(!skill.exists() && absent.stderr.contains("[refused: my/skills "), "{}", absent.stderr);
+        assert!(
+            !skill.exists() && absent.stderr.contains("[refused: my/skills "),
+            "{}",
+            absent.stderr
+        );
         fs::create_dir_all(skill.parent().unwrap()).unwrap();
         fs::write(&skill, "mine").unwrap();
-        run("echo evil > my/skills/x/SKILL.md; mkdir my/skills/y; mv my/skills my/other; rm -rf my").await;
+        run(
+            "echo evil > my/skills/x/SKILL.md; mkdir my/skills/y; mv my/skills my/other; rm -rf my",
+        )
+        .await;
 
         assert_eq!(fs::read_to_string(&skill).unwrap(), "mine");
         assert!(!folder.path().join("my/skills/y").exists());
-        assert!(matches!(edit(&root, "my/skills/x/SKILL.md"), Err(PathError::Protected(_))));
+        assert!(matches!(
+            edit(&root, "my/skills/x/SKILL.md"),
+            Err(PathError::Protected(_))
+        ));
     })
     .await;
 }
@@ -301,22 +390,47 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         ".tool-versions",
         "a.code-workspace",
     ];
-    each(SandboxFixture::both("files_of_editors_and_agents_are_written_by_no_command"), async |fixture| {
-        let plant = PLACES.map(|place| format!("mkdir -p $(dirname {place}); echo evil > {place}")).join("; ");
+    each(
+        SandboxFixture::both("files_of_editors_and_agents_are_written_by_no_command"),
+        async |fixture| {
+            let plant = PLACES
+                .map(|place| format!("mkdir -p $(dirname {place}); echo evil > {place}"))
+                .join("; ");
 
-        let absent = fixture.run(&plant).await;
-        for place in PLACES {
-            assert!(fs::symlink_metadata(fixture.path(place)).is_err(), "{}: {place}: {}", fixture.kind(), absent.stderr);
-            fs::create_dir_all(fixture.path(place).parent().unwrap()).unwrap();
-            fs::write(fixture.path(place), "mine").unwrap();
-        }
-        let there = fixture.run(&format!("cat {}; {plant}; rm -rf {}", PLACES.join(" "), PLACES.join(" "))).await;
+            let absent = fixture.run(&plant).await;
+            for place in PLACES {
+                assert!(
+                    fs::symlink_metadata(fixture.path(place)).is_err(),
+                    "{}: {place}: {}",
+                    fixture.kind(),
+                    absent.stderr
+                );
+                fs::create_dir_all(fixture.path(place).parent().unwrap()).unwrap();
+                fs::write(fixture.path(place), "mine").unwrap();
+            }
+            let there = fixture
+                .run(&format!(
+                    "cat {}; {plant}; rm -rf {}",
+                    PLACES.join(" "),
+                    PLACES.join(" ")
+                ))
+                .await;
 
-        assert_eq!(there.stdout, "mine".repeat(PLACES.len()), "they can be read");
-        for place in PLACES {
-            assert_eq!(fs::read_to_string(fixture.path(place)).unwrap(), "mine", "{}: {place}", fixture.kind());
-        }
-    })
+            assert_eq!(
+                there.stdout,
+                "mine".repeat(PLACES.len()),
+                "they can be read"
+            );
+            for place in PLACES {
+                assert_eq!(
+                    fs::read_to_string(fixture.path(place)).unwrap(),
+                    "mine",
+                    "{}: {place}",
+                    fixture.kind()
+                );
+            }
+        },
+    )
     .await;
 }
 
@@ -419,7 +533,9 @@ async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
 /// Every boundary, and Landlock without a mount namespace: there, rules apply to files and not to
 /// places.
 fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
-    SandboxFixture::linux(test).into_iter().chain(SandboxFixture::landlocks(test))
+    SandboxFixture::linux(test)
+        .into_iter()
+        .chain(SandboxFixture::landlocks(test))
 }
 
 #[tokio::test]
@@ -456,7 +572,8 @@ async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_
 }
 
 #[tokio::test]
-async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users() {
+async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users()
+ {
     let test = "a_command_gives_no_second_name_to_a_protected_file_and_writes_none_through_one_of_the_users";
     each(all(test), async |fixture| {
         for (path, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle"), ("w/x", "")] {

@@ -4,59 +4,97 @@ use super::*;
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_timeout() {
-    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_a_timeout"), async |fixture| {
-        let marker = marker("timeout");
+    each(
+        SandboxFixture::both("no_process_is_alive_two_seconds_after_a_timeout"),
+        async |fixture| {
+            let marker = marker("timeout");
 
-        let start = Instant::now();
-        let result = fixture.exec(&stragglers(&marker), Duration::from_millis(700), CancellationToken::new()).await.unwrap();
+            let start = Instant::now();
+            let result = fixture
+                .exec(
+                    &stragglers(&marker),
+                    Duration::from_millis(700),
+                    CancellationToken::new(),
+                )
+                .await
+                .unwrap();
 
-        assert!(fixture.path("started").exists(), "the stragglers were there");
-        assert_eq!((result.timed_out, result.status), (true, None));
-        assert_eq!(alive(&marker), 0);
-        assert!(start.elapsed() < Duration::from_millis(2700), "{:?}", start.elapsed());
-    })
+            assert!(
+                fixture.path("started").exists(),
+                "the stragglers were there"
+            );
+            assert_eq!((result.timed_out, result.status), (true, None));
+            assert_eq!(alive(&marker), 0);
+            assert!(
+                start.elapsed() < Duration::from_millis(2700),
+                "{:?}",
+                start.elapsed()
+            );
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller() {
-    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"), async |fixture| {
-        for drop_it in [false, true] {
-            let marker = marker(if drop_it { "drop" } else { "cancel" });
-            let cancel = CancellationToken::new();
-            let _ = fs::remove_file(fixture.path("started"));
-            let sandbox = fixture.sandbox.clone();
-            let token = cancel.clone();
-            let command = stragglers(&marker);
-            let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
-            wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists() && alive(&marker) >= 4).await;
+    each(
+        SandboxFixture::both("no_process_is_alive_two_seconds_after_a_cancel_or_a_dropped_caller"),
+        async |fixture| {
+            for drop_it in [false, true] {
+                let marker = marker(if drop_it { "drop" } else { "cancel" });
+                let cancel = CancellationToken::new();
+                let _ = fs::remove_file(fixture.path("started"));
+                let sandbox = fixture.sandbox.clone();
+                let token = cancel.clone();
+                let command = stragglers(&marker);
+                let task =
+                    tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
+                wait_until("the command", Duration::from_secs(10), || {
+                    fixture.path("started").exists() && alive(&marker) >= 4
+                })
+                .await;
 
-            if drop_it {
-                task.abort();
-            } else {
-                cancel.cancel();
-                assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
-                assert_eq!(alive(&marker), 0, "the answer comes when they are gone");
+                if drop_it {
+                    task.abort();
+                } else {
+                    cancel.cancel();
+                    assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
+                    assert_eq!(alive(&marker), 0, "the answer comes when they are gone");
+                }
+
+                wait_until("the end of all processes", Duration::from_secs(2), || {
+                    alive(&marker) == 0
+                })
+                .await;
             }
-
-            wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-        }
-    })
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn what_a_command_leaves_running_ends_with_it() {
-    each(SandboxFixture::both("what_a_command_leaves_running_ends_with_it"), async |fixture| {
-        let marker = marker("left");
+    each(
+        SandboxFixture::both("what_a_command_leaves_running_ends_with_it"),
+        async |fixture| {
+            let marker = marker("left");
 
-        let result = fixture.run(&stragglers(&marker).replace("touch started; wait", "echo done")).await;
+            let result = fixture
+                .run(&stragglers(&marker).replace("touch started; wait", "echo done"))
+                .await;
 
-        assert_eq!((result.status, result.stdout.as_str()), (Some(0), "done\n"));
-        assert!(result.left_running >= 4, "{}", result.left_running);
-        assert_eq!(fixture.run("sleep 0.01 & wait; echo | cat").await.left_running, 0);
-        assert_eq!(alive(&marker), 0);
-    })
+            assert_eq!((result.status, result.stdout.as_str()), (Some(0), "done\n"));
+            assert!(result.left_running >= 4, "{}", result.left_running);
+            assert_eq!(
+                fixture
+                    .run("sleep 0.01 & wait; echo | cat")
+                    .await
+                    .left_running,
+                0
+            );
+            assert_eq!(alive(&marker), 0);
+        },
+    )
     .await;
 }
 
@@ -65,9 +103,19 @@ async fn without_a_boundary_strays_are_still_found() {
     let fixture = SandboxFixture::local();
     let marker = marker("local");
 
-    let result = fixture.exec(&stragglers(&marker), Duration::from_millis(2000), CancellationToken::new()).await.unwrap();
+    let result = fixture
+        .exec(
+            &stragglers(&marker),
+            Duration::from_millis(2000),
+            CancellationToken::new(),
+        )
+        .await
+        .unwrap();
     assert!(result.timed_out && fixture.path("started").exists());
-    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+    wait_until("the end of all processes", Duration::from_secs(2), || {
+        alive(&marker) == 0
+    })
+    .await;
     let plain = fixture.run("echo $((1+1)); exit 3").await;
 
     assert_eq!((plain.status, plain.stdout.as_str()), (Some(3), "2\n"));
@@ -79,51 +127,81 @@ async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_t
     let fixture = SandboxFixture::local();
     let marker = marker("unmarked");
     let cancel = CancellationToken::new();
-    let command = format!("env -i setsid bash -c 'touch started; while :; do sleep 1000; done' {marker} & wait");
+    let command = format!(
+        "env -i setsid bash -c 'touch started; while :; do sleep 1000; done' {marker} & wait"
+    );
     let sandbox = fixture.sandbox.clone();
     let token = cancel.clone();
     let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
-    wait_until("the command", Duration::from_secs(10), || fixture.path("started").exists()).await;
+    wait_until("the command", Duration::from_secs(10), || {
+        fixture.path("started").exists()
+    })
+    .await;
     assert_eq!(alive(&marker), 1);
 
     cancel.cancel();
 
     assert_eq!(task.await.unwrap(), Err(SandboxError::Cancelled));
-    wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
+    wait_until("the end of all processes", Duration::from_secs(2), || {
+        alive(&marker) == 0
+    })
+    .await;
 }
 
 /// The host of other tests: runs a command until the host is killed. Runs in a child process only,
 /// selected by an environment variable.
 #[tokio::test]
 async fn child_host() {
-    let Some(folder) = std::env::var_os("CALLBOARD_TEST_KILL_NINE") else { return };
+    let Some(folder) = std::env::var_os("CALLBOARD_TEST_KILL_NINE") else {
+        return;
+    };
     let root = Arc::new(Root::open(&folder, PathRules::default()).unwrap());
-    let only =
-        if std::env::var("CALLBOARD_TEST_KIND").unwrap().starts_with("landlock") { Boundary::Landlock } else { Boundary::Bubblewrap };
+    let only = if std::env::var("CALLBOARD_TEST_KIND")
+        .unwrap()
+        .starts_with("landlock")
+    {
+        Boundary::Landlock
+    } else {
+        Boundary::Bubblewrap
+    };
     let sandbox = boundary(root.real_path(), only, ExecLimits::default()).unwrap();
-    let _ = sandbox.exec(Exec::new(std::env::var("CALLBOARD_TEST_COMMAND").unwrap()), CancellationToken::new()).await;
+    let _ = sandbox
+        .exec(
+            Exec::new(std::env::var("CALLBOARD_TEST_COMMAND").unwrap()),
+            CancellationToken::new(),
+        )
+        .await;
 }
 
 #[tokio::test]
 async fn no_process_is_alive_two_seconds_after_kill_nine_of_the_host() {
-    each(SandboxFixture::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host"), async |fixture| {
-        let marker = marker("host");
-        let mut host = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
-            .env("CALLBOARD_TEST_KIND", fixture.kind())
-            .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_until("the command", Duration::from_secs(20), || fixture.path("started").exists() && alive(&marker) >= 4).await;
+    each(
+        SandboxFixture::both("no_process_is_alive_two_seconds_after_kill_nine_of_the_host"),
+        async |fixture| {
+            let marker = marker("host");
+            let mut host = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "sandbox::ends::child_host"])
+                .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+                .env("CALLBOARD_TEST_KIND", fixture.kind())
+                .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            wait_until("the command", Duration::from_secs(20), || {
+                fixture.path("started").exists() && alive(&marker) >= 4
+            })
+            .await;
 
-        host.kill().unwrap();
-        host.wait().unwrap();
+            host.kill().unwrap();
+            host.wait().unwrap();
 
-        wait_until("the end of all processes", Duration::from_secs(2), || alive(&marker) == 0).await;
-    })
+            wait_until("the end of all processes", Duration::from_secs(2), || {
+                alive(&marker) == 0
+            })
+            .await;
+        },
+    )
     .await;
 }
 

@@ -15,12 +15,21 @@ const TABLE: [(&str, &str); 52] = [
     ("git", "git blame -s notes/a.txt | cut -c10-"),
     ("git", "git init -q fresh && ls -A fresh"),
     ("git", "git clone -q . copy && ls copy"),
-    ("git", "echo more >> README.md && git add -A && git commit -qm change && git log -1 --format=%s"),
-    ("git", "git checkout -q -b topic && git branch --show-current"),
+    (
+        "git",
+        "echo more >> README.md && git add -A && git commit -qm change && git log -1 --format=%s",
+    ),
+    (
+        "git",
+        "git checkout -q -b topic && git branch --show-current",
+    ),
     ("git", "git merge -q --no-edit feature && ls notes"),
     ("git", "git rebase -q feature && git log --format=%s"),
     ("git", "git cherry-pick feature >/dev/null && ls notes"),
-    ("git", "echo x >> README.md && git stash -q && git status --short && git stash pop -q && git status --short"),
+    (
+        "git",
+        "echo x >> README.md && git stash -q && git status --short && git stash pop -q && git status --short",
+    ),
     ("git", "git tag v1 && git tag"),
     ("git", "git reset -q --hard HEAD~1 && git log --format=%s"),
     ("git", "git worktree add -q wt feature && ls wt"),
@@ -29,19 +38,43 @@ const TABLE: [(&str, &str); 52] = [
     ("rm", "rm README.md && ls"),
     ("mv", "mv README.md notes/ && ls notes"),
     ("cp", "cp -r notes copied && ls copied"),
-    ("cp", "cp -p data.csv same.csv && stat -c %a same.csv && [ ! same.csv -nt data.csv ] && echo kept"),
-    ("sed", "sed -i s/alpha/ALPHA/ notes/a.txt && cat notes/a.txt"),
+    (
+        "cp",
+        "cp -p data.csv same.csv && stat -c %a same.csv && [ ! same.csv -nt data.csv ] && echo kept",
+    ),
+    (
+        "sed",
+        "sed -i s/alpha/ALPHA/ notes/a.txt && cat notes/a.txt",
+    ),
     ("mkdir", "mkdir -p d/e/f && rmdir d/e/f && ls d"),
-    ("touch", "touch -d 2001-02-03T04:05:06Z data.csv && stat -c %Y data.csv"),
+    (
+        "touch",
+        "touch -d 2001-02-03T04:05:06Z data.csv && stat -c %Y data.csv",
+    ),
     ("chmod", "chmod +x run.sh && ./run.sh"),
     ("ln", "ln -s notes/a.txt link && cat link"),
     ("tar", "tar czf a.tgz notes && tar tzf a.tgz"),
-    ("tar", "tar czf a.tgz notes run.sh && mkdir x && tar xzf a.tgz -C x && ls x && stat -c %a x/notes"),
-    ("zip", "zip -qr a.zip notes && unzip -qo a.zip -d x && ls x/notes"),
-    ("install", "install -m 750 run.sh inst.sh && stat -c %a inst.sh"),
-    ("find", "find . -name '*.txt' -not -path './.git/*' | sort | xargs wc -l"),
+    (
+        "tar",
+        "tar czf a.tgz notes run.sh && mkdir x && tar xzf a.tgz -C x && ls x && stat -c %a x/notes",
+    ),
+    (
+        "zip",
+        "zip -qr a.zip notes && unzip -qo a.zip -d x && ls x/notes",
+    ),
+    (
+        "install",
+        "install -m 750 run.sh inst.sh && stat -c %a inst.sh",
+    ),
+    (
+        "find",
+        "find . -name '*.txt' -not -path './.git/*' | sort | xargs wc -l",
+    ),
     ("find", "find notes -name '*.txt' -exec cat {} +"),
-    ("patch", "diff -u notes/a.txt notes/b.txt > d.patch; patch -s notes/a.txt d.patch && cat notes/a.txt"),
+    (
+        "patch",
+        "diff -u notes/a.txt notes/b.txt > d.patch; patch -s notes/a.txt d.patch && cat notes/a.txt",
+    ),
     ("sort", "sort data.csv | uniq -c | sort -rn | head -2"),
     ("awk", "awk -F, '{ s += $2 } END { print s }' data.csv"),
     ("jq", "jq -r .name web/package.json"),
@@ -50,18 +83,27 @@ const TABLE: [(&str, &str); 52] = [
     ("gcc", "gcc -O1 -o p main.c && ./p"),
     ("python3", "python3 tool.py"),
     ("python3", "python3 -m unittest -q 2>&1 | tail -1"),
-    ("python3", "python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'"),
+    (
+        "python3",
+        "python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'",
+    ),
     (
         "python3",
         "python3 -m pip install -q --no-index --no-deps --target t tiny-1.0-py3-none-any.whl && PYTHONPATH=t python3 -c 'import tiny; print(tiny.x)'",
     ),
     ("node", "node app.js"),
     ("npm", "mkdir n && cd n && npm init -y >/dev/null && ls"),
-    ("npm", "cd web && npm ci --offline --no-audit --no-fund >/dev/null && ls"),
+    (
+        "npm",
+        "cd web && npm ci --offline --no-audit --no-fund >/dev/null && ls",
+    ),
     ("cargo", "cargo new -q fresh && ls fresh"),
     ("cargo", "cd crate && cargo check -q --offline && ls"),
     ("cargo", "cd crate && cargo run -q --offline"),
-    ("cargo", "cd crate && cargo test -q --offline 2>/dev/null | grep 'test result' | cut -d. -f1"),
+    (
+        "cargo",
+        "cd crate && cargo test -q --offline 2>/dev/null | grep 'test result' | cut -d. -f1",
+    ),
     ("curl", "curl -s -m 2 http://127.0.0.1:9/ || echo refused"),
 ];
 
@@ -102,9 +144,15 @@ struct Repository {
 
 impl Repository {
     fn new() -> Self {
-        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        let home = std::env::var_os("HOME")
+            .map(PathBuf::from)
+            .unwrap_or_default();
         let toolchains = Toolchains::detect(&home, |name| std::env::var_os(name));
-        let repository = Self { template: tempfile::tempdir().unwrap(), home: tempfile::tempdir().unwrap(), toolchains };
+        let repository = Self {
+            template: tempfile::tempdir().unwrap(),
+            home: tempfile::tempdir().unwrap(),
+            toolchains,
+        };
         let made = repository.bare(repository.template.path(), REPOSITORY);
         assert_eq!(made.0, Some(0), "{}", made.1);
         repository
@@ -113,36 +161,81 @@ impl Repository {
     /// Runs a command without a sandbox.
     fn bare(&self, folder: &Path, command: &str) -> Came {
         let system = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-        let path = self.toolchains.path.iter().map(|folder| folder.to_str().unwrap()).chain([system]).collect::<Vec<_>>().join(":");
+        let path = self
+            .toolchains
+            .path
+            .iter()
+            .map(|folder| folder.to_str().unwrap())
+            .chain([system])
+            .collect::<Vec<_>>()
+            .join(":");
         let output = std::process::Command::new("/bin/bash")
             .args(["--norc", "--noprofile", "-c", command])
             .current_dir(folder)
             .env_clear()
-            .envs(self.toolchains.variables.iter().map(|(name, value)| (name, value)))
-            .envs([("PATH", path.as_str()), ("LANG", "C.UTF-8"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("NO_COLOR", "1")])
+            .envs(
+                self.toolchains
+                    .variables
+                    .iter()
+                    .map(|(name, value)| (name, value)),
+            )
+            .envs([
+                ("PATH", path.as_str()),
+                ("LANG", "C.UTF-8"),
+                ("PAGER", "cat"),
+                ("GIT_PAGER", "cat"),
+                ("NO_COLOR", "1"),
+            ])
             .env("HOME", self.home.path())
             .stdin(std::process::Stdio::null())
             .output()
             .unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
     }
 
     fn copy(&self, name: &str) -> PathBuf {
         let place = self.home.path().join(name);
-        let copied = std::process::Command::new("cp").arg("-a").args([self.template.path(), &place]).status().unwrap();
+        let copied = std::process::Command::new("cp")
+            .arg("-a")
+            .args([self.template.path(), &place])
+            .status()
+            .unwrap();
         assert!(copied.success());
         place
     }
 }
 
-async fn in_boundary(repository: &Repository, only: Boundary, row: usize, command: &str) -> Result<(Came, String), SandboxError> {
+async fn in_boundary(
+    repository: &Repository,
+    only: Boundary,
+    row: usize,
+    command: &str,
+) -> Result<(Came, String), SandboxError> {
     let place = repository.copy(&format!("{only:?}-{row}"));
     let root = Arc::new(Root::open(&place, PathRules::default()).unwrap());
-    let options = Options { only: Some(only), helper: Some(helper()), toolchains: repository.toolchains.clone(), ..Options::default() };
-    let detected =
-        tokio::task::spawn_blocking(move || detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options)).await.unwrap()?;
-    let exec = Exec { timeout: Duration::from_secs(60), ..Exec::new(command) };
-    let result = detected.sandbox.unwrap().exec(exec, CancellationToken::new()).await?;
+    let options = Options {
+        only: Some(only),
+        helper: Some(helper()),
+        toolchains: repository.toolchains.clone(),
+        ..Options::default()
+    };
+    let detected = tokio::task::spawn_blocking(move || {
+        detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options)
+    })
+    .await
+    .unwrap()?;
+    let exec = Exec {
+        timeout: Duration::from_secs(60),
+        ..Exec::new(command)
+    };
+    let result = detected
+        .sandbox
+        .unwrap()
+        .exec(exec, CancellationToken::new())
+        .await?;
     Ok(((result.status, result.stdout), result.stderr))
 }
 
@@ -152,7 +245,9 @@ const SLOW: [&str; 3] = ["venv", "pip", "npm"];
 
 fn rows() -> impl Iterator<Item = (usize, &'static (&'static str, &'static str))> {
     let is_second = stranger::is_again() && std::env::var_os("CALLBOARD_LONG").is_none();
-    TABLE.iter().enumerate().filter(move |(_, (_, command))| !is_second || !SLOW.iter().any(|word| command.contains(word)))
+    TABLE.iter().enumerate().filter(move |(_, (_, command))| {
+        !is_second || !SLOW.iter().any(|word| command.contains(word))
+    })
 }
 
 /// Runs the table behind each boundary, a few rows at a time. Returns the rows whose result differs
@@ -162,13 +257,26 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
     let repository = Arc::new(tokio::task::spawn_blocking(Repository::new).await.unwrap());
     let rows = stream::iter(rows()).map(async |(row, (program, command))| {
         let (repository, place) = (repository.clone(), repository.copy(&format!("bare-{row}")));
-        let is_there = repository.bare(&place, &format!("command -v {program} >/dev/null")).0 == Some(0);
+        let is_there = repository
+            .bare(&place, &format!("command -v {program} >/dev/null"))
+            .0
+            == Some(0);
         let bare = repository.clone();
-        let bare = tokio::task::spawn_blocking(move || bare.bare(&place, command)).await.unwrap();
+        let bare = tokio::task::spawn_blocking(move || bare.bare(&place, command))
+            .await
+            .unwrap();
         if !is_there || bare.0 != Some(0) {
             // An unprivileged user may lack a toolchain that the superuser has.
-            let word = if stranger::is_again() { "note" } else { "SKIPPED" };
-            writeln!(&mut std::io::stderr(), "{word}: `{command}` does not work here without a sandbox").unwrap();
+            let word = if stranger::is_again() {
+                "note"
+            } else {
+                "SKIPPED"
+            };
+            writeln!(
+                &mut std::io::stderr(),
+                "{word}: `{command}` does not work here without a sandbox"
+            )
+            .unwrap();
             return None;
         }
         let mut came = Vec::new();
@@ -176,18 +284,36 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
             let inside = in_boundary(&repository, *boundary, row, command).await;
             let same = inside.as_ref().is_ok_and(|(came, _)| *came == bare);
             if !same {
-                writeln!(&mut std::io::stderr(), "note: {boundary:?}: `{command}`: {inside:?}, not {bare:?}").unwrap();
+                writeln!(
+                    &mut std::io::stderr(),
+                    "note: {boundary:?}: `{command}`: {inside:?}, not {bare:?}"
+                )
+                .unwrap();
             }
             came.push(same);
         }
         Some((*command, came))
     });
     let rows: Vec<_> = rows.buffered(2).filter_map(async |row| row).collect().await;
-    let of = |at: usize| rows.iter().filter(|(_, came)| !came[at]).map(|(command, _)| *command).collect::<Vec<_>>();
-    let other: Vec<_> = only.iter().enumerate().map(|(at, boundary)| (*boundary, of(at))).collect();
+    let of = |at: usize| {
+        rows.iter()
+            .filter(|(_, came)| !came[at])
+            .map(|(command, _)| *command)
+            .collect::<Vec<_>>()
+    };
+    let other: Vec<_> = only
+        .iter()
+        .enumerate()
+        .map(|(at, boundary)| (*boundary, of(at)))
+        .collect();
     for (boundary, failed) in &other {
-        writeln!(&mut std::io::stderr(), "note: {boundary:?}: {} of {} everyday commands work", rows.len() - failed.len(), rows.len())
-            .unwrap();
+        writeln!(
+            &mut std::io::stderr(),
+            "note: {boundary:?}: {} of {} everyday commands work",
+            rows.len() - failed.len(),
+            rows.len()
+        )
+        .unwrap();
     }
     other
 }
@@ -195,29 +321,46 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everyday_commands_work_as_they_do_without_a_sandbox() {
     let test = "everyday_commands_work_as_they_do_without_a_sandbox";
-    let mut boundaries: Vec<Boundary> = SandboxFixture::linux(test).map(|_| Boundary::Bubblewrap).into_iter().collect();
+    let mut boundaries: Vec<Boundary> = SandboxFixture::linux(test)
+        .map(|_| Boundary::Bubblewrap)
+        .into_iter()
+        .collect();
     boundaries.extend(SandboxFixture::covered(test).map(|_| Boundary::Landlock));
     // Landlock without a mount namespace is not required to pass: its closed folders are
     // documented. The number of passing rows is printed.
     let long = std::env::var_os("CALLBOARD_LONG").is_some();
-    boundaries.extend(SandboxFixture::landlock(test).filter(|_| long).map(|_| Boundary::LandlockAlone));
+    boundaries.extend(
+        SandboxFixture::landlock(test)
+            .filter(|_| long)
+            .map(|_| Boundary::LandlockAlone),
+    );
 
     for (boundary, failed) in measured(&boundaries).await {
-        assert!(failed.is_empty() || boundary == Boundary::LandlockAlone, "{boundary:?}: {failed:#?}");
+        assert!(
+            failed.is_empty() || boundary == Boundary::LandlockAlone,
+            "{boundary:?}: {failed:#?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn of_a_toolchain_programs_are_found_and_no_key_is_shown_or_part_of_it_written() {
     let test = "of_a_toolchain_programs_are_found_and_no_key_is_shown_or_part_of_it_written";
-    for only in [Boundary::Bubblewrap, Boundary::Landlock, Boundary::LandlockAlone] {
+    for only in [
+        Boundary::Bubblewrap,
+        Boundary::Landlock,
+        Boundary::LandlockAlone,
+    ] {
         let home = tempfile::tempdir().unwrap();
         for (path, text) in [
             ("workspace/a", "a"),
             (".cargo/bin/tool", "#!/bin/sh\necho found in $CARGO_HOME\n"),
             (".cargo/registry/crate", "source"),
             (".cargo/credentials.toml", "token = \"needle\""),
-            (".cargo/config.toml", "[registries.inner]\ntoken = \"needle\""),
+            (
+                ".cargo/config.toml",
+                "[registries.inner]\ntoken = \"needle\"",
+            ),
             (".npmrc", "needle"),
             ("notes.txt", "needle"),
         ] {
@@ -227,9 +370,16 @@ async fn of_a_toolchain_programs_are_found_and_no_key_is_shown_or_part_of_it_wri
         let tool = home.path().join(".cargo/bin/tool");
         fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let path = home.path().join(".cargo/bin").into_os_string();
-        let toolchains = Toolchains::detect(home.path(), |name| (name == "PATH").then(|| path.clone()));
-        let root = Arc::new(Root::open(home.path().join("workspace"), PathRules::default()).unwrap());
-        let options = Options { only: Some(only), helper: Some(helper()), toolchains, ..Options::default() };
+        let toolchains =
+            Toolchains::detect(home.path(), |name| (name == "PATH").then(|| path.clone()));
+        let root =
+            Arc::new(Root::open(home.path().join("workspace"), PathRules::default()).unwrap());
+        let options = Options {
+            only: Some(only),
+            helper: Some(helper()),
+            toolchains,
+            ..Options::default()
+        };
         let sandbox = match detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options) {
             Ok(detected) => detected.sandbox.unwrap(),
             Err(error) => {
@@ -240,11 +390,25 @@ async fn of_a_toolchain_programs_are_found_and_no_key_is_shown_or_part_of_it_wri
 
         let command = "tool; cat $CARGO_HOME/registry/crate; echo; cd $CARGO_HOME; cat credentials.toml config.toml ../.npmrc ../notes.txt; \
                        echo evil > bin/tool; echo evil > bin/new; rm -f bin/tool; chmod 777 bin/tool; mv bin bin2; ls registry";
-        let result = sandbox.exec(Exec::new(command), CancellationToken::new()).await.unwrap();
+        let result = sandbox
+            .exec(Exec::new(command), CancellationToken::new())
+            .await
+            .unwrap();
 
-        assert_eq!(result.stdout, format!("found in {}\nsource\ncrate\n", home.path().join(".cargo").display()), "{only:?}");
+        assert_eq!(
+            result.stdout,
+            format!(
+                "found in {}\nsource\ncrate\n",
+                home.path().join(".cargo").display()
+            ),
+            "{only:?}"
+        );
         assert!(fs::read_to_string(&tool).unwrap().starts_with("#!/bin/sh"));
-        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&tool).unwrap().permissions()) & 0o777, 0o755);
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&tool).unwrap().permissions())
+                & 0o777,
+            0o755
+        );
     }
 }
 
@@ -253,25 +417,54 @@ fn a_listed_folder_is_refused_that_holds_keys_or_what_is_stored() {
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
     for (folder, why) in [
-        (home.path().to_str().unwrap().to_owned(), "is or holds your home folder"),
+        (
+            home.path().to_str().unwrap().to_owned(),
+            "is or holds your home folder",
+        ),
         ("/".to_owned(), "is or holds your home folder"),
-        (at(".local/share"), "is or holds the data folder, or lies in it"),
-        (at(".local/share/callboard/artifacts"), "is or holds the data folder, or lies in it"),
+        (
+            at(".local/share"),
+            "is or holds the data folder, or lies in it",
+        ),
+        (
+            at(".local/share/callboard/artifacts"),
+            "is or holds the data folder, or lies in it",
+        ),
         (at(".ssh"), "may hold keys"),
         (at(".config/gh"), "may hold keys"),
     ] {
-        let environment =
-            [("HOME".to_owned(), home.path().to_str().unwrap().to_owned()), ("CALLBOARD_SANDBOX__READ_ONLY".to_owned(), folder.clone())];
+        let environment = [
+            ("HOME".to_owned(), home.path().to_str().unwrap().to_owned()),
+            ("CALLBOARD_SANDBOX__READ_ONLY".to_owned(), folder.clone()),
+        ];
         let file = home.path().join("callboard.toml");
         fs::write(&file, "").unwrap();
 
-        let error = callboard::config::Config::load(Some(&file), environment.into_iter()).unwrap_err().to_string();
+        let error = callboard::config::Config::load(Some(&file), environment.into_iter())
+            .unwrap_err()
+            .to_string();
 
-        assert!(error.contains("`sandbox.read_only` must list toolchains") && error.contains(why), "{folder}: {error}");
+        assert!(
+            error.contains("`sandbox.read_only` must list toolchains") && error.contains(why),
+            "{folder}: {error}"
+        );
     }
-    let environment = [("HOME".to_owned(), at("")), ("CALLBOARD_SANDBOX__READ_ONLY".to_owned(), format!("~/.cargo, {}", at("tools")))];
-    let config = callboard::config::Config::load(Some(&home.path().join("callboard.toml")), environment.into_iter()).unwrap();
-    assert_eq!(config.read_only, [home.path().join(".cargo"), home.path().join("tools")]);
+    let environment = [
+        ("HOME".to_owned(), at("")),
+        (
+            "CALLBOARD_SANDBOX__READ_ONLY".to_owned(),
+            format!("~/.cargo, {}", at("tools")),
+        ),
+    ];
+    let config = callboard::config::Config::load(
+        Some(&home.path().join("callboard.toml")),
+        environment.into_iter(),
+    )
+    .unwrap();
+    assert_eq!(
+        config.read_only,
+        [home.path().join(".cargo"), home.path().join("tools")]
+    );
 }
 
 /// Runs the tests above on an unprivileged host. It has no home folder, so only the system's

@@ -100,11 +100,18 @@ async fn landlock_has_no_socket_but_a_pair_and_no_call_of_an_administrator() {
 
 #[tokio::test]
 async fn landlock_reaches_no_listener_of_this_machine() {
-    let Some(fixture) = SandboxFixture::landlock("landlock_reaches_no_listener_of_this_machine") else { return };
+    let Some(fixture) = SandboxFixture::landlock("landlock_reaches_no_listener_of_this_machine")
+    else {
+        return;
+    };
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let unix = UnixListener::bind(fixture.path("listener")).unwrap();
-    for each in [tcp.set_nonblocking(true), udp.set_nonblocking(true), unix.set_nonblocking(true)] {
+    for each in [
+        tcp.set_nonblocking(true),
+        udp.set_nonblocking(true),
+        unix.set_nonblocking(true),
+    ] {
         each.unwrap();
     }
     let tcp_port = tcp.local_addr().unwrap().port();
@@ -222,23 +229,40 @@ async fn protected_names_that_were_absent_do_not_stay_behind_landlock() {
 
 #[tokio::test]
 async fn the_private_folder_goes_with_the_command() {
-    each(SandboxFixture::landlocks("the_private_folder_goes_with_the_command"), async |fixture| {
-        let place = fixture.path("place");
+    each(
+        SandboxFixture::landlocks("the_private_folder_goes_with_the_command"),
+        async |fixture| {
+            let place = fixture.path("place");
 
-        fixture.run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b").await;
+            fixture
+                .run("echo ${TMPDIR} > place; mkdir -p $TMPDIR/a; touch $TMPDIR/a/b")
+                .await;
 
-        let private = fs::read_to_string(place).unwrap();
-        assert!(private.starts_with(std::env::temp_dir().to_str().unwrap()) && !Path::new(private.trim()).exists(), "{private}");
-    })
+            let private = fs::read_to_string(place).unwrap();
+            assert!(
+                private.starts_with(std::env::temp_dir().to_str().unwrap())
+                    && !Path::new(private.trim()).exists(),
+                "{private}"
+            );
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
-    let Some(fixture) = SandboxFixture::covered("work_is_done_beside_protected_files_where_mounts_cover_them") else { return };
-    for (path, text) in
-        [(".git/config", ""), (".git/HEAD", "ref: refs/heads/main"), (".env", "KEY=needle"), ("callboard.toml", "x"), ("c.txt", "c")]
-    {
+    let Some(fixture) =
+        SandboxFixture::covered("work_is_done_beside_protected_files_where_mounts_cover_them")
+    else {
+        return;
+    };
+    for (path, text) in [
+        (".git/config", ""),
+        (".git/HEAD", "ref: refs/heads/main"),
+        (".env", "KEY=needle"),
+        ("callboard.toml", "x"),
+        ("c.txt", "c"),
+    ] {
         fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
         fs::write(fixture.path(path), text).unwrap();
     }
@@ -250,9 +274,19 @@ async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
         )
         .await;
 
-    assert_eq!((result.status, result.stdout.as_str(), result.stderr.as_str()), (Some(0), "ho\n750 981173106\n", ""));
+    assert_eq!(
+        (
+            result.status,
+            result.stdout.as_str(),
+            result.stderr.as_str()
+        ),
+        (Some(0), "ho\n750 981173106\n", "")
+    );
     let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
-    assert_eq!([read(".env"), read("link"), read(".git/new")], ["KEY=needle", "ho\n", "z\n"]);
+    assert_eq!(
+        [read(".env"), read("link"), read(".git/new")],
+        ["KEY=needle", "ho\n", "z\n"]
+    );
     assert!(!fixture.path("c.txt").exists());
 }
 
@@ -296,16 +330,35 @@ async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_do
 #[tokio::test]
 async fn a_protected_link_is_not_replaced_by_a_file() {
     let test = "a_protected_link_is_not_replaced_by_a_file";
-    each(SandboxFixture::linux(test).into_iter().chain(SandboxFixture::landlocks(test)), async |fixture| {
-        fs::write(fixture.path("shared.toml"), "mine").unwrap();
-        std::os::unix::fs::symlink("shared.toml", fixture.path("callboard.toml")).unwrap();
+    each(
+        SandboxFixture::linux(test)
+            .into_iter()
+            .chain(SandboxFixture::landlocks(test)),
+        async |fixture| {
+            fs::write(fixture.path("shared.toml"), "mine").unwrap();
+            std::os::unix::fs::symlink("shared.toml", fixture.path("callboard.toml")).unwrap();
 
-        let result = fixture.run("rm -f callboard.toml; echo evil > callboard.toml").await;
+            let result = fixture
+                .run("rm -f callboard.toml; echo evil > callboard.toml")
+                .await;
 
-        let now = fs::read_to_string(fixture.path("callboard.toml"));
-        assert!(now.is_err() || fs::symlink_metadata(fixture.path("callboard.toml")).unwrap().is_symlink(), "{}: {now:?}", fixture.kind());
-        assert!(now.is_err() == result.stderr.contains("[refused: callboard.toml "), "{}: {}", fixture.kind(), result.stderr);
-    })
+            let now = fs::read_to_string(fixture.path("callboard.toml"));
+            assert!(
+                now.is_err()
+                    || fs::symlink_metadata(fixture.path("callboard.toml"))
+                        .unwrap()
+                        .is_symlink(),
+                "{}: {now:?}",
+                fixture.kind()
+            );
+            assert!(
+                now.is_err() == result.stderr.contains("[refused: callboard.toml "),
+                "{}: {}",
+                fixture.kind(),
+                result.stderr
+            );
+        },
+    )
     .await;
 }
 
@@ -328,28 +381,56 @@ os.close(os.open('g', os.O_CREAT | os.O_WRONLY, 0o755)); print('tried')
 
 #[tokio::test]
 async fn no_file_is_made_that_runs_with_its_owners_rights() {
-    each(SandboxFixture::landlocks("no_file_is_made_that_runs_with_its_owners_rights"), async |fixture| {
-        fs::write(fixture.path("try.py"), SET_USER_ID).unwrap();
+    each(
+        SandboxFixture::landlocks("no_file_is_made_that_runs_with_its_owners_rights"),
+        async |fixture| {
+            fs::write(fixture.path("try.py"), SET_USER_ID).unwrap();
 
-        let result = fixture.run("umask 0; python3 try.py").await;
+            let result = fixture.run("umask 0; python3 try.py").await;
 
-        assert_eq!((result.stdout.as_str(), fixture.path("g").exists()), ("tried\n", true), "{}", result.stderr);
-        for entry in fs::read_dir(fixture.path("")).unwrap().flatten() {
-            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o4000, 0, "{}: {:?}", fixture.kind(), entry.path());
-        }
-    })
+            assert_eq!(
+                (result.stdout.as_str(), fixture.path("g").exists()),
+                ("tried\n", true),
+                "{}",
+                result.stderr
+            );
+            for entry in fs::read_dir(fixture.path("")).unwrap().flatten() {
+                assert_eq!(
+                    entry.metadata().unwrap().permissions().mode() & 0o4000,
+                    0,
+                    "{}: {:?}",
+                    fixture.kind(),
+                    entry.path()
+                );
+            }
+        },
+    )
     .await;
 }
 
 /// The host of the next test. Runs in a child process only, selected by an environment variable.
 #[test]
 fn child_that_says_its_boundary() {
-    let Some(folder) = std::env::var_os("CALLBOARD_TEST_BOUNDARY_OVER") else { return };
+    let Some(folder) = std::env::var_os("CALLBOARD_TEST_BOUNDARY_OVER") else {
+        return;
+    };
     let root = Arc::new(Root::open(&folder, PathRules::default()).unwrap());
     let helper = Some(helper());
-    let options = Options { only: Some(Boundary::Landlock), helper, ..Options::default() };
+    let options = Options {
+        only: Some(Boundary::Landlock),
+        helper,
+        ..Options::default()
+    };
     let detected = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options).unwrap();
-    fs::write(Path::new(&folder).join("said"), format!("{}: {}", detected.sandbox.unwrap().policy().kind, detected.note.unwrap())).unwrap();
+    fs::write(
+        Path::new(&folder).join("said"),
+        format!(
+            "{}: {}",
+            detected.sandbox.unwrap().policy().kind,
+            detected.note.unwrap()
+        ),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -371,8 +452,15 @@ fn where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so(
 
     assert!(output.status.success(), "{output:?}");
     let said = fs::read_to_string(folder.path().join("said")).unwrap();
-    assert!(said.starts_with("landlock-closed: bash runs behind Landlock, not bubblewrap"), "{said}");
-    assert!(said.contains("without a mount namespace (unshare failed: ") && said.contains("such as a folder with .git"), "{said}");
+    assert!(
+        said.starts_with("landlock-closed: bash runs behind Landlock, not bubblewrap"),
+        "{said}"
+    );
+    assert!(
+        said.contains("without a mount namespace (unshare failed: ")
+            && said.contains("such as a folder with .git"),
+        "{said}"
+    );
 }
 
 /// Runs the tests of this file again as an unprivileged user, in another process.
@@ -386,7 +474,10 @@ fn a_program_that_does_not_ask_gets_no_commands_and_reads_why() {
     let folder = tempfile::tempdir().unwrap();
     let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
     // Without a named helper this test binary itself is started, and its `main` is the harness's.
-    let options = || Options { only: Some(Boundary::Landlock), ..Options::default() };
+    let options = || Options {
+        only: Some(Boundary::Landlock),
+        ..Options::default()
+    };
 
     let auto = detect_with(&root, Mode::Auto, &Spawner::start().unwrap(), options()).unwrap();
     let named = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options());
@@ -399,11 +490,20 @@ fn a_program_that_does_not_ask_gets_no_commands_and_reads_why() {
 fn a_helper_that_gets_nonsense_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("ran");
-    for arguments in
-        [vec!["inner"], vec!["inner", "{}", "touch ran"], vec!["supervise", "null", "touch ran"], vec!["other", "{}", "touch ran"], vec![]]
-    {
+    for arguments in [
+        vec!["inner"],
+        vec!["inner", "{}", "touch ran"],
+        vec!["supervise", "null", "touch ran"],
+        vec!["other", "{}", "touch ran"],
+        vec![],
+    ] {
         let mut command = std::process::Command::new(helper());
-        let output = command.arg("__jail").args(arguments).current_dir(folder.path()).output().unwrap();
+        let output = command
+            .arg("__jail")
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
 
         assert_eq!((output.status.code(), mark.exists()), (Some(125), false));
     }
@@ -412,16 +512,25 @@ fn a_helper_that_gets_nonsense_runs_nothing() {
 /// Prints a measurement; not a limit.
 #[tokio::test]
 async fn the_cost_of_a_sandboxed_true_is_reported() {
-    each(SandboxFixture::both("the_cost_of_a_sandboxed_true_is_reported"), async |fixture| {
-        let mut times = Vec::new();
-        for _ in 0..15 {
-            let start = Instant::now();
-            assert_eq!(fixture.run("true").await.status, Some(0));
-            times.push(start.elapsed());
-        }
-        times.sort();
-        writeln!(&mut std::io::stderr(), "note: {}: p50 of true {:?}", fixture.kind(), times[7]).unwrap();
-        assert!(times[7] < Duration::from_secs(2));
-    })
+    each(
+        SandboxFixture::both("the_cost_of_a_sandboxed_true_is_reported"),
+        async |fixture| {
+            let mut times = Vec::new();
+            for _ in 0..15 {
+                let start = Instant::now();
+                assert_eq!(fixture.run("true").await.status, Some(0));
+                times.push(start.elapsed());
+            }
+            times.sort();
+            writeln!(
+                &mut std::io::stderr(),
+                "note: {}: p50 of true {:?}",
+                fixture.kind(),
+                times[7]
+            )
+            .unwrap();
+            assert!(times[7] < Duration::from_secs(2));
+        },
+    )
     .await;
 }

@@ -33,17 +33,32 @@ fn hoard() -> (tempfile::TempDir, PathBuf) {
     let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/sandbox/hoard.c");
     // A test that runs as another user names a source that this user may read.
     let source = std::env::var_os("CALLBOARD_TEST_HOARD").map_or_else(here, PathBuf::from);
-    let built = std::process::Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status().unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()
+        .unwrap();
     assert!(built.success());
     (folder, program)
 }
 
 /// Every boundary, with control groups where they can be created, and without.
 fn fixtures(test: &str, limits: ExecLimits) -> Vec<(SandboxFixture, ControlGroups)> {
-    let ways = callboard::sandbox::control_groups().ok().map(|_| ControlGroups::Auto).into_iter().chain([ControlGroups::Off]);
+    let ways = callboard::sandbox::control_groups()
+        .ok()
+        .map(|_| ControlGroups::Auto)
+        .into_iter()
+        .chain([ControlGroups::Off]);
     let boundaries = [Boundary::Bubblewrap, Boundary::Landlock];
-    let pairs = boundaries.into_iter().flat_map(|only| ways.clone().map(move |groups| (only, groups)));
-    pairs.filter_map(|(only, groups)| Some((SandboxFixture::counted(test, only, limits, groups)?, groups))).collect()
+    let pairs = boundaries
+        .into_iter()
+        .flat_map(|only| ways.clone().map(move |groups| (only, groups)));
+    pairs
+        .filter_map(|(only, groups)| {
+            Some((SandboxFixture::counted(test, only, limits, groups)?, groups))
+        })
+        .collect()
 }
 
 /// Like [`each`], over [`fixtures`].
@@ -51,8 +66,12 @@ async fn each_way(
     fixtures: impl IntoIterator<Item = (SandboxFixture, ControlGroups)>,
     test: impl AsyncFn((SandboxFixture, ControlGroups)),
 ) {
-    let named =
-        |(fixture, groups): (SandboxFixture, ControlGroups)| (format!("{}, control groups {groups:?}", fixture.kind()), (fixture, groups));
+    let named = |(fixture, groups): (SandboxFixture, ControlGroups)| {
+        (
+            format!("{}, control groups {groups:?}", fixture.kind()),
+            (fixture, groups),
+        )
+    };
     each_of(fixtures.into_iter().map(named), test).await;
 }
 
@@ -61,12 +80,38 @@ async fn each_way(
 fn lost() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let row = |name: &str| -> u64 {
-        let row = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        row.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+        let row = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
+        row.trim()
+            .strip_suffix(" kB")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            * 1024
     };
     let zones = fs::read_to_string("/proc/zoneinfo").unwrap();
-    let at_hand: u64 = zones.lines().filter_map(|line| line.trim().strip_prefix("count:")?.trim().parse::<u64>().ok()).sum();
-    let known: u64 = ["MemFree:", "AnonPages:", "Cached:", "Buffers:", "SReclaimable:"].into_iter().map(row).sum();
+    let at_hand: u64 = zones
+        .lines()
+        .filter_map(|line| {
+            line.trim()
+                .strip_prefix("count:")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        })
+        .sum();
+    let known: u64 = [
+        "MemFree:",
+        "AnonPages:",
+        "Cached:",
+        "Buffers:",
+        "SReclaimable:",
+    ]
+    .into_iter()
+    .map(row)
+    .sum();
     (row("MemTotal:") + row("Shmem:")).saturating_sub(known + at_hand * 4096)
 }
 
@@ -106,21 +151,31 @@ impl Watch {
 async fn is_stopped(test: &str, kind: &str) {
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
-    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
     each_way(fixtures(test, limits), async |(fixture, groups)| {
         fs::copy(&program, fixture.path("hoard")).unwrap();
         let place = format!("{}, control groups {groups:?}", fixture.kind());
         fixture.run("true").await;
 
         let attack = format!("./hoard {kind} {WANTED}; echo over");
-        is_bounded(&place, groups, || fixture.exec(&attack, Duration::from_secs(6), CancellationToken::new())).await;
+        is_bounded(&place, groups, || {
+            fixture.exec(&attack, Duration::from_secs(6), CancellationToken::new())
+        })
+        .await;
     })
     .await;
 }
 
 /// Repeats an attack until the machine's loss is within the bound. Other programs on the machine
 /// may take memory at the same time and look the same, so one of four attempts must pass.
-async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place: &str, groups: ControlGroups, attack: impl Fn() -> F) {
+async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(
+    place: &str,
+    groups: ControlGroups,
+    attack: impl Fn() -> F,
+) {
     let mut losses = Vec::new();
     for _ in 0..4 {
         let watch = Watch::start();
@@ -131,12 +186,18 @@ async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place:
 
         println!("{place}: {took:?}, {} MiB, {result:?}", lost / MIB);
         match result {
-            Err(SandboxError::Limit(what)) => assert_eq!(what, "more than 96 MiB of memory", "{place}"),
+            Err(SandboxError::Limit(what)) => {
+                assert_eq!(what, "more than 96 MiB of memory", "{place}")
+            }
             // A refused system call holds no memory either.
-            Ok(result) => assert!(result.stdout.starts_with("refused\n"), "{place}: {result:?}"),
+            Ok(result) => assert!(
+                result.stdout.starts_with("refused\n"),
+                "{place}: {result:?}"
+            ),
             other => panic!("{place}: {other:?}"),
         }
-        if slack(groups).is_none_or(|slack| lost <= BOUND + slack) && took < Duration::from_secs(3) {
+        if slack(groups).is_none_or(|slack| lost <= BOUND + slack) && took < Duration::from_secs(3)
+        {
             return;
         }
         losses.push((lost / MIB, took));
@@ -146,7 +207,11 @@ async fn is_bounded<F: Future<Output = Result<ExecResult, SandboxError>>>(place:
 
 #[tokio::test]
 async fn memory_files_that_are_not_mapped_count_as_memory_of_a_command() {
-    is_stopped("memory_files_that_are_not_mapped_count_as_memory_of_a_command", "memfd").await;
+    is_stopped(
+        "memory_files_that_are_not_mapped_count_as_memory_of_a_command",
+        "memfd",
+    )
+    .await;
 }
 
 /// The filter refuses memory files behind a boundary; this test shows that the memory bound would
@@ -154,7 +219,8 @@ async fn memory_files_that_are_not_mapped_count_as_memory_of_a_command() {
 #[tokio::test]
 async fn a_control_group_bounds_memory_files_where_no_filter_refuses_them() {
     if callboard::sandbox::control_groups().is_err() {
-        let line = "note: no control group can be made here, so none is tried with memory files allowed";
+        let line =
+            "note: no control group can be made here, so none is tried with memory files allowed";
         writeln!(&mut std::io::stderr(), "{line}").unwrap();
         return;
     }
@@ -163,13 +229,29 @@ async fn a_control_group_bounds_memory_files_where_no_filter_refuses_them() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(&program, folder.path().join("hoard")).unwrap();
     let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    let sandbox = Local::new(root, &Spawner::start_with(ControlGroups::Auto).unwrap(), limits);
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
+    let sandbox = Local::new(
+        root,
+        &Spawner::start_with(ControlGroups::Auto).unwrap(),
+        limits,
+    );
 
-    let exec = || Exec { timeout: Duration::from_secs(6), ..Exec::new(format!("./hoard memfd {WANTED}; echo over")) };
+    let exec = || Exec {
+        timeout: Duration::from_secs(6),
+        ..Exec::new(format!("./hoard memfd {WANTED}; echo over"))
+    };
     let result = sandbox.exec(exec(), CancellationToken::new()).await;
-    assert_eq!(result, Err(SandboxError::Limit("more than 96 MiB of memory".to_owned())));
-    is_bounded("no boundary, control groups", ControlGroups::Auto, || sandbox.exec(exec(), CancellationToken::new())).await;
+    assert_eq!(
+        result,
+        Err(SandboxError::Limit("more than 96 MiB of memory".to_owned()))
+    );
+    is_bounded("no boundary, control groups", ControlGroups::Auto, || {
+        sandbox.exec(exec(), CancellationToken::new())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -179,7 +261,11 @@ async fn buffers_of_sockets_count_as_memory_of_a_command() {
 
 #[tokio::test]
 async fn shared_memory_that_no_living_process_has_touched_counts_as_memory_of_a_command() {
-    is_stopped("shared_memory_that_no_living_process_has_touched_counts_as_memory_of_a_command", "shared").await;
+    is_stopped(
+        "shared_memory_that_no_living_process_has_touched_counts_as_memory_of_a_command",
+        "shared",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -191,13 +277,23 @@ async fn page_tables_count_as_memory_of_a_command() {
 async fn files_in_memory_count_as_memory_of_a_command() {
     let _alone = MACHINE.lock().await;
     let test = "files_in_memory_count_as_memory_of_a_command";
-    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
-    let namespaces = fixtures(test, limits).into_iter().filter(|(fixture, _)| fixture.kind() == "bubblewrap");
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
+    let namespaces = fixtures(test, limits)
+        .into_iter()
+        .filter(|(fixture, _)| fixture.kind() == "bubblewrap");
     each_way(namespaces, async |(fixture, groups)| {
         for folder in ["/tmp", "/dev/shm"] {
-            let fill = format!("for n in {{1..8}}; do head -c 48M /dev/zero >{folder}/f$n; done; sleep 20");
+            let fill = format!(
+                "for n in {{1..8}}; do head -c 48M /dev/zero >{folder}/f$n; done; sleep 20"
+            );
             let place = format!("{folder}, control groups {groups:?}");
-            is_bounded(&place, groups, || fixture.exec(&fill, Duration::from_secs(6), CancellationToken::new())).await;
+            is_bounded(&place, groups, || {
+                fixture.exec(&fill, Duration::from_secs(6), CancellationToken::new())
+            })
+            .await;
         }
     })
     .await;
@@ -205,14 +301,33 @@ async fn files_in_memory_count_as_memory_of_a_command() {
 
 #[tokio::test]
 async fn a_command_that_creates_too_many_files_is_stopped() {
-    let limits = ExecLimits { files: 3000, ..ExecLimits::default() };
-    each(SandboxFixture::both_with("a_command_that_creates_too_many_files_is_stopped", limits), async |fixture| {
-        let create = "for ((n = 0; n < 100000; n++)); do : >f$n; done";
-        let result = fixture.exec(create, Duration::from_secs(20), CancellationToken::new()).await;
+    let limits = ExecLimits {
+        files: 3000,
+        ..ExecLimits::default()
+    };
+    each(
+        SandboxFixture::both_with("a_command_that_creates_too_many_files_is_stopped", limits),
+        async |fixture| {
+            let create = "for ((n = 0; n < 100000; n++)); do : >f$n; done";
+            let result = fixture
+                .exec(create, Duration::from_secs(20), CancellationToken::new())
+                .await;
 
-        assert_eq!(result, Err(SandboxError::Limit("more than 3000 new files".to_owned())), "{}", fixture.kind());
-        assert_eq!(fixture.run("for n in {1..50}; do : >g$n; done; echo made").await.stdout, "made\n");
-    })
+            assert_eq!(
+                result,
+                Err(SandboxError::Limit("more than 3000 new files".to_owned())),
+                "{}",
+                fixture.kind()
+            );
+            assert_eq!(
+                fixture
+                    .run("for n in {1..50}; do : >g$n; done; echo made")
+                    .await
+                    .stdout,
+                "made\n"
+            );
+        },
+    )
     .await;
 }
 
@@ -220,12 +335,21 @@ async fn a_command_that_creates_too_many_files_is_stopped() {
 async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory() {
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
-    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
     each_way(
-        fixtures("a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory", limits),
+        fixtures(
+            "a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_take_memory",
+            limits,
+        ),
         async |(fixture, groups)| {
-            let mut other =
-                std::process::Command::new(&program).args(["memfd", "200"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let mut other = std::process::Command::new(&program)
+                .args(["memfd", "200"])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
             let command = fixture.exec(
                 "x=$(head -c 8M /dev/zero | tr '\\0' x); sleep 0.8; echo fine",
                 Duration::from_secs(20),
@@ -236,7 +360,12 @@ async fn a_command_within_its_bounds_is_left_alone_while_others_on_the_machine_t
             other.kill().unwrap();
             other.wait().unwrap();
 
-            assert_eq!(result.map(|result| result.stdout), Ok("fine\n".to_owned()), "{}, {groups:?}", fixture.kind());
+            assert_eq!(
+                result.map(|result| result.stdout),
+                Ok("fine\n".to_owned()),
+                "{}, {groups:?}",
+                fixture.kind()
+            );
         },
     )
     .await;
@@ -251,9 +380,14 @@ fn groups_of(host: u32) -> usize {
     };
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let paths = own.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let mounts = ["", "memory", "pids", "unified"].map(|mount| Path::new("/sys/fs/cgroup").join(mount));
+    let mounts =
+        ["", "memory", "pids", "unified"].map(|mount| Path::new("/sys/fs/cgroup").join(mount));
     let folders: std::collections::BTreeSet<PathBuf> = paths
-        .flat_map(|path| mounts.iter().flat_map(move |mount| [mount.join(&path[1..]), mount.join(&path[1..]).join("..")]))
+        .flat_map(|path| {
+            mounts
+                .iter()
+                .flat_map(move |mount| [mount.join(&path[1..]), mount.join(&path[1..]).join("..")])
+        })
         .filter_map(|folder| fs::canonicalize(folder).ok())
         .collect();
     folders.iter().map(|folder| walk(folder)).sum()
@@ -264,24 +398,33 @@ async fn a_killed_host_leaves_no_control_group() {
     if callboard::sandbox::control_groups().is_err() {
         return; // no control groups, so none can be left
     }
-    each(SandboxFixture::both("a_killed_host_leaves_no_control_group"), async |fixture| {
-        let marker = marker("groups");
-        let mut host = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sandbox::ends::child_host"])
-            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
-            .env("CALLBOARD_TEST_KIND", fixture.kind())
-            .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_until("the command", Duration::from_secs(20), || fixture.path("started").exists() && groups_of(host.id()) > 0).await;
+    each(
+        SandboxFixture::both("a_killed_host_leaves_no_control_group"),
+        async |fixture| {
+            let marker = marker("groups");
+            let mut host = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "sandbox::ends::child_host"])
+                .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+                .env("CALLBOARD_TEST_KIND", fixture.kind())
+                .env("CALLBOARD_TEST_COMMAND", stragglers(&marker))
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            wait_until("the command", Duration::from_secs(20), || {
+                fixture.path("started").exists() && groups_of(host.id()) > 0
+            })
+            .await;
 
-        host.kill().unwrap();
-        host.wait().unwrap();
+            host.kill().unwrap();
+            host.wait().unwrap();
 
-        wait_until("the end of its groups", Duration::from_secs(4), || groups_of(host.id()) == 0).await;
-    })
+            wait_until("the end of its groups", Duration::from_secs(4), || {
+                groups_of(host.id()) == 0
+            })
+            .await;
+        },
+    )
     .await;
 }
 
@@ -308,13 +451,24 @@ async fn turns(host: &Host, time: Duration) -> Vec<Duration> {
             let mut took = Vec::new();
             while Instant::now() < until {
                 let start = Instant::now();
-                conversation.send("go").await.unwrap().outcome().await.unwrap();
+                conversation
+                    .send("go")
+                    .await
+                    .unwrap()
+                    .outcome()
+                    .await
+                    .unwrap();
                 took.push(start.elapsed());
             }
             took
         });
     }
-    let mut took: Vec<Duration> = conversations.join_all().await.into_iter().flatten().collect();
+    let mut took: Vec<Duration> = conversations
+        .join_all()
+        .await
+        .into_iter()
+        .flatten()
+        .collect();
     took.sort();
     took
 }
@@ -329,7 +483,10 @@ async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() 
     let test = "turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory";
     let _alone = MACHINE.lock().await;
     let (_folder, program) = hoard();
-    let limits = ExecLimits { memory_bytes: BOUND, ..ExecLimits::default() };
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
     let model = ScriptedModel::always(Reply::text("on").after(Duration::from_millis(100)));
     let host = Host::builder().provider(model).build().await.unwrap();
     let p99 = |took: &[Duration]| took[took.len() * 99 / 100];
@@ -345,8 +502,14 @@ async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() 
             let attacker = tokio::spawn(async move {
                 let mut stopped = 0;
                 while !ends.load(Ordering::Relaxed) {
-                    let exec = Exec { timeout: Duration::from_secs(6), ..Exec::new(attack.clone()) };
-                    stopped += usize::from(matches!(sandbox.exec(exec, CancellationToken::new()).await, Err(SandboxError::Limit(_))));
+                    let exec = Exec {
+                        timeout: Duration::from_secs(6),
+                        ..Exec::new(attack.clone())
+                    };
+                    stopped += usize::from(matches!(
+                        sandbox.exec(exec, CancellationToken::new()).await,
+                        Err(SandboxError::Limit(_))
+                    ));
                 }
                 stopped
             });
@@ -356,8 +519,15 @@ async fn turns_of_other_tenants_are_as_quick_beside_commands_that_take_memory() 
             let stopped = attacker.await.unwrap();
 
             let ratio = p99(&beside).as_secs_f64() / p99(&alone).as_secs_f64();
-            println!("{place}: p99 {:?} alone, {:?} beside {stopped} attacks, {ratio:.2}", p99(&alone), p99(&beside));
-            assert!(stopped > 0 && ratio <= 1.5, "{place}: {ratio:.2}, {stopped} stopped");
+            println!(
+                "{place}: p99 {:?} alone, {:?} beside {stopped} attacks, {ratio:.2}",
+                p99(&alone),
+                p99(&beside)
+            );
+            assert!(
+                stopped > 0 && ratio <= 1.5,
+                "{place}: {ratio:.2}, {stopped} stopped"
+            );
         }
     }
     host.shutdown(Duration::from_secs(1)).await;

@@ -23,13 +23,21 @@ const MCP_KEY: &str = "plain-word-mcp-not-real";
 fn repeats(text: &str, key: &str) -> Reply {
     let (begin, end) = key.split_at(key.len() / 2);
     let mut events = anthropic_text(&format!("{text} {begin}"));
-    events.insert(3, anthropic_text(&format!("{end} is what I was given")).remove(2));
-    Reply::stream().send(sse(&events[..3])).send(sse(&events[3..]))
+    events.insert(
+        3,
+        anthropic_text(&format!("{end} is what I was given")).remove(2),
+    );
+    Reply::stream()
+        .send(sse(&events[..3]))
+        .send(sse(&events[3..]))
 }
 
 /// The keys in every form, as a file of the workspace may contain them.
 fn planted(keys: &[&str]) -> String {
-    keys.iter().flat_map(|key| forms(key)).map(|form| format!("key: {form} end\n")).collect()
+    keys.iter()
+        .flat_map(|key| forms(key))
+        .map(|form| format!("key: {form} end\n"))
+        .collect()
 }
 
 /// Outputs: the name and the bytes of each.
@@ -45,7 +53,11 @@ async fn of_serve(format: &str) {
     std::fs::create_dir(&workspace).unwrap();
     std::fs::write(workspace.join("keys.txt"), planted(&keys)).unwrap();
     let refused = |status, message: String| {
-        Reply::json(status, &json!({ "error": { "type": "invalid_request_error", "message": message } }).to_string())
+        Reply::json(
+            status,
+            &json!({ "error": { "type": "invalid_request_error", "message": message } })
+                .to_string(),
+        )
     };
     let long = format!("{} {KEY}", "x".repeat(500 - KEY.len() / 2));
     let model = ModelServer::start([
@@ -58,7 +70,11 @@ async fn of_serve(format: &str) {
         refused(400, format!("the key {KEY} cannot do that either, {MCP_KEY} neither")),
     ])
     .await;
-    home.variables = vec![("MAIN_KEY", KEY.to_owned()), ("TAVILY_API_KEY", WEB_KEY.to_owned()), ("WIKI_TOKEN", MCP_KEY.to_owned())];
+    home.variables = vec![
+        ("MAIN_KEY", KEY.to_owned()),
+        ("TAVILY_API_KEY", WEB_KEY.to_owned()),
+        ("WIKI_TOKEN", MCP_KEY.to_owned()),
+    ];
     configure(
         &home,
         &format!(
@@ -75,7 +91,10 @@ async fn of_serve(format: &str) {
             collector.endpoint,
         ),
     );
-    let served = Served::with(&home, &["--log", "trace", "serve", "--listen", "127.0.0.1:0"]);
+    let served = Served::with(
+        &home,
+        &["--log", "trace", "serve", "--listen", "127.0.0.1:0"],
+    );
     let mut sinks: Sinks = Vec::new();
     let say = json!({ "content": "go" });
 
@@ -128,10 +147,28 @@ async fn of_serve(format: &str) {
             served.text(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({ admin.key.clone(): 1 })), &[]).await,
         ),
     ];
-    assert!(answers[0].1.contains("I have read it. [masked:1] is what I was given"), "{}", answers[0].1);
-    assert!(answers[1].1.contains("cannot do that, nor [masked:"), "{}", answers[1].1);
-    assert!(answers[7].1.contains("[masked:"), "the file was read: {}", answers[7].1);
-    sinks.extend(answers.into_iter().map(|(what, text)| (what, text.into_bytes())));
+    assert!(
+        answers[0]
+            .1
+            .contains("I have read it. [masked:1] is what I was given"),
+        "{}",
+        answers[0].1
+    );
+    assert!(
+        answers[1].1.contains("cannot do that, nor [masked:"),
+        "{}",
+        answers[1].1
+    );
+    assert!(
+        answers[7].1.contains("[masked:"),
+        "the file was read: {}",
+        answers[7].1
+    );
+    sinks.extend(
+        answers
+            .into_iter()
+            .map(|(what, text)| (what, text.into_bytes())),
+    );
     served.signal("HUP");
     served.wait_for_log("reloaded");
     let ran = served.stop();
@@ -153,13 +190,26 @@ async fn of_serve(format: &str) {
         assert!(!collector.holds(&form), "OTLP holds {form}");
     }
     let (spans, _) = collector.spans();
-    assert!(spans.iter().any(|span| span.name == "execute_tool file_read"), "{spans:?}");
+    assert!(
+        spans
+            .iter()
+            .any(|span| span.name == "execute_tool file_read"),
+        "{spans:?}"
+    );
     for (what, bytes) in &sinks {
         holds_none(what, bytes, &keys);
     }
     let data = files(&home.path().join("home/.local/share/callboard"));
-    assert!(data.iter().any(|(name, bytes)| name.ends_with("callboard.log") && !bytes.is_empty()), "there is a log file");
-    assert!(data.iter().any(|(name, bytes)| name.ends_with(".db") && bytes.len() > 4096), "there is a store");
+    assert!(
+        data.iter()
+            .any(|(name, bytes)| name.ends_with("callboard.log") && !bytes.is_empty()),
+        "there is a log file"
+    );
+    assert!(
+        data.iter()
+            .any(|(name, bytes)| name.ends_with(".db") && bytes.len() > 4096),
+        "there is a store"
+    );
     for (name, bytes) in &data {
         holds_none(name, bytes, &keys);
     }
@@ -176,16 +226,23 @@ async fn the_same_with_logs_for_people() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it_prints_stores_and_exports() {
+async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it_prints_stores_and_exports()
+ {
     let mut home = Home::new();
-    home.variables = vec![("MAIN_KEY", KEY.to_owned()), ("TAVILY_API_KEY", WEB_KEY.to_owned())];
+    home.variables = vec![
+        ("MAIN_KEY", KEY.to_owned()),
+        ("TAVILY_API_KEY", WEB_KEY.to_owned()),
+    ];
     let keys = [KEY, WEB_KEY];
     std::fs::write(home.work().join("keys.txt"), planted(&keys)).unwrap();
     std::fs::write(home.path().join("printed.txt"), planted(&keys)).unwrap();
     let model = ModelServer::start([
         Reply::events(anthropic_tool("file_read", &json!({ "path": "keys.txt" }))),
         Reply::events(anthropic_text("I have read it.")),
-        Reply::json(400, &json!({ "error": { "message": format!("the key {KEY} cannot do that") } }).to_string()),
+        Reply::json(
+            400,
+            &json!({ "error": { "message": format!("the key {KEY} cannot do that") } }).to_string(),
+        ),
     ])
     .await;
     configure(
@@ -200,16 +257,48 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
     std::fs::write(home.path().join("mcp.json"), server.to_string()).unwrap();
     let mcp = home.path().join("mcp.json");
 
-    let well = home.run(&["--log", "trace", "run", "--session", "c", "--mcp", mcp.to_str().unwrap(), "--json", "read it"]);
+    let well = home.run(&[
+        "--log",
+        "trace",
+        "run",
+        "--session",
+        "c",
+        "--mcp",
+        mcp.to_str().unwrap(),
+        "--json",
+        "read it",
+    ]);
     let failed = home.run(&["--log", "trace", "run", "--session", "c", "--json", "again"]);
     let exported = home.run(&["sessions", "export", "c"]).well();
     let shown = home.run(&["sessions", "show", "c"]);
-    let called = home.run(&["--log", "trace", "tools", "call", "file_read", "{\"path\": \"keys.txt\"}"]);
+    let called = home.run(&[
+        "--log",
+        "trace",
+        "tools",
+        "call",
+        "file_read",
+        "{\"path\": \"keys.txt\"}",
+    ]);
 
-    assert!(well.out.contains("[masked:") && well.err.contains("standard error of an MCP server"), "{well:?}");
-    assert!(failed.code == Some(1) && failed.out.contains("***"), "{failed:?}");
-    assert!(exported.out.contains("[masked:") && called.out.contains("[masked:"), "{exported:?} {called:?}");
-    for (what, ran) in [("run", well), ("a failed run", failed), ("export", exported), ("show", shown), ("tools call", called)] {
+    assert!(
+        well.out.contains("[masked:") && well.err.contains("standard error of an MCP server"),
+        "{well:?}"
+    );
+    assert!(
+        failed.code == Some(1) && failed.out.contains("***"),
+        "{failed:?}"
+    );
+    assert!(
+        exported.out.contains("[masked:") && called.out.contains("[masked:"),
+        "{exported:?} {called:?}"
+    );
+    for (what, ran) in [
+        ("run", well),
+        ("a failed run", failed),
+        ("export", exported),
+        ("show", shown),
+        ("tools call", called),
+    ] {
         holds_none(what, [ran.out, ran.err].concat().as_bytes(), &keys);
     }
     for (name, bytes) in files(&home.path().join("home/.local/share/callboard")) {
@@ -222,12 +311,24 @@ async fn a_command_shows_no_key_of_a_tool_an_mcp_server_or_a_provider_in_what_it
 async fn a_call_of_a_tool_without_a_model_is_a_trace_of_its_own() {
     let home = Home::new();
     let collector = Collector::start().await;
-    configure(&home, &format!("[observability]\notlp_endpoint = \"{}\"\n", collector.endpoint));
+    configure(
+        &home,
+        &format!(
+            "[observability]\notlp_endpoint = \"{}\"\n",
+            collector.endpoint
+        ),
+    );
 
-    home.run(&["tools", "call", "file_read", "{\"path\": \"src/retry.rs\"}"]).well();
+    home.run(&["tools", "call", "file_read", "{\"path\": \"src/retry.rs\"}"])
+        .well();
 
     wait_for("the span", || collector.requests() > 0);
     let (spans, _) = collector.spans();
-    let [call] = &spans[..] else { panic!("{spans:?}") };
-    assert_eq!((call.name.as_str(), call.parent_span_id.is_empty()), ("execute_tool file_read", true));
+    let [call] = &spans[..] else {
+        panic!("{spans:?}")
+    };
+    assert_eq!(
+        (call.name.as_str(), call.parent_span_id.is_empty()),
+        ("execute_tool file_read", true)
+    );
 }

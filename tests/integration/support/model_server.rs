@@ -55,7 +55,12 @@ impl Reply {
 
     /// A reply with a status and an empty body, to which steps are added.
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), steps: Vec::new(), delay: Duration::ZERO }
+        Self {
+            status,
+            headers: Vec::new(),
+            steps: Vec::new(),
+            delay: Duration::ZERO,
+        }
     }
 
     /// A complete event stream; each text is the data of an event.
@@ -65,7 +70,9 @@ impl Reply {
 
     /// A JSON document.
     pub fn json(status: u16, body: &str) -> Self {
-        Self::status(status).header("content-type", "application/json").send(body)
+        Self::status(status)
+            .header("content-type", "application/json")
+            .send(body)
     }
 
     /// Adds a header.
@@ -98,7 +105,10 @@ impl Reply {
 
 /// Encodes events as an event stream.
 pub fn sse<S: AsRef<str>>(events: impl IntoIterator<Item = S>) -> String {
-    events.into_iter().map(|data| format!("data: {}\n\n", data.as_ref())).collect()
+    events
+        .into_iter()
+        .map(|data| format!("data: {}\n\n", data.as_ref()))
+        .collect()
 }
 
 /// A complete Messages reply with one text.
@@ -133,7 +143,9 @@ pub fn anthropic_tool(name: &str, input: &serde_json::Value) -> Vec<String> {
 pub fn openai_text(text: &str) -> Vec<String> {
     let text = serde_json::Value::from(text);
     vec![
-        format!(r#"{{"choices":[{{"index":0,"delta":{{"role":"assistant","content":{text}}},"finish_reason":null}}]}}"#),
+        format!(
+            r#"{{"choices":[{{"index":0,"delta":{{"role":"assistant","content":{text}}},"finish_reason":null}}]}}"#
+        ),
         r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#.into(),
         r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#.into(),
         "[DONE]".into(),
@@ -152,7 +164,10 @@ pub struct Recorded {
 
 impl Recorded {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -189,7 +204,14 @@ impl ModelServer {
     pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        Self::serve(listener, address, State { script: script.into_iter().collect(), ..State::default() })
+        Self::serve(
+            listener,
+            address,
+            State {
+                script: script.into_iter().collect(),
+                ..State::default()
+            },
+        )
     }
 
     /// Starts the server on a free port. Each reply is computed from its request, so the order of
@@ -197,7 +219,14 @@ impl ModelServer {
     pub async fn answering(answer: impl Fn(&serde_json::Value) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        Self::serve(listener, address, State { answer: Some(Box::new(answer)), ..State::default() })
+        Self::serve(
+            listener,
+            address,
+            State {
+                answer: Some(Box::new(answer)),
+                ..State::default()
+            },
+        )
     }
 
     fn serve(listener: TcpListener, address: SocketAddr, state: State) -> Self {
@@ -205,7 +234,12 @@ impl ModelServer {
         let changed = watch::Sender::new(());
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, state.clone(), changed.clone()));
-        Self { address, state, changed, _tasks: tasks }
+        Self {
+            address,
+            state,
+            changed,
+            _tasks: tasks,
+        }
     }
 
     /// `http://127.0.0.1:port`.
@@ -240,17 +274,26 @@ impl ModelServer {
 
     /// Waits, at most 10 s, until `count` clients have left before the end of their reply.
     pub async fn clients_left(&self, count: usize) {
-        self.wait(&format!("{count} clients leave"), |state| state.left >= count).await;
+        self.wait(&format!("{count} clients leave"), |state| {
+            state.left >= count
+        })
+        .await;
     }
 
     /// Waits, at most 10 s, until `count` replies have been sent completely.
     pub async fn replies_done(&self, count: usize) {
-        self.wait(&format!("{count} replies are sent"), |state| state.done >= count).await;
+        self.wait(&format!("{count} replies are sent"), |state| {
+            state.done >= count
+        })
+        .await;
     }
 
     /// Waits, at most 10 s, until `count` requests have been received.
     pub async fn requests_came(&self, count: usize) {
-        self.wait(&format!("{count} requests come"), |state| state.requests.len() >= count).await;
+        self.wait(&format!("{count} requests come"), |state| {
+            state.requests.len() >= count
+        })
+        .await;
     }
 
     async fn wait(&self, what: &str, mut ready: impl FnMut(&State) -> bool) {
@@ -260,7 +303,9 @@ impl ModelServer {
                 changes.changed().await.unwrap();
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap_or_else(|_| panic!("waited 10 s that {what}"));
+        tokio::time::timeout(Duration::from_secs(10), reached)
+            .await
+            .unwrap_or_else(|_| panic!("waited 10 s that {what}"));
     }
 }
 
@@ -292,7 +337,8 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Send
             }
         };
         changed.send_replace(());
-        let reply = reply.unwrap_or_else(|| Reply::json(500, r#"{"error":{"message":"the script is empty"}}"#));
+        let reply = reply
+            .unwrap_or_else(|| Reply::json(500, r#"{"error":{"message":"the script is empty"}}"#));
         // A client sends nothing while it reads, so anything but silence means that it left.
         let mut byte = [0];
         let over = tokio::select! {
@@ -324,16 +370,25 @@ async fn read_request(read: &mut OwnedReadHalf) -> Option<Recorded> {
     let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
     let mut lines = text.split("\r\n");
     let line = lines.next()?.trim_end_matches(" HTTP/1.1").to_owned();
-    let headers = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    let headers = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
     let headers: Vec<_> = headers.collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
+    let length = headers
+        .iter()
+        .find(|(name, _)| name == "content-length")
+        .map_or(0, |(_, value)| value.parse().unwrap());
     let mut body = bytes.split_off(head + 4);
     while body.len() < length {
         if read.read_buf(&mut body).await.ok()? == 0 {
             return None;
         }
     }
-    Some(Recorded { line, headers, body })
+    Some(Recorded {
+        line,
+        headers,
+        body,
+    })
 }
 
 enum Over {
@@ -353,7 +408,10 @@ async fn send(write: &mut OwnedWriteHalf, reply: Reply) -> Over {
 
 async fn try_send(write: &mut OwnedWriteHalf, reply: Reply) -> std::io::Result<Over> {
     tokio::time::sleep(reply.delay).await;
-    let mut head = format!("HTTP/1.1 {} Scripted\r\ntransfer-encoding: chunked\r\n", reply.status);
+    let mut head = format!(
+        "HTTP/1.1 {} Scripted\r\ntransfer-encoding: chunked\r\n",
+        reply.status
+    );
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }

@@ -20,8 +20,14 @@ impl SplitMix {
 /// The seed of a property test: `CALLBOARD_SEED`, or else the time. Printed, so that a failing test
 /// shows it.
 pub fn seed(name: &str) -> u64 {
-    let now = || u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX)).unwrap();
-    let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+    let now = || {
+        u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() & u128::from(u64::MAX))
+            .unwrap()
+    };
+    let seed = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(now);
     println!("{name}: CALLBOARD_SEED={seed}");
     seed
 }

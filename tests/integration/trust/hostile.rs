@@ -31,10 +31,21 @@ impl Attack {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        copy(Path::new(FIXTURE), &ground.repo, &|text| text.replace("PORT", &port).replace("MARKS", marks.to_str().unwrap()));
-        let planted = Command::new("sh").args(["plant.sh", marks.to_str().unwrap()]).current_dir(&ground.repo).status().unwrap();
+        copy(Path::new(FIXTURE), &ground.repo, &|text| {
+            text.replace("PORT", &port)
+                .replace("MARKS", marks.to_str().unwrap())
+        });
+        let planted = Command::new("sh")
+            .args(["plant.sh", marks.to_str().unwrap()])
+            .current_dir(&ground.repo)
+            .status()
+            .unwrap();
         assert!(planted.success());
-        Self { ground, listener, marks }
+        Self {
+            ground,
+            listener,
+            marks,
+        }
     }
 
     fn connections(&self) -> usize {
@@ -42,7 +53,10 @@ impl Attack {
     }
 
     fn marks(&self) -> Vec<String> {
-        std::fs::read_dir(&self.marks).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        std::fs::read_dir(&self.marks)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 }
 
@@ -54,7 +68,11 @@ fn copy(from: &Path, to: &Path, rewrite: &dyn Fn(&str) -> String) {
             std::fs::create_dir(&place).unwrap();
             copy(&entry.path(), &place, rewrite);
         } else {
-            std::fs::write(place, rewrite(&std::fs::read_to_string(entry.path()).unwrap())).unwrap();
+            std::fs::write(
+                place,
+                rewrite(&std::fs::read_to_string(entry.path()).unwrap()),
+            )
+            .unwrap();
         }
     }
 }
@@ -85,10 +103,30 @@ fn listing(folder: &Path, own: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
 
 /// Commands that a person types in a folder that was just cloned. None contacts a provider.
 const COMMANDS: &[&[&str]] = &[
-    &["run", "--provider", "offline", "Where is the retry delay computed, and what is its cap?"],
-    &["run", "--provider", "offline", "--json", "--approve", "auto", "Hello"],
+    &[
+        "run",
+        "--provider",
+        "offline",
+        "Where is the retry delay computed, and what is its cap?",
+    ],
+    &[
+        "run",
+        "--provider",
+        "offline",
+        "--json",
+        "--approve",
+        "auto",
+        "Hello",
+    ],
     &["chat", "--provider", "offline"],
-    &["fanout", "What is {}?", "--over", "README.md", "--provider", "offline"],
+    &[
+        "fanout",
+        "What is {}?",
+        "--over",
+        "README.md",
+        "--provider",
+        "offline",
+    ],
     &["tools", "list"],
     &["tools", "list", "--json"],
     &["tools", "call", "think", "{\"thought\": \"x\"}"],
@@ -118,7 +156,13 @@ fn commands_in_a_hostile_repository_start_nothing_send_nothing_and_write_nothing
     let before = listing(root, &own);
 
     for args in COMMANDS {
-        let mut child = attack.ground.home.command_in(&attack.ground.repo, args).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = attack
+            .ground
+            .home
+            .command_in(&attack.ground.repo, args)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut input = child.stdin.take().unwrap();
         let _ = input.write_all(b"Hello\n/tools\n/skills\n"); // A command that reads nothing may have ended.
         drop(input);
@@ -128,7 +172,10 @@ fn commands_in_a_hostile_repository_start_nothing_send_nothing_and_write_nothing
         assert_eq!(attack.connections(), 0, "{ran:?}");
         assert_eq!(listing(root, &own), before, "{ran:?}");
         let trusted = args.first() == Some(&"trust");
-        assert!(trusted || !format!("{ran:?}").contains("HOSTILE"), "{ran:?}");
+        assert!(
+            trusted || !format!("{ran:?}").contains("HOSTILE"),
+            "{ran:?}"
+        );
         assert!(!format!("{ran:?}").contains(super::KEY), "{ran:?}");
     }
 }
@@ -137,10 +184,17 @@ fn commands_in_a_hostile_repository_start_nothing_send_nothing_and_write_nothing
 fn the_first_lines_of_a_run_name_what_counts_and_what_does_not() {
     let attack = Attack::new();
 
-    let ran = attack.ground.run(&["run", "--provider", "offline", "Hello"]).well();
+    let ran = attack
+        .ground
+        .run(&["run", "--provider", "offline", "Hello"])
+        .well();
 
     let lines: Vec<&str> = ran.err.lines().collect();
-    assert!(lines[0].ends_with(", configuration callboard.toml (only what narrows)"), "{}", ran.err);
+    assert!(
+        lines[0].ends_with(", configuration callboard.toml (only what narrows)"),
+        "{}",
+        ran.err
+    );
     assert!(
         lines[1].starts_with(
             "note: callboard.toml: it is not trusted, so only what narrows takes effect (tools.enabled, limits.tool_iterations_max); `callboard \
@@ -149,22 +203,52 @@ fn the_first_lines_of_a_run_name_what_counts_and_what_does_not() {
         "{}",
         ran.err
     );
-    assert!(ran.err.contains("AGENTS.md: it is not trusted, so it is not read"), "{}", ran.err);
-    assert!(ran.err.contains("note: config/token_encoders.yaml: it is not trusted"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("AGENTS.md: it is not trusted, so it is not read"),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err
+            .contains("note: config/token_encoders.yaml: it is not trusted"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
 fn the_fixture_attacks_a_user_who_trusts_it() {
     let attack = Attack::new();
     let text = std::fs::read_to_string(attack.ground.repo.join("callboard.toml")).unwrap();
-    attack
+    attack.ground.write(
+        "callboard.toml",
+        &text
+            .split("[[mcp]]\nname = \"web\"")
+            .next()
+            .unwrap()
+            .replace("[observability]", "[observability]\n#"),
+    );
+    let shown = attack
         .ground
-        .write("callboard.toml", &text.split("[[mcp]]\nname = \"web\"").next().unwrap().replace("[observability]", "[observability]\n#"));
-    let shown = attack.ground.run(&["trust", "--yes", "callboard.toml"]).well();
+        .run(&["trust", "--yes", "callboard.toml"])
+        .well();
 
     attack.ground.run(&["mcp", "list"]);
 
-    assert!(shown.err.contains("starts a program with your rights and no sandbox: sh -c \"touch "), "{}", shown.err);
-    assert!(shown.err.contains("with the key of ANTHROPIC_API_KEY"), "{}", shown.err);
-    wait_for("the program of the server", || attack.marks().contains(&"mcp".to_owned()));
+    assert!(
+        shown
+            .err
+            .contains("starts a program with your rights and no sandbox: sh -c \"touch "),
+        "{}",
+        shown.err
+    );
+    assert!(
+        shown.err.contains("with the key of ANTHROPIC_API_KEY"),
+        "{}",
+        shown.err
+    );
+    wait_for("the program of the server", || {
+        attack.marks().contains(&"mcp".to_owned())
+    });
 }

@@ -48,7 +48,10 @@ async fn no_spelling_of_a_private_address_is_dialed() {
         "[2001:470::5efe:127.0.0.1]",
     ] {
         let verdict = get(&client, &format!("http://{host}:{}/", canary.port)).await;
-        assert!(matches!(verdict, Err(WebError::Denied(_))), "{host}: {verdict:?}");
+        assert!(
+            matches!(verdict, Err(WebError::Denied(_))),
+            "{host}: {verdict:?}"
+        );
     }
 
     assert_eq!(canary.accepted("127.0.0.1").await, 0);
@@ -92,14 +95,31 @@ async fn every_class_is_refused_in_urls_and_behind_names() {
         ("100::1", AddressClass::Reserved),
     ] {
         let denied = Err(WebError::Denied(Denied::Address(class)));
-        let literal = if address.contains(':') { format!("http://[{address}]/") } else { format!("http://{address}/") };
+        let literal = if address.contains(':') {
+            format!("http://[{address}]/")
+        } else {
+            format!("http://{address}/")
+        };
 
-        let client = client(&[], Names::default().with("name.example", &[&[address]]).with("mixed.example", &[&["8.8.8.8", address]]));
+        let client = client(
+            &[],
+            Names::default()
+                .with("name.example", &[&[address]])
+                .with("mixed.example", &[&["8.8.8.8", address]]),
+        );
 
         assert_eq!(get(&client, &literal).await, denied, "{address}");
-        assert_eq!(get(&client, "http://name.example/").await, denied, "{address}");
+        assert_eq!(
+            get(&client, "http://name.example/").await,
+            denied,
+            "{address}"
+        );
         // One private address among several refuses the name; otherwise a retry could reach it.
-        assert_eq!(get(&client, "http://mixed.example/").await, denied, "{address}");
+        assert_eq!(
+            get(&client, "http://mixed.example/").await,
+            denied,
+            "{address}"
+        );
     }
 }
 
@@ -109,19 +129,35 @@ async fn a_name_that_changes_its_answer_gains_nothing() {
     let public = ModelServer::start([Reply::status(200).send("public")]).await;
     let port = port_of(&public.url());
     let canary = Canary::at(&format!("127.0.0.2:{port}")).await;
-    let names = Names::default()
-        .with("rebind.example", &[&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "127.0.0.2"], &["127.0.0.2", "127.0.0.1"]]);
+    let names = Names::default().with(
+        "rebind.example",
+        &[
+            &["127.0.0.1"],
+            &["127.0.0.2"],
+            &["127.0.0.1", "127.0.0.2"],
+            &["127.0.0.2", "127.0.0.1"],
+        ],
+    );
     let client = client(&["127.0.0.1"], names.clone());
     let url = format!("http://rebind.example:{port}/");
 
     let first = get(&client, &url).await.unwrap();
 
     // Resolved once: there is no second answer between check and connection.
-    assert_eq!((&first.bytes[..], names.asked.load(Ordering::SeqCst)), (&b"public"[..], 1));
+    assert_eq!(
+        (&first.bytes[..], names.asked.load(Ordering::SeqCst)),
+        (&b"public"[..], 1)
+    );
     for _ in 0..3 {
-        assert_eq!(get(&client, &url).await, Err(WebError::Denied(Denied::Address(AddressClass::Loopback))));
+        assert_eq!(
+            get(&client, &url).await,
+            Err(WebError::Denied(Denied::Address(AddressClass::Loopback)))
+        );
     }
-    assert_eq!((names.asked.load(Ordering::SeqCst), public.connections()), (4, 1));
+    assert_eq!(
+        (names.asked.load(Ordering::SeqCst), public.connections()),
+        (4, 1)
+    );
     assert_eq!(canary.accepted("127.0.0.2").await, 0);
 }
 
@@ -136,7 +172,10 @@ async fn every_request_is_checked_by_its_own_address() {
     assert!(get(&client, &url).await.is_ok());
 
     // The previous connection would still be open; it must not serve the name's new address.
-    assert_eq!(get(&client, &url).await, Err(WebError::Denied(Denied::Address(AddressClass::Private))));
+    assert_eq!(
+        get(&client, &url).await,
+        Err(WebError::Denied(Denied::Address(AddressClass::Private)))
+    );
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -145,7 +184,10 @@ async fn a_redirect_to_a_private_address_is_not_followed() {
     let server = ModelServer::start([]).await;
     let port = port_of(&server.url());
     let canary = Canary::at(&format!("127.0.0.2:{port}")).await;
-    let client = client(&["127.0.0.1"], Names::default().with("inside.example", &[&["127.0.0.2"]]));
+    let client = client(
+        &["127.0.0.1"],
+        Names::default().with("inside.example", &[&["127.0.0.2"]]),
+    );
 
     for location in [
         format!("http://127.0.0.2:{port}/"),
@@ -164,7 +206,10 @@ async fn a_redirect_to_a_private_address_is_not_followed() {
         for status in [301, 302, 303, 307, 308] {
             server.script([Reply::status(status).header("location", &location)]);
             let verdict = get(&client, &server.url()).await;
-            assert!(matches!(verdict, Err(WebError::Denied(_))), "{status} {location}: {verdict:?}");
+            assert!(
+                matches!(verdict, Err(WebError::Denied(_))),
+                "{status} {location}: {verdict:?}"
+            );
         }
     }
 
@@ -176,15 +221,27 @@ async fn ten_redirects_are_followed_and_no_eleventh() {
     let server = ModelServer::start([Reply::status(302).header("location", "/again")]).await;
     let client = client(&["127.0.0.1"], Names::default());
 
-    assert_eq!(get(&client, &server.url()).await, Err(WebError::Denied(Denied::Redirects)));
+    assert_eq!(
+        get(&client, &server.url()).await,
+        Err(WebError::Denied(Denied::Redirects))
+    );
     assert_eq!(server.requests().len(), 11);
 
     let mut script = vec![Reply::status(307).header("location", "next?x=1#part"); 10];
     script.push(Reply::status(200).send("there"));
     server.script(script);
     let cancel = CancellationToken::new();
-    let answer = client.open(WebRequest::get(format!("{}/dir/first", server.url())), &cancel).await.unwrap();
-    assert_eq!((answer.redirects(), answer.url().as_str()), (10, format!("{}/dir/next?x=1", server.url()).as_str()));
+    let answer = client
+        .open(
+            WebRequest::get(format!("{}/dir/first", server.url())),
+            &cancel,
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (answer.redirects(), answer.url().as_str()),
+        (10, format!("{}/dir/next?x=1", server.url()).as_str())
+    );
 }
 
 #[tokio::test]
@@ -195,24 +252,38 @@ async fn a_key_goes_to_no_other_server() {
     let cancel = CancellationToken::new();
 
     let key = "not-a-real-key-0123456789";
-    for request in [WebRequest::get(server.url()).bearer(key), WebRequest::post_json(server.url(), "{}")] {
+    for request in [
+        WebRequest::get(server.url()).bearer(key),
+        WebRequest::post_json(server.url(), "{}"),
+    ] {
         assert!(!format!("{request:?}").contains(key));
-        assert_eq!(client.open(request, &cancel).await.unwrap_err(), WebError::Redirected);
+        assert_eq!(
+            client.open(request, &cancel).await.unwrap_err(),
+            WebError::Redirected
+        );
     }
     assert_eq!(other.connections(), 0);
 
     // And a redirected GET sends no Referer.
     assert!(get(&client, &server.url()).await.is_ok());
     let headers = &other.requests()[0].headers;
-    assert!(headers.iter().all(|(name, _)| ["accept", "accept-encoding", "user-agent", "host"].contains(&name.as_str())), "{headers:?}");
+    assert!(
+        headers.iter().all(
+            |(name, _)| ["accept", "accept-encoding", "user-agent", "host"]
+                .contains(&name.as_str())
+        ),
+        "{headers:?}"
+    );
 }
 
 #[tokio::test]
 async fn public_names_are_reached_and_what_the_operator_permits() {
     let server = ModelServer::start([Reply::status(200).send("hello")]).await;
     let port = port_of(&server.url());
-    let names =
-        Names::default().with("a.example", &[&["127.0.0.1"]]).with("wiki", &[&["127.0.0.1"]]).with("b.corp.example", &[&["127.0.0.1"]]);
+    let names = Names::default()
+        .with("a.example", &[&["127.0.0.1"]])
+        .with("wiki", &[&["127.0.0.1"]])
+        .with("b.corp.example", &[&["127.0.0.1"]]);
 
     for (allowed, host, reached) in [
         ("127.0.0.0/8", "127.0.0.1", true),
@@ -222,10 +293,19 @@ async fn public_names_are_reached_and_what_the_operator_permits() {
         ("wiki", "a.example", false),
         ("10.0.0.0/8", "127.0.0.1", false),
     ] {
-        let verdict = get(&client(&[allowed], names.clone()), &format!("http://{host}:{port}/")).await;
+        let verdict = get(
+            &client(&[allowed], names.clone()),
+            &format!("http://{host}:{port}/"),
+        )
+        .await;
         assert_eq!(verdict.is_ok(), reached, "{allowed} {host}: {verdict:?}");
     }
-    for url in ["https://example.com/", "http://8.8.8.8/", "https://[2606:4700:4700::1111]/", "http://example.com:8080/"] {
+    for url in [
+        "https://example.com/",
+        "http://8.8.8.8/",
+        "https://[2606:4700:4700::1111]/",
+        "http://example.com:8080/",
+    ] {
         assert!(UrlPolicy::public().check_url(url).is_ok(), "{url}");
     }
 }
@@ -235,13 +315,28 @@ async fn a_client_built_by_another_program_is_guarded_too() {
     let public = ModelServer::start([]).await;
     let port = port_of(&public.url());
     let canary = Canary::at(&format!("127.0.0.2:{port}")).await;
-    let names = Names::default().with("inside.example", &[&["127.0.0.2"]]).with("mixed.example", &[&["127.0.0.1", "127.0.0.2"]]);
-    let http = guarded(Arc::new(policy(&["127.0.0.1"])), Arc::new(names)).build().unwrap();
+    let names = Names::default()
+        .with("inside.example", &[&["127.0.0.2"]])
+        .with("mixed.example", &[&["127.0.0.1", "127.0.0.2"]]);
+    let http = guarded(Arc::new(policy(&["127.0.0.1"])), Arc::new(names))
+        .build()
+        .unwrap();
 
     for host in ["inside.example", "mixed.example", "unknown.example"] {
-        assert!(http.get(format!("http://{host}:{port}/")).send().await.unwrap_err().is_connect(), "{host}");
+        assert!(
+            http.get(format!("http://{host}:{port}/"))
+                .send()
+                .await
+                .unwrap_err()
+                .is_connect(),
+            "{host}"
+        );
     }
-    for location in [format!("http://127.0.0.2:{port}/"), format!("http://inside.example:{port}/"), "/again".to_owned()] {
+    for location in [
+        format!("http://127.0.0.2:{port}/"),
+        format!("http://inside.example:{port}/"),
+        "/again".to_owned(),
+    ] {
         public.script([Reply::status(302).header("location", &location)]);
         assert!(http.get(public.url()).send().await.is_err(), "{location}");
     }

@@ -33,7 +33,11 @@ struct Canary {
 
 impl Canary {
     async fn at(address: &str) -> Self {
-        let mut canary = Self { port: 0, accepted: Arc::default(), tasks: JoinSet::new() };
+        let mut canary = Self {
+            port: 0,
+            accepted: Arc::default(),
+            tasks: JoinSet::new(),
+        };
         canary.listen(TcpListener::bind(address).await.unwrap());
         if let Ok(listener) = TcpListener::bind(("::1", canary.port)).await {
             canary.listen(listener);
@@ -55,7 +59,9 @@ impl Canary {
     /// ones are counted.
     async fn accepted(&self, address: &str) -> usize {
         let before = self.accepted.load(Ordering::SeqCst);
-        let own = tokio::net::TcpStream::connect((address, self.port)).await.unwrap();
+        let own = tokio::net::TcpStream::connect((address, self.port))
+            .await
+            .unwrap();
         while self.accepted.load(Ordering::SeqCst) == before {
             tokio::task::yield_now().await;
         }
@@ -73,7 +79,10 @@ struct Names {
 
 impl Names {
     fn with(self, name: &str, answers: &[&[&str]]) -> Self {
-        let answers = answers.iter().map(|answer| answer.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
+        let answers = answers
+            .iter()
+            .map(|answer| answer.iter().map(|ip| ip.parse().unwrap()).collect())
+            .collect();
         self.answers.lock().insert(name.to_owned(), answers);
         self
     }
@@ -94,18 +103,31 @@ impl Resolver for Names {
 
 /// The public internet, and the given entries.
 fn policy(allowed: &[&str]) -> UrlPolicy {
-    allowed.iter().fold(UrlPolicy::public(), |policy, entry| policy.allow(entry).unwrap())
+    allowed.iter().fold(UrlPolicy::public(), |policy, entry| {
+        policy.allow(entry).unwrap()
+    })
 }
 
 fn client(allowed: &[&str], names: Names) -> WebClient {
-    WebClient::builder().policy(policy(allowed)).resolver(names).build().unwrap()
+    WebClient::builder()
+        .policy(policy(allowed))
+        .resolver(names)
+        .build()
+        .unwrap()
 }
 
 async fn get(client: &WebClient, url: &str) -> Result<WebBody, WebError> {
     let cancel = CancellationToken::new();
-    client.open(WebRequest::get(url), &cancel).await?.read(&cancel).await
+    client
+        .open(WebRequest::get(url), &cancel)
+        .await?
+        .read(&cancel)
+        .await
 }
 
 fn port_of(url: &str) -> u16 {
-    url.trim_start_matches("http://").parse::<SocketAddr>().unwrap().port()
+    url.trim_start_matches("http://")
+        .parse::<SocketAddr>()
+        .unwrap()
+        .port()
 }

@@ -9,7 +9,11 @@ use crate::support::{SplitMix, seed};
 
 /// Rounds of a property test; `CALLBOARD_LONG=1` multiplies them by a hundred.
 fn rounds(usual: usize) -> usize {
-    if std::env::var_os("CALLBOARD_LONG").is_some_and(|value| value == "1") { usual * 100 } else { usual }
+    if std::env::var_os("CALLBOARD_LONG").is_some_and(|value| value == "1") {
+        usual * 100
+    } else {
+        usual
+    }
 }
 
 fn number(value: u32, random: &mut SplitMix) -> String {
@@ -29,12 +33,28 @@ fn spelling(ip: Ipv4Addr, random: &mut SplitMix) -> String {
     let mut text = match random.below(8) {
         0 => number(bits, random),
         1 => format!("{}.{}", number(a, random), number(bits & 0xff_ffff, random)),
-        2 => format!("{}.{}.{}", number(a, random), number(b, random), number(bits & 0xffff, random)),
-        3 => format!("{}.{}.{}.{}", number(a, random), number(b, random), number(c, random), number(d, random)),
+        2 => format!(
+            "{}.{}.{}",
+            number(a, random),
+            number(b, random),
+            number(bits & 0xffff, random)
+        ),
+        3 => format!(
+            "{}.{}.{}.{}",
+            number(a, random),
+            number(b, random),
+            number(c, random),
+            number(d, random)
+        ),
         4 => format!("[::ffff:{ip}]"),
         5 => format!("[::{:x}:{:x}]", bits >> 16, bits & 0xffff),
         6 => format!("[64:ff9b::{ip}]"),
-        _ => format!("[2002:{:x}:{:x}::{:x}]", bits >> 16, bits & 0xffff, random.below(65536)),
+        _ => format!(
+            "[2002:{:x}:{:x}::{:x}]",
+            bits >> 16,
+            bits & 0xffff,
+            random.below(65536)
+        ),
     };
     if !text.starts_with('[') {
         if random.below(4) == 0 {
@@ -43,7 +63,9 @@ fn spelling(ip: Ipv4Addr, random: &mut SplitMix) -> String {
         text = text
             .chars()
             .map(|c| match random.below(6) {
-                0 if c.is_ascii_digit() => char::from_u32(0xff10 + u32::from(c) - u32::from('0')).unwrap(),
+                0 if c.is_ascii_digit() => {
+                    char::from_u32(0xff10 + u32::from(c) - u32::from('0')).unwrap()
+                }
                 1 if c == '.' => ['。', '．', '｡'][random.below(3)],
                 _ => c,
             })
@@ -58,7 +80,16 @@ fn spelling(ip: Ipv4Addr, random: &mut SplitMix) -> String {
 #[test]
 fn no_spelling_of_an_inner_address_passes() {
     let mut random = SplitMix(seed("no_spelling_of_an_inner_address_passes"));
-    let inner = ["127.0.0.1", "10.1.2.3", "172.20.0.1", "192.168.0.1", "169.254.169.254", "100.64.1.1", "0.0.0.0", "198.18.0.1"];
+    let inner = [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.20.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "100.64.1.1",
+        "0.0.0.0",
+        "198.18.0.1",
+    ];
     let policy = UrlPolicy::public();
 
     for _ in 0..rounds(20_000) {
@@ -66,7 +97,10 @@ fn no_spelling_of_an_inner_address_passes() {
         let host = spelling(ip, &mut random);
         let scheme = ["http", "https", "HTTP", "hTTps"][random.below(4)];
         let port = ["", ":80", ":8080", ":0443"][random.below(4)];
-        let url = format!("{scheme}://{host}{port}/{}", ["", "a?b#c", "@x"][random.below(3)]);
+        let url = format!(
+            "{scheme}://{host}{port}/{}",
+            ["", "a?b#c", "@x"][random.below(3)]
+        );
         assert!(policy.check_url(&url).is_err(), "{url}");
     }
 }
@@ -115,7 +149,9 @@ fn what_passes_leads_to_a_public_host_whatever_it_looks_like() {
         "22",
         "0",
     ];
-    let mut random = SplitMix(seed("what_passes_leads_to_a_public_host_whatever_it_looks_like"));
+    let mut random = SplitMix(seed(
+        "what_passes_leads_to_a_public_host_whatever_it_looks_like",
+    ));
     let policy = UrlPolicy::public();
     let mut passed = 0;
 
@@ -127,19 +163,34 @@ fn what_passes_leads_to_a_public_host_whatever_it_looks_like() {
         for _ in 0..1 + random.below(6) {
             url.push_str(PARTS[random.below(PARTS.len())]);
         }
-        let Ok(parsed) = policy.check_url(&url) else { continue };
+        let Ok(parsed) = policy.check_url(&url) else {
+            continue;
+        };
         passed += 1;
         let host = parsed.host_str().unwrap().trim_matches(['[', ']']);
-        assert!(matches!(parsed.scheme(), "http" | "https") && parsed.username().is_empty() && parsed.password().is_none(), "{url}");
+        assert!(
+            matches!(parsed.scheme(), "http" | "https")
+                && parsed.username().is_empty()
+                && parsed.password().is_none(),
+            "{url}"
+        );
         match host.parse() {
             Ok(ip) => assert_eq!(policy.check_addr(ip), Ok(()), "{url}"),
-            Err(_) => assert!(host.contains('.') && host != "localhost" && !host.trim_end_matches('.').ends_with(".localhost"), "{url}"),
+            Err(_) => assert!(
+                host.contains('.')
+                    && host != "localhost"
+                    && !host.trim_end_matches('.').ends_with(".localhost"),
+                "{url}"
+            ),
         }
         // The normalized URL, which is shown, approved and cached, is accepted as well.
         assert_eq!(policy.check_url(parsed.as_str()), Ok(parsed), "{url}");
     }
 
-    assert!(passed > 100, "only {passed} passed: the property proves nothing");
+    assert!(
+        passed > 100,
+        "only {passed} passed: the property proves nothing"
+    );
 }
 
 #[test]
@@ -151,8 +202,12 @@ fn public_addresses_pass_in_their_usual_spelling() {
         let ip = Ipv4Addr::from_bits(u32::try_from(random.next() >> 32).unwrap());
         let verdict = policy.check_url(&format!("http://{ip}/")).map(drop);
         assert_eq!(verdict, policy.check_addr(ip.into()), "{ip}");
-        let own =
-            ip.is_private() || ip.is_loopback() || ip.is_link_local() || ip.is_multicast() || ip.is_documentation() || ip.is_broadcast();
+        let own = ip.is_private()
+            || ip.is_loopback()
+            || ip.is_link_local()
+            || ip.is_multicast()
+            || ip.is_documentation()
+            || ip.is_broadcast();
         assert!(!own || verdict.is_err(), "{ip}");
     }
 }

@@ -23,7 +23,21 @@ impl ImageFormat {
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::Webp),
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'W',
+                b'E',
+                b'B',
+                b'P',
+                ..,
+            ] => Some(Self::Webp),
             _ => None,
         }
     }
@@ -72,12 +86,21 @@ fn slice(bytes: &[u8], at: usize, count: usize) -> Option<&[u8]> {
 
 /// Reads a big-endian number of up to four bytes.
 fn big(bytes: &[u8], at: usize, count: usize) -> Option<u32> {
-    slice(bytes, at, count).map(|digits| digits.iter().fold(0, |sum, byte| (sum << 8) | u32::from(*byte)))
+    slice(bytes, at, count).map(|digits| {
+        digits
+            .iter()
+            .fold(0, |sum, byte| (sum << 8) | u32::from(*byte))
+    })
 }
 
 /// Reads a little-endian number of up to four bytes.
 fn little(bytes: &[u8], at: usize, count: usize) -> Option<u32> {
-    slice(bytes, at, count).map(|digits| digits.iter().rev().fold(0, |sum, byte| (sum << 8) | u32::from(*byte)))
+    slice(bytes, at, count).map(|digits| {
+        digits
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| (sum << 8) | u32::from(*byte))
+    })
 }
 
 fn index(number: u32) -> usize {
@@ -88,7 +111,11 @@ fn index(number: u32) -> usize {
 fn png_is_whole(bytes: &[u8]) -> bool {
     let mut at = 8usize;
     while let (Some(len), Some(name)) = (big(bytes, at, 4), slice(bytes, at.saturating_add(4), 4)) {
-        let Some(next) = at.checked_add(index(len)).and_then(|end| end.checked_add(12)).filter(|next| *next <= bytes.len()) else {
+        let Some(next) = at
+            .checked_add(index(len))
+            .and_then(|end| end.checked_add(12))
+            .filter(|next| *next <= bytes.len())
+        else {
             return false;
         };
         if name == b"IEND" {
@@ -127,7 +154,9 @@ impl Jpeg {
                     if matches!(mark, 0xc0..=0xcf) && !matches!(mark, 0xc4 | 0xc8 | 0xcc) {
                         read.size = big(bytes, at + 7, 2).zip(big(bytes, at + 5, 2));
                     }
-                    let Some(len) = big(bytes, at + 2, 2).filter(|len| *len >= 2) else { return read };
+                    let Some(len) = big(bytes, at + 2, 2).filter(|len| *len >= 2) else {
+                        return read;
+                    };
                     at = at.saturating_add(2).saturating_add(index(len));
                 }
             }
@@ -138,7 +167,13 @@ impl Jpeg {
 
 /// A GIF is complete when its blocks lead to the trailer. `None` for a truncated block.
 fn gif_is_whole(bytes: &[u8]) -> Option<bool> {
-    let table = |flags: u8| if flags & 0x80 == 0 { 0 } else { 3 * (2usize << (flags & 7)) };
+    let table = |flags: u8| {
+        if flags & 0x80 == 0 {
+            0
+        } else {
+            3 * (2usize << (flags & 7))
+        }
+    };
     let mut at = 13 + table(*bytes.get(10)?);
     let mut has_picture = false;
     loop {
@@ -163,7 +198,10 @@ fn gif_is_whole(bytes: &[u8]) -> Option<bool> {
 
 fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
     match slice(bytes, 12, 4)? {
-        b"VP8 " if slice(bytes, 23, 3)? == [0x9d, 0x01, 0x2a] => Some((little(bytes, 26, 2)? & 0x3fff, little(bytes, 28, 2)? & 0x3fff)),
+        b"VP8 " if slice(bytes, 23, 3)? == [0x9d, 0x01, 0x2a] => Some((
+            little(bytes, 26, 2)? & 0x3fff,
+            little(bytes, 28, 2)? & 0x3fff,
+        )),
         b"VP8L" if *bytes.get(20)? == 0x2f => {
             let bits = little(bytes, 21, 4)?;
             Some(((bits & 0x3fff) + 1, ((bits >> 14) & 0x3fff) + 1))
@@ -176,15 +214,25 @@ fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
 /// A WebP is complete when its chunks fill the length in the header and one of them is a picture.
 fn webp_is_whole(bytes: &[u8]) -> bool {
     let end = little(bytes, 4, 4).and_then(|size| index(size).checked_add(8));
-    let Some(end) = end.filter(|end| *end <= bytes.len()) else { return false };
+    let Some(end) = end.filter(|end| *end <= bytes.len()) else {
+        return false;
+    };
     let mut at = 12usize;
     let mut has_picture = false;
     while at < end {
-        let (Some(name), Some(len)) = (slice(bytes, at, 4), little(bytes, at.saturating_add(4), 4)) else { return false };
+        let (Some(name), Some(len)) = (slice(bytes, at, 4), little(bytes, at.saturating_add(4), 4))
+        else {
+            return false;
+        };
         has_picture |= matches!(name, b"VP8 " | b"VP8L" | b"ANMF");
         // Chunks of odd length have one byte of padding.
-        let next = at.checked_add(8).and_then(|at| at.checked_add(index(len))).and_then(|at| at.checked_add(index(len & 1)));
-        let Some(next) = next.filter(|next| *next <= end) else { return false };
+        let next = at
+            .checked_add(8)
+            .and_then(|at| at.checked_add(index(len)))
+            .and_then(|at| at.checked_add(index(len & 1)));
+        let Some(next) = next.filter(|next| *next <= end) else {
+            return false;
+        };
         at = next;
     }
     has_picture

@@ -23,7 +23,9 @@ pub(super) fn sniff(bytes: &[u8]) -> bool {
 pub(super) fn check(bytes: &[u8]) -> Result<(), AttachmentError> {
     let tail = bytes.len().saturating_sub(TAIL_BYTES);
     if !has(bytes.get(tail..).unwrap_or(bytes), b"%%EOF") {
-        return Err(AttachmentError::Cut { media_type: super::PDF });
+        return Err(AttachmentError::Cut {
+            media_type: super::PDF,
+        });
     }
     let mut object = 0;
     let mut pages = BTreeSet::new();
@@ -38,7 +40,9 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), AttachmentError> {
                     return Err(AttachmentError::TooManyPages);
                 }
             }
-            Some(b'o') if rest.starts_with(b"obj") => object = number_before(bytes, at).unwrap_or(object),
+            Some(b'o') if rest.starts_with(b"obj") => {
+                object = number_before(bytes, at).unwrap_or(object)
+            }
             _ => {}
         }
     }
@@ -63,14 +67,18 @@ fn is_encryption(rest: &[u8]) -> bool {
 
 /// Whether this is `/Type /Page`, but not `/Type /Pages`.
 fn is_page(rest: &[u8]) -> bool {
-    let name = rest.strip_prefix(b"/Type").and_then(|value| trimmed(value).strip_prefix(b"/Page"));
+    let name = rest
+        .strip_prefix(b"/Type")
+        .and_then(|value| trimmed(value).strip_prefix(b"/Page"));
     name.is_some_and(|after| !after.first().is_some_and(u8::is_ascii_alphanumeric))
 }
 
 /// Returns the number of the object whose `obj` is at `at`, as in `12 0 obj`.
 fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     let before = bytes.get(at.saturating_sub(24)..at)?.trim_ascii_end();
-    let mut words = before.rsplit(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let mut words = before
+        .rsplit(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty());
     let _generation = words.next()?;
     let number = words.next()?;
     std::str::from_utf8(number).ok()?.parse().ok()

@@ -31,9 +31,15 @@ impl Case {
         Self {
             history: History::default(),
             starts: Vec::new(),
-            window: Window { tokens, max_tokens: 0 },
+            window: Window {
+                tokens,
+                max_tokens: 0,
+            },
             fixed: Fixed::default(),
-            settings: CompactionSettings { keep_rounds: Some(3), ..CompactionSettings::default() },
+            settings: CompactionSettings {
+                keep_rounds: Some(3),
+                ..CompactionSettings::default()
+            },
             pinned: Vec::new(),
             summary: None,
             paid: true,
@@ -44,11 +50,15 @@ impl Case {
     /// Adds a round of a request, exchanges and an answer.
     fn round(mut self, exchanges: impl IntoIterator<Item = [Message; 2]>) -> Self {
         self.starts.push(self.history.messages().len());
-        self.history.push_user(Message::user(format!("ask {}", self.starts.len()))).unwrap();
+        self.history
+            .push_user(Message::user(format!("ask {}", self.starts.len())))
+            .unwrap();
         for [calls, results] in exchanges {
             self.history.push_exchange(calls, results).unwrap();
         }
-        self.history.push_assistant(Message::assistant(format!("answer {}", self.starts.len()))).unwrap();
+        self.history
+            .push_assistant(Message::assistant(format!("answer {}", self.starts.len())))
+            .unwrap();
         self
     }
 
@@ -66,7 +76,12 @@ impl Case {
             pinned: &self.pinned,
             skill_activations: 0,
             count: &count,
-            summary: &|hash| self.summary.as_ref().filter(|(of, _)| of == hash).map(|(_, text)| text.clone()),
+            summary: &|hash| {
+                self.summary
+                    .as_ref()
+                    .filter(|(of, _)| of == hash)
+                    .map(|(_, text)| text.clone())
+            },
             may_summarize: Some(&|_| self.paid),
             seq_label: "9",
             force: self.force,
@@ -94,10 +109,20 @@ impl Case {
 fn digest(message: &Message) -> String {
     let parts = message.blocks().into_iter().map(|block| match block {
         ContentBlock::ToolResult(result) => {
-            format!("{}={}", result.tool_use_id, result.content.text().chars().take(12).collect::<String>())
+            format!(
+                "{}={}",
+                result.tool_use_id,
+                result.content.text().chars().take(12).collect::<String>()
+            )
         }
         ContentBlock::ToolUse(call) => call.id,
-        other => other.as_text().unwrap_or_default().lines().next().unwrap_or_default().to_owned(),
+        other => other
+            .as_text()
+            .unwrap_or_default()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
     });
     parts.collect::<Vec<_>>().join(" ")
 }
@@ -108,7 +133,11 @@ fn long(id: &str, tokens: usize) -> [Message; 2] {
 
 #[test]
 fn nothing_is_done_below_eighty_percent_and_something_at_eighty() {
-    let mut case = Case::new(0).round([long("a", 500)]).round([]).round([]).round([]);
+    let mut case = Case::new(0)
+        .round([long("a", 500)])
+        .round([])
+        .round([])
+        .round([]);
     let total: u64 = case.history.messages().iter().map(count).sum();
     case.fixed.system = 800 - total;
 
@@ -116,9 +145,19 @@ fn nothing_is_done_below_eighty_percent_and_something_at_eighty() {
     assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: 800 });
     case.window.tokens = 1000;
     assert_eq!(case.compacted().before_tokens, 800);
-    case.window = Window { tokens: 1001, max_tokens: 201 };
-    assert_eq!(case.compacted().before_tokens, 800, "no room for the longest answer");
-    case.window = Window { tokens: 100_000, max_tokens: 0 };
+    case.window = Window {
+        tokens: 1001,
+        max_tokens: 201,
+    };
+    assert_eq!(
+        case.compacted().before_tokens,
+        800,
+        "no room for the longest answer"
+    );
+    case.window = Window {
+        tokens: 100_000,
+        max_tokens: 0,
+    };
     assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: 800 });
     case.force = true;
     assert_eq!(case.compacted().before_tokens, 800);
@@ -137,21 +176,38 @@ fn older_results_are_cleared_first_and_only_once() {
     case.apply(&plan);
 
     assert_eq!(plan.steps, [CompactionStep::ToolResults]);
-    assert_eq!((plan.cleared_results, plan.dropped.clone(), plan.mode()), (2, None, CompressionMode::Extract));
+    assert_eq!(
+        (plan.cleared_results, plan.dropped.clone(), plan.mode()),
+        (2, None, CompressionMode::Extract)
+    );
     assert_eq!(case.texts()[2], "a=[已壓縮的工具結果]");
     assert_eq!(case.texts()[4], "b=xxxxxxxxxxxx", "an error keeps its text");
     assert_eq!(case.texts()[8], "c=[已壓縮的工具結果]");
-    assert_eq!(case.texts()[12], "d=xxxxxxxxxxxx", "recent rounds are untouched");
+    assert_eq!(
+        case.texts()[12],
+        "d=xxxxxxxxxxxx",
+        "recent rounds are untouched"
+    );
     assert_eq!(case.starts, [0, 6, 10, 14, 18]);
     case.force = true;
-    assert!(!matches!(case.plan(), CompactionOutcome::Compacted(plan) if plan.cleared_results > 0), "what is cleared is not cleared again");
+    assert!(
+        !matches!(case.plan(), CompactionOutcome::Compacted(plan) if plan.cleared_results > 0),
+        "what is cleared is not cleared again"
+    );
 }
 
 #[test]
 fn extraction_drops_logs_then_answers_then_calls_and_keeps_requests_and_errors() {
     let log = exchange("log", &"line\n".repeat(40));
     let huge = exchange("huge", &"line\n".repeat(2000));
-    let case = Case::new(4000).round([huge, exchange("short", "ok"), log, failed_exchange("bad", "no")]).round([exchange("new", "ok")]);
+    let case = Case::new(4000)
+        .round([
+            huge,
+            exchange("short", "ok"),
+            log,
+            failed_exchange("bad", "no"),
+        ])
+        .round([exchange("new", "ok")]);
     let total: u64 = case.history.messages().iter().map(count).sum();
     let mut seen: Vec<Vec<String>> = Vec::new();
 
@@ -159,7 +215,10 @@ fn extraction_drops_logs_then_answers_then_calls_and_keeps_requests_and_errors()
         for goal in (0..=total).rev().step_by(10) {
             let mut draft = draft::Draft::new(problem);
             extract::extract(&mut draft, 1, goal);
-            let left = draft.kept_units(1).map(|(_, unit)| digest(case.history.messages().get(unit.start).unwrap())).collect();
+            let left = draft
+                .kept_units(1)
+                .map(|(_, unit)| digest(case.history.messages().get(unit.start).unwrap()))
+                .collect();
             if seen.last() != Some(&left) {
                 seen.push(left);
             }
@@ -185,7 +244,10 @@ fn priorities_are_ordered_by_what_they_mean() {
     use MessagePriority::{Critical, High, Low, Medium};
 
     assert!(Critical > High && High > Medium && Medium > Low);
-    assert_eq!(serde_json::to_string(&[Critical, High, Medium, Low]).unwrap(), r#"["critical","high","medium","low"]"#);
+    assert_eq!(
+        serde_json::to_string(&[Critical, High, Medium, Low]).unwrap(),
+        r#"["critical","high","medium","low"]"#
+    );
     let priority = |[_, results]: [Message; 2]| importance::exchange_priority(&results.blocks());
     assert_eq!(priority(exchange("a", "ok")), High);
     assert_eq!(priority(exchange("a", &"x".repeat(2000))), Low);
@@ -218,11 +280,22 @@ fn one_pair_describes_what_is_dropped_and_later_pairs_fold_it_in() {
     assert!(first.after_tokens <= 2250 && first.summarise && !first.summary_used);
     let span = first.dropped.clone().unwrap();
     let pair = case.history.messages().get(0).unwrap().clone();
-    assert!(pair.text().contains("\n- never deploy on Friday\n"), "{}", pair.text());
-    assert!(pair.text().contains(&format!("\n- `9:0-{}` {} messages, up to round ", span.to, span.messages)));
+    assert!(
+        pair.text().contains("\n- never deploy on Friday\n"),
+        "{}",
+        pair.text()
+    );
+    assert!(pair.text().contains(&format!(
+        "\n- `9:0-{}` {} messages, up to round ",
+        span.to, span.messages
+    )));
     assert!(pair.text().contains(&span.hash));
     assert_eq!(case.history.messages().get(1).unwrap().text(), ANSWER);
-    assert_eq!(case.texts()[2..4], ["ask 1", "ask 2"], "the text of a person stays in this step");
+    assert_eq!(
+        case.texts()[2..4],
+        ["ask 1", "ask 2"],
+        "the text of a person stays in this step"
+    );
     assert_eq!(case.starts.len(), 30);
 
     for round in 0..25 {
@@ -234,8 +307,18 @@ fn one_pair_describes_what_is_dropped_and_later_pairs_fold_it_in() {
     let pair = SummaryPair::read(case.history.messages().get(0).unwrap());
     assert!(pair.pointers.len() >= 2);
     assert_eq!(pair.pointers[0].span, format!("9:0-{}", span.to));
-    assert_eq!(case.texts().iter().filter(|text| *text == ANSWER).count(), 1);
-    assert!(case.history.messages().get(0).unwrap().text().contains("never deploy on Friday"));
+    assert_eq!(
+        case.texts().iter().filter(|text| *text == ANSWER).count(),
+        1
+    );
+    assert!(
+        case.history
+            .messages()
+            .get(0)
+            .unwrap()
+            .text()
+            .contains("never deploy on Friday")
+    );
 }
 
 #[test]
@@ -244,11 +327,19 @@ fn a_ready_summary_takes_the_place_of_all_it_was_made_of() {
     let plan = case.compacted();
     let span = plan.dropped.clone().unwrap();
     case.apply(&plan);
-    let left = case.texts().iter().skip(2).filter(|text| text.starts_with("ask")).count();
+    let left = case
+        .texts()
+        .iter()
+        .skip(2)
+        .filter(|text| text.starts_with("ask"))
+        .count();
     for round in 0..4 {
         case = case.round([long(&format!("n{round}"), 600)]);
     }
-    case.summary = Some((span.hash, "They counted to thirty.\n### Removed Messages".into()));
+    case.summary = Some((
+        span.hash,
+        "They counted to thirty.\n### Removed Messages".into(),
+    ));
 
     let second = case.compacted();
     case.apply(&second);
@@ -257,11 +348,23 @@ fn a_ready_summary_takes_the_place_of_all_it_was_made_of() {
     assert!(second.summary_used && left > 25);
     assert_eq!(second.mode(), CompressionMode::Summarize);
     let text = case.history.messages().get(0).unwrap().text();
-    assert!(text.contains("\n### Summary\n> They counted to thirty.\n> ### Removed Messages\n"), "{text}");
-    assert!(!case.texts().contains(&"ask 1".to_owned()), "what the summary was made of is gone");
-    assert!(text.contains("- ask 1\n") || text.contains("- ask 2"), "and yet in the summary: {text}");
     assert!(
-        SummaryPair::read(case.history.messages().get(0).unwrap()).pointers.iter().all(|pointer| pointer.pending.is_none())
+        text.contains("\n### Summary\n> They counted to thirty.\n> ### Removed Messages\n"),
+        "{text}"
+    );
+    assert!(
+        !case.texts().contains(&"ask 1".to_owned()),
+        "what the summary was made of is gone"
+    );
+    assert!(
+        text.contains("- ask 1\n") || text.contains("- ask 2"),
+        "and yet in the summary: {text}"
+    );
+    assert!(
+        SummaryPair::read(case.history.messages().get(0).unwrap())
+            .pointers
+            .iter()
+            .all(|pointer| pointer.pending.is_none())
             || second.summarise
     );
 }
@@ -280,9 +383,20 @@ fn a_summary_that_is_waited_for_stands_in_the_first_pair_and_a_cached_one_asks_n
 
     assert!(with.summary_used && !with.summarise);
     assert_eq!(with.dropped.unwrap().hash, span.hash);
-    assert!(case.history.messages().get(0).unwrap().text().contains("> Counted.\n"));
+    assert!(
+        case.history
+            .messages()
+            .get(0)
+            .unwrap()
+            .text()
+            .contains("> Counted.\n")
+    );
     assert!(with.after_tokens < without.after_tokens);
-    assert_eq!(case.texts()[2], "ask 28", "all before the three last rounds is in the summary");
+    assert_eq!(
+        case.texts()[2],
+        "ask 28",
+        "all before the three last rounds is in the summary"
+    );
 }
 
 #[test]
@@ -303,9 +417,19 @@ fn a_rewound_remainder_is_not_taken_for_what_was_summarised() {
     case.apply(&plan);
 
     assert!(plan.summary_used);
-    assert_eq!(plan.steps, [CompactionStep::ToolResults, CompactionStep::Summary, CompactionStep::Extract]);
+    assert_eq!(
+        plan.steps,
+        [
+            CompactionStep::ToolResults,
+            CompactionStep::Summary,
+            CompactionStep::Extract
+        ]
+    );
     assert_eq!(kept[4], "ask 3");
-    assert!(case.texts().contains(&kept[4]), "a new request was dropped for an old summary");
+    assert!(
+        case.texts().contains(&kept[4]),
+        "a new request was dropped for an old summary"
+    );
 }
 
 #[test]
@@ -348,7 +472,10 @@ fn truncation_keeps_the_five_last_rounds() {
     let plan = case.compacted();
     case.apply(&plan);
 
-    assert_eq!((plan.steps.as_slice(), plan.mode()), (&[CompactionStep::Truncate][..], CompressionMode::Truncate));
+    assert_eq!(
+        (plan.steps.as_slice(), plan.mode()),
+        (&[CompactionStep::Truncate][..], CompressionMode::Truncate)
+    );
     assert_eq!(case.texts()[2], "ask 26");
     assert_eq!(case.starts, [2, 4, 6, 8, 10]);
 }
@@ -364,24 +491,52 @@ fn under_twenty_messages_old_rounds_stay_while_they_fit() {
 
     assert_eq!(case.plan(), CompactionOutcome::Fits { tokens: total });
     case.window.tokens = total - 1;
-    assert!(case.compacted().steps.contains(&CompactionStep::OldestRounds), "few huge messages are no reason to exceed the window");
+    assert!(
+        case.compacted()
+            .steps
+            .contains(&CompactionStep::OldestRounds),
+        "few huge messages are no reason to exceed the window"
+    );
 }
 
 #[test]
 fn whole_oldest_rounds_go_down_to_one_and_then_its_older_results() {
-    let mut case = Case::new(2000).round([long("a", 900)]).round([long("b", 900), long("c", 900), long("d", 300)]);
+    let mut case = Case::new(2000).round([long("a", 900)]).round([
+        long("b", 900),
+        long("c", 900),
+        long("d", 300),
+    ]);
 
     let plan = case.compacted();
     case.apply(&plan);
 
-    assert_eq!(plan.steps, [CompactionStep::OldestRounds, CompactionStep::CurrentRound]);
+    assert_eq!(
+        plan.steps,
+        [CompactionStep::OldestRounds, CompactionStep::CurrentRound]
+    );
     let texts = case.texts();
-    assert_eq!(texts[2..], ["ask 2", "b", "b=[已壓縮的工具結果]", "c", "c=[已壓縮的工具結果]", "d", "d=xxxxxxxxxxxx", "answer 2"]);
+    assert_eq!(
+        texts[2..],
+        [
+            "ask 2",
+            "b",
+            "b=[已壓縮的工具結果]",
+            "c",
+            "c=[已壓縮的工具結果]",
+            "d",
+            "d=xxxxxxxxxxxx",
+            "answer 2"
+        ]
+    );
     assert!(plan.after_tokens <= 1000);
     let mut current = Case::new(2000).round([long("b", 1500), long("c", 200), long("d", 300)]);
     current.history = current.history.prefix(7).0;
     current.apply(&current.compacted());
-    assert_eq!(current.texts()[4], "c=xxxxxxxxxxxx", "only as far as needed, oldest first");
+    assert_eq!(
+        current.texts()[4],
+        "c=xxxxxxxxxxxx",
+        "only as far as needed, oldest first"
+    );
 }
 
 #[test]
@@ -390,7 +545,12 @@ fn what_cannot_fit_names_its_largest_part() {
         let mut case = Case::new(1000).round([]);
         change(&mut case);
         match case.plan() {
-            CompactionOutcome::TooLarge { part, part_tokens, tokens, limit } => {
+            CompactionOutcome::TooLarge {
+                part,
+                part_tokens,
+                tokens,
+                limit,
+            } => {
                 assert!(tokens > limit && part_tokens <= tokens);
                 part
             }
@@ -401,16 +561,25 @@ fn what_cannot_fit_names_its_largest_part() {
     assert_eq!(large(|case| case.fixed.system = 2000), "system prompt");
     assert_eq!(large(|case| case.fixed.tools = 2000), "tools");
     assert_eq!(large(|case| case.fixed.pinned = 2000), "pinned");
-    assert_eq!(large(|case| *case = Case::new(1000).round([long("a", 2000)])), "current round");
+    assert_eq!(
+        large(|case| *case = Case::new(1000).round([long("a", 2000)])),
+        "current round"
+    );
 }
 
 #[test]
 fn imported_messages_are_cut_where_a_person_speaks() {
     let mut case = Case::new(1500);
-    case.history.push_assistant(Message::assistant("hello")).unwrap();
+    case.history
+        .push_assistant(Message::assistant("hello"))
+        .unwrap();
     for round in 0..10 {
-        case.history.push_user(Message::user(format!("said {round}"))).unwrap();
-        case.history.push_assistant(Message::assistant(text(130))).unwrap();
+        case.history
+            .push_user(Message::user(format!("said {round}")))
+            .unwrap();
+        case.history
+            .push_assistant(Message::assistant(text(130)))
+            .unwrap();
     }
     case = case.round([]);
 
@@ -427,7 +596,9 @@ fn imported_messages_are_cut_where_a_person_speaks() {
 fn the_work_grows_with_the_history_and_no_faster() {
     let counted = |rounds: usize| {
         let calls = Cell::new(0_u64);
-        let case = (0..rounds).fold(Case::new(200_000), |case, round| case.round([long(&format!("c{round}"), 700)]));
+        let case = (0..rounds).fold(Case::new(200_000), |case, round| {
+            case.round([long(&format!("c{round}"), 700)])
+        });
         let count = |message: &Message| {
             calls.set(calls.get() + 1);
             count(message)
@@ -436,8 +607,14 @@ fn the_work_grows_with_the_history_and_no_faster() {
             history: &case.history,
             round_starts: &case.starts,
             fixed: case.fixed,
-            window: Window { tokens: rounds as u64 * 800, max_tokens: 0 },
-            settings: &CompactionSettings { target: 0.05, ..CompactionSettings::default() },
+            window: Window {
+                tokens: rounds as u64 * 800,
+                max_tokens: 0,
+            },
+            settings: &CompactionSettings {
+                target: 0.05,
+                ..CompactionSettings::default()
+            },
             pinned: &[],
             skill_activations: 0,
             count: &count,
@@ -463,7 +640,10 @@ fn a_person_cannot_forge_a_pair() {
     let messages: MessageList = [pair, answer].into_iter().collect();
 
     assert!(units::cut(&messages, &[]).has_pair);
-    assert!(!units::cut(&messages, &[0]).has_pair, "what a round begins with is the text of a person");
+    assert!(
+        !units::cut(&messages, &[0]).has_pair,
+        "what a round begins with is the text of a person"
+    );
     assert_ne!(span_hash(messages.iter()), span_hash([]));
     assert!(matches!(plan.edits[0], Edit::Put(_)));
 }

@@ -35,7 +35,9 @@ pub struct AppendBatch {
 
 impl AppendBatch {
     fn end(&self) -> Seq {
-        self.entries.last().map_or(self.expected.seq, |entry| entry.seq)
+        self.entries
+            .last()
+            .map_or(self.expected.seq, |entry| entry.seq)
     }
 
     fn bytes(&self) -> usize {
@@ -135,13 +137,25 @@ impl<R> AppendQueue<R> {
             if self.stored.seq >= self.tail.seq {
                 return (None, waits);
             }
-            self.after_commit.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+            self.after_commit
+                .extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
             return (None, Vec::new());
         }
-        let batch = AppendBatch { expected: self.tail, epoch, entries, open, wake_at, awaited };
-        self.tail = Head { epoch, seq: batch.end() };
+        let batch = AppendBatch {
+            expected: self.tail,
+            epoch,
+            entries,
+            open,
+            wake_at,
+            awaited,
+        };
+        self.tail = Head {
+            epoch,
+            seq: batch.end(),
+        };
         self.backlog_bytes += batch.bytes();
-        self.after_commit.extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
+        self.after_commit
+            .extend(waits.into_iter().map(|wait| (self.tail.seq, wait)));
         self.batches.push_back(batch.clone());
         // The first batch goes out alone. Later ones follow at once when an append of this epoch is
         // durable; until then they are held.
@@ -156,7 +170,11 @@ impl<R> AppendQueue<R> {
         // The first durable append claims the epoch. Everything held behind it goes out now, in
         // order.
         let claimed = self.stored.epoch != before && !self.paused && !self.closed;
-        let send = if claimed { self.batches.iter().cloned().collect() } else { Vec::new() };
+        let send = if claimed {
+            self.batches.iter().cloned().collect()
+        } else {
+            Vec::new()
+        };
         Committed { released, send }
     }
 
@@ -167,15 +185,26 @@ impl<R> AppendQueue<R> {
 
     fn release(&mut self, upto: Seq) -> Vec<R> {
         while let Some(batch) = self.batches.front().filter(|batch| batch.end() <= upto) {
-            self.stored = Head { epoch: batch.epoch, seq: batch.end() };
+            self.stored = Head {
+                epoch: batch.epoch,
+                seq: batch.end(),
+            };
             self.backlog_bytes = self.backlog_bytes.saturating_sub(batch.bytes());
             self.batches.pop_front();
         }
         if self.closed {
             return Vec::new();
         }
-        let ready = self.after_commit.iter().take_while(|(seq, _)| *seq <= self.stored.seq).count();
-        let released = self.after_commit.drain(..ready).map(|(_, wait)| wait).collect();
+        let ready = self
+            .after_commit
+            .iter()
+            .take_while(|(seq, _)| *seq <= self.stored.seq)
+            .count();
+        let released = self
+            .after_commit
+            .drain(..ready)
+            .map(|(_, wait)| wait)
+            .collect();
         if self.is_empty() {
             // An idle conversation keeps no empty buffers.
             self.after_commit.shrink_to_fit();
@@ -197,10 +226,17 @@ impl<R> AppendQueue<R> {
         // A journal only grows, so a head before our durable head is an outdated read. It proves no
         // conflict: continue.
         let old = head.seq < self.stored.seq;
-        let end = self.batches.iter().find(|batch| head == Head { epoch: batch.epoch, seq: batch.end() });
+        let end = self.batches.iter().find(|batch| {
+            head == Head {
+                epoch: batch.epoch,
+                seq: batch.end(),
+            }
+        });
         // A batch that ends at `head` is ours if our epoch is claimed. Before that, only the entry
         // itself proves it.
-        let ours = end.is_some_and(|batch| batch.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next)));
+        let ours = end.is_some_and(|batch| {
+            batch.epoch == self.stored.epoch || next.is_some_and(|next| self.wrote(next))
+        });
         let known = old || head == self.stored || ours;
         if !known || self.closed {
             self.closed = true;
@@ -209,14 +245,22 @@ impl<R> AppendQueue<R> {
         let released = self.release(head.seq);
         self.paused = false;
         // Batches behind the first one stay held until the epoch is claimed, as in `push`.
-        let claimed = self.batches.front().is_none_or(|batch| batch.epoch == self.stored.epoch);
+        let claimed = self
+            .batches
+            .front()
+            .is_none_or(|batch| batch.epoch == self.stored.epoch);
         let count = if claimed { self.batches.len() } else { 1 };
-        PauseOutcome::Resume { released, resend: self.batches.iter().take(count).cloned().collect() }
+        PauseOutcome::Resume {
+            released,
+            resend: self.batches.iter().take(count).cloned().collect(),
+        }
     }
 
     /// Whether this journal entry equals one of ours that is not known to be durable.
     fn wrote(&self, entry: &StoredEntry) -> bool {
-        self.batches.iter().any(|batch| batch.entries.contains(entry))
+        self.batches
+            .iter()
+            .any(|batch| batch.entries.contains(entry))
     }
 
     /// Closes the queue. Returns the waiting effects; the shell answers their callers.
@@ -235,39 +279,77 @@ mod tests {
     use crate::conversation::commit::append_queue::*;
 
     fn entry(seq: u64) -> StoredEntry {
-        StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"xx") }
+        StoredEntry {
+            seq: Seq(seq),
+            bytes: Bytes::from_static(b"xx"),
+        }
     }
 
     fn head(epoch: u64, seq: u64) -> Head {
-        Head { epoch: Epoch(epoch), seq: Seq(seq) }
+        Head {
+            epoch: Epoch(epoch),
+            seq: Seq(seq),
+        }
     }
 
     #[test]
     fn what_waits_is_released_only_by_its_entries() {
         let mut append_queue = AppendQueue::new(head(1, 4));
-        let (first, now) = append_queue.push(Epoch(2), vec![entry(5), entry(6)], Open::Running, None, vec!["a"]);
+        let (first, now) = append_queue.push(
+            Epoch(2),
+            vec![entry(5), entry(6)],
+            Open::Running,
+            None,
+            vec!["a"],
+        );
         assert_eq!((first.map(|p| p.expected), now), (Some(head(1, 4)), vec![]));
         append_queue.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]);
-        assert_eq!(append_queue.push(Epoch(2), vec![], Open::Running, None, vec!["b"]), (None, vec![]));
+        assert_eq!(
+            append_queue.push(Epoch(2), vec![], Open::Running, None, vec!["b"]),
+            (None, vec![])
+        );
 
         assert_eq!(append_queue.stored(Seq(6)).released, ["a"]);
-        assert_eq!((append_queue.stored_head(), append_queue.backlog_bytes()), (head(2, 6), 2));
+        assert_eq!(
+            (append_queue.stored_head(), append_queue.backlog_bytes()),
+            (head(2, 6), 2)
+        );
         assert_eq!(append_queue.stored(Seq(7)).released, ["b"]);
         assert!(append_queue.is_empty());
-        assert_eq!(append_queue.push(Epoch(2), vec![], Open::None, None, vec!["c"]), (None, vec!["c"]));
+        assert_eq!(
+            append_queue.push(Epoch(2), vec![], Open::None, None, vec!["c"]),
+            (None, vec!["c"])
+        );
     }
 
     #[test]
     fn nothing_goes_out_behind_a_first_append_that_may_be_refused() {
         let mut append_queue = AppendQueue::new(head(1, 4));
-        let (first, _) = append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
-        let (second, _) = append_queue.push(Epoch(2), vec![entry(6)], Open::Running, None, vec!["b"]);
+        let (first, _) =
+            append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+        let (second, _) =
+            append_queue.push(Epoch(2), vec![entry(6)], Open::Running, None, vec!["b"]);
         assert_eq!((first.is_some(), second), (true, None));
 
         let committed = append_queue.stored(Seq(5));
 
-        assert_eq!((committed.released, committed.send.iter().map(AppendBatch::end).collect::<Vec<_>>()), (vec!["a"], vec![Seq(6)]));
-        assert!(append_queue.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]).0.is_some());
+        assert_eq!(
+            (
+                committed.released,
+                committed
+                    .send
+                    .iter()
+                    .map(AppendBatch::end)
+                    .collect::<Vec<_>>()
+            ),
+            (vec!["a"], vec![Seq(6)])
+        );
+        assert!(
+            append_queue
+                .push(Epoch(2), vec![entry(7)], Open::Running, None, vec![])
+                .0
+                .is_some()
+        );
     }
 
     #[test]
@@ -276,12 +358,23 @@ mod tests {
         append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
         append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
         assert!(append_queue.lost() && !append_queue.lost());
-        assert_eq!(append_queue.push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"]).0, None);
+        assert_eq!(
+            append_queue
+                .push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"])
+                .0,
+            None
+        );
 
-        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 1), None) else { panic!("ended") };
+        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 1), None)
+        else {
+            panic!("ended")
+        };
 
         assert_eq!(released, ["a"]);
-        assert_eq!(resend.iter().map(AppendBatch::end).collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+        assert_eq!(
+            resend.iter().map(AppendBatch::end).collect::<Vec<_>>(),
+            [Seq(2), Seq(3)]
+        );
     }
 
     #[test]
@@ -292,14 +385,32 @@ mod tests {
             append_queue.lost();
             append_queue
         };
-        let theirs = StoredEntry { seq: Seq(5), bytes: Bytes::from_static(b"yy") };
+        let theirs = StoredEntry {
+            seq: Seq(5),
+            bytes: Bytes::from_static(b"yy"),
+        };
 
-        assert_eq!(append_queue().head_read(head(2, 5), Some(&theirs)), PauseOutcome::End);
-        assert_eq!(append_queue().head_read(head(2, 5), None), PauseOutcome::End);
-        assert_eq!(append_queue().head_read(head(2, 5), Some(&entry(5))), PauseOutcome::Resume { released: vec!["a"], resend: vec![] });
+        assert_eq!(
+            append_queue().head_read(head(2, 5), Some(&theirs)),
+            PauseOutcome::End
+        );
+        assert_eq!(
+            append_queue().head_read(head(2, 5), None),
+            PauseOutcome::End
+        );
+        assert_eq!(
+            append_queue().head_read(head(2, 5), Some(&entry(5))),
+            PauseOutcome::Resume {
+                released: vec!["a"],
+                resend: vec![]
+            }
+        );
         assert_eq!(
             append_queue().head_read(head(1, 4), None),
-            PauseOutcome::Resume { released: vec![], resend: append_queue().batches.into() }
+            PauseOutcome::Resume {
+                released: vec![],
+                resend: append_queue().batches.into()
+            }
         );
     }
 
@@ -309,9 +420,18 @@ mod tests {
         append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
         append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
         append_queue.lost();
-        assert_eq!(append_queue.stored(Seq(1)), Committed { released: vec!["a"], send: vec![] });
+        assert_eq!(
+            append_queue.stored(Seq(1)),
+            Committed {
+                released: vec!["a"],
+                send: vec![]
+            }
+        );
 
-        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 0), None) else { panic!("ended") };
+        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 0), None)
+        else {
+            panic!("ended")
+        };
 
         assert_eq!((released.len(), resend.len()), (0, 1));
     }
@@ -323,7 +443,13 @@ mod tests {
         append_queue.lost();
 
         assert_eq!(append_queue.head_read(head(3, 2), None), PauseOutcome::End);
-        assert_eq!(append_queue.stored(Seq(2)), Committed { released: vec![], send: vec![] });
+        assert_eq!(
+            append_queue.stored(Seq(2)),
+            Committed {
+                released: vec![],
+                send: vec![]
+            }
+        );
         assert_eq!(append_queue.close(), ["a"]);
     }
 }

@@ -61,7 +61,10 @@ struct QueueState {
 impl SharedQueue {
     /// An empty queue behind a journal that ends at `head`.
     fn new(head: Head) -> Self {
-        Self(Arc::new(Mutex::new(QueueState { appends: AppendQueue::new(head), claimed: false })))
+        Self(Arc::new(Mutex::new(QueueState {
+            appends: AppendQueue::new(head),
+            claimed: false,
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -71,10 +74,21 @@ impl SharedQueue {
 
 impl Committer {
     /// The committer of the activation `epoch`, behind a journal that ends at `head`.
-    pub(in crate::conversation) fn new(args: &ConversationArgs, me: ActorRef<ConversationMsg>, epoch: Epoch, head: Head) -> Self {
+    pub(in crate::conversation) fn new(
+        args: &ConversationArgs,
+        me: ActorRef<ConversationMsg>,
+        epoch: Epoch,
+        head: Head,
+    ) -> Self {
         let scope = args.scope.clone();
         let ports = &args.ports;
-        let writer = StreamWriter::new(scope.clone(), ports.events.clone(), epoch, head.seq, args.setup.limits.ring_bytes);
+        let writer = StreamWriter::new(
+            scope.clone(),
+            ports.events.clone(),
+            epoch,
+            head.seq,
+            args.setup.limits.ring_bytes,
+        );
         Self {
             me,
             scope,
@@ -89,31 +103,59 @@ impl Committer {
 
     /// Appends `entries`, which led to `state`, and performs each effect of `after_commit` once all
     /// entries so far are durable.
-    pub(in crate::conversation) fn commit(&self, entries: &[Entry], state: &Durable, after_commit: Vec<AfterCommit>) {
+    pub(in crate::conversation) fn commit(
+        &self,
+        entries: &[Entry],
+        state: &Durable,
+        after_commit: Vec<AfterCommit>,
+    ) {
         let (open, wake_at) = open(state);
         let stored = Entry::encode_all(entries);
         if self.sessions.keeps_entries() {
-            self.tenant.stored().grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
+            self.tenant
+                .stored()
+                .grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
         }
-        let watched = entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }));
+        let watched = entries.iter().any(|entry| {
+            matches!(
+                entry.body,
+                EntryBody::RoundFinished { .. } | EntryBody::ApprovalAsked { .. }
+            )
+        });
         let mut queue = self.queue.lock();
-        let (batch, ready) = queue.appends.push(self.epoch, stored, open, wake_at, after_commit);
+        let (batch, ready) = queue
+            .appends
+            .push(self.epoch, stored, open, wake_at, after_commit);
         let batch = batch.filter(|_| !queue.claimed); // Held batches go first; `Claimed` sends them.
         drop(queue);
         if let Some(batch) = batch {
-            self.send(AppendBatch { awaited: batch.awaited || watched, ..batch });
+            self.send(AppendBatch {
+                awaited: batch.awaited || watched,
+                ..batch
+            });
         }
         ready.into_iter().for_each(AfterCommit::perform);
     }
 
     fn send(&self, batch: AppendBatch) {
-        let AppendBatch { expected, epoch, entries, open, wake_at, awaited } = batch;
+        let AppendBatch {
+            expected,
+            epoch,
+            entries,
+            open,
+            wake_at,
+            awaited,
+        } = batch;
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
         let queue = self.queue.clone();
         let writer = self.writer.clone();
         let me = self.me.clone();
         let sending = self.sending;
-        let durability = if awaited { Durability::Awaited } else { Durability::Deferred };
+        let durability = if awaited {
+            Durability::Awaited
+        } else {
+            Durability::Deferred
+        };
         // Runs on a thread of the store. The queue's lock is not held while effects are performed
         // or events are published. While `claimed` is set, `commit` sends nothing, so the batches
         // held behind the first append keep their order.
@@ -124,7 +166,10 @@ impl Committer {
                 guard.claimed |= !committed.send.is_empty();
                 drop(guard);
                 writer.stored(upto);
-                committed.released.into_iter().for_each(AfterCommit::perform);
+                committed
+                    .released
+                    .into_iter()
+                    .for_each(AfterCommit::perform);
                 if !committed.send.is_empty() {
                     let _ = me.cast(ConversationMsg::Claimed);
                 }
@@ -132,20 +177,38 @@ impl Committer {
             Err(error) => drop(me.cast(ConversationMsg::AppendLost { error, sending })),
         });
         let scope = self.scope.clone();
-        self.sessions.append(Append { scope, expected, epoch, entries, open, wake_at, durability, done });
+        self.sessions.append(Append {
+            scope,
+            expected,
+            epoch,
+            entries,
+            open,
+            wake_at,
+            durability,
+            done,
+        });
     }
 
     /// Sends the batches that were held behind the first append, which is durable now.
     pub(in crate::conversation) fn send_held(&self) {
         let mut queue = self.queue.lock();
         queue.claimed = false;
-        let held = if queue.appends.is_paused() { Vec::new() } else { queue.appends.outstanding() };
+        let held = if queue.appends.is_paused() {
+            Vec::new()
+        } else {
+            queue.appends.outstanding()
+        };
         drop(queue);
         self.send_again(held);
     }
 
     fn send_again(&self, batches: Vec<AppendBatch>) {
-        batches.into_iter().for_each(|batch| self.send(AppendBatch { awaited: true, ..batch }));
+        batches.into_iter().for_each(|batch| {
+            self.send(AppendBatch {
+                awaited: true,
+                ..batch
+            })
+        });
     }
 
     /// Whether nothing is on its way to the store.
@@ -175,13 +238,22 @@ impl Committer {
     }
 
     /// Decides how a pause ends, from the head of the store and the entry after the last one known to be durable.
-    pub(in crate::conversation) fn head_read(&self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<AfterCommit> {
+    pub(in crate::conversation) fn head_read(
+        &self,
+        head: Head,
+        next: Option<&StoredEntry>,
+    ) -> PauseOutcome<AfterCommit> {
         self.queue.lock().appends.head_read(head, next)
     }
 
     /// Ends a pause: publishes and performs what turned out to be stored, and appends the rest
     /// again.
-    pub(in crate::conversation) fn resume(&mut self, head: Head, released: Vec<AfterCommit>, resend: Vec<AppendBatch>) {
+    pub(in crate::conversation) fn resume(
+        &mut self,
+        head: Head,
+        released: Vec<AfterCommit>,
+        resend: Vec<AppendBatch>,
+    ) {
         self.sending += 1;
         self.writer.stored(head.seq);
         released.into_iter().for_each(AfterCommit::perform);
@@ -192,14 +264,19 @@ impl Committer {
     /// `error`.
     pub(in crate::conversation) fn refuse_all(&self, error: &ConversationError) {
         let waiting = self.queue.lock().appends.close();
-        waiting.into_iter().for_each(|after| after.refuse(error.clone()));
+        waiting
+            .into_iter()
+            .for_each(|after| after.refuse(error.clone()));
     }
 }
 
 /// The status and wake-up time for the store's head row.
 fn open(state: &Durable) -> (Open, Option<Timestamp>) {
     match &state.round {
-        Some(round) if round.is_parked() => (Open::Parked, state.batch().and_then(|batch| batch.expires_at())),
+        Some(round) if round.is_parked() => (
+            Open::Parked,
+            state.batch().and_then(|batch| batch.expires_at()),
+        ),
         Some(_) => (Open::Running, None),
         None if state.inbox.is_empty() => (Open::None, None),
         None => (Open::Running, None), // Accepted prompts wait, so a restart must activate the conversation.

@@ -42,8 +42,17 @@ struct Inner {
 }
 
 enum Item {
-    Entry { seq: Seq, epoch: Epoch, round: Option<RoundId>, events: Vec<EventKind>, opens: bool },
-    Ephemeral { round: RoundId, event: EventKind },
+    Entry {
+        seq: Seq,
+        epoch: Epoch,
+        round: Option<RoundId>,
+        events: Vec<EventKind>,
+        opens: bool,
+    },
+    Ephemeral {
+        round: RoundId,
+        event: EventKind,
+    },
 }
 
 impl StreamWriter {
@@ -55,8 +64,21 @@ impl StreamWriter {
         stored: Seq,
         waiting_bytes_max: usize,
     ) -> Self {
-        let inner = Inner { epoch, published: stored, n: 0, stored, queue: VecDeque::new(), waiting_bytes: 0, closed: false };
-        Self { scope, store, waiting_bytes_max, inner: Mutex::new(inner) }
+        let inner = Inner {
+            epoch,
+            published: stored,
+            n: 0,
+            stored,
+            queue: VecDeque::new(),
+            waiting_bytes: 0,
+            closed: false,
+        };
+        Self {
+            scope,
+            store,
+            waiting_bytes_max,
+            inner: Mutex::new(inner),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -74,7 +96,13 @@ impl StreamWriter {
     pub(in crate::conversation) fn entry(&self, before: &Durable, entry: &Entry) {
         let (round, events) = project(&self.scope.conversation, before, entry);
         let opens = matches!(entry.body, EntryBody::PromptAccepted { .. });
-        self.lock().queue.push_back(Item::Entry { seq: entry.seq, epoch: entry.epoch, round, events, opens });
+        self.lock().queue.push_back(Item::Entry {
+            seq: entry.seq,
+            epoch: entry.epoch,
+            round,
+            events,
+            opens,
+        });
     }
 
     /// Publishes an event that follows from no entry, or queues it behind a held entry; it may be
@@ -114,13 +142,21 @@ impl StreamWriter {
     /// in memory has not ended for its watchers.
     pub(in crate::conversation) fn fail(&self, rounds: &[RoundId], failure: &Failure) {
         let mut inner = self.lock();
-        let waiting = std::mem::take(&mut inner.queue).into_iter().filter_map(|item| match item {
-            Item::Entry { round, .. } => round,
-            Item::Ephemeral { round, .. } => Some(round),
-        });
+        let waiting = std::mem::take(&mut inner.queue)
+            .into_iter()
+            .filter_map(|item| match item {
+                Item::Entry { round, .. } => round,
+                Item::Ephemeral { round, .. } => Some(round),
+            });
         let rounds: BTreeSet<RoundId> = waiting.chain(rounds.iter().copied()).collect();
         for round in rounds {
-            let event = self.event(&mut inner, round, EventKind::Error { failure: failure.clone() });
+            let event = self.event(
+                &mut inner,
+                round,
+                EventKind::Error {
+                    failure: failure.clone(),
+                },
+            );
             self.append(round, vec![event]);
             self.end(round, RoundStatus::Error);
         }
@@ -150,7 +186,9 @@ impl StreamWriter {
                 Some(_) => {}
                 None => break,
             }
-            let Some(item) = inner.queue.pop_front() else { break };
+            let Some(item) = inner.queue.pop_front() else {
+                break;
+            };
             match item {
                 Item::Ephemeral { round, event } => {
                     inner.waiting_bytes = inner.waiting_bytes.saturating_sub(event.size());
@@ -158,7 +196,13 @@ impl StreamWriter {
                     let event = self.event(&mut inner, round, event);
                     batch.push(event);
                 }
-                Item::Entry { seq, epoch, round, events, opens } => {
+                Item::Entry {
+                    seq,
+                    epoch,
+                    round,
+                    events,
+                    opens,
+                } => {
                     inner.epoch = epoch;
                     inner.published = seq;
                     // Events behind an entry that has none start at 1: number 0 belongs to a
@@ -189,12 +233,26 @@ impl StreamWriter {
     }
 
     fn event(&self, inner: &mut Inner, round: RoundId, kind: EventKind) -> Arc<StreamEvent> {
-        let id = EventId { epoch: inner.epoch, seq: inner.published, n: inner.n };
+        let id = EventId {
+            epoch: inner.epoch,
+            seq: inner.published,
+            n: inner.n,
+        };
         inner.n = inner.n.saturating_add(1);
-        Arc::new(StreamEvent { id, conversation_id: self.scope.conversation.clone(), round_id: Some(round), kind })
+        Arc::new(StreamEvent {
+            id,
+            conversation_id: self.scope.conversation.clone(),
+            round_id: Some(round),
+            kind,
+        })
     }
 
-    fn flush_if_other(&self, batch: &mut Vec<Arc<StreamEvent>>, batch_round: &mut Option<RoundId>, round: RoundId) {
+    fn flush_if_other(
+        &self,
+        batch: &mut Vec<Arc<StreamEvent>>,
+        batch_round: &mut Option<RoundId>,
+        round: RoundId,
+    ) {
         if let Some(other) = batch_round.replace(round)
             && other != round
             && !batch.is_empty()
@@ -204,7 +262,10 @@ impl StreamWriter {
     }
 
     fn key(&self, round: RoundId) -> StreamKey {
-        StreamKey { scope: self.scope.clone(), round }
+        StreamKey {
+            scope: self.scope.clone(),
+            round,
+        }
     }
 
     fn append(&self, round: RoundId, events: Vec<Arc<StreamEvent>>) {
@@ -220,7 +281,9 @@ impl StreamWriter {
         let key = self.key(round);
         let _ = match status {
             RoundStatus::Error => self.store.mark_failed(&key).now_or_never(),
-            RoundStatus::Pending | RoundStatus::InProgress | RoundStatus::Completed => self.store.mark_complete(&key).now_or_never(),
+            RoundStatus::Pending | RoundStatus::InProgress | RoundStatus::Completed => {
+                self.store.mark_complete(&key).now_or_never()
+            }
         };
     }
 }

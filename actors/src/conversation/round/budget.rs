@@ -6,7 +6,9 @@
 
 use crate::{
     chat::{ContentBlock, Message, Role, Usage, reminder},
-    conversation::round::{DecisionBuilder, Effect, input::ModelOutcome, skills, volatile::Reserving},
+    conversation::round::{
+        DecisionBuilder, Effect, input::ModelOutcome, skills, volatile::Reserving,
+    },
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
@@ -33,7 +35,8 @@ impl Pricing {
     /// The model that an active skill selects; `None` unless the operator allows skills to select
     /// it and it differs from the conversation's own model.
     pub(in crate::conversation) fn chosen_model(&self, state: &Durable) -> Option<String> {
-        skills::model(state).filter(|model| **model != *self.model && names_model(&self.skill_models, model))
+        skills::model(state)
+            .filter(|model| **model != *self.model && names_model(&self.skill_models, model))
     }
 
     /// The price of the next call's model.
@@ -50,19 +53,33 @@ impl Pricing {
     /// since then, but never more than the estimate from all bytes.
     fn input(&self, state: &Durable) -> u64 {
         let messages = state.history.messages();
-        let by_bytes = tokens(self.fixed_bytes.saturating_add(messages.wire_bytes() as u64));
-        let last = state.last_usage.input().saturating_add(state.last_usage.output);
+        let by_bytes = tokens(
+            self.fixed_bytes
+                .saturating_add(messages.wire_bytes() as u64),
+        );
+        let last = state
+            .last_usage
+            .input()
+            .saturating_add(state.last_usage.output);
         if last == 0 {
             return by_bytes;
         }
-        let since = messages.iter().rev().take_while(|message| message.role() != Role::Assistant).map(|message| message.wire().len());
+        let since = messages
+            .iter()
+            .rev()
+            .take_while(|message| message.role() != Role::Assistant)
+            .map(|message| message.wire().len());
         by_bytes.min(last.saturating_add(tokens(since.sum::<usize>() as u64)))
     }
 
     /// The reservation for the next call: its estimated input, and an answer of typical length.
     fn reservation(&self, state: &Durable) -> Amount {
         let output = self.max_tokens.clamp(1, BUDGET_OUTPUT_TOKENS);
-        let usage = Usage { input_uncached: self.input(state), output, ..Usage::default() };
+        let usage = Usage {
+            input_uncached: self.input(state),
+            output,
+            ..Usage::default()
+        };
         amount(&usage, self.next_price(state).ok())
     }
 
@@ -71,19 +88,30 @@ impl Pricing {
     fn bill(&self, state: &Durable, outcome: &ModelOutcome) -> Bill {
         let estimate = |blocks: &[ContentBlock]| {
             let output = tokens(blocks.iter().map(bytes).sum::<usize>() as u64);
-            Usage { input_uncached: self.input(state), output, ..Usage::default() }
+            Usage {
+                input_uncached: self.input(state),
+                output,
+                ..Usage::default()
+            }
         };
         match outcome {
             ModelOutcome::Completed { blocks, completion } => match &completion.usage {
                 Some(usage) => self.check(state, usage, &estimate(blocks)),
-                None => Bill { usage: estimate(blocks), estimated: true },
+                None => Bill {
+                    usage: estimate(blocks),
+                    estimated: true,
+                },
             },
             ModelOutcome::Failed { error, partial } if partial.is_empty() && nothing_ran(error) => {
-                Bill { usage: Usage::default(), estimated: false }
+                Bill {
+                    usage: Usage::default(),
+                    estimated: false,
+                }
             }
-            ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
-                Bill { usage: estimate(partial), estimated: true }
-            }
+            ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => Bill {
+                usage: estimate(partial),
+                estimated: true,
+            },
         }
     }
 
@@ -91,20 +119,36 @@ impl Pricing {
     /// output by the window and by the longest answer. Zero input or output is replaced by
     /// `estimate`.
     fn check(&self, state: &Durable, reported: &Usage, estimate: &Usage) -> Bill {
-        let window = if self.window_tokens == 0 { u64::MAX } else { self.window_tokens };
-        let request = self.fixed_bytes.saturating_add(state.history.messages().wire_bytes() as u64);
+        let window = if self.window_tokens == 0 {
+            u64::MAX
+        } else {
+            self.window_tokens
+        };
+        let request = self
+            .fixed_bytes
+            .saturating_add(state.history.messages().wire_bytes() as u64);
         let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has at least one byte.
         let input_uncached = reported.input_uncached.min(input_max);
         let cache_write = reported.cache_write.min(input_max - input_uncached);
-        let cache_read = reported.cache_read.min(input_max - input_uncached - cache_write);
-        let mut usage = Usage { input_uncached, cache_read, cache_write, output: reported.output.min(window.max(self.max_tokens)) };
+        let cache_read = reported
+            .cache_read
+            .min(input_max - input_uncached - cache_write);
+        let mut usage = Usage {
+            input_uncached,
+            cache_read,
+            cache_write,
+            output: reported.output.min(window.max(self.max_tokens)),
+        };
         if usage.input() == 0 {
             usage.input_uncached = estimate.input_uncached;
         }
         if usage.output == 0 {
             usage.output = estimate.output;
         }
-        Bill { usage, estimated: usage != *reported }
+        Bill {
+            usage,
+            estimated: usage != *reported,
+        }
     }
 }
 
@@ -143,7 +187,11 @@ fn nothing_ran(error: &ProviderError) -> bool {
 
 /// Starts the next model call, reserves the tenant's budget for it, or ends the round if a budget
 /// does not allow the call.
-pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, round: &OpenRound, step: u32) {
+pub(in crate::conversation) fn call_model(
+    decision: &mut DecisionBuilder<'_>,
+    round: &OpenRound,
+    step: u32,
+) {
     let durable = decision.durable;
     let volatile = decision.volatile;
     let pricing = &volatile.rules.pricing;
@@ -154,14 +202,19 @@ pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, ro
     if let Err(model) = pricing.next_price(durable)
         && (pricing.budget.micro_usd.is_some() || volatile.bounds_money)
     {
-        let message = format!("the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one");
+        let message = format!(
+            "the model `{model}` has no price, and the budget is in money; a row in [prices] gives it one"
+        );
         return decision.finish(round, StopReason::Budget, Some(failure(message)));
     }
     let amount = pricing.reservation(durable);
     // The previous reservation was settled in full above. That entry is not applied yet, but the
     // fold counts an open reservation as spent, so `spent` includes it.
     let spent = durable.spent.now(Some(round.started_at), decision.now);
-    if let Err(refusal) = pricing.budget.admit(BudgetLevel::Conversation, &spent, &amount) {
+    if let Err(refusal) = pricing
+        .budget
+        .admit(BudgetLevel::Conversation, &spent, &amount)
+    {
         return refuse(decision, round, &refusal);
     }
     if volatile.tenant_left.is_none() {
@@ -170,35 +223,65 @@ pub(in crate::conversation) fn call_model(decision: &mut DecisionBuilder<'_>, ro
     // No entry orders this work, so the id takes the seq of the last entry. Index 1 keeps it apart
     // from work that the entry itself orders.
     let seq = Seq(durable.head.0 + decision.made.entries.len() as u64);
-    let work = WorkId { epoch: volatile.epoch, seq, index: 1 };
+    let work = WorkId {
+        epoch: volatile.epoch,
+        seq,
+        index: 1,
+    };
     decision.effect(Effect::Reserve { work, step, amount });
 }
 
 fn order(decision: &mut DecisionBuilder<'_>, step: u32, amount: Amount) {
-    let work = decision.entry(EntryBody::ModelCallStarted { step, reserved: amount.tokens, reserved_micro_usd: amount.micro_usd });
+    let work = decision.entry(EntryBody::ModelCallStarted {
+        step,
+        reserved: amount.tokens,
+        reserved_micro_usd: amount.micro_usd,
+    });
     decision.effect(Effect::StartModel { work });
 }
 
 fn refuse(decision: &mut DecisionBuilder<'_>, round: &OpenRound, refusal: &Exhausted) {
-    decision.finish(round, StopReason::Budget, Some(failure(refusal.to_string())));
+    decision.finish(
+        round,
+        StopReason::Budget,
+        Some(failure(refusal.to_string())),
+    );
 }
 
 fn failure(message: String) -> Failure {
-    Failure { code: BUDGET_CODE.to_owned(), message, retry_after_ms: None }
+    Failure {
+        code: BUDGET_CODE.to_owned(),
+        message,
+        retry_after_ms: None,
+    }
 }
 
 /// The failure of a round that used up its wall-clock budget.
 pub(in crate::conversation) fn time_over(budget: &Budget) -> Failure {
     let seconds = budget.wall_ms.unwrap_or_default() as f64 / 1000.0;
-    failure(format!("the conversation's budget of {seconds} s is used up"))
+    failure(format!(
+        "the conversation's budget of {seconds} s is used up"
+    ))
 }
 
 /// Continues after the answer to [`Effect::Reserve`]: starts the model call, or ends the round if
 /// the budget refused. An answer to another question is ignored, and a canceled round starts
 /// nothing.
-pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work: WorkId, answer: &Result<(), Exhausted>) {
-    let Some(Reserving { step, amount, .. }) = decision.volatile.reserving.filter(|reserving| reserving.work == work) else { return };
-    let Some(round) = &decision.durable.round else { return };
+pub(in crate::conversation) fn answered(
+    decision: &mut DecisionBuilder<'_>,
+    work: WorkId,
+    answer: &Result<(), Exhausted>,
+) {
+    let Some(Reserving { step, amount, .. }) = decision
+        .volatile
+        .reserving
+        .filter(|reserving| reserving.work == work)
+    else {
+        return;
+    };
+    let Some(round) = &decision.durable.round else {
+        return;
+    };
     match answer {
         _ if decision.volatile.cancelling.is_some() => {}
         Ok(()) => order(decision, step, amount),
@@ -207,14 +290,26 @@ pub(in crate::conversation) fn answered(decision: &mut DecisionBuilder<'_>, work
 }
 
 /// The cost of an answered call in micro-dollars; `None` if the model has no price.
-pub(in crate::conversation) fn cost(decision: &DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) -> Option<u64> {
+pub(in crate::conversation) fn cost(
+    decision: &DecisionBuilder<'_>,
+    outcome: &ModelOutcome,
+    model: &str,
+) -> Option<u64> {
     let pricing = &decision.volatile.rules.pricing;
-    pricing.price_of(model).map(|price| price.cost(&pricing.bill(decision.durable, outcome).usage))
+    pricing
+        .price_of(model)
+        .map(|price| price.cost(&pricing.bill(decision.durable, outcome).usage))
 }
 
 /// Replaces the open reservation by the actual usage, at the price of the model that answered.
-pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcome: &ModelOutcome, model: &str) {
-    let Some(reserved) = decision.durable.spent.reserved else { return };
+pub(in crate::conversation) fn settle(
+    decision: &mut DecisionBuilder<'_>,
+    outcome: &ModelOutcome,
+    model: &str,
+) {
+    let Some(reserved) = decision.durable.spent.reserved else {
+        return;
+    };
     let pricing = &decision.volatile.rules.pricing;
     let Bill { usage, estimated } = pricing.bill(decision.durable, outcome);
     let used = amount(&usage, pricing.price_of(model));
@@ -224,8 +319,15 @@ pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, outcom
 /// Settles a call whose outcome will never arrive at its full reservation. Settles nothing twice in
 /// one decision.
 pub(in crate::conversation) fn settle_in_full(decision: &mut DecisionBuilder<'_>) {
-    let Some(reserved) = decision.durable.spent.reserved else { return };
-    if !decision.made.entries.iter().any(|entry| matches!(entry, EntryBody::BudgetSettled { .. })) {
+    let Some(reserved) = decision.durable.spent.reserved else {
+        return;
+    };
+    if !decision
+        .made
+        .entries
+        .iter()
+        .any(|entry| matches!(entry, EntryBody::BudgetSettled { .. }))
+    {
         settled(decision, reserved, reserved, true);
     }
 }
@@ -234,7 +336,12 @@ fn settled(decision: &mut DecisionBuilder<'_>, reserved: Amount, used: Amount, e
     let reserved = reserved.tokens;
     let used_tokens = used.tokens;
     let cost_micro_usd = used.micro_usd;
-    decision.entry(EntryBody::BudgetSettled { reserved, used_tokens, cost_micro_usd, estimated });
+    decision.entry(EntryBody::BudgetSettled {
+        reserved,
+        used_tokens,
+        cost_micro_usd,
+        estimated,
+    });
 }
 
 /// Reminds the model once each when a fifth and a twentieth of the tightest budget is left. The
@@ -248,26 +355,61 @@ pub(in crate::conversation) fn remind(decision: &mut DecisionBuilder<'_>) {
         return;
     }
     let since = durable.round.as_ref().map(|round| round.started_at);
-    let left = own.left_percent(&durable.spent.now(since, decision.now)).into_iter().chain(volatile.tenant_left).min();
-    let Some(left) = left.filter(|left| *left > 0) else { return };
-    let Some(at) = REMINDED_AT.into_iter().find(|at| left <= *at) else { return };
-    if durable.spent.reminded_percent.is_some_and(|percent| percent <= at) {
+    let left = own
+        .left_percent(&durable.spent.now(since, decision.now))
+        .into_iter()
+        .chain(volatile.tenant_left)
+        .min();
+    let Some(left) = left.filter(|left| *left > 0) else {
+        return;
+    };
+    let Some(at) = REMINDED_AT.into_iter().find(|at| left <= *at) else {
+        return;
+    };
+    if durable
+        .spent
+        .reminded_percent
+        .is_some_and(|percent| percent <= at)
+    {
         return;
     }
-    let text = format!("About {left} % of the budget for this conversation is left. Do what matters most first, then come to an end.");
+    let text = format!(
+        "About {left} % of the budget for this conversation is left. Do what matters most first, then come to an end."
+    );
     if let Ok(message) = Message::new(Role::User, &[reminder(&text)]) {
-        decision.entry(EntryBody::Injected { id: Some(format!("{BUDGET_REMINDER}{at}")), client_key: None, message });
+        decision.entry(EntryBody::Injected {
+            id: Some(format!("{BUDGET_REMINDER}{at}")),
+            client_key: None,
+            message,
+        });
     }
 }
 
 /// Calls [`remind`] if the coming result closes the open batch.
 pub(in crate::conversation) fn remind_before_last_result(decision: &mut DecisionBuilder<'_>) {
-    if decision.volatile.rules.pricing.budget.is_unlimited() && decision.volatile.tenant_left.is_none() {
+    if decision.volatile.rules.pricing.budget.is_unlimited()
+        && decision.volatile.tenant_left.is_none()
+    {
         return;
     }
-    let Some(OpenRound { phase: Phase::Batch(batch), .. }) = &decision.durable.round else { return };
-    let open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).count();
-    let closed = decision.made.entries.iter().filter(|entry| matches!(entry, EntryBody::ToolFinished { .. })).count();
+    let Some(OpenRound {
+        phase: Phase::Batch(batch),
+        ..
+    }) = &decision.durable.round
+    else {
+        return;
+    };
+    let open = batch
+        .calls
+        .iter()
+        .filter(|call| !matches!(call.state, CallState::Finished(_)))
+        .count();
+    let closed = decision
+        .made
+        .entries
+        .iter()
+        .filter(|entry| matches!(entry, EntryBody::ToolFinished { .. }))
+        .count();
     if open == closed + 1 {
         remind(decision);
     }

@@ -38,9 +38,15 @@ pub(in crate::conversation) enum Before {
 /// Decides what has to happen before the next model call. A state that was measured once is not
 /// measured again.
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
-    if !volatile.rules.context.is_in_doubt(&durable.context.window) || volatile.measured == Some(durable.head) {
+    if !volatile.rules.context.is_in_doubt(&durable.context.window)
+        || volatile.measured == Some(durable.head)
+    {
         Before::Call
-    } else if volatile.work.values().any(|work| matches!(work, Work::Context { waiter: None })) {
+    } else if volatile
+        .work
+        .values()
+        .any(|work| matches!(work, Work::Context { waiter: None }))
+    {
         Before::Wait
     } else {
         Before::Measure
@@ -48,15 +54,26 @@ pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatil
 }
 
 /// Orders a measurement. With `waiter`, a caller asked for a compaction and awaits its end.
-pub(in crate::conversation) fn measure(decision: &mut DecisionBuilder<'_>, waiter: Option<WaiterId>) {
-    let work = WorkId { epoch: decision.volatile.epoch, seq: decision.durable.head, index: MEASURE - u32::from(waiter.is_some()) };
+pub(in crate::conversation) fn measure(
+    decision: &mut DecisionBuilder<'_>,
+    waiter: Option<WaiterId>,
+) {
+    let work = WorkId {
+        epoch: decision.volatile.epoch,
+        seq: decision.durable.head,
+        index: MEASURE - u32::from(waiter.is_some()),
+    };
     decision.effect(Effect::MeasureContext { work, waiter });
 }
 
 /// Handles a caller's request for a compaction. Refused while a round is open, a prompt waits or
 /// another measurement runs.
 pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
-    let under_way = decision.volatile.work.values().any(|work| matches!(work, Work::Context { .. }));
+    let under_way = decision
+        .volatile
+        .work
+        .values()
+        .any(|work| matches!(work, Work::Context { .. }));
     if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
         decision.refuse(waiter, Refusal::RoundOpen);
     } else if under_way {
@@ -68,15 +85,32 @@ pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter:
 
 /// Handles the result of a measurement. A compaction is applied only between model calls, and only
 /// if the history still starts with the messages that were measured.
-pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ContextOutcome) {
-    let Some(Work::Context { waiter }) = decision.volatile.work.get(&work) else { return };
+pub(in crate::conversation) fn measured(
+    decision: &mut DecisionBuilder<'_>,
+    work: WorkId,
+    outcome: &ContextOutcome,
+) {
+    let Some(Work::Context { waiter }) = decision.volatile.work.get(&work) else {
+        return;
+    };
     let waiter = *waiter;
     let round = decision.durable.round.as_ref();
     let at_border = round.is_none_or(|round| round.phase == Phase::Ready);
     match outcome {
         ContextOutcome::Fits => {}
-        ContextOutcome::Compacted(draft) if at_border && decision.durable.history.messages().starts_with(&draft.before) => {
-            let cause = if waiter.is_some() { CompactionCause::Asked } else { CompactionCause::Full };
+        ContextOutcome::Compacted(draft)
+            if at_border
+                && decision
+                    .durable
+                    .history
+                    .messages()
+                    .starts_with(&draft.before) =>
+        {
+            let cause = if waiter.is_some() {
+                CompactionCause::Asked
+            } else {
+                CompactionCause::Full
+            };
             compacted(decision, draft, cause);
         }
         ContextOutcome::Compacted(_) => {
@@ -86,7 +120,12 @@ pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work
                 return decision.refuse(waiter, Refusal::RoundOpen);
             }
         }
-        ContextOutcome::TooLarge { part, part_tokens, tokens, limit } => match (waiter, round) {
+        ContextOutcome::TooLarge {
+            part,
+            part_tokens,
+            tokens,
+            limit,
+        } => match (waiter, round) {
             (Some(waiter), _) => return decision.refuse(waiter, Refusal::CannotShrink(part)),
             (None, Some(round)) if at_border && decision.volatile.cancelling.is_none() => {
                 let failure = Failure {
@@ -109,7 +148,12 @@ pub(in crate::conversation) fn measured(decision: &mut DecisionBuilder<'_>, work
 
 fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: CompactionCause) {
     for (plan, input_hash) in &draft.plans {
-        let Plan { edits, before_tokens, after_tokens, .. } = plan;
+        let Plan {
+            edits,
+            before_tokens,
+            after_tokens,
+            ..
+        } = plan;
         decision.entry(EntryBody::Compacted {
             cause,
             mode: plan.mode().as_str().to_owned(),
@@ -121,24 +165,43 @@ fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: Compactio
     }
     // Only the first plan works on the measured messages, so only its span is a range of them.
     let first = draft.plans.first().map(|(plan, _)| plan);
-    if let Some(span) = first.filter(|plan| plan.summarise).and_then(|plan| plan.dropped.as_ref()) {
+    if let Some(span) = first
+        .filter(|plan| plan.summarise)
+        .and_then(|plan| plan.dropped.as_ref())
+    {
         let messages = draft.before.range(span.from..span.to).cloned().collect();
-        decision.effect(Effect::Summarise { hash: span.hash.clone(), messages });
+        decision.effect(Effect::Summarise {
+            hash: span.hash.clone(),
+            messages,
+        });
     }
 }
 
 /// Pins a line, which every compaction keeps, and injects it for the model. A line that is pinned
 /// already is only confirmed.
-pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &str, waiter: WaiterId) {
+pub(in crate::conversation) fn pin(
+    decision: &mut DecisionBuilder<'_>,
+    line: &str,
+    waiter: WaiterId,
+) {
     let context = &decision.durable.context;
     let line = line.trim();
     if !context.pinned.iter().any(|known| known == line) {
-        if line.is_empty() || context.pinned.len() >= PINNED_LINES_MAX || context.pinned_bytes() + line.len() > PINNED_BYTES_MAX {
+        if line.is_empty()
+            || context.pinned.len() >= PINNED_LINES_MAX
+            || context.pinned_bytes() + line.len() > PINNED_BYTES_MAX
+        {
             return decision.refuse(waiter, Refusal::PinnedFull);
         }
-        decision.entry(EntryBody::Pinned { line: line.to_owned() });
+        decision.entry(EntryBody::Pinned {
+            line: line.to_owned(),
+        });
         if let Ok(message) = Message::new(Role::User, &[reminder(&format!("# Context\n{line}"))]) {
-            decision.entry(EntryBody::Injected { id: None, client_key: None, message });
+            decision.entry(EntryBody::Injected {
+                id: None,
+                client_key: None,
+                message,
+            });
         }
     }
     decision.effect(Effect::Answer { waiter });
@@ -149,11 +212,17 @@ pub(in crate::conversation) fn pin(decision: &mut DecisionBuilder<'_>, line: &st
 pub(in crate::conversation) fn refocus(decision: &mut DecisionBuilder<'_>) {
     let context = &decision.durable.context;
     let finished = decision.durable.metrics.rounds;
-    let Some(text) = reminder_at(finished, &context.pinned) else { return };
+    let Some(text) = reminder_at(finished, &context.pinned) else {
+        return;
+    };
     let id = format!("refocus:{finished}");
     if !decision.durable.knows_injected(&id)
         && let Ok(message) = Message::new(Role::User, &[reminder(&text)])
     {
-        decision.entry(EntryBody::Injected { id: Some(id), client_key: None, message });
+        decision.entry(EntryBody::Injected {
+            id: Some(id),
+            client_key: None,
+            message,
+        });
     }
 }

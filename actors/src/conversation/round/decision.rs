@@ -51,7 +51,9 @@ pub enum Refusal {
     #[error("a round is open; interrupt it first")]
     RoundOpen,
     /// The line is empty, or the limits of pinned lines are reached.
-    #[error("this line cannot be pinned: at most {PINNED_LINES_MAX} lines of together {PINNED_BYTES_MAX} bytes, none of them empty")]
+    #[error(
+        "this line cannot be pinned: at most {PINNED_LINES_MAX} lines of together {PINNED_BYTES_MAX} bytes, none of them empty"
+    )]
     PinnedFull,
     /// No compaction makes the context fit; names the part that is too large.
     #[error("the context cannot be made to fit: the {0} alone is too large")]
@@ -63,7 +65,9 @@ pub enum Refusal {
     #[error("there is a conversation of that name already, and it is not empty")]
     NotEmpty,
     /// The message is not one that a user can send.
-    #[error("a prompt or injection is a user message without tool results, and an import is a history without faults")]
+    #[error(
+        "a prompt or injection is a user message without tool results, and an import is a history without faults"
+    )]
     InvalidMessage,
 }
 

@@ -128,7 +128,10 @@ pub enum Input {
         round_id: RoundId,
     },
     /// Withdraw a prompt whose round has not started; no caller awaits an answer.
-    Withdraw { prompt_id: PromptId, reason: WithdrawReason },
+    Withdraw {
+        prompt_id: PromptId,
+        reason: WithdrawReason,
+    },
     /// A measurement of the context ended.
     Context {
         /// The measurement that ended; ignored if no longer open.

@@ -31,7 +31,10 @@ use crate::{
         },
     },
     ids::{Seq, WaiterId, WorkId},
-    journal::{AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase, WithdrawReason},
+    journal::{
+        AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase,
+        WithdrawReason,
+    },
     limits::LOOP_REFUSALS_MAX,
     ports::ProviderError,
     stream::{Failure, StopReason},
@@ -51,18 +54,29 @@ pub(in crate::conversation) struct DecisionBuilder<'a> {
 
 impl<'a> DecisionBuilder<'a> {
     fn new(durable: &'a Durable, volatile: &'a Volatile, now: Timestamp, made: Decision) -> Self {
-        Self { durable, volatile, now, made }
+        Self {
+            durable,
+            volatile,
+            now,
+            made,
+        }
     }
 
     /// Adds an entry and returns the id of the work that the entry orders. Puts `LifeStarted`
     /// before the first entry of an activation.
     pub(in crate::conversation) fn entry(&mut self, body: EntryBody) -> WorkId {
         if self.made.entries.is_empty() && self.durable.epoch != self.volatile.epoch {
-            self.made.entries.push(EntryBody::LifeStarted { nonce: self.volatile.nonce });
+            self.made.entries.push(EntryBody::LifeStarted {
+                nonce: self.volatile.nonce,
+            });
         }
         self.made.entries.push(body);
         let seq = Seq(self.durable.head.0 + self.made.entries.len() as u64);
-        WorkId { epoch: self.volatile.epoch, seq, index: 0 }
+        WorkId {
+            epoch: self.volatile.epoch,
+            seq,
+            index: 0,
+        }
     }
 
     pub(in crate::conversation) fn effect(&mut self, effect: Effect) {
@@ -73,10 +87,19 @@ impl<'a> DecisionBuilder<'a> {
         self.effect(Effect::Refuse { waiter, refusal });
     }
 
-    pub(in crate::conversation) fn finish(&mut self, round: &OpenRound, stop_reason: StopReason, error: Option<Failure>) {
+    pub(in crate::conversation) fn finish(
+        &mut self,
+        round: &OpenRound,
+        stop_reason: StopReason,
+        error: Option<Failure>,
+    ) {
         let latency_ms = self.now.ms_since(round.started_at);
         budget::settle_in_full(self);
-        self.entry(EntryBody::RoundFinished { stop_reason, latency_ms, error });
+        self.entry(EntryBody::RoundFinished {
+            stop_reason,
+            latency_ms,
+            error,
+        });
         self.effect(Effect::RoundOver { round_id: round.id });
     }
 }
@@ -118,7 +141,12 @@ pub fn apply_input(
         let changes_nothing = next.entries.is_empty() && !first;
         first = false;
         for body in next.entries.drain(..) {
-            let entry = Entry { seq: durable.head.next(), epoch: volatile.epoch, at: now, body };
+            let entry = Entry {
+                seq: durable.head.next(),
+                epoch: volatile.epoch,
+                at: now,
+                body,
+            };
             before_apply(durable, &entry);
             durable.apply(&entry)?;
             outcome.entries.push(entry);
@@ -139,21 +167,38 @@ pub fn apply_input(
 }
 
 /// Decides one input without side effects. `made` is an empty buffer, passed in so that its allocation is reused.
-pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &Input, made: Decision) -> Decision {
+pub fn decide(
+    durable: &Durable,
+    volatile: &Volatile,
+    now: Timestamp,
+    input: &Input,
+    made: Decision,
+) -> Decision {
     let mut decision = DecisionBuilder::new(durable, volatile, now, made);
     match input {
         Input::Recovered { recovery } => recover(&mut decision, *recovery),
         Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
         Input::Command { command, waiter } => take_command(&mut decision, command, *waiter),
-        Input::Model { work, outcome, model } => model_ended(&mut decision, *work, outcome, model),
+        Input::Model {
+            work,
+            outcome,
+            model,
+        } => model_ended(&mut decision, *work, outcome, model),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
-        Input::Tool { work, result, duration_ms } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
+        Input::Tool {
+            work,
+            result,
+            duration_ms,
+        } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
         Input::Tick => tools::expire_approvals(&mut decision),
         Input::Cancel { failure } => interrupt(&mut decision, failure.clone()),
         Input::Withdraw { prompt_id, reason } => {
             if durable.inbox.iter().any(|prompt| prompt.id == *prompt_id) {
-                decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: *reason });
+                decision.entry(EntryBody::PromptWithdrawn {
+                    prompt_id: *prompt_id,
+                    reason: *reason,
+                });
             }
         }
         Input::Context { work, outcome } => context::measured(&mut decision, *work, outcome),
@@ -165,12 +210,18 @@ pub fn decide(durable: &Durable, volatile: &Volatile, now: Timestamp, input: &In
 /// Decides a caller's command.
 fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: WaiterId) {
     match command {
-        Command::Interrupt if decision.durable.round.is_none() => decision.refuse(waiter, Refusal::NoSuch("open round")),
+        Command::Interrupt if decision.durable.round.is_none() => {
+            decision.refuse(waiter, Refusal::NoSuch("open round"))
+        }
         Command::Interrupt => {
             interrupt(decision, None);
             decision.effect(Effect::Answer { waiter });
         }
-        Command::Approve { tool_call_id, allow, always } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
+        Command::Approve {
+            tool_call_id,
+            allow,
+            always,
+        } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
         Command::Inject { id, message } => inject(decision, id.as_ref(), message, waiter),
         Command::Compact => context::asked(decision, waiter),
         Command::Pin { line } => context::pin(decision, line, waiter),
@@ -191,31 +242,47 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
         return decision.made;
     }
     let Some(round) = &durable.round else {
-        if let Some(AcceptedPrompt { id, round_id, .. }) = durable.inbox.front().filter(|_| !volatile.draining) {
+        if let Some(AcceptedPrompt { id, round_id, .. }) =
+            durable.inbox.front().filter(|_| !volatile.draining)
+        {
             context::refocus(&mut decision);
             skills::offer(&mut decision);
             budget::remind(&mut decision);
-            decision.entry(EntryBody::RoundStarted { round_id: *round_id, prompt_ids: vec![*id] });
+            decision.entry(EntryBody::RoundStarted {
+                round_id: *round_id,
+                prompt_ids: vec![*id],
+            });
         }
         return decision.made;
     };
     match (&round.phase, &volatile.cancelling) {
-        (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => interrupted(&mut decision, round, cancelling),
+        (Phase::Ready | Phase::Ended { .. }, Some(cancelling)) => {
+            interrupted(&mut decision, round, cancelling)
+        }
         (Phase::Ready, None) if volatile.reserving.is_some() => {} // The shell answers `Effect::Reserve` before anything else.
         // The model keeps repeating calls that the loop guard refused.
-        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => decision.finish(round, StopReason::LoopGuard, None),
-        (Phase::Ready, None) if volatile.is_store_full => decision.finish(round, StopReason::Error, Some(store_full())),
+        (Phase::Ready, None) if round.repeats.refusals >= LOOP_REFUSALS_MAX => {
+            decision.finish(round, StopReason::LoopGuard, None)
+        }
+        (Phase::Ready, None) if volatile.is_store_full => {
+            decision.finish(round, StopReason::Error, Some(store_full()))
+        }
         (Phase::Ready, None) if round.model_calls >= volatile.rules.tool_iterations_max => {
             decision.finish(round, StopReason::IterationLimit, None); // The round has used up its model calls.
         }
         (Phase::Ready, None) => match context::before_call(durable, volatile) {
-            context::Before::Call => budget::call_model(&mut decision, round, round.model_calls + 1),
+            context::Before::Call => {
+                budget::call_model(&mut decision, round, round.model_calls + 1)
+            }
             context::Before::Measure => context::measure(&mut decision, None),
             context::Before::Wait => {}
         },
-        (Phase::Ended { stop }, None) if output::refused(&mut decision, round, stop_reason(*stop)) => {}
+        (Phase::Ended { stop }, None)
+            if output::refused(&mut decision, round, stop_reason(*stop)) => {}
         (Phase::Ended { stop }, None) => decision.finish(round, stop_reason(*stop), None),
-        (Phase::Model { .. }, Some(cancelling)) if cancelling.grace_over || volatile.reserving.is_some() => {
+        (Phase::Model { .. }, Some(cancelling))
+            if cancelling.grace_over || volatile.reserving.is_some() =>
+        {
             if let Some(work) = volatile.model_work() {
                 decision.effect(Effect::Abort { work });
             }
@@ -232,19 +299,33 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
 /// model call.
 fn store_full() -> Failure {
     let message = "the stored bytes of this tenant are used up; a deletion makes room".to_owned();
-    Failure { code: STORE_FULL_CODE.to_owned(), message, retry_after_ms: None }
+    Failure {
+        code: STORE_FULL_CODE.to_owned(),
+        message,
+        retry_after_ms: None,
+    }
 }
 
 fn interrupted(decision: &mut DecisionBuilder<'_>, round: &OpenRound, cancelling: &Cancelling) {
-    let budget = cancelling.failure.as_ref().is_some_and(|failure| failure.code == budget::BUDGET_CODE);
-    let stop_reason = if budget { StopReason::Budget } else { StopReason::Interrupted };
+    let budget = cancelling
+        .failure
+        .as_ref()
+        .is_some_and(|failure| failure.code == budget::BUDGET_CODE);
+    let stop_reason = if budget {
+        StopReason::Budget
+    } else {
+        StopReason::Interrupted
+    };
     decision.finish(round, stop_reason, cancelling.failure.clone());
 }
 
 /// The stop reason of a round that ends with the model's answer.
 fn stop_reason(stop: ProviderStop) -> StopReason {
     match stop {
-        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
+        ProviderStop::EndTurn
+        | ProviderStop::ToolUse
+        | ProviderStop::PauseTurn
+        | ProviderStop::Other => StopReason::EndTurn,
         ProviderStop::MaxTokens => StopReason::MaxTokens,
         ProviderStop::StopSequence => StopReason::StopSequence,
         ProviderStop::Refusal => StopReason::Refusal,
@@ -255,17 +336,31 @@ fn stop_reason(stop: ProviderStop) -> StopReason {
 /// Whether the calls of an answer run: only if the answer was not cut off and not refused.
 fn runs_tools(stop: ProviderStop) -> bool {
     match stop {
-        ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::StopSequence | ProviderStop::PauseTurn | ProviderStop::Other => true,
-        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded => false,
+        ProviderStop::EndTurn
+        | ProviderStop::ToolUse
+        | ProviderStop::StopSequence
+        | ProviderStop::PauseTurn
+        | ProviderStop::Other => true,
+        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded => {
+            false
+        }
     }
 }
 
 fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
-    let Some(round) = &decision.durable.round else { return };
+    let Some(round) = &decision.durable.round else {
+        return;
+    };
     let round_id = round.id;
     match (recovery, &round.phase) {
-        (Recovery::Close, _) => decision.effect(Effect::CancelRound { round_id, failure: None, grace_over: true }),
-        (Recovery::Resume, Phase::Model { .. }) => budget::call_model(decision, round, round.model_calls),
+        (Recovery::Close, _) => decision.effect(Effect::CancelRound {
+            round_id,
+            failure: None,
+            grace_over: true,
+        }),
+        (Recovery::Resume, Phase::Model { .. }) => {
+            budget::call_model(decision, round, round.model_calls)
+        }
         (Recovery::Resume, Phase::Batch(open)) => tools::recover(decision, open),
         (Recovery::Resume, Phase::Ready | Phase::Ended { .. }) => {}
     }
@@ -281,7 +376,13 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         && let Some((known, round_id)) = durable.known_key(&key.key)
     {
         return if known.digest == key.digest {
-            decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id, replayed: true } });
+            decision.effect(Effect::Acknowledge {
+                waiter,
+                receipt: Receipt {
+                    round_id,
+                    replayed: true,
+                },
+            });
         } else {
             decision.refuse(waiter, Refusal::KeyReused);
         };
@@ -292,9 +393,21 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
     let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
-        (OnBusy::Steer, Some(round)) if decision.volatile.cancelling.is_none() && prompt.output_schema.is_none() => {
-            decision.entry(EntryBody::Injected { id: None, client_key: prompt.client_key.clone(), message: prompt.message.clone() });
-            return decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id: round.id, replayed: false } });
+        (OnBusy::Steer, Some(round))
+            if decision.volatile.cancelling.is_none() && prompt.output_schema.is_none() =>
+        {
+            decision.entry(EntryBody::Injected {
+                id: None,
+                client_key: prompt.client_key.clone(),
+                message: prompt.message.clone(),
+            });
+            return decision.effect(Effect::Acknowledge {
+                waiter,
+                receipt: Receipt {
+                    round_id: round.id,
+                    replayed: false,
+                },
+            });
         }
         _ if full => return decision.refuse(waiter, Refusal::InboxFull),
         (OnBusy::Reject, _) if busy => return decision.refuse(waiter, Refusal::Busy),
@@ -308,9 +421,18 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         message: prompt.message.clone(),
         output_schema: prompt.output_schema.clone(),
     });
-    decision.effect(Effect::Acknowledge { waiter, receipt: Receipt { round_id: prompt.round_id, replayed: false } });
+    decision.effect(Effect::Acknowledge {
+        waiter,
+        receipt: Receipt {
+            round_id: prompt.round_id,
+            replayed: false,
+        },
+    });
     if busy {
-        decision.effect(Effect::Queued { round_id: prompt.round_id, position: durable.inbox.len() + 1 });
+        decision.effect(Effect::Queued {
+            round_id: prompt.round_id,
+            position: durable.inbox.len() + 1,
+        });
     }
 }
 
@@ -318,17 +440,30 @@ fn interrupt(decision: &mut DecisionBuilder<'_>, failure: Option<Failure>) {
     if let Some(round) = &decision.durable.round
         && decision.volatile.cancelling.is_none()
     {
-        decision.effect(Effect::CancelRound { round_id: round.id, failure, grace_over: false });
+        decision.effect(Effect::CancelRound {
+            round_id: round.id,
+            failure,
+            grace_over: false,
+        });
     }
 }
 
-fn inject(decision: &mut DecisionBuilder<'_>, id: Option<&String>, message: &Message, waiter: WaiterId) {
+fn inject(
+    decision: &mut DecisionBuilder<'_>,
+    id: Option<&String>,
+    message: &Message,
+    waiter: WaiterId,
+) {
     if !is_plain_user(message) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
     let known = id.is_some_and(|id| decision.durable.knows_injected(id));
     if !known {
-        decision.entry(EntryBody::Injected { id: id.cloned(), client_key: None, message: message.clone() });
+        decision.entry(EntryBody::Injected {
+            id: id.cloned(),
+            client_key: None,
+            message: message.clone(),
+        });
     }
     decision.effect(Effect::Answer { waiter });
 }
@@ -339,7 +474,11 @@ fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
 }
 
-pub(in crate::conversation) fn when_idle(decision: &mut DecisionBuilder<'_>, waiter: WaiterId, body: EntryBody) {
+pub(in crate::conversation) fn when_idle(
+    decision: &mut DecisionBuilder<'_>,
+    waiter: WaiterId,
+    body: EntryBody,
+) {
     if decision.durable.round.is_some() || !decision.durable.inbox.is_empty() {
         return decision.refuse(waiter, Refusal::RoundOpen);
     }
@@ -347,9 +486,18 @@ pub(in crate::conversation) fn when_idle(decision: &mut DecisionBuilder<'_>, wai
     decision.effect(Effect::Answer { waiter });
 }
 
-fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &ModelOutcome, model: &str) {
-    let Some(round) = &decision.durable.round else { return };
-    if !decision.volatile.work.contains_key(&work) || round.phase != (Phase::Model { seq: work.seq }) {
+fn model_ended(
+    decision: &mut DecisionBuilder<'_>,
+    work: WorkId,
+    outcome: &ModelOutcome,
+    model: &str,
+) {
+    let Some(round) = &decision.durable.round else {
+        return;
+    };
+    if !decision.volatile.work.contains_key(&work)
+        || round.phase != (Phase::Model { seq: work.seq })
+    {
         return;
     }
     let step = round.model_calls;
@@ -372,13 +520,21 @@ fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &Model
             });
             budget::settle(decision, outcome, model);
         }
-        ModelOutcome::Failed { error: ProviderError::Auth { message }, .. } if round.model_calls <= 1 => {
+        ModelOutcome::Failed {
+            error: ProviderError::Auth { message },
+            ..
+        } if round.model_calls <= 1 => {
             // The model has said nothing yet, so the prompt leaves the history and the user can
             // send it again with a valid key. Its text stays in the journal.
             for prompt_id in &round.prompts {
-                decision.entry(EntryBody::PromptWithdrawn { prompt_id: *prompt_id, reason: WithdrawReason::ProviderAuth });
+                decision.entry(EntryBody::PromptWithdrawn {
+                    prompt_id: *prompt_id,
+                    reason: WithdrawReason::ProviderAuth,
+                });
             }
-            let failure = failure(&ProviderError::Auth { message: message.clone() });
+            let failure = failure(&ProviderError::Auth {
+                message: message.clone(),
+            });
             decision.finish(round, StopReason::Error, Some(failure));
         }
         ModelOutcome::Failed { error, partial } => {
@@ -392,7 +548,11 @@ fn model_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, outcome: &Model
             keep_partial(decision, step, partial);
             match &decision.volatile.cancelling {
                 Some(cancelling) => interrupted(decision, round, cancelling),
-                None => decision.finish(round, StopReason::Error, Some(failure(&ProviderError::Cancelled))),
+                None => decision.finish(
+                    round,
+                    StopReason::Error,
+                    Some(failure(&ProviderError::Cancelled)),
+                ),
             }
         }
     }
@@ -438,7 +598,10 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
     }
     // Thinking alone is no answer. Providers refuse a message that ends in thinking, which happens
     // when its tool calls were dropped.
-    while kept.last().is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking")) {
+    while kept
+        .last()
+        .is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking"))
+    {
         kept.pop();
     }
     Message::new(Role::Assistant, &kept).ok()
@@ -446,16 +609,32 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
 
 /// A provider's error in the form that watchers see.
 pub(in crate::conversation) fn failure(error: &ProviderError) -> Failure {
-    let retry_after_ms = error.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-    Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms }
+    let retry_after_ms = error
+        .retry_after()
+        .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    Failure {
+        code: error.code().to_owned(),
+        message: error.to_string(),
+        retry_after_ms,
+    }
 }
 
 /// The verdict that the journal records for a person's decision.
 pub(in crate::conversation) fn verdict(allow: bool) -> ApprovalVerdict {
-    if allow { ApprovalVerdict::Allowed } else { ApprovalVerdict::Denied }
+    if allow {
+        ApprovalVerdict::Allowed
+    } else {
+        ApprovalVerdict::Denied
+    }
 }
 
 /// The call with the input that the tool gets: `input`, or the model's own if it is `None`.
-pub(in crate::conversation) fn with_input(tool_use: &ToolUseBlock, input: Option<&RawJson>) -> ToolUseBlock {
-    ToolUseBlock { input: input.unwrap_or(&tool_use.input).clone(), ..tool_use.clone() }
+pub(in crate::conversation) fn with_input(
+    tool_use: &ToolUseBlock,
+    input: Option<&RawJson>,
+) -> ToolUseBlock {
+    ToolUseBlock {
+        input: input.unwrap_or(&tool_use.input).clone(),
+        ..tool_use.clone()
+    }
 }

@@ -25,21 +25,46 @@ const FAULT_CHARS_MAX: usize = 2000;
 /// The instruction for a model whose API takes no schema.
 pub(crate) fn instruction(schema: &RawJson) -> ContentBlock {
     let schema = schema.as_str();
-    reminder(&format!("Answer with one JSON value that fits this JSON Schema, and nothing else: no prose, no code fence.\n{schema}"))
+    reminder(&format!(
+        "Answer with one JSON value that fits this JSON Schema, and nothing else: no prose, no code fence.\n{schema}"
+    ))
 }
 
 /// Checks the answer that ended a round against its schema. Returns false if the round may end;
 /// otherwise asks the model again, or ends the round with a failure after too many refusals.
-pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round: &OpenRound, stop: StopReason) -> bool {
-    let Some(output) = round.output.as_ref().filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence)) else {
+pub(in crate::conversation) fn refused(
+    decision: &mut DecisionBuilder<'_>,
+    round: &OpenRound,
+    stop: StopReason,
+) -> bool {
+    let Some(output) = round
+        .output
+        .as_ref()
+        .filter(|_| matches!(stop, StopReason::EndTurn | StopReason::StopSequence))
+    else {
         return false;
     };
-    let Err(fault) = decision.volatile.rules.call_policy.check_output(&output.schema, &round.text()) else { return false };
+    let Err(fault) = decision
+        .volatile
+        .rules
+        .call_policy
+        .check_output(&output.schema, &round.text())
+    else {
+        return false;
+    };
     let fault: String = fault.chars().take(FAULT_CHARS_MAX).collect();
     if output.refused < OUTPUT_REFUSALS_MAX {
         decision.entry(EntryBody::OutputRefused { fault });
     } else {
-        decision.finish(round, StopReason::Error, Some(Failure { code: OUTPUT_CODE.to_owned(), message: fault, retry_after_ms: None }));
+        decision.finish(
+            round,
+            StopReason::Error,
+            Some(Failure {
+                code: OUTPUT_CODE.to_owned(),
+                message: fault,
+                retry_after_ms: None,
+            }),
+        );
     }
     true
 }
@@ -49,7 +74,10 @@ pub(in crate::conversation) fn refused(decision: &mut DecisionBuilder<'_>, round
 ///
 /// # Errors
 /// Why `accept` refused the first value, or that the text holds no JSON.
-pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, String>) -> Result<T, String> {
+pub(crate) fn json_in<T>(
+    text: &str,
+    mut accept: impl FnMut(Value) -> Result<T, String>,
+) -> Result<T, String> {
     let mut fault = None;
     let whole = match serde_json::from_str::<Value>(text.trim()) {
         Ok(value) => accept(value).map_err(|why| fault = Some(why)),
@@ -57,8 +85,12 @@ pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, 
             let mut fences = text.split("```").skip(1).step_by(2).take(PLACES_MAX);
             let fenced = fences.find_map(|fence| {
                 let body = fence.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
-                let value = [body, fence].into_iter().find_map(|body| serde_json::from_str(body.trim()).ok())?;
-                accept(value).map_err(|why| fault.get_or_insert(why).clone()).ok()
+                let value = [body, fence]
+                    .into_iter()
+                    .find_map(|body| serde_json::from_str(body.trim()).ok())?;
+                accept(value)
+                    .map_err(|why| fault.get_or_insert(why).clone())
+                    .ok()
             });
             let found = fenced.or_else(|| between(text, &mut accept, &mut fault));
             fault = fault.or_else(|| Some(format!("the answer is not JSON: {error}")));
@@ -69,7 +101,11 @@ pub(crate) fn json_in<T>(text: &str, mut accept: impl FnMut(Value) -> Result<T, 
 }
 
 /// The first accepted object or array between words.
-fn between<T>(text: &str, accept: &mut impl FnMut(Value) -> Result<T, String>, fault: &mut Option<String>) -> Option<T> {
+fn between<T>(
+    text: &str,
+    accept: &mut impl FnMut(Value) -> Result<T, String>,
+    fault: &mut Option<String>,
+) -> Option<T> {
     let mut rest = text;
     for _ in 0..PLACES_MAX {
         rest = rest.get(rest.find(['{', '['])?..)?;
@@ -95,7 +131,13 @@ mod tests {
 
     #[test]
     fn json_is_found_whole_fenced_or_between_words_and_alone_must_fit() {
-        let object = |value: Value| if value.get("a").is_some() { Ok(value["a"].clone()) } else { Err("no `a`".to_owned()) };
+        let object = |value: Value| {
+            if value.get("a").is_some() {
+                Ok(value["a"].clone())
+            } else {
+                Err("no `a`".to_owned())
+            }
+        };
         let found = |text: &str| json_in(text, object).map(|value| value.to_string());
 
         for text in [
@@ -110,7 +152,11 @@ mod tests {
         }
         assert_eq!(found(r#"{"b":1}"#), Err("no `a`".into()));
         assert_eq!(found(r#"I think {"b":1} fits"#), Err("no `a`".into()));
-        assert!(found("no idea").unwrap_err().starts_with("the answer is not JSON: "));
+        assert!(
+            found("no idea")
+                .unwrap_err()
+                .starts_with("the answer is not JSON: ")
+        );
         assert!(found(&"[".repeat(100_000)).is_err(), "deep nonsense ends");
     }
 }

@@ -18,11 +18,18 @@ use crate::{
 };
 
 /// Takes back a round and all later ones. The journal keeps the messages.
-pub(in crate::conversation) fn rewind(decision: &mut DecisionBuilder<'_>, round_id: RoundId, waiter: WaiterId) {
+pub(in crate::conversation) fn rewind(
+    decision: &mut DecisionBuilder<'_>,
+    round_id: RoundId,
+    waiter: WaiterId,
+) {
     match decision.durable.rounds.start(round_id) {
         Some(keep) => when_idle(decision, waiter, EntryBody::Rewound { round_id, keep }),
         // A round gets its mark when it starts, so a round without a mark is not in the history.
-        None => decision.refuse(waiter, Refusal::NoSuch("round in this conversation's history")),
+        None => decision.refuse(
+            waiter,
+            Refusal::NoSuch("round in this conversation's history"),
+        ),
     }
 }
 
@@ -37,21 +44,53 @@ pub(in crate::conversation) fn import(
     if !can_enter(messages, rounds) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
-    when_idle(decision, waiter, EntryBody::Imported { messages: messages.to_vec(), rounds: rounds.to_vec() });
+    when_idle(
+        decision,
+        waiter,
+        EntryBody::Imported {
+            messages: messages.to_vec(),
+            rounds: rounds.to_vec(),
+        },
+    );
 }
 
 /// Starts the conversation as a copy. Refused unless it is empty.
-pub(in crate::conversation) fn fork(decision: &mut DecisionBuilder<'_>, copied: &Copied, waiter: WaiterId) {
-    let Copied { from, fork: Fork { upto, messages, rounds, in_doubt } } = copied;
-    let Durable { history, round, inbox, .. } = decision.durable;
+pub(in crate::conversation) fn fork(
+    decision: &mut DecisionBuilder<'_>,
+    copied: &Copied,
+    waiter: WaiterId,
+) {
+    let Copied {
+        from,
+        fork:
+            Fork {
+                upto,
+                messages,
+                rounds,
+                in_doubt,
+            },
+    } = copied;
+    let Durable {
+        history,
+        round,
+        inbox,
+        ..
+    } = decision.durable;
     if !history.messages().is_empty() || round.is_some() || !inbox.is_empty() {
         return decision.refuse(waiter, Refusal::NotEmpty);
     }
     if !can_enter(messages, rounds) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
-    decision.entry(EntryBody::Forked { from: from.clone(), upto: *upto, in_doubt: in_doubt.clone() });
-    decision.entry(EntryBody::Imported { messages: messages.clone(), rounds: rounds.clone() });
+    decision.entry(EntryBody::Forked {
+        from: from.clone(),
+        upto: *upto,
+        in_doubt: in_doubt.clone(),
+    });
+    decision.entry(EntryBody::Imported {
+        messages: messages.clone(),
+        rounds: rounds.clone(),
+    });
     decision.effect(Effect::Answer { waiter });
 }
 

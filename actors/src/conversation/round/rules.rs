@@ -75,7 +75,12 @@ pub trait CallPolicy: Send + Sync {
     }
 
     /// Reviews a result before it enters the journal; hooks may replace or withhold it.
-    fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
+    fn review(
+        &self,
+        name: &str,
+        outcome: ToolExecutionResult,
+        tool_call_id: &str,
+    ) -> ToolExecutionResult {
         let _ = (name, tool_call_id);
         outcome
     }
@@ -149,6 +154,8 @@ impl ContextRules {
 
     /// Whether the next request may not fit, by the estimate or by its upper bound.
     pub fn is_in_doubt(&self, used: &WindowUse) -> bool {
-        self.window > 0 && (used.estimate(self.fixed) >= self.trigger.min(self.room()) || used.at_most(self.fixed) > self.room())
+        self.window > 0
+            && (used.estimate(self.fixed) >= self.trigger.min(self.room())
+                || used.at_most(self.fixed) > self.room())
     }
 }

@@ -11,7 +11,10 @@ use crate::{
     conversation::round::{DecisionBuilder, Effect, Refusal, rules::SkillView},
     ids::WaiterId,
     journal::{ActivatedBy, Durable, EntryBody, ToolExecutionResult, digest},
-    skill::{ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName, SkillPolicy},
+    skill::{
+        ACTIVATE_SKILL, ActivationError, SKILL_RESOURCE, SkillActivationResult, SkillName,
+        SkillPolicy,
+    },
     tool::{EffectClass, ToolError},
     tool_executor::{RunResult, outcome},
 };
@@ -19,16 +22,26 @@ use crate::{
 /// Offers the list of skills before a round starts. The first list enters the system prompt, which
 /// must keep its bytes for the provider's cache; a changed list enters as a reminder.
 pub(in crate::conversation) fn offer(decision: &mut DecisionBuilder<'_>) {
-    let Some(SkillView { index, .. }) = &decision.volatile.skills else { return };
+    let Some(SkillView { index, .. }) = &decision.volatile.skills else {
+        return;
+    };
     match decision.durable.skills.latest() {
         None if index.is_empty() => {}
         None => {
-            decision.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: None });
+            decision.entry(EntryBody::SkillsOffered {
+                index: (**index).clone(),
+                message: None,
+            });
         }
         Some(known) if *known == **index => {}
         Some(_) => {
-            let Some(message) = reminding(&index.announcement()) else { return };
-            decision.entry(EntryBody::SkillsOffered { index: (**index).clone(), message: Some(message) });
+            let Some(message) = reminding(&index.announcement()) else {
+                return;
+            };
+            decision.entry(EntryBody::SkillsOffered {
+                index: (**index).clone(),
+                message: Some(message),
+            });
         }
     }
 }
@@ -48,7 +61,11 @@ fn activation(
     let skills = &decision.durable.skills;
     let name = &loaded.skill_name;
     let default_policy = SkillPolicy::default();
-    let policy = decision.volatile.skills.as_ref().map_or(&default_policy, |view| &*view.policy);
+    let policy = decision
+        .volatile
+        .skills
+        .as_ref()
+        .map_or(&default_policy, |view| &*view.policy);
     skills.stack.check(name, policy)?;
     let text = loaded.text();
     let instructions = if skills.has_shown(name, &text) {
@@ -56,15 +73,17 @@ fn activation(
     } else {
         text.clone()
     };
-    Ok(reminding(&instructions).map(|message| EntryBody::SkillActivated {
-        name: name.clone(),
-        activation_id: loaded.activation_id,
-        by,
-        level: loaded.level,
-        modifier: loaded.context_modifier.clone(),
-        message,
-        text_digest: digest(text.as_bytes()),
-    }))
+    Ok(
+        reminding(&instructions).map(|message| EntryBody::SkillActivated {
+            name: name.clone(),
+            activation_id: loaded.activation_id,
+            by,
+            level: loaded.level,
+            modifier: loaded.context_modifier.clone(),
+            message,
+            text_digest: digest(text.as_bytes()),
+        }),
+    )
 }
 
 /// The result of a call that loaded a skill, and the entry to append before that result. The entry
@@ -81,9 +100,19 @@ pub(in crate::conversation) fn model_activation(
         return (None, outcome(RunResult::Cancelled, effect, tool_call_id));
     }
     if !loaded.success {
-        return (None, outcome(RunResult::Activation(Box::new(loaded.clone())), effect, tool_call_id));
+        return (
+            None,
+            outcome(
+                RunResult::Activation(Box::new(loaded.clone())),
+                effect,
+                tool_call_id,
+            ),
+        );
     }
-    let now_active = format!("The skill {} is active. Its instructions follow after the results of these calls.", loaded.skill_name);
+    let now_active = format!(
+        "The skill {} is active. Its instructions follow after the results of these calls.",
+        loaded.skill_name
+    );
     if skills.is_active(loaded.activation_id) {
         return (None, ToolExecutionResult::ok(now_active)); // The same call ran again after a crash.
     }
@@ -100,8 +129,17 @@ pub(in crate::conversation) fn model_activation(
 }
 
 /// Activates a skill for a user or for the application.
-pub(in crate::conversation) fn activate(decision: &mut DecisionBuilder<'_>, loaded: &SkillActivationResult, waiter: WaiterId) {
-    let refuse = |decision: &mut DecisionBuilder<'_>, why: String| decision.effect(Effect::Refuse { waiter, refusal: Refusal::Skill(why) });
+pub(in crate::conversation) fn activate(
+    decision: &mut DecisionBuilder<'_>,
+    loaded: &SkillActivationResult,
+    waiter: WaiterId,
+) {
+    let refuse = |decision: &mut DecisionBuilder<'_>, why: String| {
+        decision.effect(Effect::Refuse {
+            waiter,
+            refusal: Refusal::Skill(why),
+        })
+    };
     if !loaded.success {
         return refuse(decision, loaded.error.clone().unwrap_or_default());
     }
@@ -117,13 +155,23 @@ pub(in crate::conversation) fn activate(decision: &mut DecisionBuilder<'_>, load
 }
 
 /// Deactivates a skill and the skills that were activated on top of it, the top one first.
-pub(in crate::conversation) fn deactivate(decision: &mut DecisionBuilder<'_>, name: &SkillName, waiter: WaiterId) {
+pub(in crate::conversation) fn deactivate(
+    decision: &mut DecisionBuilder<'_>,
+    name: &SkillName,
+    waiter: WaiterId,
+) {
     let frames = decision.durable.skills.stack.frames();
     let Some(place) = frames.iter().position(|frame| frame.skill_name == *name) else {
-        return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("active skill") });
+        return decision.effect(Effect::Refuse {
+            waiter,
+            refusal: Refusal::NoSuch("active skill"),
+        });
     };
     for frame in frames.iter().skip(place).rev() {
-        decision.entry(EntryBody::SkillDeactivated { name: frame.skill_name.clone(), activation_id: frame.activation_id });
+        decision.entry(EntryBody::SkillDeactivated {
+            name: frame.skill_name.clone(),
+            activation_id: frame.activation_id,
+        });
     }
     decision.effect(Effect::Answer { waiter });
 }
@@ -134,15 +182,32 @@ pub(in crate::conversation) fn refusal(durable: &Durable, tool: &str) -> Option<
     if combined.allows(tool) {
         return None;
     }
-    let names: Vec<String> = durable.skills.stack.names().iter().map(ToString::to_string).collect();
-    let message = format!("the tool {tool:?} is not among those that the active skills ({}) allow", names.join(", "));
+    let names: Vec<String> = durable
+        .skills
+        .stack
+        .names()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let message = format!(
+        "the tool {tool:?} is not among those that the active skills ({}) allow",
+        names.join(", ")
+    );
     Some(ToolError::denied(message).not_started())
 }
 
 /// The system prompt followed by the list of skills. The bytes stay the same from the first round
 /// to the next compaction.
-pub(in crate::conversation) fn system(system: Option<&Arc<str>>, durable: &Durable) -> Option<Arc<str>> {
-    let list = durable.skills.offered.as_ref().map(|index| index.prompt()).unwrap_or_default();
+pub(in crate::conversation) fn system(
+    system: Option<&Arc<str>>,
+    durable: &Durable,
+) -> Option<Arc<str>> {
+    let list = durable
+        .skills
+        .offered
+        .as_ref()
+        .map(|index| index.prompt())
+        .unwrap_or_default();
     match system {
         _ if list.is_empty() => system.cloned(),
         None => Some(list.into()),
@@ -152,21 +217,34 @@ pub(in crate::conversation) fn system(system: Option<&Arc<str>>, durable: &Durab
 
 /// The tools that the model sees: those that the active skills allow, and the skill tools only if
 /// there are skills.
-pub(in crate::conversation) fn tools(all: &Arc<[ToolDefinition]>, durable: &Durable) -> Arc<[ToolDefinition]> {
+pub(in crate::conversation) fn tools(
+    all: &Arc<[ToolDefinition]>,
+    durable: &Durable,
+) -> Arc<[ToolDefinition]> {
     let skills = &durable.skills;
-    let any_skill = !skills.active.is_empty() || skills.latest().is_some_and(|index| !index.is_empty());
+    let any_skill =
+        !skills.active.is_empty() || skills.latest().is_some_and(|index| !index.is_empty());
     let narrowing = skills.narrowing();
     let offered = |name: &str| {
         let is_idle = !any_skill && (name == ACTIVATE_SKILL || name == SKILL_RESOURCE);
-        !is_idle && narrowing.as_ref().is_none_or(|combined| combined.allows(name))
+        !is_idle
+            && narrowing
+                .as_ref()
+                .is_none_or(|combined| combined.allows(name))
     };
     if all.iter().all(|tool| offered(&tool.name)) {
         return all.clone();
     }
-    all.iter().filter(|tool| offered(&tool.name)).cloned().collect()
+    all.iter()
+        .filter(|tool| offered(&tool.name))
+        .cloned()
+        .collect()
 }
 
 /// The model that the active skills select; the last skill that names one wins.
 pub(in crate::conversation) fn model(durable: &Durable) -> Option<String> {
-    durable.skills.narrowing().and_then(|combined| combined.model)
+    durable
+        .skills
+        .narrowing()
+        .and_then(|combined| combined.model)
 }

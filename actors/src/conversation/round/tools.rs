@@ -15,14 +15,17 @@ use crate::{
         with_input,
     },
     ids::{Seq, WaiterId, WorkId},
-    journal::{ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult, call_digest},
+    journal::{
+        ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult,
+        call_digest,
+    },
     limits::APPROVAL_MS,
     ports::{Concurrency, ToolSpec},
     subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
     tool_executor::{
-        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, one_spelling, outcome,
-        plan, stuck,
+        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start,
+        cancelled_unknown, in_doubt, one_spelling, outcome, plan, stuck,
     },
 };
 
@@ -35,7 +38,11 @@ const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded
 /// What a waiting call may do now.
 enum Admission {
     Open(Opened),
-    Ask { input: RawJson, reason: &'static str, pattern: Option<String> },
+    Ask {
+        input: RawJson,
+        reason: &'static str,
+        pattern: Option<String>,
+    },
     Shut(ToolExecutionResult),
 }
 
@@ -49,7 +56,11 @@ struct Opened {
 }
 
 /// Starts, refuses or asks approval for every call that is ready now.
-pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) {
+pub(in crate::conversation) fn advance(
+    decision: &mut DecisionBuilder<'_>,
+    round: &OpenRound,
+    batch: &Batch,
+) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut admissions = Vec::with_capacity(batch.calls.len());
     for (index, call) in batch.calls.iter().enumerate() {
@@ -58,8 +69,14 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
             // Checked once for each advance: a check parses the arguments.
-            CallState::Waiting => (Progress::Waiting, Some(admission(decision, round, batch, call, false))),
-            CallState::Allowed { .. } => (Progress::Waiting, Some(admission(decision, round, batch, call, true))),
+            CallState::Waiting => (
+                Progress::Waiting,
+                Some(admission(decision, round, batch, call, false)),
+            ),
+            CallState::Allowed { .. } => (
+                Progress::Waiting,
+                Some(admission(decision, round, batch, call, true)),
+            ),
         };
         let (concurrency, file) = needs(decision, call, admission.as_ref());
         let progress = match admission {
@@ -68,7 +85,11 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
                 admissions.push(None);
                 Progress::Done
             }
-            Some(Admission::Ask { input, reason, pattern }) => {
+            Some(Admission::Ask {
+                input,
+                reason,
+                pattern,
+            }) => {
                 ask(decision, index, call, input, reason, pattern);
                 admissions.push(None);
                 Progress::Asked
@@ -78,36 +99,64 @@ pub(in crate::conversation) fn advance(decision: &mut DecisionBuilder<'_>, round
                 progress
             }
         };
-        planned.push(PlannedCall { progress, concurrency, file });
+        planned.push(PlannedCall {
+            progress,
+            concurrency,
+            file,
+        });
     }
     // `plan` picks the calls to start, in order: at most `parallel_tools_max` at once, an exclusive
     // call alone, and one call a file. The others stay waiting and are planned again when a result
     // arrives.
     for index in plan(&planned, decision.volatile.rules.parallel_tools_max) {
-        if let (Some(call), Some(Some(Admission::Open(opened)))) = (batch.calls.get(index), admissions.get(index)) {
+        if let (Some(call), Some(Some(Admission::Open(opened)))) =
+            (batch.calls.get(index), admissions.get(index))
+        {
             start(decision, batch.seq, index, call, opened, None);
         }
     }
     let asked = planned.iter().any(|call| call.progress == Progress::Asked);
-    if asked && planned.iter().all(|call| matches!(call.progress, Progress::Asked | Progress::Done)) {
-        let until = batch.expires_at().or(Some(decision.now.plus_ms(APPROVAL_MS)));
-        decision.effect(Effect::Park { round_id: round.id, until });
+    if asked
+        && planned
+            .iter()
+            .all(|call| matches!(call.progress, Progress::Asked | Progress::Done))
+    {
+        let until = batch
+            .expires_at()
+            .or(Some(decision.now.plus_ms(APPROVAL_MS)));
+        decision.effect(Effect::Park {
+            round_id: round.id,
+            until,
+        });
     }
 }
 
 /// The concurrency that a call needs: what its tool declares, and the file that it works on. A hook
 /// or an approval can change the arguments, so the file comes from those that the tool gets.
-fn needs(decision: &DecisionBuilder<'_>, call: &Call, admission: Option<&Admission>) -> (Concurrency, Option<String>) {
+fn needs(
+    decision: &DecisionBuilder<'_>,
+    call: &Call,
+    admission: Option<&Admission>,
+) -> (Concurrency, Option<String>) {
     let free = (Concurrency::Parallel, None);
     let (spec, input) = match (admission, &call.state) {
         (Some(Admission::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
-        (_, CallState::Started { input, .. }) => (decision.volatile.rules.call_policy.spec(&call.tool_use.name), input.as_ref()),
+        (_, CallState::Started { input, .. }) => (
+            decision
+                .volatile
+                .rules
+                .call_policy
+                .spec(&call.tool_use.name),
+            input.as_ref(),
+        ),
         // A call awaiting approval blocks no other call; refused and finished calls need no lock.
         _ => return free,
     };
     let Some(spec) = spec else { return free };
     let file = match &spec.concurrency {
-        Concurrency::PerFile(parameter) => file_of(input.unwrap_or(&call.tool_use.input), parameter),
+        Concurrency::PerFile(parameter) => {
+            file_of(input.unwrap_or(&call.tool_use.input), parameter)
+        }
         Concurrency::Parallel | Concurrency::Exclusive => None,
     };
     (spec.concurrency.clone(), file)
@@ -119,7 +168,13 @@ fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
     Some(one_spelling(arguments.get(parameter)?.as_str()?))
 }
 
-fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call, allowed: bool) -> Admission {
+fn admission(
+    decision: &DecisionBuilder<'_>,
+    round: &OpenRound,
+    batch: &Batch,
+    call: &Call,
+    allowed: bool,
+) -> Admission {
     let tool_use = &call.tool_use;
     let rules = &decision.volatile.rules;
     let digest = call_digest(&tool_use.name, &tool_use.input);
@@ -133,56 +188,123 @@ fn admission(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, c
     if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
-    let (spec, input, pattern, level) = match rules.call_policy.check_call(&tool_use.name, &tool_use.input) {
-        CallCheck::Refused(error) => return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id)),
-        CallCheck::Ready { spec, input, pattern, level } => (spec, input, pattern, level),
+    let (spec, input, pattern, level) = match rules
+        .call_policy
+        .check_call(&tool_use.name, &tool_use.input)
+    {
+        CallCheck::Refused(error) => {
+            return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
+        }
+        CallCheck::Ready {
+            spec,
+            input,
+            pattern,
+            level,
+        } => (spec, input, pattern, level),
     };
     let input = match &call.state {
         CallState::Allowed { input } => Some(input.clone()), // Exactly the approved arguments.
         _ => input,
     };
     let doubtful = decision.durable.in_doubt.contains(&digest);
-    let unagreed = pattern.as_ref().is_some_and(|pattern| !decision.durable.approved.contains(pattern));
+    let unagreed = pattern
+        .as_ref()
+        .is_some_and(|pattern| !decision.durable.approved.contains(pattern));
     let asks = (unagreed || doubtful) && !allowed;
     match rules.approval {
         _ if !asks => Admission::Open(Opened { spec, input, level }),
         ApprovalMode::Auto => Admission::Open(Opened { spec, input, level }),
-        ApprovalMode::Deny => Admission::Shut(approval_denied(&tool_use.id, "tools that change something are not allowed in this session")),
-        ApprovalMode::Ask if !rules.has_approver => {
-            Admission::Shut(approval_denied(&tool_use.id, "approval is needed and nobody is there to give it"))
-        }
+        ApprovalMode::Deny => Admission::Shut(approval_denied(
+            &tool_use.id,
+            "tools that change something are not allowed in this session",
+        )),
+        ApprovalMode::Ask if !rules.has_approver => Admission::Shut(approval_denied(
+            &tool_use.id,
+            "approval is needed and nobody is there to give it",
+        )),
         ApprovalMode::Ask => {
-            let reason = if doubtful { "the outcome of the same call before is unknown" } else { "this tool changes something" };
-            Admission::Ask { input: input.unwrap_or_else(|| tool_use.input.clone()), reason, pattern: pattern.filter(|_| !doubtful) }
+            let reason = if doubtful {
+                "the outcome of the same call before is unknown"
+            } else {
+                "this tool changes something"
+            };
+            Admission::Ask {
+                input: input.unwrap_or_else(|| tool_use.input.clone()),
+                reason,
+                pattern: pattern.filter(|_| !doubtful),
+            }
         }
     }
 }
 
 /// The error for a call that would exceed the subagent limit of its round or of the conversation.
-fn too_many_subagents(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch, call: &Call) -> Option<ToolError> {
+fn too_many_subagents(
+    decision: &DecisionBuilder<'_>,
+    round: &OpenRound,
+    batch: &Batch,
+    call: &Call,
+) -> Option<ToolError> {
     let is_one = |call: &&Call| call.tool_use.name == CREATE_SUBAGENT;
     if !is_one(&call) {
         return None;
     }
     let rules = &decision.volatile.rules;
     let here = || batch.calls.iter().filter(is_one);
-    let before = here().take_while(|other| other.tool_use.id != call.tool_use.id).count();
-    let of_round: usize =
-        round.assistant_messages.iter().map(|answer| answer.tool_uses().iter().filter(|call| call.name == CREATE_SUBAGENT).count()).sum();
+    let before = here()
+        .take_while(|other| other.tool_use.id != call.tool_use.id)
+        .count();
+    let of_round: usize = round
+        .assistant_messages
+        .iter()
+        .map(|answer| {
+            answer
+                .tool_uses()
+                .iter()
+                .filter(|call| call.name == CREATE_SUBAGENT)
+                .count()
+        })
+        .sum();
     if of_round.saturating_sub(here().count()) + before >= rules.subagents_a_round_max {
-        let error = format!("this turn has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_a_round_max);
-        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+        let error = format!(
+            "this turn has begun {} subagents, and may begin no more; do the rest yourself",
+            rules.subagents_a_round_max
+        );
+        return Some(
+            ToolError::new(ToolErrorType::ResourceError, error)
+                .code(SUBAGENT_LIMIT)
+                .not_started(),
+        );
     }
-    let over = here().filter(|call| matches!(call.state, CallState::Finished(_))).count() as u64;
-    let ever = decision.durable.tools.get(CREATE_SUBAGENT).map_or(0, |tool| tool.calls);
+    let over = here()
+        .filter(|call| matches!(call.state, CallState::Finished(_)))
+        .count() as u64;
+    let ever = decision
+        .durable
+        .tools
+        .get(CREATE_SUBAGENT)
+        .map_or(0, |tool| tool.calls);
     if ever.saturating_sub(over).saturating_add(before as u64) >= rules.subagents_max {
-        let error = format!("this conversation has begun {} subagents, and may begin no more; do the rest yourself", rules.subagents_max);
-        return Some(ToolError::new(ToolErrorType::ResourceError, error).code(SUBAGENT_LIMIT).not_started());
+        let error = format!(
+            "this conversation has begun {} subagents, and may begin no more; do the rest yourself",
+            rules.subagents_max
+        );
+        return Some(
+            ToolError::new(ToolErrorType::ResourceError, error)
+                .code(SUBAGENT_LIMIT)
+                .not_started(),
+        );
     }
     None
 }
 
-fn ask(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, resolved_input: RawJson, reason: &str, pattern: Option<String>) {
+fn ask(
+    decision: &mut DecisionBuilder<'_>,
+    index: usize,
+    call: &Call,
+    resolved_input: RawJson,
+    reason: &str,
+    pattern: Option<String>,
+) {
     let expires_at = decision.now.plus_ms(APPROVAL_MS);
     decision.entry(EntryBody::ApprovalAsked {
         call: index_u32(index),
@@ -196,12 +318,25 @@ fn ask(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, resolved_i
 }
 
 /// Starts the first attempt of a call, or with `again` a later one.
-fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Call, opened: &Opened, again: Option<Retry>) {
+fn start(
+    decision: &mut DecisionBuilder<'_>,
+    batch: Seq,
+    index: usize,
+    call: &Call,
+    opened: &Opened,
+    again: Option<Retry>,
+) {
     let Opened { spec, input, level } = opened;
-    let (attempt, last_error) = again.map_or((0, None), |retry| (retry.attempt, Some(retry.last_error)));
+    let (attempt, last_error) =
+        again.map_or((0, None), |retry| (retry.attempt, Some(retry.last_error)));
     let tool_use = with_input(&call.tool_use, input.as_ref());
     let rules = &decision.volatile.rules;
-    let level = OutputLevel::effective(*level, spec.level, window_used(decision), rules.output_level);
+    let level = OutputLevel::effective(
+        *level,
+        spec.level,
+        window_used(decision),
+        rules.output_level,
+    );
     let work = decision.entry(EntryBody::ToolStarted {
         call: index_u32(index),
         tool_call_id: tool_use.id.clone(),
@@ -212,7 +347,16 @@ fn start(decision: &mut DecisionBuilder<'_>, batch: Seq, index: usize, call: &Ca
     });
     let call = index_u32(index);
     let spec = spec.clone();
-    decision.effect(Effect::StartTool(StartTool { work, batch, call, tool_use, attempt, spec, level, last_error }));
+    decision.effect(Effect::StartTool(StartTool {
+        work,
+        batch,
+        call,
+        tool_use,
+        attempt,
+        spec,
+        level,
+        last_error,
+    }));
 }
 
 /// The fraction of the model's window that the last call used, from 0 to 1; 0 if the window is
@@ -226,7 +370,12 @@ fn window_used(decision: &DecisionBuilder<'_>) -> f64 {
     }
 }
 
-fn finish_call(decision: &mut DecisionBuilder<'_>, index: usize, call: &Call, outcome: ToolExecutionResult) {
+fn finish_call(
+    decision: &mut DecisionBuilder<'_>,
+    index: usize,
+    call: &Call,
+    outcome: ToolExecutionResult,
+) {
     crate::conversation::round::budget::remind_before_last_result(decision);
     decision.entry(EntryBody::ToolFinished {
         call: index_u32(index),
@@ -252,12 +401,29 @@ fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)
 /// Handles the end of an attempt: retries the call or records its result. The effect class comes
 /// first: a `once` call that may have started is never retried. Then the tool's retry policy
 /// decides.
-pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, work: WorkId, result: &RunResult, duration_ms: u64) {
-    let Some(Work::Tool { call: index, attempt, spec, last_error }) = decision.volatile.work.get(&work) else { return };
+pub(in crate::conversation) fn tool_ended(
+    decision: &mut DecisionBuilder<'_>,
+    work: WorkId,
+    result: &RunResult,
+    duration_ms: u64,
+) {
+    let Some(Work::Tool {
+        call: index,
+        attempt,
+        spec,
+        last_error,
+    }) = decision.volatile.work.get(&work)
+    else {
+        return;
+    };
     let index = *index;
     let attempt = *attempt;
-    let Some((round, batch)) = open(decision) else { return };
-    let Some(call) = batch.calls.get(index as usize) else { return };
+    let Some((round, batch)) = open(decision) else {
+        return;
+    };
+    let Some(call) = batch.calls.get(index as usize) else {
+        return;
+    };
     if matches!(call.state, CallState::Finished(_)) {
         return;
     }
@@ -271,17 +437,43 @@ pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, wo
         let round_id = round.id;
         let next = attempt + 1;
         let last_error = words(result, spec.effect, &call.tool_use.id);
-        decision.effect(Effect::RetryLater { batch: batch.seq, call: index, attempt: next, delay, last_error });
-        decision.effect(Effect::ToolRetry { round_id, attempt: next, delay, reason: error_type.as_str().to_owned() });
+        decision.effect(Effect::RetryLater {
+            batch: batch.seq,
+            call: index,
+            attempt: next,
+            delay,
+            last_error,
+        });
+        decision.effect(Effect::ToolRetry {
+            round_id,
+            attempt: next,
+            delay,
+            reason: error_type.as_str().to_owned(),
+        });
         return;
     }
     let last_error = last_error.as_deref().map(str::to_owned);
     let (activated, outcome) = match result {
-        RunResult::Activation(loaded) => skills::model_activation(decision, loaded, spec.effect, &call.tool_use.id),
-        result => (None, outcome(result.clone(), spec.effect, &call.tool_use.id)),
+        RunResult::Activation(loaded) => {
+            skills::model_activation(decision, loaded, spec.effect, &call.tool_use.id)
+        }
+        result => (
+            None,
+            outcome(result.clone(), spec.effect, &call.tool_use.id),
+        ),
     };
-    let outcome = ToolExecutionResult { duration_ms, retry_count: attempt, last_error, ..outcome };
-    let outcome = decision.volatile.rules.call_policy.review(spec.name(), outcome, &call.tool_use.id);
+    let outcome = ToolExecutionResult {
+        duration_ms,
+        retry_count: attempt,
+        last_error,
+        ..outcome
+    };
+    let outcome =
+        decision
+            .volatile
+            .rules
+            .call_policy
+            .review(spec.name(), outcome, &call.tool_use.id);
     if let Some(activated) = activated.filter(|_| !outcome.is_error) {
         decision.entry(activated); // First, since the history places the instructions after the result.
     }
@@ -289,7 +481,11 @@ pub(in crate::conversation) fn tool_ended(decision: &mut DecisionBuilder<'_>, wo
 }
 
 /// A failure in words, shortened, for the record of the next attempt.
-pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, tool_call_id: &str) -> Arc<str> {
+pub(in crate::conversation) fn words(
+    result: &RunResult,
+    effect: EffectClass,
+    tool_call_id: &str,
+) -> Arc<str> {
     let words = outcome(result.clone(), effect, tool_call_id).words();
     match words.char_indices().nth(LAST_ERROR_CHARS) {
         Some((end, _)) => words.get(..end).unwrap_or_default().into(),
@@ -299,8 +495,13 @@ pub(in crate::conversation) fn words(result: &RunResult, effect: EffectClass, to
 
 /// Starts the next attempt when its delay is over. A timer of a closed batch is ignored.
 pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
-    let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else { return };
-    let (Some(retry), Some(call)) = (decision.volatile.retries.get(&(seq, index)).cloned(), batch.calls.get(index as usize)) else {
+    let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else {
+        return;
+    };
+    let (Some(retry), Some(call)) = (
+        decision.volatile.retries.get(&(seq, index)).cloned(),
+        batch.calls.get(index as usize),
+    ) else {
         return;
     };
     if decision.volatile.cancelling.is_none() {
@@ -308,13 +509,42 @@ pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Se
     }
 }
 
-fn start_again(decision: &mut DecisionBuilder<'_>, batch: &Batch, index: usize, call: &Call, again: Retry) {
-    let CallState::Started { input, .. } = &call.state else { return };
-    match decision.volatile.rules.call_policy.check_call(&call.tool_use.name, &call.tool_use.input) {
+fn start_again(
+    decision: &mut DecisionBuilder<'_>,
+    batch: &Batch,
+    index: usize,
+    call: &Call,
+    again: Retry,
+) {
+    let CallState::Started { input, .. } = &call.state else {
+        return;
+    };
+    match decision
+        .volatile
+        .rules
+        .call_policy
+        .check_call(&call.tool_use.name, &call.tool_use.input)
+    {
         CallCheck::Ready { spec, level, .. } => {
-            start(decision, batch.seq, index, call, &Opened { spec, input: input.clone(), level }, Some(again));
+            start(
+                decision,
+                batch.seq,
+                index,
+                call,
+                &Opened {
+                    spec,
+                    input: input.clone(),
+                    level,
+                },
+                Some(again),
+            );
         }
-        CallCheck::Refused(error) => finish_call(decision, index, call, ToolExecutionResult::error(&error, &call.tool_use.id)),
+        CallCheck::Refused(error) => finish_call(
+            decision,
+            index,
+            call,
+            ToolExecutionResult::error(&error, &call.tool_use.id),
+        ),
     }
 }
 
@@ -326,9 +556,15 @@ pub(in crate::conversation) fn approval(
     always: bool,
     waiter: WaiterId,
 ) {
-    let found = decision.durable.open_call(tool_call_id).filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
+    let found = decision
+        .durable
+        .open_call(tool_call_id)
+        .filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
     let Some((index, call)) = found else {
-        return decision.effect(Effect::Refuse { waiter, refusal: Refusal::NoSuch("open approval") });
+        return decision.effect(Effect::Refuse {
+            waiter,
+            refusal: Refusal::NoSuch("open approval"),
+        });
     };
     answer(decision, index, call, verdict(allow), always && allow);
     decision.effect(Effect::Answer { waiter });
@@ -336,34 +572,70 @@ pub(in crate::conversation) fn approval(
 
 /// Denies the approvals whose time is over.
 pub(in crate::conversation) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
-    let Some((_, batch)) = open(decision) else { return };
+    let Some((_, batch)) = open(decision) else {
+        return;
+    };
     for (index, call) in batch.calls.iter().enumerate() {
         if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= decision.now) {
-            answer(decision, index_u32(index), call, ApprovalVerdict::Expired, false);
+            answer(
+                decision,
+                index_u32(index),
+                call,
+                ApprovalVerdict::Expired,
+                false,
+            );
         }
     }
 }
 
-fn answer(decision: &mut DecisionBuilder<'_>, index: u32, call: &Call, verdict: ApprovalVerdict, always: bool) {
-    decision.entry(EntryBody::ApprovalAnswered { call: index, verdict, always });
+fn answer(
+    decision: &mut DecisionBuilder<'_>,
+    index: u32,
+    call: &Call,
+    verdict: ApprovalVerdict,
+    always: bool,
+) {
+    decision.entry(EntryBody::ApprovalAnswered {
+        call: index,
+        verdict,
+        always,
+    });
     let why = match verdict {
         ApprovalVerdict::Allowed => return,
         ApprovalVerdict::Denied => "the user did not approve this call",
         ApprovalVerdict::Expired => "nobody approved this call in time",
     };
-    finish_call(decision, index as usize, call, approval_denied(&call.tool_use.id, why));
+    finish_call(
+        decision,
+        index as usize,
+        call,
+        approval_denied(&call.tool_use.id, why),
+    );
 }
 
 /// Ends the calls of a canceled batch. Each call gets exactly one result: calls that never started
 /// at once, running ones when they answer or when the grace period is over.
-pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch: &Batch, cancelling: &Cancelling) {
+pub(in crate::conversation) fn cancel(
+    decision: &mut DecisionBuilder<'_>,
+    batch: &Batch,
+    cancelling: &Cancelling,
+) {
     for (index, call) in batch.calls.iter().enumerate() {
         let work = decision.volatile.work_of_call(index_u32(index));
         let result = match (&call.state, work) {
             (CallState::Finished(_), _) => continue,
-            (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, _) => cancelled_before_start(),
+            (CallState::Waiting | CallState::Asked { .. } | CallState::Allowed { .. }, _) => {
+                cancelled_before_start()
+            }
             (CallState::Started { .. }, Some(_)) if !cancelling.grace_over => continue, // Its own result is still accepted.
-            (CallState::Started { effect: EffectClass::Once, at, .. }, None) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
+            (
+                CallState::Started {
+                    effect: EffectClass::Once,
+                    at,
+                    ..
+                },
+                None,
+            ) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
             (CallState::Started { .. }, work) => {
                 if let Some(work) = work {
                     decision.effect(Effect::Abort { work });
@@ -379,9 +651,26 @@ pub(in crate::conversation) fn cancel(decision: &mut DecisionBuilder<'_>, batch:
 /// an unknown outcome.
 pub(in crate::conversation) fn recover(decision: &mut DecisionBuilder<'_>, batch: &Batch) {
     for (index, call) in batch.calls.iter().enumerate() {
-        let CallState::Started { effect, at, attempt, .. } = &call.state else { continue };
+        let CallState::Started {
+            effect,
+            at,
+            attempt,
+            ..
+        } = &call.state
+        else {
+            continue;
+        };
         if effect.may_repeat() {
-            start_again(decision, batch, index, call, Retry { attempt: attempt + 1, last_error: ENDED_WITH_ITS_HOST.into() });
+            start_again(
+                decision,
+                batch,
+                index,
+                call,
+                Retry {
+                    attempt: attempt + 1,
+                    last_error: ENDED_WITH_ITS_HOST.into(),
+                },
+            );
         } else {
             finish_call(decision, index, call, in_doubt(&call.tool_use.name, *at));
         }

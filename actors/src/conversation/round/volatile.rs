@@ -138,7 +138,9 @@ impl Volatile {
 
     /// The open model call.
     pub fn model_work(&self) -> Option<WorkId> {
-        self.work.iter().find_map(|(id, work)| (*work == Work::Model).then_some(*id))
+        self.work
+            .iter()
+            .find_map(|(id, work)| (*work == Work::Model).then_some(*id))
     }
 
     /// Notes that an input was decided on: the work that it ends is no longer open.
@@ -150,18 +152,28 @@ impl Volatile {
                     self.measured = Some(work.seq);
                 }
             }
-            Input::Budget { work, .. } => drop(self.reserving.take_if(|reserving| reserving.work == *work)),
+            Input::Budget { work, .. } => {
+                let _ = self.reserving.take_if(|reserving| reserving.work == *work);
+            }
             Input::Recovered { .. } => self.recovered = true,
             Input::Drain => self.draining = true,
             Input::GraceOver { round_id } => {
-                if let Some(cancelling) = self.cancelling.as_mut().filter(|cancelling| cancelling.round_id == *round_id) {
+                if let Some(cancelling) = self
+                    .cancelling
+                    .as_mut()
+                    .filter(|cancelling| cancelling.round_id == *round_id)
+                {
                     cancelling.grace_over = true;
                 }
             }
             // Keyed by batch as well: a late timer of an earlier batch must not remove another
             // retry.
             Input::RetryDue { batch, call } => drop(self.retries.remove(&(*batch, *call))),
-            Input::Prompt(_) | Input::Command { .. } | Input::Tick | Input::Cancel { .. } | Input::Withdraw { .. } => {}
+            Input::Prompt(_)
+            | Input::Command { .. }
+            | Input::Tick
+            | Input::Cancel { .. }
+            | Input::Withdraw { .. } => {}
         }
     }
 
@@ -170,24 +182,55 @@ impl Volatile {
         match effect {
             Effect::StartModel { work } => {
                 // A compaction on a caller's request can make the measurement unnecessary.
-                self.work.retain(|_, work| *work != Work::Context { waiter: None });
+                self.work
+                    .retain(|_, work| *work != Work::Context { waiter: None });
                 self.work.insert(*work, Work::Model);
             }
-            Effect::MeasureContext { work, waiter } => drop(self.work.insert(*work, Work::Context { waiter: *waiter })),
-            Effect::Reserve { work, step, amount } => self.reserving = Some(Reserving { work: *work, step: *step, amount: *amount }),
+            Effect::MeasureContext { work, waiter } => {
+                drop(self.work.insert(*work, Work::Context { waiter: *waiter }))
+            }
+            Effect::Reserve { work, step, amount } => {
+                self.reserving = Some(Reserving {
+                    work: *work,
+                    step: *step,
+                    amount: *amount,
+                })
+            }
             Effect::StartTool(start) => {
                 let spec = start.spec.clone();
                 let last_error = start.last_error.clone();
-                let work = Work::Tool { call: start.call, attempt: start.attempt, spec, last_error };
+                let work = Work::Tool {
+                    call: start.call,
+                    attempt: start.attempt,
+                    spec,
+                    last_error,
+                };
                 self.work.insert(start.work, work);
             }
-            Effect::RetryLater { batch, call, attempt, last_error, .. } => {
-                let retry = Retry { attempt: *attempt, last_error: last_error.clone() };
+            Effect::RetryLater {
+                batch,
+                call,
+                attempt,
+                last_error,
+                ..
+            } => {
+                let retry = Retry {
+                    attempt: *attempt,
+                    last_error: last_error.clone(),
+                };
                 self.retries.insert((*batch, *call), retry);
             }
-            Effect::CancelRound { round_id, failure, grace_over } => {
+            Effect::CancelRound {
+                round_id,
+                failure,
+                grace_over,
+            } => {
                 let failure = failure.clone();
-                self.cancelling = Some(Cancelling { round_id: *round_id, grace_over: *grace_over, failure });
+                self.cancelling = Some(Cancelling {
+                    round_id: *round_id,
+                    grace_over: *grace_over,
+                    failure,
+                });
                 self.retries.clear();
             }
             Effect::Abort { work } => drop(self.work.remove(work)),
@@ -196,7 +239,8 @@ impl Volatile {
                 self.reserving = None;
                 self.retries.clear();
                 // The measurement task ended with its round. A compaction for a caller continues.
-                self.work.retain(|_, work| *work != Work::Context { waiter: None });
+                self.work
+                    .retain(|_, work| *work != Work::Context { waiter: None });
             }
             Effect::Summarise { .. } | Effect::CompactionDropped => {}
             Effect::Acknowledge { .. }

@@ -31,19 +31,35 @@ pub(in crate::conversation) struct BudgetGuard {
 }
 
 impl BudgetGuard {
-    pub(in crate::conversation) fn new(tenant: Arc<BudgetCounter>, family: Option<Arc<Family>>, is_subagent: bool) -> Self {
+    pub(in crate::conversation) fn new(
+        tenant: Arc<BudgetCounter>,
+        family: Option<Arc<Family>>,
+        is_subagent: bool,
+    ) -> Self {
         let own = match &family {
-            Some(family) if is_subagent => family.counter().below(BudgetLevel::Subagent, Budget::default()),
+            Some(family) if is_subagent => family
+                .counter()
+                .below(BudgetLevel::Subagent, Budget::default()),
             Some(family) => family.counter().clone(),
             None => tenant.clone(),
         };
-        Self { tenant, family, own, reservation: None, answer: None, clock: None }
+        Self {
+            tenant,
+            family,
+            own,
+            reservation: None,
+            answer: None,
+            clock: None,
+        }
     }
 
     /// Percent left of the tenant's or of the family's budget, whichever is less; `None` if neither
     /// is limited.
     pub(in crate::conversation) fn tenant_left(&self) -> Option<u8> {
-        let family = self.family.as_ref().and_then(|family| family.counter().left_percent());
+        let family = self
+            .family
+            .as_ref()
+            .and_then(|family| family.counter().left_percent());
         self.tenant.left_percent().into_iter().chain(family).min()
     }
 
@@ -59,7 +75,10 @@ impl BudgetGuard {
 
     /// Reserves `amount`. [`BudgetGuard::answer`] returns the result.
     pub(in crate::conversation) fn reserve(&mut self, work: WorkId, amount: Amount) {
-        let answer = self.own.reserve(amount).map(|reservation| self.reservation = Some(reservation));
+        let answer = self
+            .own
+            .reserve(amount)
+            .map(|reservation| self.reservation = Some(reservation));
         self.answer = Some(Input::Budget { work, answer });
     }
 
@@ -72,8 +91,16 @@ impl BudgetGuard {
     pub(in crate::conversation) fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             match &entry.body {
-                EntryBody::BudgetSettled { used_tokens, cost_micro_usd, .. } => {
-                    let used = Amount { tokens: *used_tokens, micro_usd: *cost_micro_usd, wall_ms: 0 };
+                EntryBody::BudgetSettled {
+                    used_tokens,
+                    cost_micro_usd,
+                    ..
+                } => {
+                    let used = Amount {
+                        tokens: *used_tokens,
+                        micro_usd: *cost_micro_usd,
+                        wall_ms: 0,
+                    };
                     match self.reservation.take() {
                         Some(reservation) => reservation.settle(used),
                         None => self.own.charge(used), // An earlier activation made the reservation.
@@ -82,7 +109,10 @@ impl BudgetGuard {
                 EntryBody::RoundFinished { latency_ms, .. } => {
                     self.reservation = None;
                     if !self.tenant.budget().is_unlimited() {
-                        self.tenant.charge(Amount { wall_ms: *latency_ms, ..Amount::default() });
+                        self.tenant.charge(Amount {
+                            wall_ms: *latency_ms,
+                            ..Amount::default()
+                        });
                     }
                 }
                 _ => {}
@@ -121,8 +151,14 @@ impl Live {
     pub(super) fn watch_time_budget(&mut self, now: Timestamp) {
         let budget = self.setup.pricing.budget;
         let round = self.durable.round.as_ref();
-        if let Some((round_id, left)) = self.budget_guard.time_left(&budget, &self.durable.spent.amount, round, now) {
-            let timer = self.timer(Instant::now() + left, ConversationMsg::BudgetTimeOver { round_id });
+        if let Some((round_id, left)) =
+            self.budget_guard
+                .time_left(&budget, &self.durable.spent.amount, round, now)
+        {
+            let timer = self.timer(
+                Instant::now() + left,
+                ConversationMsg::BudgetTimeOver { round_id },
+            );
             self.budget_guard.set_clock(round_id, timer);
         }
     }

@@ -33,9 +33,15 @@ impl Live {
         self.refuse_callers(&ConversationError::Deleted);
         self.drain = Some(self.timer(Instant::now(), ConversationMsg::Sweep));
         let failure = ConversationError::Deleted;
-        let failure = Failure { code: failure.code().to_owned(), message: failure.to_string(), retry_after_ms: None };
+        let failure = Failure {
+            code: failure.code().to_owned(),
+            message: failure.to_string(),
+            retry_after_ms: None,
+        };
         match self.input(Input::Drain)? {
-            Flow::GoOn => self.input(Input::Cancel { failure: Some(failure) }),
+            Flow::GoOn => self.input(Input::Cancel {
+                failure: Some(failure),
+            }),
             end @ Flow::End(_) => Ok(end),
         }
     }
@@ -43,16 +49,26 @@ impl Live {
     /// Answers all waiting callers with `error` and ends all streams with it.
     fn refuse_callers(&mut self, error: &ConversationError) {
         self.waiters.refuse_all(error);
-        let failure = Failure { code: error.code().to_owned(), message: error.to_string(), retry_after_ms: None };
+        let failure = Failure {
+            code: error.code().to_owned(),
+            message: error.to_string(),
+            retry_after_ms: None,
+        };
         let open = self.durable.round.iter().map(|round| round.id);
-        let rounds: Vec<RoundId> = open.chain(self.durable.inbox.iter().map(|prompt| prompt.round_id)).collect();
+        let rounds: Vec<RoundId> = open
+            .chain(self.durable.inbox.iter().map(|prompt| prompt.round_id))
+            .collect();
         self.commits.writer.fail(&rounds, &failure);
     }
 
     /// Sleeps after a decision if the host drains, or if a subagent, which has one task, finished
     /// its round.
     pub(super) fn sleep_if_due(&mut self, entries: &[Entry]) -> Flow {
-        let is_over = || entries.iter().any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }));
+        let is_over = || {
+            entries
+                .iter()
+                .any(|entry| matches!(entry.body, EntryBody::RoundFinished { .. }))
+        };
         if self.drain.is_some() {
             self.sleep_if_idle(ExitReason::Drained)
         } else if self.setup.class == CallClass::Subagent && is_over() {
@@ -80,7 +96,10 @@ impl Live {
             if self.drain.is_some() && waits_for_no_round && self.pause.is_none() {
                 // No round keeps the conversation awake, only an append, a caller or a short task:
                 // check again soon.
-                self.drain = Some(self.timer(Instant::now() + Duration::from_millis(5), ConversationMsg::Sweep));
+                self.drain = Some(self.timer(
+                    Instant::now() + Duration::from_millis(5),
+                    ConversationMsg::Sweep,
+                ));
             }
             return Flow::GoOn;
         }
@@ -99,7 +118,10 @@ impl Live {
         let scope = self.scope.clone();
         let durable = self.durable.clone();
         tokio::spawn(async move {
-            if let Err(error) = sessions.snapshot(&scope, durable.head, durable.snapshot()).await {
+            if let Err(error) = sessions
+                .snapshot(&scope, durable.head, durable.snapshot())
+                .await
+            {
                 tracing::debug!(%error, "a snapshot was not kept");
             }
         });

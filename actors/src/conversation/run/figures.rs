@@ -13,29 +13,52 @@ impl Live {
         let counters = &self.ports.counters;
         let figures = self.tenant.figures();
         match &entry.body {
-            EntryBody::Assistant { usage, cost_micro_usd, .. } => {
+            EntryBody::Assistant {
+                usage,
+                cost_micro_usd,
+                ..
+            } => {
                 counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);
                 counters.output_tokens.add(usage.output);
                 figures.spent(usage, cost_micro_usd.unwrap_or(0));
-                self.tenant.charge_tokens(usage.input().saturating_add(usage.output));
+                self.tenant
+                    .charge_tokens(usage.input().saturating_add(usage.output));
             }
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {
                 counters.tool_calls.add(1);
                 counters.tool_calls_failed.add(u64::from(outcome.is_error));
-                counters.latencies.tool_call.record(Duration::from_millis(outcome.duration_ms));
+                counters
+                    .latencies
+                    .tool_call
+                    .record(Duration::from_millis(outcome.duration_ms));
                 figures.tool_call(outcome.is_error);
             }
             EntryBody::SkillActivated { .. } => counters.skill_activations.add(1),
-            EntryBody::RoundFinished { stop_reason, latency_ms, error } => {
+            EntryBody::RoundFinished {
+                stop_reason,
+                latency_ms,
+                error,
+            } => {
                 counters.rounds.add(1);
-                counters.rounds_failed.add(u64::from(!stop_reason.is_done()));
+                counters
+                    .rounds_failed
+                    .add(u64::from(!stop_reason.is_done()));
                 figures.round(!stop_reason.is_done());
-                let span = self.resources.as_ref().map(|(_, resources)| &resources.span);
+                let span = self
+                    .resources
+                    .as_ref()
+                    .map(|(_, resources)| &resources.span);
                 let error = error.as_ref().map(|error| error.code.as_str());
-                trace::turn_ended(span, &counters.latencies, *latency_ms, stop_reason.code(), error);
+                trace::turn_ended(
+                    span,
+                    &counters.latencies,
+                    *latency_ms,
+                    stop_reason.code(),
+                    error,
+                );
             }
             _ => {}
         }

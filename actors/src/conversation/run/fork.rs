@@ -13,7 +13,11 @@ const PAGE: usize = 1000;
 
 /// Reads a fork of a conversation up to round `at`, or up to the last finished round. Does not
 /// activate the conversation.
-pub(crate) async fn read_fork(sessions: &dyn SessionBackend, scope: &Scope, at: Option<RoundId>) -> Result<Copied, ConversationError> {
+pub(crate) async fn read_fork(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    at: Option<RoundId>,
+) -> Result<Copied, ConversationError> {
     let head = sessions.head(scope).await?;
     if head.seq.0 == 0 {
         return Err(StoreError::NotFound.into());
@@ -21,14 +25,24 @@ pub(crate) async fn read_fork(sessions: &dyn SessionBackend, scope: &Scope, at: 
     let mut reader = ForkReader::new(scope.conversation.clone(), at);
     let last = each_entry(sessions, scope, |entry| reader.take(entry)).await?;
     if last < head.seq {
-        return Err(ConversationError::Failed { reason: format!("the journal ends at {last}, its head says {}", head.seq) });
+        return Err(ConversationError::Failed {
+            reason: format!("the journal ends at {last}, its head says {}", head.seq),
+        });
     }
-    let fork = reader.finish().ok_or(Refusal::NoSuch("finished round in this conversation"))?;
-    Ok(Copied { from: scope.conversation.clone(), fork })
+    let fork = reader
+        .finish()
+        .ok_or(Refusal::NoSuch("finished round in this conversation"))?;
+    Ok(Copied {
+        from: scope.conversation.clone(),
+        fork,
+    })
 }
 
 /// Reads the rounds of a conversation. Does not activate it.
-pub(crate) async fn read_rounds(sessions: &dyn SessionBackend, scope: &Scope) -> Result<RoundsReader, ConversationError> {
+pub(crate) async fn read_rounds(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> Result<RoundsReader, ConversationError> {
     let mut reader = RoundsReader::new(scope.conversation.clone());
     each_entry(sessions, scope, |entry| reader.take(entry)).await?;
     Ok(reader)

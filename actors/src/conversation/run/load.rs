@@ -13,14 +13,21 @@ use crate::{
 const PAGE: usize = 1000;
 
 /// Loads a conversation and folds its journal.
-pub(crate) async fn load(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
+pub(crate) async fn load(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> Result<Durable, LoadFailure> {
     let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
     folded(sessions, scope, loaded).await
 }
 
 /// Folds what the store returned; reads the whole journal if the snapshot is not usable. Fails if
 /// the fold does not end at the head that the store reports.
-async fn folded(sessions: &dyn SessionBackend, scope: &Scope, loaded: Loaded) -> Result<Durable, LoadFailure> {
+async fn folded(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    loaded: Loaded,
+) -> Result<Durable, LoadFailure> {
     let durable = match restore(&loaded) {
         Some(result) => result.map_err(LoadFailure::Unreadable)?,
         None => {
@@ -48,7 +55,9 @@ pub(in crate::conversation) async fn folded_with(
     family: Option<&Family>,
 ) -> Result<Durable, LoadFailure> {
     let durable = folded(sessions, scope, loaded).await?;
-    let Some(family) = family else { return Ok(durable) };
+    let Some(family) = family else {
+        return Ok(durable);
+    };
     family.enter(&scope.conversation, durable.spent.amount);
     if scope.conversation.is_subagent() || durable.head == Seq(0) {
         return Ok(durable);
@@ -58,19 +67,38 @@ pub(in crate::conversation) async fn folded_with(
 }
 
 /// Enters into `family` what the sleeping subagents of `parent` have spent.
-pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, family: &Family) -> Result<(), LoadFailure> {
+pub(crate) async fn spent_by(
+    sessions: &dyn SessionBackend,
+    parent: &Scope,
+    family: &Family,
+) -> Result<(), LoadFailure> {
     let prefix = parent.conversation.children();
     let mut after = prefix.clone();
     loop {
-        let query = ListQuery { after: Some(after), subagents: true, ..ListQuery::default() };
-        let page = sessions.list(&parent.tenant, query).await.map_err(LoadFailure::Store)?;
-        let Some(last) = page.last().map(|row| row.conversation.clone()) else { return Ok(()) };
+        let query = ListQuery {
+            after: Some(after),
+            subagents: true,
+            ..ListQuery::default()
+        };
+        let page = sessions
+            .list(&parent.tenant, query)
+            .await
+            .map_err(LoadFailure::Store)?;
+        let Some(last) = page.last().map(|row| row.conversation.clone()) else {
+            return Ok(());
+        };
         // The ids of subagents share a prefix and pages are in order of ids, so the first id
         // without the prefix ends the search.
-        let children = page.into_iter().map(|row| row.conversation).take_while(|id| id.as_str().starts_with(prefix.as_str()));
+        let children = page
+            .into_iter()
+            .map(|row| row.conversation)
+            .take_while(|id| id.as_str().starts_with(prefix.as_str()));
         for child in children {
             if !family.knows(&child) {
-                let spent = load(sessions, &Scope::new(parent.tenant.clone(), child.clone())).await?.spent.amount;
+                let spent = load(sessions, &Scope::new(parent.tenant.clone(), child.clone()))
+                    .await?
+                    .spent
+                    .amount;
                 family.enter(&child, spent);
             }
         }
@@ -84,14 +112,20 @@ pub(crate) async fn spent_by(sessions: &dyn SessionBackend, parent: &Scope, fami
 async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
     let mut durable = Durable::default();
     loop {
-        let page = sessions.entries(scope, durable.head, PAGE).await.map_err(LoadFailure::Store)?;
+        let page = sessions
+            .entries(scope, durable.head, PAGE)
+            .await
+            .map_err(LoadFailure::Store)?;
         if page.is_empty() {
             return Ok(durable);
         }
         let before = durable.head;
         durable = fold(durable, &page).map_err(LoadFailure::Unreadable)?;
         if durable.head == before {
-            return Err(LoadFailure::Unreadable(format!("the journal does not go on after {}", Seq(before.0))));
+            return Err(LoadFailure::Unreadable(format!(
+                "the journal does not go on after {}",
+                Seq(before.0)
+            )));
         }
     }
 }

@@ -67,13 +67,25 @@ impl Measurement {
     /// Dropping the future may leave one count running on the blocking pool; it has no other
     /// effect.
     pub(in crate::conversation) async fn run(mut self) -> ContextOutcome {
-        let ask = self.counter.count_exact(&self.request.model, self.request.clone());
+        let ask = self
+            .counter
+            .count_exact(&self.request.model, self.request.clone());
         self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
         let before = self.history.messages().clone();
         let first = match self.climb().await {
             Some(CompactionOutcome::Compacted(plan)) => plan,
-            Some(CompactionOutcome::TooLarge { part, part_tokens, tokens, limit }) => {
-                return ContextOutcome::TooLarge { part, part_tokens, tokens, limit };
+            Some(CompactionOutcome::TooLarge {
+                part,
+                part_tokens,
+                tokens,
+                limit,
+            }) => {
+                return ContextOutcome::TooLarge {
+                    part,
+                    part_tokens,
+                    tokens,
+                    limit,
+                };
             }
             // If the planner panicked, the call goes out: the provider decides whether the request
             // fits.
@@ -90,12 +102,25 @@ impl Measurement {
     /// plan replaces the text that the rules extracted.
     async fn with_summary(&self, first: &Plan) -> Option<(Plan, String)> {
         let span = first.dropped.as_ref()?;
-        let messages = self.history.messages().range(span.from..span.to).cloned().collect();
+        let messages = self
+            .history
+            .messages()
+            .range(span.from..span.to)
+            .cloned()
+            .collect();
         let scope = self.scope.clone();
         let model = self.request.model.clone();
         let gateway = self.gateway.clone();
         let (budget, pricing) = self.pays.clone();
-        let job = SummaryJob { scope, model, gateway, budget, spending: pricing, hash: span.hash.clone(), messages };
+        let job = SummaryJob {
+            scope,
+            model,
+            gateway,
+            budget,
+            spending: pricing,
+            hash: span.hash.clone(),
+            messages,
+        };
         self.compactor.summary(job).await?;
         let history = self.history.edited(&first.edits).ok()?;
         let window = {
@@ -104,10 +129,18 @@ impl Measurement {
             window
         };
         let input_hash = span_hash(history.messages().iter());
-        let then = Self { exact: None, history, window, round_starts: first.round_starts.clone(), ..self.clone() };
+        let then = Self {
+            exact: None,
+            history,
+            window,
+            round_starts: first.round_starts.clone(),
+            ..self.clone()
+        };
         match then.climb().await? {
             CompactionOutcome::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
-            CompactionOutcome::Compacted(_) | CompactionOutcome::Fits { .. } | CompactionOutcome::TooLarge { .. } => None,
+            CompactionOutcome::Compacted(_)
+            | CompactionOutcome::Fits { .. }
+            | CompactionOutcome::TooLarge { .. } => None,
         }
     }
 
@@ -115,16 +148,26 @@ impl Measurement {
     async fn climb(&self) -> Option<CompactionOutcome> {
         let this = self.clone();
         let compactor = self.compactor.clone();
-        self.compactor.on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash))).await
+        self.compactor
+            .on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash)))
+            .await
     }
 
     fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
         let model = &*self.request.model;
         let counter = self.counter.counter();
         let count = |message: &Message| counter.count_message(model, message);
-        let system = self.request.system.as_deref().map_or(0, |system| counter.count_text(model, system));
+        let system = self
+            .request
+            .system
+            .as_deref()
+            .map_or(0, |system| counter.count_text(model, system));
         let tools = counter.count_tools(model, &self.request.tools);
-        let pinned = self.pinned.iter().map(|line| counter.count_text(model, line)).sum::<u64>();
+        let pinned = self
+            .pinned
+            .iter()
+            .map(|line| counter.count_text(model, line))
+            .sum::<u64>();
         let messages = self.history.messages();
         let counted: u64 = system + tools + messages.iter().map(count).sum::<u64>();
         let (known, new) = self.window.last_call();
@@ -135,13 +178,24 @@ impl Measurement {
         };
         // The provider's count is authoritative: scale our counts of the parts to it, within
         // bounds.
-        let scale = if counted == 0 { 1.0 } else { (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST) };
+        let scale = if counted == 0 {
+            1.0
+        } else {
+            (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST)
+        };
         let scaled = |tokens: u64| (tokens as f64 * scale).ceil() as u64;
         plan(&Problem {
             history: &self.history,
             round_starts: &self.round_starts,
-            fixed: Fixed { system: scaled(system), tools: scaled(tools), pinned: scaled(pinned) },
-            window: Window { tokens: self.rules.window, max_tokens: self.rules.max_tokens },
+            fixed: Fixed {
+                system: scaled(system),
+                tools: scaled(tools),
+                pinned: scaled(pinned),
+            },
+            window: Window {
+                tokens: self.rules.window,
+                max_tokens: self.rules.max_tokens,
+            },
             settings: self.compactor.settings(),
             pinned: &self.pinned,
             skill_activations: self.skill_activations,
@@ -189,14 +243,22 @@ impl Measurement {
 impl Live {
     /// Starts a measurement of the context as a task.
     pub(super) fn measure(&mut self, work: WorkId, asked: bool) {
-        self.wait_status.set(WaitsFor::Compaction, &*self.ports.clock);
+        self.wait_status
+            .set(WaitsFor::Compaction, &*self.ports.clock);
         let setup = self.setup.clone();
         let scope = self.scope.clone();
         let me = self.me.clone();
         let request = setup.request(&self.durable);
-        let parts = (setup.compactor.clone(), setup.tokens.clone(), setup.gateway.clone());
+        let parts = (
+            setup.compactor.clone(),
+            setup.tokens.clone(),
+            setup.gateway.clone(),
+        );
         let pays = (self.budget_guard.counter().clone(), setup.pricing.clone());
-        let measurement = Measurement { asked, ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays) };
+        let measurement = Measurement {
+            asked,
+            ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays)
+        };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);
             let _ = me.cast(ConversationMsg::ContextMeasured { work, outcome });
@@ -215,6 +277,14 @@ impl Live {
         let gateway = self.setup.gateway.clone();
         let budget = self.budget_guard.counter().clone();
         let pricing = self.setup.pricing.clone();
-        self.setup.compactor.summarise(SummaryJob { scope, model, gateway, budget, spending: pricing, hash, messages });
+        self.setup.compactor.summarise(SummaryJob {
+            scope,
+            model,
+            gateway,
+            budget,
+            spending: pricing,
+            hash,
+            messages,
+        });
     }
 }

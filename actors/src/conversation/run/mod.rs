@@ -86,7 +86,11 @@ pub(in crate::conversation) struct Live {
 
 impl Live {
     /// Starts an activation after the fold.
-    pub(in crate::conversation) fn begin(args: &ConversationArgs, me: ActorRef<ConversationMsg>, durable: Durable) -> Self {
+    pub(in crate::conversation) fn begin(
+        args: &ConversationArgs,
+        me: ActorRef<ConversationMsg>,
+        durable: Durable,
+    ) -> Self {
         let scope = args.scope.clone();
         let setup = args.setup.clone();
         let ports = args.ports.clone();
@@ -94,7 +98,15 @@ impl Live {
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let commits = Committer::new(args, me.clone(), epoch, Head { epoch: durable.epoch, seq: durable.head });
+        let commits = Committer::new(
+            args,
+            me.clone(),
+            epoch,
+            Head {
+                epoch: durable.epoch,
+                seq: durable.head,
+            },
+        );
         Self {
             me,
             volatile: Volatile::new(epoch, nonce, setup.rules(&scope)),
@@ -105,7 +117,11 @@ impl Live {
             admitted: SmallMap::default(),
             held: Vec::new(),
             pause: None,
-            budget_guard: BudgetGuard::new(args.tenant.budget().clone(), args.family.clone(), args.scope.conversation.is_subagent()),
+            budget_guard: BudgetGuard::new(
+                args.tenant.budget().clone(),
+                args.family.clone(),
+                args.scope.conversation.is_subagent(),
+            ),
             snapshot_at: durable.head.0,
             drain: None,
             compaction: None,
@@ -129,52 +145,101 @@ impl Live {
             }
         }
         let waiting = self.durable.inbox.iter().map(|prompt| prompt.round_id);
-        for round in self.durable.round.iter().map(|round| round.id).chain(waiting) {
+        for round in self
+            .durable
+            .round
+            .iter()
+            .map(|round| round.id)
+            .chain(waiting)
+        {
             self.commits.writer.open(round);
         }
-        match self.input(Input::Recovered { recovery: self.setup.recovery })? {
+        match self.input(Input::Recovered {
+            recovery: self.setup.recovery,
+        })? {
             Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while the conversation slept.
             end @ Flow::End(_) => Ok(end),
         }
     }
 
     /// Handles one message.
-    pub(in crate::conversation) fn handle(&mut self, message: ConversationMsg) -> Result<Flow, String> {
+    pub(in crate::conversation) fn handle(
+        &mut self,
+        message: ConversationMsg,
+    ) -> Result<Flow, String> {
         let input = match message {
             ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
-            ConversationMsg::Ask { command, reply } => Input::Command { command, waiter: self.waiters.add(Waiter::Done(reply)) },
+            ConversationMsg::Ask { command, reply } => Input::Command {
+                command,
+                waiter: self.waiters.add(Waiter::Done(reply)),
+            },
             ConversationMsg::Cancel { failure } => Input::Cancel { failure },
             ConversationMsg::ContextMeasured { work, outcome } => {
                 self.work_ended(work);
-                Input::Context { work, outcome: *outcome }
+                Input::Context {
+                    work,
+                    outcome: *outcome,
+                }
             }
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(Box::new(self.durable.clone())));
                 return Ok(Flow::GoOn);
             }
-            ConversationMsg::ModelEnded { work, outcome, model } => {
+            ConversationMsg::ModelEnded {
+                work,
+                outcome,
+                model,
+            } => {
                 self.work_ended(work);
-                Input::Model { work, outcome: *outcome, model }
+                Input::Model {
+                    work,
+                    outcome: *outcome,
+                    model,
+                }
             }
-            ConversationMsg::ToolEnded { work, result, duration_ms } => Input::Tool { work, result: *result, duration_ms },
+            ConversationMsg::ToolEnded {
+                work,
+                result,
+                duration_ms,
+            } => Input::Tool {
+                work,
+                result: *result,
+                duration_ms,
+            },
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
             ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
-            ConversationMsg::DeadlineOver { prompt_id, round_id } => self.deadline_over(prompt_id, round_id),
+            ConversationMsg::DeadlineOver {
+                prompt_id,
+                round_id,
+            } => self.deadline_over(prompt_id, round_id),
             ConversationMsg::BudgetTimeOver { round_id } => {
-                if self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
+                if self
+                    .durable
+                    .round
+                    .as_ref()
+                    .is_none_or(|round| round.id != round_id)
+                {
                     return Ok(Flow::GoOn);
                 }
-                Input::Cancel { failure: Some(budget::time_over(&self.setup.pricing.budget)) }
+                Input::Cancel {
+                    failure: Some(budget::time_over(&self.setup.pricing.budget)),
+                }
             }
             ConversationMsg::Tick => Input::Tick,
-            ConversationMsg::AppendLost { error, sending } => return Ok(self.append_lost(error, sending)),
+            ConversationMsg::AppendLost { error, sending } => {
+                return Ok(self.append_lost(error, sending));
+            }
             ConversationMsg::Claimed => {
                 self.commits.send_held();
                 return Ok(Flow::GoOn);
             }
             ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
             ConversationMsg::Sweep => {
-                let end = if self.volatile.draining { ExitReason::Drained } else { ExitReason::Hibernated };
+                let end = if self.volatile.draining {
+                    ExitReason::Drained
+                } else {
+                    ExitReason::Hibernated
+                };
                 return Ok(self.sleep_if_idle(end));
             }
             ConversationMsg::Drain { deadline } => {
@@ -182,8 +247,14 @@ impl Live {
                 Input::Drain
             }
             ConversationMsg::DrainDeadline => {
-                let failure = Failure { code: "draining".into(), message: "the host is shutting down".into(), retry_after_ms: None };
-                Input::Cancel { failure: Some(failure) }
+                let failure = Failure {
+                    code: "draining".into(),
+                    message: "the host is shutting down".into(),
+                    retry_after_ms: None,
+                };
+                Input::Cancel {
+                    failure: Some(failure),
+                }
             }
             ConversationMsg::Delete => return self.delete(),
             // The conversation is active already. Check for expired approvals: the timer may have
@@ -203,18 +274,26 @@ impl Live {
     ///    effects that start work are held: another activation may own the journal by now.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
-        let Outcome { mut entries, mut effects } = self.decide(input, now)?;
+        let Outcome {
+            mut entries,
+            mut effects,
+        } = self.decide(input, now)?;
         while let Some(answer) = self.budget_guard.answer() {
             let more = self.decide(answer, now)?;
             entries.extend(more.entries);
             effects.extend(more.effects);
         }
-        if entries.iter().any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. })) {
+        if entries
+            .iter()
+            .any(|entry| matches!(entry.body, EntryBody::PromptWithdrawn { .. }))
+        {
             self.release_withdrawn();
         }
         self.watch_time_budget(now);
-        let after_commit: Vec<AfterCommit> =
-            effects.extract_if(.., |effect| effect.when() == When::Stored).map(|effect| self.after_commit(effect)).collect();
+        let after_commit: Vec<AfterCommit> = effects
+            .extract_if(.., |effect| effect.when() == When::Stored)
+            .map(|effect| self.after_commit(effect))
+            .collect();
         if !entries.is_empty() || !after_commit.is_empty() {
             self.commits.commit(&entries, &self.durable, after_commit);
         }
@@ -236,7 +315,13 @@ impl Live {
         self.volatile.is_store_full = self.tenant.stored().is_full();
         self.volatile.skills = self.setup.skills.as_ref().map(|skills| skills.view());
         let writer = &self.commits.writer;
-        let outcome = round::apply_input(&mut self.durable, &mut self.volatile, now, input, |before, entry| writer.entry(before, entry));
+        let outcome = round::apply_input(
+            &mut self.durable,
+            &mut self.volatile,
+            now,
+            input,
+            |before, entry| writer.entry(before, entry),
+        );
         let outcome = outcome.map_err(|error| {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this activation ends");
             error.to_string()
@@ -311,11 +396,25 @@ impl Live {
                     executor.execute(run);
                 }
             }
-            Effect::RetryLater { batch, call, delay, .. } => self.retry_later(batch, call, delay),
-            Effect::ToolRetry { round_id, attempt, delay, reason } => self.publish_tool_retry(round_id, attempt, delay, reason),
-            Effect::CancelRound { round_id, grace_over, .. } => self.cancel_round(round_id, grace_over),
+            Effect::RetryLater {
+                batch, call, delay, ..
+            } => self.retry_later(batch, call, delay),
+            Effect::ToolRetry {
+                round_id,
+                attempt,
+                delay,
+                reason,
+            } => self.publish_tool_retry(round_id, attempt, delay, reason),
+            Effect::CancelRound {
+                round_id,
+                grace_over,
+                ..
+            } => self.cancel_round(round_id, grace_over),
             Effect::Abort { work } => self.abort(work),
-            Effect::Queued { round_id, position } => self.commits.writer.ephemeral(round_id, EventKind::Queued { position }),
+            Effect::Queued { round_id, position } => self
+                .commits
+                .writer
+                .ephemeral(round_id, EventKind::Queued { position }),
             Effect::Park { until, .. } => self.park(until),
             Effect::RoundOver { round_id } => self.round_over(round_id),
             Effect::Acknowledge { .. } | Effect::Answer { .. } => {

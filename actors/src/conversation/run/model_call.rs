@@ -61,12 +61,21 @@ impl ModelCall {
     /// Runs the call. Returns its outcome and the model of the last attempt. A panic in the
     /// provider's adapter is a failed call.
     pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>) {
-        let run = AssertUnwindSafe(self.run_inner()).catch_unwind().instrument(self.trace.span.clone());
+        let run = AssertUnwindSafe(self.run_inner())
+            .catch_unwind()
+            .instrument(self.trace.span.clone());
         let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
-            error: ProviderError::Protocol { message: "the provider's adapter panicked".into() },
+            error: ProviderError::Protocol {
+                message: "the provider's adapter panicked".into(),
+            },
             partial: Vec::new(),
         });
-        self.trace.ended(&self.counters.latencies, self.gateway.provider().name(), &self.request.model, &outcome);
+        self.trace.ended(
+            &self.counters.latencies,
+            self.gateway.provider().name(),
+            &self.request.model,
+            &outcome,
+        );
         let fallback_model = self.fallback_model.into_inner();
         (outcome, fallback_model.unwrap_or(self.request.model))
     }
@@ -91,17 +100,33 @@ impl ModelCall {
             () = &mut total => Err(ProviderError::Timeout { message: format!("no end after {} s", self.total.as_secs()) }),
         };
         match result {
-            Ok(completion) => ModelOutcome::Completed { blocks: collector.blocks, completion },
-            Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => ModelOutcome::Cancelled { partial: collector.partial() },
-            Err(error) => ModelOutcome::Failed { error, partial: collector.partial() },
+            Ok(completion) => ModelOutcome::Completed {
+                blocks: collector.blocks,
+                completion,
+            },
+            Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => {
+                ModelOutcome::Cancelled {
+                    partial: collector.partial(),
+                }
+            }
+            Err(error) => ModelOutcome::Failed {
+                error,
+                partial: collector.partial(),
+            },
         }
     }
 
     async fn stream(&self, collector: &mut Collector) -> Result<Completion, ProviderError> {
         self.waits_for(WaitsFor::Model);
         let on_wait = |waiting| self.publish_wait(waiting);
-        let by = CallBy { tenant: self.tenant.id(), weight: self.tenant.quotas().weight, class: self.class };
-        let start = self.gateway.stream(&by, self.request.clone(), self.cancel.clone(), on_wait);
+        let by = CallBy {
+            tenant: self.tenant.id(),
+            weight: self.tenant.quotas().weight,
+            class: self.class,
+        };
+        let start = self
+            .gateway
+            .stream(&by, self.request.clone(), self.cancel.clone(), on_wait);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
         self.trace.first_chunk(&self.counters.latencies);
@@ -130,7 +155,9 @@ impl ModelCall {
             for taken in 1.. {
                 let Some(events) = batch else {
                     self.flush(collector);
-                    return Err(ProviderError::Protocol { message: "the stream ended without its end".into() });
+                    return Err(ProviderError::Protocol {
+                        message: "the stream ended without its end".into(),
+                    });
                 };
                 for event in events.inspect_err(|_| self.flush(collector))? {
                     if let Some(completion) = self.take(collector, event) {
@@ -182,36 +209,67 @@ impl ModelCall {
     }
 
     fn publish_text(&self, collector: &mut Collector) {
-        if let Some(unpublished) = collector.text.get(collector.published_bytes..).filter(|unpublished| !unpublished.is_empty()) {
+        if let Some(unpublished) = collector
+            .text
+            .get(collector.published_bytes..)
+            .filter(|unpublished| !unpublished.is_empty())
+        {
             let text = unpublished.to_owned();
             collector.published_bytes = collector.text.len();
-            self.writer.ephemeral(self.round_id, EventKind::TextDelta { text });
+            self.writer
+                .ephemeral(self.round_id, EventKind::TextDelta { text });
         }
     }
 
     fn publish_thinking(&self, collector: &mut Collector) {
         if !collector.unpublished_thinking.is_empty() {
             let text = std::mem::take(&mut collector.unpublished_thinking);
-            self.writer.ephemeral(self.round_id, EventKind::ThinkingDelta { text });
+            self.writer
+                .ephemeral(self.round_id, EventKind::ThinkingDelta { text });
         }
     }
 
     fn publish_wait(&self, waiting: Waiting) {
         let event = match waiting {
-            Waiting::Queued { position, waits_for, .. } => {
-                self.waits_for(WaitsFor::Provider { position, reason: waits_for });
+            Waiting::Queued {
+                position,
+                waits_for,
+                ..
+            } => {
+                self.waits_for(WaitsFor::Provider {
+                    position,
+                    reason: waits_for,
+                });
                 EventKind::Queued { position }
             }
-            Waiting::Retry { attempt, delay, reason } => {
+            Waiting::Retry {
+                attempt,
+                delay,
+                reason,
+            } => {
                 let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
                 let reason = reason.to_owned();
-                self.waits_for(WaitsFor::Retry { attempt, delay_ms, reason: reason.clone() });
-                EventKind::Retry { layer: "gateway", attempt, delay_ms, reason }
+                self.waits_for(WaitsFor::Retry {
+                    attempt,
+                    delay_ms,
+                    reason: reason.clone(),
+                });
+                EventKind::Retry {
+                    layer: "gateway",
+                    attempt,
+                    delay_ms,
+                    reason,
+                }
             }
             Waiting::Fallback { reason, model } => {
                 *self.fallback_model.lock() = Some(model);
                 self.waits_for(WaitsFor::Model);
-                EventKind::Retry { layer: "fallback", attempt: 1, delay_ms: 0, reason: reason.to_owned() }
+                EventKind::Retry {
+                    layer: "fallback",
+                    attempt: 1,
+                    delay_ms: 0,
+                    reason: reason.to_owned(),
+                }
             }
         };
         self.writer.ephemeral(self.round_id, event);
@@ -259,7 +317,11 @@ impl Collector {
 
     fn partial(mut self) -> Vec<ContentBlock> {
         if !self.text.is_empty() {
-            self.blocks.push(ContentBlock::Text(TextBlock { text: self.text, cache_control: None, citations: None }));
+            self.blocks.push(ContentBlock::Text(TextBlock {
+                text: self.text,
+                cache_control: None,
+                citations: None,
+            }));
         }
         self.blocks
     }
@@ -268,11 +330,18 @@ impl Collector {
 impl Live {
     /// Starts a model call as a task.
     pub(super) fn start_model(&mut self, work: WorkId) {
-        let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else { return };
+        let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else {
+            return;
+        };
         self.ports.counters.model_calls.add(1);
         let mut request = self.setup.request(&self.durable);
         self.watch_prefix(&request);
-        let output = self.durable.round.as_ref().and_then(|round| round.output.as_ref()).filter(|_| self.setup.native_output);
+        let output = self
+            .durable
+            .round
+            .as_ref()
+            .and_then(|round| round.output.as_ref())
+            .filter(|_| self.setup.native_output);
         request.output_schema = output.map(|output| output.schema.clone());
         let gateway = self.setup.gateway.clone();
         let tenant = self.tenant.clone();
@@ -285,11 +354,23 @@ impl Live {
         let counters = self.ports.counters.clone();
         let scope = self.scope.clone();
         let class = self.setup.class;
-        let first = self.durable.round.as_ref().is_some_and(|round| round.model_calls <= 1);
-        let Some(resources) = self.resources() else { return };
+        let first = self
+            .durable
+            .round
+            .as_ref()
+            .is_some_and(|round| round.model_calls <= 1);
+        let Some(resources) = self.resources() else {
+            return;
+        };
         let permit = resources.permit.clone();
         let cancel = resources.cancel.clone();
-        let trace = CallTrace::begin(&resources.span, first, &scope, gateway.provider().name(), &request);
+        let trace = CallTrace::begin(
+            &resources.span,
+            first,
+            &scope,
+            gateway.provider().name(),
+            &request,
+        );
         let call = ModelCall {
             gateway,
             request,
@@ -309,7 +390,11 @@ impl Live {
         };
         let task = tokio::spawn(Box::pin(async move {
             let (outcome, model) = call.run().await;
-            let _ = me.cast(ConversationMsg::ModelEnded { work, outcome: Box::new(outcome), model });
+            let _ = me.cast(ConversationMsg::ModelEnded {
+                work,
+                outcome: Box::new(outcome),
+                model,
+            });
         }));
         resources.tasks.insert(work, AbortOnDrop(task));
     }
@@ -317,10 +402,22 @@ impl Live {
     /// Publishes how full the model's window is.
     pub(super) fn publish_context(&self, usage: &Usage) {
         let rules = &self.setup.context;
-        if let Some(round) = self.durable.round.as_ref().filter(|_| usage.input() > 0 && rules.window > 0) {
+        if let Some(round) = self
+            .durable
+            .round
+            .as_ref()
+            .filter(|_| usage.input() > 0 && rules.window > 0)
+        {
             let tokens = self.durable.context.window.estimate(rules.fixed);
             let fraction = tokens as f64 / rules.window as f64;
-            self.commits.writer.ephemeral(round.id, EventKind::Context { tokens, window: rules.window, fraction });
+            self.commits.writer.ephemeral(
+                round.id,
+                EventKind::Context {
+                    tokens,
+                    window: rules.window,
+                    fraction,
+                },
+            );
         }
     }
 }

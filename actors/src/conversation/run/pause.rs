@@ -29,19 +29,29 @@ pub(in crate::conversation) struct Pause {
 impl Live {
     /// Handles a failed append. A conflict ends the activation. An unavailable store starts a
     /// pause.
-    pub(in crate::conversation) fn append_lost(&mut self, error: AppendError, sending: u32) -> Flow {
+    pub(in crate::conversation) fn append_lost(
+        &mut self,
+        error: AppendError,
+        sending: u32,
+    ) -> Flow {
         if self.commits.covers_loss(sending) {
             return Flow::GoOn;
         }
         match error {
-            AppendError::Conflict { .. } => self.exit(&ConversationError::InUse, ExitReason::Conflict),
+            AppendError::Conflict { .. } => {
+                self.exit(&ConversationError::InUse, ExitReason::Conflict)
+            }
             AppendError::Unavailable { message } => {
                 tracing::warn!(conversation = %self.scope.conversation, message, "the store is away; effects are held");
                 self.commits.pause();
                 self.ports.counters.store_pauses.add(1);
                 self.wait_status.set(WaitsFor::Store, &*self.ports.clock);
                 let task = self.read_head(Duration::from_millis(50));
-                self.pause = Some(Pause { since: Instant::now(), reads: 0, _task: task });
+                self.pause = Some(Pause {
+                    since: Instant::now(),
+                    reads: 0,
+                    _task: task,
+                });
                 Flow::GoOn
             }
         }
@@ -63,16 +73,28 @@ impl Live {
         }))
     }
 
-    pub(in crate::conversation) fn head_read(&mut self, result: Result<(Head, Option<StoredEntry>), StoreError>) -> Flow {
-        let Some(pause) = &self.pause else { return Flow::GoOn };
+    pub(in crate::conversation) fn head_read(
+        &mut self,
+        result: Result<(Head, Option<StoredEntry>), StoreError>,
+    ) -> Flow {
+        let Some(pause) = &self.pause else {
+            return Flow::GoOn;
+        };
         let since = pause.since;
         let reads = pause.reads + 1;
         match result {
-            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => self.exit(&ConversationError::Store(error), ExitReason::StoreAway),
+            Err(error) if since.elapsed() >= STORE_PAUSE_MAX => {
+                self.exit(&ConversationError::Store(error), ExitReason::StoreAway)
+            }
             Err(_) => {
-                let after = Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
+                let after =
+                    Duration::from_millis(50u64 << reads.min(5)).min(Duration::from_secs(1));
                 let task = self.read_head(after);
-                self.pause = Some(Pause { since, reads, _task: task });
+                self.pause = Some(Pause {
+                    since,
+                    reads,
+                    _task: task,
+                });
                 Flow::GoOn
             }
             Ok((head, next)) => {
@@ -83,7 +105,9 @@ impl Live {
                         self.pause = None;
                         self.wait_status.clear();
                         self.commits.resume(head, released, resend);
-                        std::mem::take(&mut self.held).into_iter().for_each(|effect| self.perform(effect));
+                        std::mem::take(&mut self.held)
+                            .into_iter()
+                            .for_each(|effect| self.perform(effect));
                         Flow::GoOn
                     }
                 }

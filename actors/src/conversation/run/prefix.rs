@@ -60,10 +60,13 @@ impl PrefixWatch {
     pub(in crate::conversation) fn note(&mut self, entry: &EntryBody) {
         let cause = match entry {
             EntryBody::Compacted { .. } => PrefixBreak::Compaction,
-            EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. } => PrefixBreak::Skill,
-            EntryBody::Imported { .. } | EntryBody::Rewound { .. } | EntryBody::Reset {} | EntryBody::PromptWithdrawn { .. } => {
-                PrefixBreak::Edit
-            }
+            EntryBody::SkillsOffered { .. }
+            | EntryBody::SkillActivated { .. }
+            | EntryBody::SkillDeactivated { .. } => PrefixBreak::Skill,
+            EntryBody::Imported { .. }
+            | EntryBody::Rewound { .. }
+            | EntryBody::Reset {}
+            | EntryBody::PromptWithdrawn { .. } => PrefixBreak::Edit,
             EntryBody::RoundFinished { .. } if self.skill_in_round => PrefixBreak::Skill,
             _ => return,
         };
@@ -78,16 +81,37 @@ impl PrefixWatch {
     /// Notes a call about to be made. Returns why its prefix differs from that of the last call;
     /// `None` if it does not, or if there was no last call.
     pub(in crate::conversation) fn call(&mut self, request: &ModelRequest) -> Option<PrefixBreak> {
-        let ModelRequest { model, system, tools, messages, .. } = request;
-        let fixed = Fixed { model: model.clone(), system: system.clone(), tools: tools.clone() };
-        let sent = Sent { fixed, messages: messages.len(), chain: messages.chain(messages.len()) };
+        let ModelRequest {
+            model,
+            system,
+            tools,
+            messages,
+            ..
+        } = request;
+        let fixed = Fixed {
+            model: model.clone(),
+            system: system.clone(),
+            tools: tools.clone(),
+        };
+        let sent = Sent {
+            fixed,
+            messages: messages.len(),
+            chain: messages.chain(messages.len()),
+        };
         let announced = self.announced.take();
         let before = self.last.replace(sent)?;
-        let same_fixed = self.last.as_ref().is_some_and(|now| now.fixed == before.fixed);
+        let same_fixed = self
+            .last
+            .as_ref()
+            .is_some_and(|now| now.fixed == before.fixed);
         if same_fixed && messages.chain(before.messages) == before.chain {
             return None;
         }
-        let unannounced = if same_fixed { PrefixBreak::Unknown } else { PrefixBreak::Configuration };
+        let unannounced = if same_fixed {
+            PrefixBreak::Unknown
+        } else {
+            PrefixBreak::Configuration
+        };
         Some(announced.unwrap_or(unannounced))
     }
 }
@@ -96,7 +120,9 @@ impl Live {
     /// Counts a call whose prompt prefix differs from the last call's, and the tokens that the
     /// provider cannot read from its cache.
     pub(super) fn watch_prefix(&mut self, request: &ModelRequest) {
-        let Some(cause) = self.prefix.call(request) else { return };
+        let Some(cause) = self.prefix.call(request) else {
+            return;
+        };
         let counters = &self.ports.counters;
         let counter = match cause {
             PrefixBreak::Compaction => &counters.prefix_breaks_compaction,
@@ -106,7 +132,11 @@ impl Live {
             PrefixBreak::Unknown => &counters.prefix_breaks_unknown,
         };
         counter.add(1);
-        let tokens = self.durable.context.window.estimate(self.setup.context.fixed);
+        let tokens = self
+            .durable
+            .context
+            .window
+            .estimate(self.setup.context.fixed);
         counters.rebilled_tokens.add(tokens);
         tracing::debug!(conversation = %self.scope.conversation, ?cause, tokens, "the provider's cache is missed");
     }
@@ -117,14 +147,22 @@ mod tests {
     use crate::{chat::Message, conversation::run::prefix::*, testing::contract::example_request};
 
     fn request(model: &str, texts: &[&str]) -> ModelRequest {
-        ModelRequest { model: model.into(), messages: texts.iter().map(|text| Message::user(*text)).collect(), ..example_request() }
+        ModelRequest {
+            model: model.into(),
+            messages: texts.iter().map(|text| Message::user(*text)).collect(),
+            ..example_request()
+        }
     }
 
     #[test]
     fn a_history_that_grows_breaks_nothing() {
         let mut watch = PrefixWatch::default();
 
-        assert_eq!(watch.call(&request("m", &["a"])), None, "the first call has no prefix");
+        assert_eq!(
+            watch.call(&request("m", &["a"])),
+            None,
+            "the first call has no prefix"
+        );
         assert_eq!(watch.call(&request("m", &["a", "b", "c"])), None);
         assert_eq!(watch.call(&request("m", &["a", "b", "c"])), None);
     }
@@ -134,13 +172,27 @@ mod tests {
         let mut watch = PrefixWatch::default();
         watch.call(&request("m", &["a", "b"]));
 
-        assert_eq!(watch.call(&request("m", &["x", "b"])), Some(PrefixBreak::Unknown));
-        assert_eq!(watch.call(&request("n", &["x", "b"])), Some(PrefixBreak::Configuration));
+        assert_eq!(
+            watch.call(&request("m", &["x", "b"])),
+            Some(PrefixBreak::Unknown)
+        );
+        assert_eq!(
+            watch.call(&request("n", &["x", "b"])),
+            Some(PrefixBreak::Configuration)
+        );
         watch.note(&EntryBody::Reset {});
         assert_eq!(watch.call(&request("n", &["b"])), Some(PrefixBreak::Edit));
         watch.note(&EntryBody::Reset {});
-        assert_eq!(watch.call(&request("n", &["b", "c"])), None, "what is announced and changes nothing breaks nothing");
-        assert_eq!(watch.call(&request("n", &["c"])), Some(PrefixBreak::Unknown), "an announcement holds for the next call only");
+        assert_eq!(
+            watch.call(&request("n", &["b", "c"])),
+            None,
+            "what is announced and changes nothing breaks nothing"
+        );
+        assert_eq!(
+            watch.call(&request("n", &["c"])),
+            Some(PrefixBreak::Unknown),
+            "an announcement holds for the next call only"
+        );
     }
 
     #[test]
@@ -152,7 +204,11 @@ mod tests {
             stream::StopReason,
         };
         let mut watch = PrefixWatch::default();
-        let over = EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, latency_ms: 0, error: None };
+        let over = EntryBody::RoundFinished {
+            stop_reason: StopReason::EndTurn,
+            latency_ms: 0,
+            error: None,
+        };
         watch.call(&request("m", &["a"]));
         watch.note(&EntryBody::SkillActivated {
             name: SkillName::new("pdf").unwrap(),
@@ -164,10 +220,20 @@ mod tests {
             text_digest: 0,
         });
 
-        assert_eq!(watch.call(&request("narrow", &["a", "b"])), Some(PrefixBreak::Skill));
+        assert_eq!(
+            watch.call(&request("narrow", &["a", "b"])),
+            Some(PrefixBreak::Skill)
+        );
         watch.note(&over);
-        assert_eq!(watch.call(&request("m", &["a", "b", "c"])), Some(PrefixBreak::Skill));
+        assert_eq!(
+            watch.call(&request("m", &["a", "b", "c"])),
+            Some(PrefixBreak::Skill)
+        );
         watch.note(&over);
-        assert_eq!(watch.call(&request("n", &["a", "b", "c"])), Some(PrefixBreak::Configuration), "a round without one ends nothing");
+        assert_eq!(
+            watch.call(&request("n", &["a", "b", "c"])),
+            Some(PrefixBreak::Configuration),
+            "a round without one ends nothing"
+        );
     }
 }

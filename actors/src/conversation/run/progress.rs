@@ -12,18 +12,29 @@ use crate::{
 };
 
 /// The progress sinks for the calls of one round.
-pub(in crate::conversation) fn progress_of(writer: Arc<StreamWriter>, round_id: RoundId) -> ProgressOf {
+pub(in crate::conversation) fn progress_of(
+    writer: Arc<StreamWriter>,
+    round_id: RoundId,
+) -> ProgressOf {
     Arc::new(move |run: &Run| {
         let lines = writer.clone();
         let tool_call_id = run.request.tool_call_id.clone();
         let progress = Progress::new(move |text| {
-            lines.ephemeral(round_id, EventKind::ToolProgress { tool_call_id: tool_call_id.clone(), text });
+            lines.ephemeral(
+                round_id,
+                EventKind::ToolProgress {
+                    tool_call_id: tool_call_id.clone(),
+                    text,
+                },
+            );
         });
         if run.siblings.is_none() {
             return progress;
         }
         let writer = writer.clone();
         let id = run.key.child().conversation;
-        progress.with_subagents(move |subagents| writer.ephemeral(round_id, subagents.event(id.clone())))
+        progress.with_subagents(move |subagents| {
+            writer.ephemeral(round_id, subagents.event(id.clone()))
+        })
     })
 }

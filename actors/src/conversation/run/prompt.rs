@@ -14,38 +14,92 @@ use crate::{
 
 impl Live {
     pub(super) fn prompt(&mut self, prompt: PromptMail) -> Result<Flow, String> {
-        let PromptMail { id, round_id, client_key, message, output_schema, on_busy, deadline, seat, reply } = prompt;
+        let PromptMail {
+            id,
+            round_id,
+            client_key,
+            message,
+            output_schema,
+            on_busy,
+            deadline,
+            seat,
+            reply,
+        } = prompt;
         if self.commits.backlog_bytes() > self.setup.limits.journal_backlog_bytes {
-            let _ = reply.send(Err(ConversationError::Overloaded { what: "entries waiting for the store", retry_after_ms: 1000 }));
+            let _ = reply.send(Err(ConversationError::Overloaded {
+                what: "entries waiting for the store",
+                retry_after_ms: 1000,
+            }));
             return Ok(Flow::GoOn);
         }
         self.ports.counters.prompts.add(1);
         self.tenant.figures().prompt();
-        let deadline = deadline.map(|at| self.timer(at, ConversationMsg::DeadlineOver { prompt_id: id, round_id }));
+        let deadline = deadline.map(|at| {
+            self.timer(
+                at,
+                ConversationMsg::DeadlineOver {
+                    prompt_id: id,
+                    round_id,
+                },
+            )
+        });
         self.admitted.insert(round_id, (Some(seat), deadline));
         let waiter = self.waiters.add(Waiter::Receipt(reply));
-        let flow = self.input(Input::Prompt(NewPrompt { id, round_id, client_key, message, output_schema, on_busy, waiter }))?;
+        let flow = self.input(Input::Prompt(NewPrompt {
+            id,
+            round_id,
+            client_key,
+            message,
+            output_schema,
+            on_busy,
+            waiter,
+        }))?;
         // A refused, replayed or steering prompt opens no round, so its seat is released.
-        let waits = self.durable.inbox.iter().any(|prompt| prompt.round_id == round_id);
-        if !waits && self.durable.round.as_ref().is_none_or(|round| round.id != round_id) {
+        let waits = self
+            .durable
+            .inbox
+            .iter()
+            .any(|prompt| prompt.round_id == round_id);
+        if !waits
+            && self
+                .durable
+                .round
+                .as_ref()
+                .is_none_or(|round| round.id != round_id)
+        {
             self.admitted.remove(&round_id);
         }
         Ok(flow)
     }
 
     pub(super) fn deadline_over(&self, prompt_id: PromptId, round_id: RoundId) -> Input {
-        if self.durable.round.as_ref().is_some_and(|round| round.id == round_id) {
-            let failure =
-                Failure { code: "deadline".into(), message: "the time given for this prompt is over".into(), retry_after_ms: None };
-            return Input::Cancel { failure: Some(failure) };
+        if self
+            .durable
+            .round
+            .as_ref()
+            .is_some_and(|round| round.id == round_id)
+        {
+            let failure = Failure {
+                code: "deadline".into(),
+                message: "the time given for this prompt is over".into(),
+                retry_after_ms: None,
+            };
+            return Input::Cancel {
+                failure: Some(failure),
+            };
         }
-        Input::Withdraw { prompt_id, reason: WithdrawReason::Deadline }
+        Input::Withdraw {
+            prompt_id,
+            reason: WithdrawReason::Deadline,
+        }
     }
 
     /// Releases the seats of withdrawn prompts.
     pub(super) fn release_withdrawn(&mut self) {
         let inbox = &self.durable.inbox;
         let open = self.durable.round.as_ref().map(|round| round.id);
-        self.admitted.retain(|round, _| open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round));
+        self.admitted.retain(|round, _| {
+            open == Some(*round) || inbox.iter().any(|prompt| prompt.round_id == *round)
+        });
     }
 }

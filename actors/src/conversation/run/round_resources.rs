@@ -65,10 +65,21 @@ impl Live {
     /// The resources of the open round, created on first use.
     pub(super) fn resources(&mut self) -> Option<&mut RoundResources> {
         let id = self.durable.round.as_ref()?.id;
-        if self.resources.as_ref().is_none_or(|(known, _)| *known != id) {
+        if self
+            .resources
+            .as_ref()
+            .is_none_or(|(known, _)| *known != id)
+        {
             let sampling = self.setup.trace_sampling;
             let inbox = self.durable.inbox.len();
-            let span = trace::round(&self.scope, id, self.volatile.epoch.0, inbox, sampling, &*self.ports.entropy);
+            let span = trace::round(
+                &self.scope,
+                id,
+                self.volatile.epoch.0,
+                inbox,
+                sampling,
+                &*self.ports.entropy,
+            );
             self.resources = Some((id, RoundResources::new(span)));
         }
         self.resources.as_mut().map(|(_, resources)| resources)
@@ -82,7 +93,12 @@ impl Live {
         if let Some(starter) = &self.setup.children {
             children.iter().for_each(|child| starter.interrupt(child));
         }
-        let timer = (!grace_over).then(|| self.timer(Instant::now() + CANCEL_GRACE, ConversationMsg::GraceOver { round_id }));
+        let timer = (!grace_over).then(|| {
+            self.timer(
+                Instant::now() + CANCEL_GRACE,
+                ConversationMsg::GraceOver { round_id },
+            )
+        });
         if let Some(resources) = self.resources() {
             resources.cancel.cancel();
             resources.timers.extend(timer);
@@ -102,8 +118,13 @@ impl Live {
     /// Releases the permit while only approvals are awaited, and sets the timer of the first one
     /// that expires.
     pub(super) fn park(&mut self, until: Option<Timestamp>) {
-        let wait = until.map_or(Duration::ZERO, |until| Duration::from_millis(until.ms_since(self.ports.clock.now())));
-        let timer = self.timer(Instant::now() + wait + Duration::from_millis(1), ConversationMsg::Tick);
+        let wait = until.map_or(Duration::ZERO, |until| {
+            Duration::from_millis(until.ms_since(self.ports.clock.now()))
+        });
+        let timer = self.timer(
+            Instant::now() + wait + Duration::from_millis(1),
+            ConversationMsg::Tick,
+        );
         if let Some(resources) = self.resources() {
             resources.release_permit();
             resources.timers.clear();
@@ -114,7 +135,11 @@ impl Live {
     /// Drops what the round held.
     pub(super) fn round_over(&mut self, round_id: RoundId) {
         self.admitted.remove(&round_id);
-        if self.resources.as_ref().is_some_and(|(id, _)| *id == round_id) {
+        if self
+            .resources
+            .as_ref()
+            .is_some_and(|(id, _)| *id == round_id)
+        {
             self.resources = None;
         }
     }
@@ -136,9 +161,21 @@ impl Live {
     /// Releases the round's permit while only subagents are awaited: each subagent needs a permit,
     /// and the parent may hold the tenant's last one. The next model call acquires a permit again.
     pub(super) fn release_permit_for_subagents(&self) {
-        let Some((_, resources)) = self.resources.as_ref().filter(|_| self.setup.children.is_some()) else { return };
-        let Some(batch) = self.durable.batch() else { return };
-        let mut open = batch.calls.iter().filter(|call| !matches!(call.state, CallState::Finished(_))).peekable();
+        let Some((_, resources)) = self
+            .resources
+            .as_ref()
+            .filter(|_| self.setup.children.is_some())
+        else {
+            return;
+        };
+        let Some(batch) = self.durable.batch() else {
+            return;
+        };
+        let mut open = batch
+            .calls
+            .iter()
+            .filter(|call| !matches!(call.state, CallState::Finished(_)))
+            .peekable();
         if open.peek().is_some() && open.all(|call| call.tool_use.name == CREATE_SUBAGENT) {
             resources.release_permit();
         }
@@ -146,10 +183,20 @@ impl Live {
 
     /// The subagents that the open batch has started and not finished.
     pub(super) fn open_children(&self) -> impl Iterator<Item = Scope> {
-        let batch = self.durable.batch().filter(|_| self.setup.children.is_some());
+        let batch = self
+            .durable
+            .batch()
+            .filter(|_| self.setup.children.is_some());
         batch.into_iter().flat_map(|batch| {
-            let begun = (0..).zip(&batch.calls).filter(|(_, call)| call.tool_use.name == CREATE_SUBAGENT && call.is_started());
-            begun.map(|(index, _)| Scope::new(self.scope.tenant.clone(), self.scope.conversation.child(batch.seq, index)))
+            let begun = (0..)
+                .zip(&batch.calls)
+                .filter(|(_, call)| call.tool_use.name == CREATE_SUBAGENT && call.is_started());
+            begun.map(|(index, _)| {
+                Scope::new(
+                    self.scope.tenant.clone(),
+                    self.scope.conversation.child(batch.seq, index),
+                )
+            })
         })
     }
 }

@@ -13,7 +13,9 @@ use crate::{
     ids::{CallKey, RoundId, Seq, WorkId},
     stream::EventKind,
     subagent::{CREATE_SUBAGENT, Siblings},
-    tool_executor::{Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest},
+    tool_executor::{
+        Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest,
+    },
 };
 
 impl Live {
@@ -23,30 +25,56 @@ impl Live {
         let tools = self.tenant.tools().clone();
         let counters = self.ports.counters.clone();
         // A subagent's artifacts and runs belong to its parent, so that the parent can read them.
-        let owner = self.durable.parent(&self.scope).unwrap_or_else(|| self.scope.clone());
+        let owner = self
+            .durable
+            .parent(&self.scope)
+            .unwrap_or_else(|| self.scope.clone());
         ToolEnvironment::new(resources, tools, owner, counters)
     }
 
     /// The executor and the run for one attempt; starts the executor if the round has none.
     pub(super) fn tool_run(&mut self, start: StartTool) -> Option<(ToolExecutorRef, Run)> {
-        let StartTool { work, batch, call, tool_use, attempt, level, spec, last_error: _ } = start;
+        let StartTool {
+            work,
+            batch,
+            call,
+            tool_use,
+            attempt,
+            level,
+            spec,
+            last_error: _,
+        } = start;
         let tool = self.setup.tools.get(&tool_use.name)?.clone();
         let round_id = self.durable.round.as_ref()?.id;
         let me = self.me.clone();
         let writer = self.commits.writer.clone();
         let supervisor = self.me.get_cell();
-        let key = CallKey { scope: self.scope.clone(), seq: batch, index: call };
-        let siblings = (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
+        let key = CallKey {
+            scope: self.scope.clone(),
+            seq: batch,
+            index: call,
+        };
+        let siblings =
+            (tool_use.name == CREATE_SUBAGENT).then(|| Siblings::of(self.durable.batch()));
         let executor = match self.resources()?.executor.clone() {
             Some(executor) => executor,
             None => {
                 let environment = self.environment();
                 let resources = self.resources()?;
                 let report = move |work, result, duration_ms| {
-                    let _ = me.cast(ConversationMsg::ToolEnded { work, result: Box::new(result), duration_ms });
+                    let _ = me.cast(ConversationMsg::ToolEnded {
+                        work,
+                        result: Box::new(result),
+                        duration_ms,
+                    });
                 };
                 let cancel = resources.cancel.clone();
-                let args = ToolExecutorArgs { report: Arc::new(report), progress: progress_of(writer, round_id), environment, cancel };
+                let args = ToolExecutorArgs {
+                    report: Arc::new(report),
+                    progress: progress_of(writer, round_id),
+                    environment,
+                    cancel,
+                };
                 let executor = ToolExecutorRef::start(args, supervisor)?;
                 resources.executor = Some(executor.clone());
                 executor
@@ -58,7 +86,20 @@ impl Live {
         }
         let began = *resources.began.entry(call).or_insert_with(Instant::now);
         let request = ToolInvocationRequest::from_spec(&spec, tool_use.id, tool_use.input);
-        Some((executor, Run { work, key, tool, request, level, attempt, began, turn: Some(resources.span.clone()), siblings }))
+        Some((
+            executor,
+            Run {
+                work,
+                key,
+                tool,
+                request,
+                level,
+                attempt,
+                began,
+                turn: Some(resources.span.clone()),
+                siblings,
+            },
+        ))
     }
 
     /// Handles a crash of the executor: its open calls end with an error, and their effect is
@@ -67,11 +108,18 @@ impl Live {
         if let Some((_, resources)) = &mut self.resources {
             resources.executor = None;
         }
-        let is_tool = |(id, work): (&WorkId, &Work)| matches!(work, Work::Tool { .. }).then_some(*id);
+        let is_tool =
+            |(id, work): (&WorkId, &Work)| matches!(work, Work::Tool { .. }).then_some(*id);
         let open: Vec<WorkId> = self.volatile.work.iter().filter_map(is_tool).collect();
         for work in open {
-            let result = RunResult::Panicked { message: "the tool executor crashed".into() };
-            if let Flow::End(end) = self.input(Input::Tool { work, result, duration_ms: 0 })? {
+            let result = RunResult::Panicked {
+                message: "the tool executor crashed".into(),
+            };
+            if let Flow::End(end) = self.input(Input::Tool {
+                work,
+                result,
+                duration_ms: 0,
+            })? {
                 return Ok(Flow::End(end));
             }
         }
@@ -80,16 +128,33 @@ impl Live {
 
     /// Sets the timer of the next attempt of a call.
     pub(super) fn retry_later(&mut self, batch: Seq, call: u32, delay: Duration) {
-        let timer = self.timer(Instant::now() + delay, ConversationMsg::RetryDue { batch, call });
+        let timer = self.timer(
+            Instant::now() + delay,
+            ConversationMsg::RetryDue { batch, call },
+        );
         if let Some(resources) = self.resources() {
             resources.timers.push(timer);
         }
     }
 
     /// Publishes that a tool call will be retried.
-    pub(super) fn publish_tool_retry(&self, round_id: RoundId, attempt: u32, delay: Duration, reason: String) {
+    pub(super) fn publish_tool_retry(
+        &self,
+        round_id: RoundId,
+        attempt: u32,
+        delay: Duration,
+        reason: String,
+    ) {
         self.ports.counters.tool_retries.add(1);
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        self.commits.writer.ephemeral(round_id, EventKind::Retry { layer: "tool", attempt, delay_ms, reason });
+        self.commits.writer.ephemeral(
+            round_id,
+            EventKind::Retry {
+                layer: "tool",
+                attempt,
+                delay_ms,
+                reason,
+            },
+        );
     }
 }

@@ -28,7 +28,9 @@ pub(in crate::conversation) fn round(
     sampling: TraceSampling,
     entropy: &dyn Entropy,
 ) -> Span {
-    if !tracing::enabled!(target: SPANS, tracing::Level::INFO) || !sampling.samples(|| entropy.fraction()) {
+    if !tracing::enabled!(target: SPANS, tracing::Level::INFO)
+        || !sampling.samples(|| entropy.fraction())
+    {
         return Span::none();
     }
     tracing::info_span!(
@@ -80,7 +82,13 @@ pub(in crate::conversation) struct CallTrace {
 impl CallTrace {
     /// Starts the span of a model call below its round's span. `first` marks the round's first
     /// call.
-    pub(in crate::conversation) fn begin(turn: &Span, first: bool, scope: &Scope, provider: &str, request: &ModelRequest) -> Self {
+    pub(in crate::conversation) fn begin(
+        turn: &Span,
+        first: bool,
+        scope: &Scope,
+        provider: &str,
+        request: &ModelRequest,
+    ) -> Self {
         let span = if turn.is_none() {
             Span::none()
         } else {
@@ -103,7 +111,13 @@ impl CallTrace {
                 error = tracing::field::Empty,
             )
         };
-        Self { span, turn: first.then(|| turn.clone()), began: Instant::now(), queue_wait: OnceLock::new(), first_chunk: OnceLock::new() }
+        Self {
+            span,
+            turn: first.then(|| turn.clone()),
+            began: Instant::now(),
+            queue_wait: OnceLock::new(),
+            first_chunk: OnceLock::new(),
+        }
     }
 
     /// Records that the round has its permit.
@@ -128,11 +142,19 @@ impl CallTrace {
     }
 
     /// Records the end of the call in its span and its figures.
-    pub(in crate::conversation) fn ended(&self, latencies: &Latencies, provider: &str, model: &str, outcome: &ModelOutcome) {
+    pub(in crate::conversation) fn ended(
+        &self,
+        latencies: &Latencies,
+        provider: &str,
+        model: &str,
+        outcome: &ModelOutcome,
+    ) {
         let took = self.began.elapsed();
         latencies.model_call.record(took);
         let (finish, usage, error) = match outcome {
-            ModelOutcome::Completed { completion, .. } => (completion.raw_stop.as_deref(), completion.usage, None),
+            ModelOutcome::Completed { completion, .. } => {
+                (completion.raw_stop.as_deref(), completion.usage, None)
+            }
             ModelOutcome::Cancelled { .. } => (None, None, Some("cancelled")),
             ModelOutcome::Failed { error, .. } => (None, None, Some(error.code())),
         };
@@ -168,7 +190,10 @@ impl CallTrace {
         }
         if let Some(finish) = finish {
             // The provider's own word, which may be any text.
-            self.span.record("finish_reason", if is_word(finish) { finish } else { "other" });
+            self.span.record(
+                "finish_reason",
+                if is_word(finish) { finish } else { "other" },
+            );
         }
         if let Some(error) = error {
             self.span.record("error", error);

@@ -28,7 +28,9 @@ impl CallGuard {
 
     fn try_check(&self, name: &str, input: &RawJson) -> Result<CallCheck, ToolError> {
         let tools = &self.setup.tools;
-        let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else { return Err(tools.unknown(name)) };
+        let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else {
+            return Err(tools.unknown(name));
+        };
         if let Some(error) = self.setup.resources.permissions.refusal(spec) {
             return Err(error);
         }
@@ -48,13 +50,19 @@ impl CallGuard {
             Approval::ByMode if tool.only_reads(used_input) => None,
             Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used_input))),
         };
-        Ok(CallCheck::Ready { spec: spec.clone(), input: used, pattern, level: checked.level })
+        Ok(CallCheck::Ready {
+            spec: spec.clone(),
+            input: used,
+            pattern,
+            level: checked.level,
+        })
     }
 }
 
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        self.try_check(name, input).unwrap_or_else(CallCheck::Refused)
+        self.try_check(name, input)
+            .unwrap_or_else(CallCheck::Refused)
     }
 
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
@@ -66,14 +74,30 @@ impl CallPolicy for CallGuard {
         crate::conversation::json_in(text, |value| check(&value))
     }
 
-    fn review(&self, name: &str, outcome: ToolExecutionResult, tool_call_id: &str) -> ToolExecutionResult {
-        let Some(spec) = self.setup.tools.spec(name) else { return outcome };
-        self.setup.hooks.iter().fold(outcome, |outcome, hook| match hook.after_tool(&self.scope, spec, &outcome) {
-            Review::Keep => outcome,
-            Review::Replace(observation) => ToolExecutionResult { observation, ..outcome },
-            Review::Withhold(why) => {
-                let error = ToolExecutionResult::error(&ToolError::denied(why), tool_call_id);
-                ToolExecutionResult { duration_ms: outcome.duration_ms, retry_count: outcome.retry_count, ..error }
+    fn review(
+        &self,
+        name: &str,
+        outcome: ToolExecutionResult,
+        tool_call_id: &str,
+    ) -> ToolExecutionResult {
+        let Some(spec) = self.setup.tools.spec(name) else {
+            return outcome;
+        };
+        self.setup.hooks.iter().fold(outcome, |outcome, hook| {
+            match hook.after_tool(&self.scope, spec, &outcome) {
+                Review::Keep => outcome,
+                Review::Replace(observation) => ToolExecutionResult {
+                    observation,
+                    ..outcome
+                },
+                Review::Withhold(why) => {
+                    let error = ToolExecutionResult::error(&ToolError::denied(why), tool_call_id);
+                    ToolExecutionResult {
+                        duration_ms: outcome.duration_ms,
+                        retry_count: outcome.retry_count,
+                        ..error
+                    }
+                }
             }
         })
     }

@@ -117,7 +117,11 @@ impl Setup {
     pub(in crate::conversation) fn rules(self: &Arc<Self>, scope: &Scope) -> Rules {
         Rules {
             call_policy: Arc::new(CallGuard::new(self.clone(), scope.clone())),
-            approval: if self.resources.permissions.level == PermissionLevel::Admin { ApprovalMode::Auto } else { self.approval },
+            approval: if self.resources.permissions.level == PermissionLevel::Admin {
+                ApprovalMode::Auto
+            } else {
+                self.approval
+            },
             has_approver: self.has_approver,
             output_level: self.resources.output_level,
             window_tokens: self.window_tokens,
@@ -135,7 +139,9 @@ impl Setup {
     /// The first model without a price among the configured model and its fallbacks.
     pub(crate) fn unpriced_model(&self) -> Option<Arc<str>> {
         let models = std::iter::once(self.model.clone()).chain(self.gateway.fallback_models());
-        models.into_iter().find(|model| self.pricing.price_of(model).is_none())
+        models
+            .into_iter()
+            .find(|model| self.pricing.price_of(model).is_none())
     }
 
     /// Checks a tool call as a conversation would: permission, hooks, size, schema, the tool's own
@@ -148,8 +154,15 @@ impl Setup {
     ///
     /// # Errors
     /// The fault of the schema, in words.
-    pub(crate) fn output_check(&self, schema: &RawJson) -> Result<impl Fn(&serde_json::Value) -> Result<(), String> + use<>, String> {
-        let check = self.schemas.as_ref().map(|schemas| schemas.compile("answer", schema)).transpose()?;
+    pub(crate) fn output_check(
+        &self,
+        schema: &RawJson,
+    ) -> Result<impl Fn(&serde_json::Value) -> Result<(), String> + use<>, String> {
+        let check = self
+            .schemas
+            .as_ref()
+            .map(|schemas| schemas.compile("answer", schema))
+            .transpose()?;
         Ok(move |value: &serde_json::Value| match &check {
             Some(check) => check.check(value).map_err(|error| error.to_string()),
             None => Ok(()),
@@ -168,7 +181,11 @@ impl Setup {
         };
         ModelRequest {
             model,
-            system: if self.skills.is_some() { skills::system(self.system.as_ref(), durable) } else { self.system.clone() },
+            system: if self.skills.is_some() {
+                skills::system(self.system.as_ref(), durable)
+            } else {
+                self.system.clone()
+            },
             messages: durable.history.messages().clone(),
             tools: skills::tools(self.tools.definitions(), durable),
             tool_choice: ToolChoice::Auto,

@@ -16,8 +16,14 @@ use crate::{
     conversation::round::rules::SkillView,
     ids::ActivationId,
     journal::ActivatedBy,
-    ports::{SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolSource, ToolSpec, TypedTool, erased, text_arguments},
-    skill::{ACTIVATE_SKILL, LoadLevel, SKILL_RESOURCE, SkillActivationRequest, SkillActivationResult, SkillIndex, SkillName, SkillPolicy},
+    ports::{
+        SkillError, SkillListing, SkillSource, Tool, ToolContext, ToolSource, ToolSpec, TypedTool,
+        erased, text_arguments,
+    },
+    skill::{
+        ACTIVATE_SKILL, LoadLevel, SKILL_RESOURCE, SkillActivationRequest, SkillActivationResult,
+        SkillIndex, SkillName, SkillPolicy,
+    },
     tool::{ToolError, ToolErrorType},
 };
 
@@ -43,9 +49,14 @@ impl SkillRegistry {
     ///
     /// # Errors
     /// [`SkillError::Unavailable`] if the source cannot be read.
-    pub async fn open(source: Arc<dyn SkillSource>, policy: SkillPolicy) -> Result<Self, SkillError> {
+    pub async fn open(
+        source: Arc<dyn SkillSource>,
+        policy: SkillPolicy,
+    ) -> Result<Self, SkillError> {
         let SkillListing { skills, notes } = source.index().await?;
-        notes.iter().for_each(|note| tracing::warn!("skills: {note}"));
+        notes
+            .iter()
+            .for_each(|note| tracing::warn!("skills: {note}"));
         Ok(Self {
             source,
             policy: Arc::new(policy),
@@ -62,13 +73,18 @@ impl SkillRegistry {
     /// The list and the policy that a conversation uses now.
     pub(crate) fn view(&self) -> SkillView {
         let index = self.seen.read().clone();
-        SkillView { index, policy: self.policy.clone() }
+        SkillView {
+            index,
+            policy: self.policy.clone(),
+        }
     }
 
     /// Reads the list again, unless it was read less than [`LOOK_EVERY`] ago. If the source fails,
     /// the list stays as it was.
     pub(crate) async fn refresh(&self) {
-        let Ok(mut looked) = self.looked.try_lock() else { return };
+        let Ok(mut looked) = self.looked.try_lock() else {
+            return;
+        };
         if looked.elapsed() < LOOK_EVERY {
             return;
         }
@@ -82,7 +98,10 @@ impl SkillRegistry {
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, "the list of skills stays as it was"),
-            Err(_) => tracing::warn!("the skills took longer than {} s to list; the list stays as it was", LOOK_MAX.as_secs()),
+            Err(_) => tracing::warn!(
+                "the skills took longer than {} s to list; the list stays as it was",
+                LOOK_MAX.as_secs()
+            ),
         }
     }
 
@@ -91,10 +110,24 @@ impl SkillRegistry {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn activation(&self, request: &SkillActivationRequest, by: ActivatedBy) -> SkillActivationResult {
-        match self.source.load(request.skill_name.clone(), request.load_level).await {
+    pub async fn activation(
+        &self,
+        request: &SkillActivationRequest,
+        by: ActivatedBy,
+    ) -> SkillActivationResult {
+        match self
+            .source
+            .load(request.skill_name.clone(), request.load_level)
+            .await
+        {
             Ok(skill) if by == ActivatedBy::Model && skill.metadata.disable_model_invocation => {
-                SkillActivationResult::failed(request, format!("the skill {} is for people to activate, not for models", skill.name()))
+                SkillActivationResult::failed(
+                    request,
+                    format!(
+                        "the skill {} is for people to activate, not for models",
+                        skill.name()
+                    ),
+                )
             }
             Ok(skill) => SkillActivationResult::loaded(request, &skill),
             Err(error) => SkillActivationResult::failed(request, error.to_string()),
@@ -103,7 +136,10 @@ impl SkillRegistry {
 
     /// The tools with which a model activates skills and reads their files.
     pub(crate) fn tools(self: &Arc<Self>) -> [Arc<dyn Tool>; 2] {
-        [erased(ActivateSkill(self.clone())), erased(ReadResource(self.clone()))]
+        [
+            erased(ActivateSkill(self.clone())),
+            erased(ReadResource(self.clone())),
+        ]
     }
 
     fn name(text: &str) -> Result<SkillName, ToolError> {
@@ -127,7 +163,13 @@ impl JsonSchema for ActivateArgs {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        text_arguments(&[("skill_name", "Name of the skill, as the list of skills has it.")], &[])
+        text_arguments(
+            &[(
+                "skill_name",
+                "Name of the skill, as the list of skills has it.",
+            )],
+            &[],
+        )
     }
 }
 
@@ -135,20 +177,26 @@ impl TypedTool for ActivateSkill {
     type Args = ActivateArgs;
     type Output = SkillActivationResult;
     const NAME: &'static str = ACTIVATE_SKILL;
-    const DESCRIPTION: &'static str =
-        "Activates a skill: its instructions follow after the results of your calls and count for the rest of this round.";
+    const DESCRIPTION: &'static str = "Activates a skill: its instructions follow after the results of your calls and count for the rest of this round.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         // Loading has no side effect; the journal records the activation. A call repeated after a
         // crash has the same activation id.
-        spec.read_only().source(ToolSource::BuiltIn).not_shared().timeout(Duration::from_secs(10))
+        spec.read_only()
+            .source(ToolSource::BuiltIn)
+            .not_shared()
+            .timeout(Duration::from_secs(10))
     }
 
     fn check(&self, args: &ActivateArgs) -> Result<(), ToolError> {
         SkillRegistry::name(&args.skill_name).map(drop)
     }
 
-    async fn call(&self, args: ActivateArgs, context: ToolContext) -> Result<SkillActivationResult, ToolError> {
+    async fn call(
+        &self,
+        args: ActivateArgs,
+        context: ToolContext,
+    ) -> Result<SkillActivationResult, ToolError> {
         let name = SkillRegistry::name(&args.skill_name)?;
         let request = SkillActivationRequest {
             conversation_id: Some(context.key.scope.conversation.clone()),
@@ -189,7 +237,10 @@ impl TypedTool for ReadResource {
     const DESCRIPTION: &'static str = "Reads a file of a skill: a script, a reference, an asset. Without a path, lists the skill's files.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
-        spec.read_only().source(ToolSource::BuiltIn).not_shared().timeout(Duration::from_secs(10))
+        spec.read_only()
+            .source(ToolSource::BuiltIn)
+            .not_shared()
+            .timeout(Duration::from_secs(10))
     }
 
     fn check(&self, args: &ResourceArgs) -> Result<(), ToolError> {
@@ -201,10 +252,23 @@ impl TypedTool for ReadResource {
         if let Some(path) = args.path.filter(|path| !path.is_empty()) {
             return self.0.source.resource(name, path).await.map_err(tool_error);
         }
-        let skill = self.0.source.load(name, LoadLevel::Resources).await.map_err(tool_error)?;
-        let files: Vec<String> =
-            skill.resources.iter().flatten().map(|resource| format!("{} ({} bytes)", resource.path, resource.bytes)).collect();
-        Ok(if files.is_empty() { format!("The skill {} has no files.", skill.name()) } else { files.join("\n") })
+        let skill = self
+            .0
+            .source
+            .load(name, LoadLevel::Resources)
+            .await
+            .map_err(tool_error)?;
+        let files: Vec<String> = skill
+            .resources
+            .iter()
+            .flatten()
+            .map(|resource| format!("{} ({} bytes)", resource.path, resource.bytes))
+            .collect();
+        Ok(if files.is_empty() {
+            format!("The skill {} has no files.", skill.name())
+        } else {
+            files.join("\n")
+        })
     }
 }
 

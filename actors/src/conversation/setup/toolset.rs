@@ -79,24 +79,41 @@ impl Toolset {
     /// # Errors
     /// [`ToolsetError`] for two tools of one name, a name that model APIs refuse, and an invalid
     /// schema.
-    pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool>>, schemas: Option<&dyn Schemas>) -> Result<Self, ToolsetError> {
+    pub fn new(
+        tools: impl IntoIterator<Item = Arc<dyn Tool>>,
+        schemas: Option<&dyn Schemas>,
+    ) -> Result<Self, ToolsetError> {
         let mut by_name = HashMap::default();
         let mut definitions = Vec::new();
         for tool in tools {
             let spec = Arc::new(tool.spec().clone());
             let name = spec.name().to_owned();
-            let fits = (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            let fits = (1..=64).contains(&name.len())
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
             if !fits {
                 return Err(ToolsetError::BadName(name));
             }
-            let compiled = schemas.map(|schemas| schemas.compile(&name, &spec.definition.input_schema)).transpose();
-            let schema = compiled.map_err(|why| ToolsetError::BadSchema { name: name.clone(), why })?;
+            let compiled = schemas
+                .map(|schemas| schemas.compile(&name, &spec.definition.input_schema))
+                .transpose();
+            let schema = compiled.map_err(|why| ToolsetError::BadSchema {
+                name: name.clone(),
+                why,
+            })?;
             definitions.push(offered(&spec));
-            if by_name.insert(name.clone(), Known { tool, spec, schema }).is_some() {
+            if by_name
+                .insert(name.clone(), Known { tool, spec, schema })
+                .is_some()
+            {
                 return Err(ToolsetError::SameName(name));
             }
         }
-        Ok(Self { by_name, definitions: definitions.into() })
+        Ok(Self {
+            by_name,
+            definitions: definitions.into(),
+        })
     }
 
     /// The same tools without those named in `exclude`. Unknown names are ignored.
@@ -104,8 +121,18 @@ impl Toolset {
     pub fn without(&self, exclude: &[&str]) -> Self {
         let stays = |name: &str| !exclude.contains(&name);
         Self {
-            by_name: self.by_name.iter().filter(|(name, _)| stays(name)).map(|(name, known)| (name.clone(), known.clone())).collect(),
-            definitions: self.definitions.iter().filter(|definition| stays(&definition.name)).cloned().collect(),
+            by_name: self
+                .by_name
+                .iter()
+                .filter(|(name, _)| stays(name))
+                .map(|(name, known)| (name.clone(), known.clone()))
+                .collect(),
+            definitions: self
+                .definitions
+                .iter()
+                .filter(|definition| stays(&definition.name))
+                .cloned()
+                .collect(),
         }
     }
 
@@ -116,7 +143,9 @@ impl Toolset {
 
     /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.definitions.iter().map(|definition| definition.name.as_str())
+        self.definitions
+            .iter()
+            .map(|definition| definition.name.as_str())
     }
 
     /// The tools with their first sentences and sources, in order.
@@ -140,33 +169,57 @@ impl Toolset {
 
     /// The declarations of all tools, in order.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
-        self.definitions.iter().filter_map(|definition| self.spec(&definition.name))
+        self.definitions
+            .iter()
+            .filter_map(|definition| self.spec(&definition.name))
     }
 
     /// The error for an unknown tool name; it lists the known ones.
     pub(in crate::conversation) fn unknown(&self, name: &str) -> ToolError {
         let mut known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         known.sort_unstable();
-        ToolError::not_found(format!("there is no tool named {name:?}; the tools are: {}", known.join(", "))).not_started()
+        ToolError::not_found(format!(
+            "there is no tool named {name:?}; the tools are: {}",
+            known.join(", ")
+        ))
+        .not_started()
     }
 
     /// Checks the arguments: size, schema, then the tool's own check. Returns them in the form in
     /// which the tool normalizes them.
-    pub(in crate::conversation) fn check_arguments(&self, name: &str, input: &RawJson) -> Result<CheckedArguments, ToolError> {
-        let Some(Known { tool, spec, schema }) = self.by_name.get(name) else { return Err(self.unknown(name)) };
+    pub(in crate::conversation) fn check_arguments(
+        &self,
+        name: &str,
+        input: &RawJson,
+    ) -> Result<CheckedArguments, ToolError> {
+        let Some(Known { tool, spec, schema }) = self.by_name.get(name) else {
+            return Err(self.unknown(name));
+        };
         if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
-            let message = format!("the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed", input.as_str().len());
+            let message = format!(
+                "the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed",
+                input.as_str().len()
+            );
             return Err(ToolError::invalid(message));
         }
-        let (level, without_level) = if spec.returns_data { take_level(input)? } else { (None, None) };
+        let (level, without_level) = if spec.returns_data {
+            take_level(input)?
+        } else {
+            (None, None)
+        };
         let given = without_level.as_ref().unwrap_or(input);
         if let Some(schema) = schema {
-            let value: Value = given.parse().map_err(|error| ToolError::invalid(format!("the arguments are no JSON: {error}")))?;
+            let value: Value = given.parse().map_err(|error| {
+                ToolError::invalid(format!("the arguments are no JSON: {error}"))
+            })?;
             schema.check(&value)?;
         }
         tool.check(given)?;
         let resolved = tool.resolve(given);
-        Ok(CheckedArguments { input: resolved.or(without_level), level })
+        Ok(CheckedArguments {
+            input: resolved.or(without_level),
+            level,
+        })
     }
 }
 
@@ -175,11 +228,17 @@ fn take_level(input: &RawJson) -> Result<(Option<OutputLevel>, Option<RawJson>),
     if !input.as_str().contains(LEVEL) {
         return Ok((None, None));
     }
-    let Ok(mut arguments) = input.parse::<Map<String, Value>>() else { return Ok((None, None)) };
-    let Some(level) = arguments.remove(LEVEL) else { return Ok((None, None)) };
-    let level: Option<OutputLevel> =
-        serde_json::from_value(level).map_err(|_| ToolError::invalid(format!("{LEVEL} is \"brief\", \"standard\" or \"full\"")))?;
-    let rest = RawJson::of(&arguments).map_err(|error| ToolError::invalid(format!("the arguments are no JSON: {error}")))?;
+    let Ok(mut arguments) = input.parse::<Map<String, Value>>() else {
+        return Ok((None, None));
+    };
+    let Some(level) = arguments.remove(LEVEL) else {
+        return Ok((None, None));
+    };
+    let level: Option<OutputLevel> = serde_json::from_value(level).map_err(|_| {
+        ToolError::invalid(format!("{LEVEL} is \"brief\", \"standard\" or \"full\""))
+    })?;
+    let rest = RawJson::of(&arguments)
+        .map_err(|error| ToolError::invalid(format!("the arguments are no JSON: {error}")))?;
     Ok((level, Some(rest)))
 }
 
@@ -190,7 +249,9 @@ fn offered(spec: &ToolSpec) -> ToolDefinition {
     if !spec.returns_data {
         return definition;
     }
-    let Ok(mut schema) = definition.input_schema.parse::<Map<String, Value>>() else { return definition };
+    let Ok(mut schema) = definition.input_schema.parse::<Map<String, Value>>() else {
+        return definition;
+    };
     let level = json!({
         "type": "string",
         "enum": [OutputLevel::Brief, OutputLevel::Standard, OutputLevel::Full],
@@ -207,7 +268,8 @@ fn offered(spec: &ToolSpec) -> ToolDefinition {
 
 /// The first sentence of a description.
 pub fn first_sentence(text: &str) -> &str {
-    text.find(". ").map_or(text, |end| text.get(..=end).unwrap_or(text))
+    text.find(". ")
+        .map_or(text, |end| text.get(..=end).unwrap_or(text))
 }
 
 #[cfg(test)]
@@ -221,13 +283,27 @@ mod tests {
     fn tool(name: &str, source: ToolSource) -> Arc<dyn Tool> {
         let schema = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
         let description = format!("Does {name}. And more.");
-        let tool = FnTool::raw(name, &description, &schema, |arguments, _| async move { Ok(arguments.to_string()) }, None);
+        let tool = FnTool::raw(
+            name,
+            &description,
+            &schema,
+            |arguments, _| async move { Ok(arguments.to_string()) },
+            None,
+        );
         Arc::new(tool.declare(|spec| spec.read_only().source(source)))
     }
 
     fn three() -> Toolset {
         let mcp = tool("srv__b", ToolSource::Mcp("srv".to_owned()));
-        Toolset::new([tool("z", ToolSource::BuiltIn), mcp, tool("a", ToolSource::Custom)], None).unwrap()
+        Toolset::new(
+            [
+                tool("z", ToolSource::BuiltIn),
+                mcp,
+                tool("a", ToolSource::Custom),
+            ],
+            None,
+        )
+        .unwrap()
     }
 
     fn names(set: &Toolset) -> Vec<&str> {
@@ -236,13 +312,26 @@ mod tests {
 
     #[test]
     fn a_name_is_unique_and_one_that_model_apis_accept() {
-        let of = |names: &[&str]| Toolset::new(names.iter().map(|name| tool(name, ToolSource::Custom)), None).map(|_| ());
+        let of = |names: &[&str]| {
+            Toolset::new(
+                names.iter().map(|name| tool(name, ToolSource::Custom)),
+                None,
+            )
+            .map(|_| ())
+        };
         let longest = "x".repeat(64);
 
-        assert_eq!(of(&["a", "b", "a"]), Err(ToolsetError::SameName("a".into())));
+        assert_eq!(
+            of(&["a", "b", "a"]),
+            Err(ToolsetError::SameName("a".into()))
+        );
         assert_eq!(of(&["a", "A", "a-1_b", &longest]), Ok(()));
         for bad in ["", "a b", "a.b", "ä", &"x".repeat(65)] {
-            assert_eq!(of(&[bad]), Err(ToolsetError::BadName(bad.to_owned())), "{bad:?}");
+            assert_eq!(
+                of(&[bad]),
+                Err(ToolsetError::BadName(bad.to_owned())),
+                "{bad:?}"
+            );
         }
     }
 
@@ -251,20 +340,41 @@ mod tests {
         let set = three();
 
         assert_eq!(names(&set), ["z", "srv__b", "a"]);
-        let listed: Vec<_> = set.definitions().iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
-        assert_eq!(listed, [("z", "Does z. And more."), ("srv__b", "Does srv__b. And more."), ("a", "Does a. And more.")]);
+        let listed: Vec<_> = set
+            .definitions()
+            .iter()
+            .map(|tool| (tool.name.as_str(), tool.description.as_str()))
+            .collect();
+        assert_eq!(
+            listed,
+            [
+                ("z", "Does z. And more."),
+                ("srv__b", "Does srv__b. And more."),
+                ("a", "Does a. And more.")
+            ]
+        );
         let schema: Value = set.definitions()[0].input_schema.parse().unwrap();
-        assert_eq!(schema, json!({ "type": "object", "properties": { "path": { "type": "string" } } }));
+        assert_eq!(
+            schema,
+            json!({ "type": "object", "properties": { "path": { "type": "string" } } })
+        );
     }
 
     #[test]
     fn summaries_say_where_a_tool_comes_from() {
-        let summaries: Vec<_> = three().summaries().map(|tool| (tool.name, tool.summary, tool.source)).collect();
+        let summaries: Vec<_> = three()
+            .summaries()
+            .map(|tool| (tool.name, tool.summary, tool.source))
+            .collect();
 
         let summary = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
         assert_eq!(
             summaries,
-            [summary("z", ToolSource::BuiltIn), summary("srv__b", ToolSource::Mcp("srv".to_owned())), summary("a", ToolSource::Custom),]
+            [
+                summary("z", ToolSource::BuiltIn),
+                summary("srv__b", ToolSource::Mcp("srv".to_owned())),
+                summary("a", ToolSource::Custom),
+            ]
         );
     }
 
@@ -276,19 +386,43 @@ mod tests {
         assert!(fewer.get("z").is_none() && fewer.spec("z").is_none() && all.get("z").is_some());
 
         fewer = fewer.without(&["a"]);
-        assert_eq!((names(&fewer), names(&all)), (vec!["srv__b"], vec!["z", "srv__b", "a"]));
-        assert!(fewer.unknown("z").message.ends_with("the tools are: srv__b"), "its error names its own tools only");
+        assert_eq!(
+            (names(&fewer), names(&all)),
+            (vec!["srv__b"], vec!["z", "srv__b", "a"])
+        );
+        assert!(
+            fewer
+                .unknown("z")
+                .message
+                .ends_with("the tools are: srv__b"),
+            "its error names its own tools only"
+        );
     }
 
     #[test]
     fn ten_mebibytes_of_arguments_are_accepted_and_a_byte_more_is_refused() {
         let set = three();
-        let of = |bytes: usize| RawJson::from_text(format!("{{\"path\":\"{}\"}}", "x".repeat(bytes - "{\"path\":\"\"}".len()))).unwrap();
+        let of = |bytes: usize| {
+            RawJson::from_text(format!(
+                "{{\"path\":\"{}\"}}",
+                "x".repeat(bytes - "{\"path\":\"\"}".len())
+            ))
+            .unwrap()
+        };
 
         assert!(set.check_arguments("a", &of(TOOL_INPUT_BYTES_MAX)).is_ok());
-        let refused = set.check_arguments("a", &of(TOOL_INPUT_BYTES_MAX + 1)).err().unwrap();
+        let refused = set
+            .check_arguments("a", &of(TOOL_INPUT_BYTES_MAX + 1))
+            .err()
+            .unwrap();
 
-        assert_eq!((refused.kind, refused.code.as_str()), (ToolErrorType::InvalidParameters, "INVALID_PARAMETERS"));
-        assert_eq!(refused.message, "the arguments have 10485761 bytes; at most 10485760 are allowed");
+        assert_eq!(
+            (refused.kind, refused.code.as_str()),
+            (ToolErrorType::InvalidParameters, "INVALID_PARAMETERS")
+        );
+        assert_eq!(
+            refused.message,
+            "the arguments have 10485761 bytes; at most 10485760 are allowed"
+        );
     }
 }

@@ -6,7 +6,10 @@ use super::{
     rounds::{ask, marks_hold, reload},
 };
 use crate::{
-    chat::{ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent, ToolUseBlock},
+    chat::{
+        ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent,
+        ToolUseBlock,
+    },
     conversation::{
         Command,
         round::{Effect, Input},
@@ -23,7 +26,11 @@ fn id(rng: &mut Rng) -> String {
 }
 
 fn message(rng: &mut Rng, number: usize) -> Message {
-    let role = if rng.percent(50) { Role::User } else { Role::Assistant };
+    let role = if rng.percent(50) {
+        Role::User
+    } else {
+        Role::Assistant
+    };
     let mut blocks = Vec::new();
     for part in 0..1 + rng.below(4) {
         let text = ContentBlock::text(format!("said {number}.{part}"));
@@ -33,16 +40,24 @@ fn message(rng: &mut Rng, number: usize) -> Message {
                 content: if rng.percent(50) {
                     ToolResultContent::Text(format!("result {number}.{part}"))
                 } else {
-                    ToolResultContent::Blocks(RawJson::from_text(r#"[{"type":"text","text":"r"},{"type":"image","source":{}}]"#).unwrap())
+                    ToolResultContent::Blocks(
+                        RawJson::from_text(
+                            r#"[{"type":"text","text":"r"},{"type":"image","source":{}}]"#,
+                        )
+                        .unwrap(),
+                    )
                 },
                 is_error: rng.percent(20),
             }),
-            Role::Assistant if rng.percent(50) => {
-                ContentBlock::ToolUse(ToolUseBlock { id: id(rng), name: "f".into(), input: RawJson::empty_object() })
-            }
+            Role::Assistant if rng.percent(50) => ContentBlock::ToolUse(ToolUseBlock {
+                id: id(rng),
+                name: "f".into(),
+                input: RawJson::empty_object(),
+            }),
             Role::User | Role::Assistant | Role::System if rng.percent(5) => ContentBlock::Other {
                 kind: "image".into(),
-                raw: RawJson::from_text(r#"{"type":"image","source":{"type":"base64","data":""}}"#).unwrap(),
+                raw: RawJson::from_text(r#"{"type":"image","source":{"type":"base64","data":""}}"#)
+                    .unwrap(),
             },
             Role::User | Role::Assistant | Role::System => text,
         });
@@ -52,19 +67,33 @@ fn message(rng: &mut Rng, number: usize) -> Message {
 
 /// The texts of one role, in order.
 fn texts<'a>(messages: impl IntoIterator<Item = &'a Message>, role: Role) -> Vec<String> {
-    let of = |message: &'a Message| message.blocks().into_iter().filter_map(|block| block.as_text().map(str::to_owned));
-    let said = messages.into_iter().filter(|message| message.role() == role).flat_map(of);
+    let of = |message: &'a Message| {
+        message
+            .blocks()
+            .into_iter()
+            .filter_map(|block| block.as_text().map(str::to_owned))
+    };
+    let said = messages
+        .into_iter()
+        .filter(|message| message.role() == role)
+        .flat_map(of);
     said.filter(|text| text.starts_with("said ")).collect()
 }
 
 #[test]
 fn no_broken_list_loses_what_was_said_or_stays_broken() {
-    let count = if std::env::var_os("CALLBOARD_LONG").is_some() { LISTS * 20 } else { LISTS };
+    let count = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        LISTS * 20
+    } else {
+        LISTS
+    };
     let mut mended = 0;
     for seed in 0..count {
         let _seed = Seed(seed);
         let mut rng = Rng::new(seed ^ 0xb0ce);
-        let list: Vec<Message> = (0..rng.below(9)).map(|number| message(&mut rng, number)).collect();
+        let list: Vec<Message> = (0..rng.below(9))
+            .map(|number| message(&mut rng, number))
+            .collect();
 
         let (history, repairs) = History::repair(list.iter().cloned());
 
@@ -72,21 +101,51 @@ fn no_broken_list_loses_what_was_said_or_stays_broken() {
         let messages = history.messages();
         assert_eq!(messages.first_fault(), None);
         for role in [Role::User, Role::Assistant] {
-            assert_eq!(texts(messages.iter(), role), texts(&list, role), "all that was said is there, in order");
+            assert_eq!(
+                texts(messages.iter(), role),
+                texts(&list, role),
+                "all that was said is there, in order"
+            );
         }
         assert!(repairs.iter().all(|repair| repair.index < list.len()));
-        assert_eq!(repairs.is_empty(), messages.iter().eq(&list), "each change is reported");
-        assert_eq!(History::repair(messages.iter().cloned()), (history.clone(), vec![]), "what is mended stays as it is");
+        assert_eq!(
+            repairs.is_empty(),
+            messages.iter().eq(&list),
+            "each change is reported"
+        );
+        assert_eq!(
+            History::repair(messages.iter().cloned()),
+            (history.clone(), vec![]),
+            "what is mended stays as it is"
+        );
 
         // As a conversation: import the list, reload it, and rewind it to each of its rounds.
         let waiter = WaiterId(1);
-        let input = Input::Command { command: Command::Import { messages: messages.iter().cloned().collect(), rounds: vec![] }, waiter };
+        let input = Input::Command {
+            command: Command::Import {
+                messages: messages.iter().cloned().collect(),
+                rounds: vec![],
+            },
+            waiter,
+        };
         let (stored, state, effects) = ask(&Durable::default(), input);
         assert_eq!(effects, [Effect::Answer { waiter }]);
         marks_hold(&state);
         for mark in state.rounds.as_slice() {
-            let (_, rewound, _) = ask(&state, Input::Command { command: Command::Rewind { round_id: mark.id }, waiter });
-            assert_eq!((rewound.history.messages().first_fault(), rewound.history.messages().len()), (None, mark.start as usize));
+            let (_, rewound, _) = ask(
+                &state,
+                Input::Command {
+                    command: Command::Rewind { round_id: mark.id },
+                    waiter,
+                },
+            );
+            assert_eq!(
+                (
+                    rewound.history.messages().first_fault(),
+                    rewound.history.messages().len()
+                ),
+                (None, mark.start as usize)
+            );
         }
         reload(stored, &state);
     }

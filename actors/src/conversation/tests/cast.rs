@@ -17,31 +17,83 @@ use crate::{
 pub(super) const HOOKED_INPUT: &str = r#"{"path": "hooked"}"#;
 
 /// The tools that a model may name; `nope` does not exist.
-pub(super) const NAMES: [&str; 10] = ["read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope"];
+pub(super) const NAMES: [&str; 10] = [
+    "read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope",
+];
 
 pub(super) const RETRIES_MAX: u32 = 2;
 
 pub(super) fn retried(kind: ToolErrorType) -> bool {
-    matches!(kind, ToolErrorType::Timeout | ToolErrorType::ResourceError | ToolErrorType::InvalidParameters)
+    matches!(
+        kind,
+        ToolErrorType::Timeout | ToolErrorType::ResourceError | ToolErrorType::InvalidParameters
+    )
 }
 
 static SPECS: LazyLock<BTreeMap<&'static str, Arc<ToolSpec>>> = LazyLock::new(|| {
     let per_file = || Concurrency::PerFile("path".into());
-    let tool = |name: &'static str, effect: EffectClass, approval: Approval, concurrency: Concurrency| {
-        let retry_on = vec![ToolErrorType::Timeout, ToolErrorType::ResourceError, ToolErrorType::InvalidParameters];
-        let retry = ToolRetryPolicy { max_retries: RETRIES_MAX, retry_on, ..ToolRetryPolicy::default() };
-        let spec = ToolSpec::new(name, "", RawJson::empty_object()).effect(effect).approval(approval).concurrency(concurrency);
-        (name, Arc::new(spec.retry(retry)))
-    };
+    let tool =
+        |name: &'static str, effect: EffectClass, approval: Approval, concurrency: Concurrency| {
+            let retry_on = vec![
+                ToolErrorType::Timeout,
+                ToolErrorType::ResourceError,
+                ToolErrorType::InvalidParameters,
+            ];
+            let retry = ToolRetryPolicy {
+                max_retries: RETRIES_MAX,
+                retry_on,
+                ..ToolRetryPolicy::default()
+            };
+            let spec = ToolSpec::new(name, "", RawJson::empty_object())
+                .effect(effect)
+                .approval(approval)
+                .concurrency(concurrency);
+            (name, Arc::new(spec.retry(retry)))
+        };
     BTreeMap::from([
-        tool("read", EffectClass::Pure, Approval::Never, Concurrency::Parallel),
+        tool(
+            "read",
+            EffectClass::Pure,
+            Approval::Never,
+            Concurrency::Parallel,
+        ),
         tool("put", EffectClass::Idempotent, Approval::Never, per_file()),
-        tool("send", EffectClass::Once, Approval::Never, Concurrency::Parallel),
-        tool("pay", EffectClass::Once, Approval::ByMode, Concurrency::Parallel),
-        tool("edit", EffectClass::Idempotent, Approval::ByMode, per_file()),
-        tool("build", EffectClass::Once, Approval::Never, Concurrency::Exclusive),
-        tool("tidy", EffectClass::Pure, Approval::Never, Concurrency::Exclusive),
-        tool("hooked", EffectClass::Idempotent, Approval::ByMode, per_file()),
+        tool(
+            "send",
+            EffectClass::Once,
+            Approval::Never,
+            Concurrency::Parallel,
+        ),
+        tool(
+            "pay",
+            EffectClass::Once,
+            Approval::ByMode,
+            Concurrency::Parallel,
+        ),
+        tool(
+            "edit",
+            EffectClass::Idempotent,
+            Approval::ByMode,
+            per_file(),
+        ),
+        tool(
+            "build",
+            EffectClass::Once,
+            Approval::Never,
+            Concurrency::Exclusive,
+        ),
+        tool(
+            "tidy",
+            EffectClass::Pure,
+            Approval::Never,
+            Concurrency::Exclusive,
+        ),
+        tool(
+            "hooked",
+            EffectClass::Idempotent,
+            Approval::ByMode,
+            per_file(),
+        ),
     ])
 });
 
@@ -78,13 +130,22 @@ impl CallPolicy for Cast {
             Some(_) if is_bad(input) => CallCheck::Refused(ToolError::invalid("bad")),
             Some(spec) => {
                 let pattern = (spec.approval == Approval::ByMode).then(|| pattern(name, input));
-                CallCheck::Ready { spec, input: hook(name), pattern, level: None }
+                CallCheck::Ready {
+                    spec,
+                    input: hook(name),
+                    pattern,
+                    level: None,
+                }
             }
         }
     }
 
     fn check_output(&self, _: &RawJson, text: &str) -> Result<(), String> {
-        if fits(text) { Ok(()) } else { Err("odd".into()) }
+        if fits(text) {
+            Ok(())
+        } else {
+            Err("odd".into())
+        }
     }
 
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {

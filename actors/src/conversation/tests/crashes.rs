@@ -43,25 +43,53 @@ enum Variant {
     Forked,
 }
 
-const VARIANTS: [Variant; 7] =
-    [Variant::Plain, Variant::InModel, Variant::InTools, Variant::PastGrace, Variant::Parked, Variant::Rewound, Variant::Forked];
+const VARIANTS: [Variant; 7] = [
+    Variant::Plain,
+    Variant::InModel,
+    Variant::InTools,
+    Variant::PastGrace,
+    Variant::Parked,
+    Variant::Rewound,
+    Variant::Forked,
+];
 
 fn completed(blocks: Vec<ContentBlock>, stop: ProviderStop) -> ModelOutcome {
-    ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: None, usage: None, raw_usage: None } }
+    ModelOutcome::Completed {
+        blocks,
+        completion: Completion {
+            stop,
+            raw_stop: None,
+            usage: None,
+            raw_usage: None,
+        },
+    }
 }
 
 /// A call of each effect class, and one that needs approval.
 fn calls() -> ModelOutcome {
     let call = |name: &str| {
         let input = RawJson::from_text(r#"{"path":"a"}"#).unwrap();
-        ContentBlock::ToolUse(ToolUseBlock { id: format!("call of {name}"), name: name.into(), input })
+        ContentBlock::ToolUse(ToolUseBlock {
+            id: format!("call of {name}"),
+            name: name.into(),
+            input,
+        })
     };
-    let blocks = vec![ContentBlock::text("let me see"), call("read"), call("put"), call("send"), call("pay")];
+    let blocks = vec![
+        ContentBlock::text("let me see"),
+        call("read"),
+        call("put"),
+        call("send"),
+        call("pay"),
+    ];
     completed(blocks, ProviderStop::ToolUse)
 }
 
 fn answer() -> ModelOutcome {
-    completed(vec![ContentBlock::text("that is 10")], ProviderStop::EndTurn)
+    completed(
+        vec![ContentBlock::text("that is 10")],
+        ProviderStop::EndTurn,
+    )
 }
 
 fn output() -> RunResult {
@@ -72,14 +100,23 @@ impl World {
     /// Grants an open reservation of the tenant's budget.
     fn grant(&mut self) -> Result<(), Cut> {
         match self.activations[0].reserves.pop() {
-            Some(work) => self.input(0, Input::Budget { work, answer: Ok(()) }),
+            Some(work) => self.input(
+                0,
+                Input::Budget {
+                    work,
+                    answer: Ok(()),
+                },
+            ),
             None => Ok(()),
         }
     }
 
     /// The store takes all appends, and the activation is notified of each.
     fn flush(&mut self) -> Result<(), Cut> {
-        while !self.store.queue.is_empty() || !self.activations[0].notices.is_empty() || !self.activations[0].reserves.is_empty() {
+        while !self.store.queue.is_empty()
+            || !self.activations[0].notices.is_empty()
+            || !self.activations[0].reserves.is_empty()
+        {
             self.grant()?;
             if !self.store.queue.is_empty() {
                 self.store_works(Fault::None)?;
@@ -90,7 +127,11 @@ impl World {
     }
 
     fn tool_by_name(&mut self, name: &str, result: RunResult) -> Result<(), Cut> {
-        let place = self.activations[0].tools.iter().position(|tool| tool.spec.name() == name).expect("it runs");
+        let place = self.activations[0]
+            .tools
+            .iter()
+            .position(|tool| tool.spec.name() == name)
+            .expect("it runs");
         self.tool_ends(0, place, result)?;
         self.flush()
     }
@@ -103,7 +144,15 @@ impl World {
 
     fn allow(&mut self, tool_call_id: &str) -> Result<(), Cut> {
         let waiter = self.waiter();
-        self.command(0, Command::Approve { tool_call_id: tool_call_id.into(), allow: true, always: false }, waiter)?;
+        self.command(
+            0,
+            Command::Approve {
+                tool_call_id: tool_call_id.into(),
+                allow: true,
+                always: false,
+            },
+            waiter,
+        )?;
         self.flush()
     }
 
@@ -118,7 +167,13 @@ impl World {
         self.flush()?;
         if variant == Variant::InModel {
             self.interrupt()?;
-            self.model_ends(0, 0, ModelOutcome::Cancelled { partial: vec![ContentBlock::text("let")] })?;
+            self.model_ends(
+                0,
+                0,
+                ModelOutcome::Cancelled {
+                    partial: vec![ContentBlock::text("let")],
+                },
+            )?;
             return self.flush();
         }
         self.model_ends(0, 0, calls())?;
@@ -137,7 +192,11 @@ impl World {
                 self.input(0, Input::GraceOver { round_id })?;
                 return self.flush();
             }
-            Variant::Plain | Variant::Parked | Variant::InModel | Variant::Rewound | Variant::Forked => {}
+            Variant::Plain
+            | Variant::Parked
+            | Variant::InModel
+            | Variant::Rewound
+            | Variant::Forked => {}
         }
         for name in ["read", "put", "send"] {
             self.tool_by_name(name, output())?;
@@ -161,38 +220,76 @@ impl World {
         for _ in 0..100 {
             self.flush()?;
             let activation = &mut self.activations[0];
-            let asked =
-                activation.durable.batch().and_then(|batch| batch.calls.iter().find(|call| matches!(call.state, CallState::Asked { .. })));
+            let asked = activation.durable.batch().and_then(|batch| {
+                batch
+                    .calls
+                    .iter()
+                    .find(|call| matches!(call.state, CallState::Asked { .. }))
+            });
             if let Some(id) = asked.map(|call| call.tool_use.id.clone()) {
                 self.allow(&id)?;
             } else if !activation.tools.is_empty() {
                 self.tool_ends(0, 0, output())?;
             } else if !activation.models.is_empty() {
                 // A model that has not answered yet calls its tools first.
-                let fresh =
-                    activation.durable.round.as_ref().is_some_and(|round| round.assistant_messages.is_empty() && round.model_calls == 1);
+                let fresh = activation.durable.round.as_ref().is_some_and(|round| {
+                    round.assistant_messages.is_empty() && round.model_calls == 1
+                });
                 self.model_ends(0, 0, if fresh { calls() } else { answer() })?;
             } else {
                 return Ok(());
             }
         }
-        panic!("the round does not end: {:?}", self.activations[0].durable.round);
+        panic!(
+            "the round does not end: {:?}",
+            self.activations[0].durable.round
+        );
     }
 
     /// A client without a receipt sends its prompt again under the same key.
     fn ask_again(&mut self) -> Result<(), Cut> {
-        let answered = self.sent.iter().any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
-        if answered { Ok(()) } else { self.prompt(0, Some("key"), OnBusy::Queue, "body", None) }
+        let answered = self
+            .sent
+            .iter()
+            .any(|sent| matches!(self.replies.get(&sent.waiter), Some(Reply::Acknowledged(_))));
+        if answered {
+            Ok(())
+        } else {
+            self.prompt(0, Some("key"), OnBusy::Queue, "body", None)
+        }
     }
 }
 
 fn careful(budgeted: bool) -> Rules {
-    let budget = if budgeted { Budget::default().with_tokens(8000).with_usd(1.0) } else { Budget::default() };
+    let budget = if budgeted {
+        Budget::default().with_tokens(8000).with_usd(1.0)
+    } else {
+        Budget::default()
+    };
     let price = Price::per_million(3.0, 15.0);
-    let pricing = Arc::new(Pricing { budget, price, fixed_bytes: 100, max_tokens: 100, window_tokens: 1000, ..Pricing::default() });
-    let rules = Rules { pricing, ..rules(&mut Rng::new(0)) };
-    let limits = Rules { tool_iterations_max: 25, parallel_tools_max: 16, inbox_prompts_max: 64, ..rules };
-    Rules { approval: ApprovalMode::Ask, has_approver: true, ..limits }
+    let pricing = Arc::new(Pricing {
+        budget,
+        price,
+        fixed_bytes: 100,
+        max_tokens: 100,
+        window_tokens: 1000,
+        ..Pricing::default()
+    });
+    let rules = Rules {
+        pricing,
+        ..rules(&mut Rng::new(0))
+    };
+    let limits = Rules {
+        tool_iterations_max: 25,
+        parallel_tools_max: 16,
+        inbox_prompts_max: 64,
+        ..rules
+    };
+    Rules {
+        approval: ApprovalMode::Ask,
+        has_approver: true,
+        ..limits
+    }
 }
 
 /// A world with a budget for the conversation and its tenant, or without any budget.
@@ -205,28 +302,57 @@ fn world(cut_at: Option<usize>, budgeted: bool) -> World {
 }
 
 fn entries(world: &World) -> Vec<EntryBody> {
-    world.store.entries.iter().map(|stored| Entry::decode(stored).expect("readable").body).collect()
+    world
+        .store
+        .entries
+        .iter()
+        .map(|stored| Entry::decode(stored).expect("readable").body)
+        .collect()
 }
 
 /// What holds after the activation that follows a cut has ended everything open.
 fn check_after(world: &mut World, recovery: Recovery, was_open: bool) {
     let bodies = entries(world);
-    let accepted = bodies.iter().filter(|body| matches!(body, EntryBody::PromptAccepted { .. })).count();
+    let accepted = bodies
+        .iter()
+        .filter(|body| matches!(body, EntryBody::PromptAccepted { .. }))
+        .count();
     let ends: Vec<StopReason> = bodies
         .iter()
-        .filter_map(|body| if let EntryBody::RoundFinished { stop_reason, .. } = body { Some(*stop_reason) } else { None })
+        .filter_map(|body| {
+            if let EntryBody::RoundFinished { stop_reason, .. } = body {
+                Some(*stop_reason)
+            } else {
+                None
+            }
+        })
         .collect();
-    assert_eq!((accepted, ends.len()), (1, 1), "the prompt is there once and its round ends once");
+    assert_eq!(
+        (accepted, ends.len()),
+        (1, 1),
+        "the prompt is there once and its round ends once"
+    );
     if recovery == Recovery::Close && was_open {
         assert_eq!(ends, [StopReason::Interrupted], "what was open is closed");
     }
 
-    world.prompt(0, Some("next"), OnBusy::Queue, "body", None).unwrap();
+    world
+        .prompt(0, Some("next"), OnBusy::Queue, "body", None)
+        .unwrap();
     world.flush().unwrap();
     world.model_ends(0, 0, answer()).unwrap();
     world.flush().unwrap();
     let last = entries(world).pop();
-    assert!(matches!(last, Some(EntryBody::RoundFinished { stop_reason: StopReason::EndTurn, .. })), "the conversation goes on");
+    assert!(
+        matches!(
+            last,
+            Some(EntryBody::RoundFinished {
+                stop_reason: StopReason::EndTurn,
+                ..
+            })
+        ),
+        "the conversation goes on"
+    );
     world.judge();
 }
 
@@ -239,19 +365,28 @@ fn recover(world: &mut World, recovery: Recovery) -> Result<(), Cut> {
 fn is_open(world: &World) -> bool {
     let open = |body: &EntryBody| matches!(body, EntryBody::RoundStarted { .. });
     let bodies = entries(world);
-    bodies.iter().any(open) && !bodies.iter().any(|body| matches!(body, EntryBody::RoundFinished { .. }))
+    bodies.iter().any(open)
+        && !bodies
+            .iter()
+            .any(|body| matches!(body, EntryBody::RoundFinished { .. }))
 }
 
 #[test]
 fn a_round_survives_a_crash_at_every_append_and_every_effect() {
     let mut report = Vec::new();
-    for (variant, budgeted) in VARIANTS.into_iter().flat_map(|variant| [(variant, false), (variant, true)]) {
+    for (variant, budgeted) in VARIANTS
+        .into_iter()
+        .flat_map(|variant| [(variant, false), (variant, true)])
+    {
         let mut whole = world(None, budgeted);
         whole.fixed_turn(variant).expect("nothing is cut");
         whole.judge();
         assert!(!is_open(&whole), "{variant:?} ends by itself");
         let has = |kind: &str| entries(&whole).iter().any(|body| body.kind() == kind);
-        assert_eq!((has("rewound"), has("forked")), (variant == Variant::Rewound, variant == Variant::Forked));
+        assert_eq!(
+            (has("rewound"), has("forked")),
+            (variant == Variant::Rewound, variant == Variant::Forked)
+        );
         let points = whole.points;
         assert!(points >= 9, "{variant:?} has {points} points");
         report.push((variant, points));
@@ -270,7 +405,10 @@ fn a_round_survives_a_crash_at_every_append_and_every_effect() {
             }
         }
     }
-    let _ = writeln!(std::io::stderr(), "cut at each of {report:?} points, resumed and closed");
+    let _ = writeln!(
+        std::io::stderr(),
+        "cut at each of {report:?} points, resumed and closed"
+    );
 }
 
 #[test]

@@ -17,8 +17,16 @@ const PAIR_MIN: u64 = 20;
 
 /// Pairs that cannot occur, each with the reason.
 const IMPOSSIBLE: [(&str, &str, &str); 2] = [
-    ("starting", "*", "the shell hands `Recovered` to an activation before any mail"),
-    ("*", "Recovered", "the shell hands it out once, when the fold is complete"),
+    (
+        "starting",
+        "*",
+        "the shell hands `Recovered` to an activation before any mail",
+    ),
+    (
+        "*",
+        "Recovered",
+        "the shell hands it out once, when the fold is complete",
+    ),
 ];
 
 fn play(seed: u64, trace: bool) -> Coverage {
@@ -36,8 +44,12 @@ fn play(seed: u64, trace: bool) -> Coverage {
 }
 
 fn impossible(state: &str, input: &str) -> Option<&'static str> {
-    let found = IMPOSSIBLE.iter().find(|(s, i, _)| (*s == "*" || *s == state) && (*i == "*" || *i == input));
-    found.filter(|_| !(state == "starting" && input == "Recovered")).map(|(_, _, why)| *why)
+    let found = IMPOSSIBLE
+        .iter()
+        .find(|(s, i, _)| (*s == "*" || *s == state) && (*i == "*" || *i == input));
+    found
+        .filter(|_| !(state == "starting" && input == "Recovered"))
+        .map(|(_, _, why)| *why)
 }
 
 fn table(coverage: &Coverage) -> String {
@@ -48,7 +60,9 @@ fn table(coverage: &Coverage) -> String {
     for input in INPUTS {
         let _ = write!(text, "\n{input:16}");
         for state in STATES {
-            let cell = coverage.get(&(state, input)).map_or("-".into(), u64::to_string);
+            let cell = coverage
+                .get(&(state, input))
+                .map_or("-".into(), u64::to_string);
             let _ = write!(text, "{cell:>11}");
         }
     }
@@ -57,11 +71,18 @@ fn table(coverage: &Coverage) -> String {
 
 #[test]
 fn ten_thousand_interleavings_keep_every_law() {
-    if let Some(seed) = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    if let Some(seed) = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
         play(seed, true);
         return;
     }
-    let count = if std::env::var_os("CALLBOARD_LONG").is_some() { INTERLEAVINGS * 10 } else { INTERLEAVINGS };
+    let count = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        INTERLEAVINGS * 10
+    } else {
+        INTERLEAVINGS
+    };
     let begun = Instant::now();
     let mut coverage = Coverage::new();
 
@@ -73,9 +94,15 @@ fn ten_thousand_interleavings_keep_every_law() {
 
     let steps: u64 = coverage.values().sum();
     let mut out = std::io::stderr();
-    let _ = writeln!(out, "{count} interleavings, {steps} steps, {:?}; how often each state met each input:", begun.elapsed());
+    let _ = writeln!(
+        out,
+        "{count} interleavings, {steps} steps, {:?}; how often each state met each input:",
+        begun.elapsed()
+    );
     let _ = writeln!(out, "{}", table(&coverage));
-    let _ = IMPOSSIBLE.iter().try_for_each(|(state, input, why)| writeln!(out, "never {state} x {input}: {why}"));
+    let _ = IMPOSSIBLE
+        .iter()
+        .try_for_each(|(state, input, why)| writeln!(out, "never {state} x {input}: {why}"));
     let mut missing: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for state in STATES {
         for input in INPUTS {
@@ -87,5 +114,8 @@ fn ten_thousand_interleavings_keep_every_law() {
             }
         }
     }
-    assert!(missing.is_empty(), "pairs met fewer than {PAIR_MIN} times: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "pairs met fewer than {PAIR_MIN} times: {missing:?}"
+    );
 }

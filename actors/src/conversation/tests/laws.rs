@@ -9,11 +9,12 @@ use super::{
     budget_laws::is_reminder,
     call_laws::{asks, calls},
     cast,
+    entry_laws::{after_entry, expected_blocks},
     rounds::{after_rounds, fits, marks_hold},
     skill_laws,
 };
 use crate::{
-    chat::{ContentBlock, History, Message, ProviderStop, Role},
+    chat::{History, Message, ProviderStop, Role},
     conversation::{
         Command,
         round::{
@@ -25,7 +26,8 @@ use crate::{
     },
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{
-        ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase, StoredEntry, WithdrawReason, call_digest,
+        ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase,
+        StoredEntry, WithdrawReason,
     },
     limits::{APPROVAL_MS, LOOP_REFUSALS_MAX},
     ports::ProviderError,
@@ -53,7 +55,9 @@ pub(super) struct Law<'a> {
 pub(super) fn must_wait(effect: &Effect) -> bool {
     match effect {
         Effect::Acknowledge { .. } | Effect::Answer { .. } => true,
-        Effect::StartTool(start) => cast::spec(start.spec.name()).expect("a known tool").effect != EffectClass::Pure,
+        Effect::StartTool(start) => {
+            cast::spec(start.spec.name()).expect("a known tool").effect != EffectClass::Pure
+        }
         _ => false,
     }
 }
@@ -85,7 +89,11 @@ impl Law<'_> {
             assert!(denied.is_none_or(finishes), "a no is the end of a call");
             self.entry(shadow, &decoded, denied);
             denied = match &decoded.body {
-                EntryBody::ApprovalAnswered { call, verdict: ApprovalVerdict::Denied | ApprovalVerdict::Expired, .. } => Some(*call),
+                EntryBody::ApprovalAnswered {
+                    call,
+                    verdict: ApprovalVerdict::Denied | ApprovalVerdict::Expired,
+                    ..
+                } => Some(*call),
                 _ => None,
             };
             let before = (shadow.in_doubt.clone(), shadow.round.clone());
@@ -97,7 +105,11 @@ impl Law<'_> {
         }
         assert_eq!(denied, None, "a no is the end of a call");
         assert_eq!(shadow, live, "the fold of the journal is the live state");
-        assert_eq!(live.history.messages().first_fault(), None, "the history is valid");
+        assert_eq!(
+            live.history.messages().first_fault(),
+            None,
+            "the history is valid"
+        );
         marks_hold(live);
         self.rest(live);
         stored
@@ -105,18 +117,37 @@ impl Law<'_> {
 
     pub(super) fn cancelling(&self, round: RoundId) -> Option<Cancelling> {
         let ordered = self.outcome.effects.iter().find_map(|effect| match effect {
-            Effect::CancelRound { round_id, failure, grace_over } if *round_id == round => {
-                Some(Cancelling { round_id: round, grace_over: *grace_over, failure: failure.clone() })
-            }
+            Effect::CancelRound {
+                round_id,
+                failure,
+                grace_over,
+            } if *round_id == round => Some(Cancelling {
+                round_id: round,
+                grace_over: *grace_over,
+                failure: failure.clone(),
+            }),
             _ => None,
         });
         let over = matches!(self.input, Input::GraceOver { round_id } if *round_id == round);
-        let before = self.before.cancelling.clone().filter(|cancelling| cancelling.round_id == round);
-        before.map(|cancelling| Cancelling { grace_over: cancelling.grace_over || over, ..cancelling }).or(ordered)
+        let before = self
+            .before
+            .cancelling
+            .clone()
+            .filter(|cancelling| cancelling.round_id == round);
+        before
+            .map(|cancelling| Cancelling {
+                grace_over: cancelling.grace_over || over,
+                ..cancelling
+            })
+            .or(ordered)
     }
 
     fn count(&self, test: impl Fn(&EntryBody) -> bool) -> usize {
-        self.outcome.entries.iter().filter(|entry| test(&entry.body)).count()
+        self.outcome
+            .entries
+            .iter()
+            .filter(|entry| test(&entry.body))
+            .count()
     }
 
     /// The caller of this input gets exactly one answer, the right one; no other caller gets any.
@@ -125,20 +156,36 @@ impl Law<'_> {
             .outcome
             .effects
             .iter()
-            .filter(|effect| matches!(effect, Effect::Acknowledge { .. } | Effect::Answer { .. } | Effect::Refuse { .. }))
+            .filter(|effect| {
+                matches!(
+                    effect,
+                    Effect::Acknowledge { .. } | Effect::Answer { .. } | Effect::Refuse { .. }
+                )
+            })
             .collect();
         let refused = |waiter: &WaiterId, code: &str| assert_refused(&replies, *waiter, code);
-        let answered = |waiter: &WaiterId| assert_eq!(replies, [&Effect::Answer { waiter: *waiter }]);
+        let answered =
+            |waiter: &WaiterId| assert_eq!(replies, [&Effect::Answer { waiter: *waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
         match self.input {
             Input::Prompt(prompt) => {
                 let known = prompt.client_key.as_ref().and_then(|key| {
-                    let known = state.keys.iter().rev().find(|known| known.key == key.key && known.round_id.is_some())?;
+                    let known = state
+                        .keys
+                        .iter()
+                        .rev()
+                        .find(|known| known.key == key.key && known.round_id.is_some())?;
                     Some((known.round_id.unwrap(), known.digest == key.digest))
                 });
                 let acknowledged = |round_id: RoundId, replayed: bool| {
                     let receipt = Receipt { round_id, replayed };
-                    assert_eq!(replies, [&Effect::Acknowledge { waiter: prompt.waiter, receipt }]);
+                    assert_eq!(
+                        replies,
+                        [&Effect::Acknowledge {
+                            waiter: prompt.waiter,
+                            receipt
+                        }]
+                    );
                 };
                 let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
                 let steers = prompt.on_busy == OnBusy::Steer
@@ -147,62 +194,114 @@ impl Law<'_> {
                     && self.before.cancelling.is_none();
                 let mut takes = 0;
                 match known {
-                    _ if !is_plain_user(&prompt.message) => refused(&prompt.waiter, "invalid_message"),
+                    _ if !is_plain_user(&prompt.message) => {
+                        refused(&prompt.waiter, "invalid_message")
+                    }
                     Some((round_id, true)) => acknowledged(round_id, true),
                     Some((_, false)) => refused(&prompt.waiter, "idempotency_key_reused"),
                     None if self.before.draining => refused(&prompt.waiter, "draining"),
                     None if steers => {
                         acknowledged(state.round.as_ref().unwrap().id, false);
-                        let kept =
-                            |body: &EntryBody| matches!(body, EntryBody::Injected { client_key, .. } if *client_key == prompt.client_key);
-                        assert_eq!(self.count(kept), 1, "the model reads a steering prompt, and its key is kept");
+                        let kept = |body: &EntryBody| matches!(body, EntryBody::Injected { client_key, .. } if *client_key == prompt.client_key);
+                        assert_eq!(
+                            self.count(kept),
+                            1,
+                            "the model reads a steering prompt, and its key is kept"
+                        );
                     }
-                    None if state.inbox.len() >= self.before.rules.inbox_prompts_max => refused(&prompt.waiter, "inbox_full"),
-                    None if prompt.on_busy == OnBusy::Reject && !idle => refused(&prompt.waiter, "conversation_busy"),
+                    None if state.inbox.len() >= self.before.rules.inbox_prompts_max => {
+                        refused(&prompt.waiter, "inbox_full")
+                    }
+                    None if prompt.on_busy == OnBusy::Reject && !idle => {
+                        refused(&prompt.waiter, "conversation_busy")
+                    }
                     None => {
                         acknowledged(prompt.round_id, false);
                         takes = 1;
-                        let place = Effect::Queued { round_id: prompt.round_id, position: state.inbox.len() + 1 };
+                        let place = Effect::Queued {
+                            round_id: prompt.round_id,
+                            position: state.inbox.len() + 1,
+                        };
                         assert_eq!(self.outcome.effects.contains(&place), !idle);
-                        if let Some(round) = state.round.as_ref().filter(|_| prompt.on_busy == OnBusy::Interrupt) {
-                            assert!(self.cancelling(round.id).is_some(), "an interrupting prompt cancels");
+                        if let Some(round) = state
+                            .round
+                            .as_ref()
+                            .filter(|_| prompt.on_busy == OnBusy::Interrupt)
+                        {
+                            assert!(
+                                self.cancelling(round.id).is_some(),
+                                "an interrupting prompt cancels"
+                            );
                         }
                     }
                 }
-                assert_eq!(accepted, takes, "a prompt enters the inbox exactly when it is accepted");
+                assert_eq!(
+                    accepted, takes,
+                    "a prompt enters the inbox exactly when it is accepted"
+                );
             }
-            Input::Command { command, waiter } => self.reply_to_command(state, command, *waiter, &replies),
+            Input::Command { command, waiter } => {
+                self.reply_to_command(state, command, *waiter, &replies)
+            }
             Input::Withdraw { prompt_id, .. } => {
                 let waits = state.inbox.iter().any(|prompt| prompt.id == *prompt_id);
-                assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(waits));
+                assert_eq!(
+                    self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })),
+                    usize::from(waits)
+                );
                 assert!(replies.is_empty());
             }
             Input::Context { work, outcome } => match (self.before.work.get(work), outcome) {
-                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Fits) => answered(waiter),
-                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::TooLarge { .. }) => refused(waiter, "context_too_large"),
-                (Some(Work::Context { waiter: Some(waiter) }), ContextOutcome::Compacted(_)) => {
-                    match self.count(|body| matches!(body, EntryBody::Compacted { .. })) {
-                        0 => refused(waiter, "round_open"),
-                        _ => answered(waiter),
-                    }
-                }
+                (
+                    Some(Work::Context {
+                        waiter: Some(waiter),
+                    }),
+                    ContextOutcome::Fits,
+                ) => answered(waiter),
+                (
+                    Some(Work::Context {
+                        waiter: Some(waiter),
+                    }),
+                    ContextOutcome::TooLarge { .. },
+                ) => refused(waiter, "context_too_large"),
+                (
+                    Some(Work::Context {
+                        waiter: Some(waiter),
+                    }),
+                    ContextOutcome::Compacted(_),
+                ) => match self.count(|body| matches!(body, EntryBody::Compacted { .. })) {
+                    0 => refused(waiter, "round_open"),
+                    _ => answered(waiter),
+                },
                 (_, _) => assert!(replies.is_empty(), "no caller asked: {replies:?}"),
             },
             _ => assert!(replies.is_empty(), "no caller asked: {replies:?}"),
         }
         let interrupt = match self.input {
-            Input::Command { command: Command::Interrupt, .. } => Some(&None),
+            Input::Command {
+                command: Command::Interrupt,
+                ..
+            } => Some(&None),
             Input::Cancel { failure } => Some(failure),
             _ => None,
         };
         if let (Some(failure), Some(round)) = (interrupt, &state.round) {
             let cancelling = self.cancelling(round.id).expect("an interrupt cancels");
-            assert!(self.before.cancelling.is_some() || (cancelling.failure == *failure && !cancelling.grace_over));
+            assert!(
+                self.before.cancelling.is_some()
+                    || (cancelling.failure == *failure && !cancelling.grace_over)
+            );
         }
     }
 
     /// The caller of a command gets exactly one answer, the right one.
-    fn reply_to_command(&self, state: &Durable, command: &Command, waiter: WaiterId, replies: &[&Effect]) {
+    fn reply_to_command(
+        &self,
+        state: &Durable,
+        command: &Command,
+        waiter: WaiterId,
+        replies: &[&Effect],
+    ) {
         let refused = |code: &str| assert_refused(replies, waiter, code);
         let answered = || assert_eq!(replies, [&Effect::Answer { waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
@@ -210,46 +309,107 @@ impl Law<'_> {
             Command::Approve { tool_call_id, .. } => {
                 let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
                 match asked {
-                    Some((_, Call { state: CallState::Asked { .. }, .. })) => answered(),
+                    Some((
+                        _,
+                        Call {
+                            state: CallState::Asked { .. },
+                            ..
+                        },
+                    )) => answered(),
                     _ => refused("not_found"),
                 }
             }
             Command::Interrupt if state.round.is_some() => answered(),
             Command::Interrupt => refused("not_found"),
-            Command::Inject { message, .. } if !is_plain_user(message) => refused("invalid_message"),
+            Command::Inject { message, .. } if !is_plain_user(message) => {
+                refused("invalid_message")
+            }
             Command::Inject { id, .. } => {
                 answered();
-                let known = id.as_ref().is_some_and(|id| state.keys.iter().any(|known| known.key == *id && known.round_id.is_none()));
-                assert_eq!(self.count(|body| matches!(body, EntryBody::Injected { .. })), usize::from(!known), "an id is taken once");
+                let known = id.as_ref().is_some_and(|id| {
+                    state
+                        .keys
+                        .iter()
+                        .any(|known| known.key == *id && known.round_id.is_none())
+                });
+                assert_eq!(
+                    self.count(|body| matches!(body, EntryBody::Injected { .. })),
+                    usize::from(!known),
+                    "an id is taken once"
+                );
             }
             Command::Compact if !idle => refused("round_open"),
-            Command::Compact if self.before.work.values().any(|work| matches!(work, Work::Context { .. })) => refused("conversation_busy"),
+            Command::Compact
+                if self
+                    .before
+                    .work
+                    .values()
+                    .any(|work| matches!(work, Work::Context { .. })) =>
+            {
+                refused("conversation_busy")
+            }
             Command::Compact => {
-                assert!(replies.is_empty(), "a compaction is answered when it is over");
-                assert!(self.outcome.effects.iter().any(|effect| matches!(effect, Effect::MeasureContext { waiter: Some(_), .. })));
+                assert!(
+                    replies.is_empty(),
+                    "a compaction is answered when it is over"
+                );
+                assert!(self.outcome.effects.iter().any(|effect| matches!(
+                    effect,
+                    Effect::MeasureContext {
+                        waiter: Some(_),
+                        ..
+                    }
+                )));
             }
             Command::Pin { line } => {
                 let known = state.context.pinned.contains(line);
                 let pinned = self.count(|body| matches!(body, EntryBody::Pinned { .. }));
                 assert_eq!(pinned, usize::from(!known && !line.is_empty()));
-                if line.is_empty() { refused("pinned_full") } else { answered() }
+                if line.is_empty() {
+                    refused("pinned_full")
+                } else {
+                    answered()
+                }
             }
-            Command::ActivateSkill { loaded } if skill_laws::fits(state, self.before, loaded) => answered(),
+            Command::ActivateSkill { loaded } if skill_laws::fits(state, self.before, loaded) => {
+                answered()
+            }
             Command::ActivateSkill { .. } => refused("skill_refused"),
-            Command::DeactivateSkill { name } if state.skills.active.contains_key(name) => answered(),
+            Command::DeactivateSkill { name } if state.skills.active.contains_key(name) => {
+                answered()
+            }
             Command::DeactivateSkill { .. } => refused("not_found"),
-            Command::Import { messages, rounds } if !History::repair(messages.iter().cloned()).1.is_empty() || !fits(rounds, messages) => {
+            Command::Import { messages, rounds }
+                if !History::repair(messages.iter().cloned()).1.is_empty()
+                    || !fits(rounds, messages) =>
+            {
                 refused("invalid_message")
             }
-            Command::Rewind { round_id } if !state.rounds.as_slice().iter().any(|mark| mark.id == *round_id) => refused("not_found"),
-            Command::Fork { .. } if !idle || !state.history.messages().is_empty() => refused("conversation_exists"),
+            Command::Rewind { round_id }
+                if !state
+                    .rounds
+                    .as_slice()
+                    .iter()
+                    .any(|mark| mark.id == *round_id) =>
+            {
+                refused("not_found")
+            }
+            Command::Fork { .. } if !idle || !state.history.messages().is_empty() => {
+                refused("conversation_exists")
+            }
             Command::Fork { .. } => {
                 answered();
                 let kinds = |kind: &str| self.count(|body| body.kind() == kind);
-                assert_eq!((kinds("forked"), kinds("imported")), (1, 1), "a fork says where it is from and what it took");
+                assert_eq!(
+                    (kinds("forked"), kinds("imported")),
+                    (1, 1),
+                    "a fork says where it is from and what it took"
+                );
             }
             Command::Import { .. } | Command::Rewind { .. } | Command::Reset if idle => answered(),
-            Command::Import { .. } | Command::Rewind { .. } | Command::Reset => refused("round_open"),
+            Command::Import { .. } | Command::Rewind { .. } | Command::Reset => {
+                refused("round_open")
+            }
         }
     }
 
@@ -260,37 +420,87 @@ impl Law<'_> {
         let own = self.own_result();
         let mut retries = 0;
         for effect in &self.outcome.effects {
-            assert_eq!(effect.when() == When::Stored, must_wait(effect), "the table of waits: {effect:?}");
+            assert_eq!(
+                effect.when() == When::Stored,
+                must_wait(effect),
+                "the table of waits: {effect:?}"
+            );
             match effect {
                 Effect::StartModel { work } => ordered.push(*work),
                 Effect::MeasureContext { work, waiter } => {
-                    assert_eq!(waiter.is_some(), matches!(self.input, Input::Command { command: Command::Compact, .. }));
+                    assert_eq!(
+                        waiter.is_some(),
+                        matches!(
+                            self.input,
+                            Input::Command {
+                                command: Command::Compact,
+                                ..
+                            }
+                        )
+                    );
                     assert!(work.epoch == self.before.epoch && self.after.work.contains_key(work));
                 }
-                Effect::CompactionDropped => assert!(matches!(self.input, Input::Context { outcome: ContextOutcome::Compacted(_), .. })),
+                Effect::CompactionDropped => assert!(matches!(
+                    self.input,
+                    Input::Context {
+                        outcome: ContextOutcome::Compacted(_),
+                        ..
+                    }
+                )),
                 Effect::StartTool(start) => ordered.push(start.work),
                 Effect::RoundOver { round_id } => ended.push(*round_id),
-                Effect::RetryLater { batch, call, attempt, delay, last_error } => {
+                Effect::RetryLater {
+                    batch,
+                    call,
+                    attempt,
+                    delay,
+                    last_error,
+                } => {
                     retries += 1;
                     let (index, last, result, _) = own.expect("only a result is tried again");
-                    assert!(result.error_type().is_some() && !last_error.is_empty(), "T-30");
-                    assert_eq!((Some(*batch), *call, *attempt), (state.batch().map(|batch| batch.seq), index, last + 1));
+                    assert!(
+                        result.error_type().is_some() && !last_error.is_empty(),
+                        "T-30"
+                    );
+                    assert_eq!(
+                        (Some(*batch), *call, *attempt),
+                        (state.batch().map(|batch| batch.seq), index, last + 1)
+                    );
                     assert_eq!(delay.as_millis(), [1000, 1500][last as usize], "T-41");
                     assert!(
                         self.outcome.effects.iter().any(|effect| matches!(effect, Effect::ToolRetry { attempt: a, .. } if a == attempt))
                     );
                 }
                 Effect::Abort { work } => {
-                    assert!(self.before.work.contains_key(work) && !self.after.work.contains_key(work));
+                    assert!(
+                        self.before.work.contains_key(work) && !self.after.work.contains_key(work)
+                    );
                     let round = state.round.as_ref().expect("a round is open").id;
-                    assert!(self.cancelling(round).is_some_and(|cancelling| cancelling.grace_over), "nothing is aborted before the grace");
+                    assert!(
+                        self.cancelling(round)
+                            .is_some_and(|cancelling| cancelling.grace_over),
+                        "nothing is aborted before the grace"
+                    );
                 }
-                Effect::CancelRound { round_id, grace_over, .. } => {
+                Effect::CancelRound {
+                    round_id,
+                    grace_over,
+                    ..
+                } => {
                     assert_eq!(Some(*round_id), state.round.as_ref().map(|round| round.id));
                     assert!(self.before.cancelling.is_none(), "a cancel happens once");
-                    let closes = matches!(self.input, Input::Recovered { recovery: Recovery::Close });
+                    let closes = matches!(
+                        self.input,
+                        Input::Recovered {
+                            recovery: Recovery::Close
+                        }
+                    );
                     let interrupts = match self.input {
-                        Input::Cancel { .. } | Input::Command { command: Command::Interrupt, .. } => true,
+                        Input::Cancel { .. }
+                        | Input::Command {
+                            command: Command::Interrupt,
+                            ..
+                        } => true,
                         Input::Prompt(prompt) => prompt.on_busy == OnBusy::Interrupt,
                         _ => false,
                     };
@@ -306,20 +516,34 @@ impl Law<'_> {
                 | Effect::Park { .. } => {}
             }
         }
-        let orders = self
-            .outcome
-            .entries
-            .iter()
-            .filter(|entry| matches!(entry.body, EntryBody::ModelCallStarted { .. } | EntryBody::ToolStarted { .. }));
-        let expected: Vec<WorkId> = orders.map(|entry| WorkId { epoch: entry.epoch, seq: entry.seq, index: 0 }).collect();
+        let orders = self.outcome.entries.iter().filter(|entry| {
+            matches!(
+                entry.body,
+                EntryBody::ModelCallStarted { .. } | EntryBody::ToolStarted { .. }
+            )
+        });
+        let expected: Vec<WorkId> = orders
+            .map(|entry| WorkId {
+                epoch: entry.epoch,
+                seq: entry.seq,
+                index: 0,
+            })
+            .collect();
         let mut sorted = ordered.clone();
         let unsorted = ordered;
         sorted.sort_unstable();
         assert_eq!(sorted, expected, "each order is carried out once");
         assert_eq!(unsorted, sorted, "in order");
-        assert_eq!(ended.len(), self.count(|body| matches!(body, EntryBody::RoundFinished { .. })));
+        assert_eq!(
+            ended.len(),
+            self.count(|body| matches!(body, EntryBody::RoundFinished { .. }))
+        );
         if let Some((_, attempt, result, effect)) = own {
-            assert_eq!(retries, usize::from(self.is_tried_again(state, attempt, result, effect)), "effect class, then policy");
+            assert_eq!(
+                retries,
+                usize::from(self.is_tried_again(state, attempt, result, effect)),
+                "effect class, then policy"
+            );
         }
         if let Input::Model { work, outcome, .. } = self.input
             && self.before.work.contains_key(work)
@@ -328,11 +552,29 @@ impl Law<'_> {
             match outcome {
                 ModelOutcome::Completed { .. } => assert_eq!(answers, 1),
                 ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
-                    let auth = matches!(outcome, ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. });
-                    let withdrawn = auth && state.round.as_ref().is_some_and(|round| round.model_calls == 1);
-                    assert_eq!(self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })), usize::from(withdrawn), "R-14");
+                    let auth = matches!(
+                        outcome,
+                        ModelOutcome::Failed {
+                            error: ProviderError::Auth { .. },
+                            ..
+                        }
+                    );
+                    let withdrawn = auth
+                        && state
+                            .round
+                            .as_ref()
+                            .is_some_and(|round| round.model_calls == 1);
+                    assert_eq!(
+                        self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })),
+                        usize::from(withdrawn),
+                        "R-14"
+                    );
                     let kept = !withdrawn && expected_blocks(partial, false, false).is_some();
-                    assert_eq!(answers, usize::from(kept), "a partial answer is kept (R-15)");
+                    assert_eq!(
+                        answers,
+                        usize::from(kept),
+                        "a partial answer is kept (R-15)"
+                    );
                 }
             }
         }
@@ -340,16 +582,32 @@ impl Law<'_> {
 
     /// The attempt that this input ends: call, attempt, result, effect class.
     pub(super) fn own_result(&self) -> Option<(u32, u32, &RunResult, EffectClass)> {
-        let Input::Tool { work, result, .. } = self.input else { return None };
+        let Input::Tool { work, result, .. } = self.input else {
+            return None;
+        };
         match self.before.work.get(work)? {
-            Work::Tool { call, attempt, spec, .. } => Some((*call, *attempt, result, spec.effect)),
+            Work::Tool {
+                call,
+                attempt,
+                spec,
+                ..
+            } => Some((*call, *attempt, result, spec.effect)),
             Work::Model | Work::Context { .. } => None,
         }
     }
 
-    pub(super) fn is_tried_again(&self, state: &Durable, attempt: u32, result: &RunResult, effect: EffectClass) -> bool {
+    pub(super) fn is_tried_again(
+        &self,
+        state: &Durable,
+        attempt: u32,
+        result: &RunResult,
+        effect: EffectClass,
+    ) -> bool {
         let not_started = matches!(result, RunResult::Error(error) if error.not_started);
-        let cancelled = state.round.as_ref().is_some_and(|round| self.cancelling(round.id).is_some());
+        let cancelled = state
+            .round
+            .as_ref()
+            .is_some_and(|round| self.cancelling(round.id).is_some());
         (effect != EffectClass::Once || not_started)
             && !cancelled
             && attempt < cast::RETRIES_MAX
@@ -372,25 +630,43 @@ impl Law<'_> {
                 WithdrawReason::ProviderAuth => {
                     let round = round.expect("a round is open");
                     assert!(
-                        round.prompts.contains(prompt_id) && round.model_calls == 1 && round.answers == 0,
+                        round.prompts.contains(prompt_id)
+                            && round.model_calls == 1
+                            && round.answers == 0,
                         "only at the first step (R-14)"
                     );
                     assert!(matches!(
                         self.input,
-                        Input::Model { outcome: ModelOutcome::Failed { error: ProviderError::Auth { .. }, .. }, .. }
+                        Input::Model {
+                            outcome: ModelOutcome::Failed {
+                                error: ProviderError::Auth { .. },
+                                ..
+                            },
+                            ..
+                        }
                     ));
                 }
                 WithdrawReason::Deadline | WithdrawReason::Caller => {
-                    assert!(state.inbox.iter().any(|prompt| prompt.id == *prompt_id), "only what waits is taken back");
+                    assert!(
+                        state.inbox.iter().any(|prompt| prompt.id == *prompt_id),
+                        "only what waits is taken back"
+                    );
                 }
             },
-            EntryBody::RoundStarted { round_id, prompt_ids } => {
+            EntryBody::RoundStarted {
+                round_id,
+                prompt_ids,
+            } => {
                 assert!(
                     round.is_none() && !self.before.draining && !matches!(self.input, Input::Drain),
                     "a drained activation starts no round"
                 );
                 let next = state.inbox.front().expect("a prompt waits");
-                assert_eq!((round_id, prompt_ids), (&next.round_id, &vec![next.id]), "prompts are taken in order");
+                assert_eq!(
+                    (round_id, prompt_ids),
+                    (&next.round_id, &vec![next.id]),
+                    "prompts are taken in order"
+                );
             }
             EntryBody::OutputRefused { .. } => {
                 let round = round.expect("a round is open");
@@ -403,120 +679,304 @@ impl Law<'_> {
                 assert!(words, "only an answer is judged");
             }
             EntryBody::BudgetSettled { .. } => self.settled(state, entry),
-            EntryBody::ModelCallStarted { step, reserved, reserved_micro_usd } => {
+            EntryBody::ModelCallStarted {
+                step,
+                reserved,
+                reserved_micro_usd,
+            } => {
                 self.call_ordered(state, *reserved, *reserved_micro_usd);
                 assert_eq!(cancelling, None, "a cancelled round makes no call");
                 let round = round.expect("a round is open");
                 let again = matches!(round.phase, Phase::Model { .. });
-                assert!(!again || matches!(self.input, Input::Recovered { recovery: Recovery::Resume } | Input::Budget { .. }));
-                assert_eq!(*step, if again { round.model_calls } else { round.model_calls + 1 });
+                assert!(
+                    !again
+                        || matches!(
+                            self.input,
+                            Input::Recovered {
+                                recovery: Recovery::Resume
+                            } | Input::Budget { .. }
+                        )
+                );
+                assert_eq!(
+                    *step,
+                    if again {
+                        round.model_calls
+                    } else {
+                        round.model_calls + 1
+                    }
+                );
                 assert!(*step <= self.before.rules.tool_iterations_max, "R-10");
-                let last = state.history.messages().last().expect("a request is not empty");
-                assert!(last.role() == Role::User || self.paused.contains(last.wire()), "a request ends with what a user said");
+                let last = state
+                    .history
+                    .messages()
+                    .last()
+                    .expect("a request is not empty");
+                assert!(
+                    last.role() == Role::User || self.paused.contains(last.wire()),
+                    "a request ends with what a user said"
+                );
                 assert!(!last.blocks().is_empty());
                 let doubt = self.before.rules.context.is_in_doubt(&state.context.window);
-                let measured = self.after.measured.is_some_and(|seq| seq.0 + 2 >= entry.seq.0);
+                let measured = self
+                    .after
+                    .measured
+                    .is_some_and(|seq| seq.0 + 2 >= entry.seq.0);
                 // The shell answers a reservation before any other input; this world may
                 // interleave.
                 let reserved = self.before.reserving.is_some();
-                assert!(again || !doubt || measured || reserved, "no model is called with a context in doubt (R-04)");
+                assert!(
+                    again || !doubt || measured || reserved,
+                    "no model is called with a context in doubt (R-04)"
+                );
             }
             EntryBody::Assistant { .. } => self.assistant(state, entry, cancelling.is_some()),
-            EntryBody::ToolStarted { call, attempt, effect, input, name, tool_call_id } => {
+            EntryBody::ToolStarted {
+                call,
+                attempt,
+                effect,
+                input,
+                name,
+                tool_call_id,
+            } => {
                 assert_eq!(cancelling, None, "a cancelled round starts no tool");
                 let batch = state.batch().expect("a batch is open");
                 let call_state = &batch.calls[*call as usize];
-                assert_eq!((name, tool_call_id), (&call_state.tool_use.name, &call_state.tool_use.id));
+                assert_eq!(
+                    (name, tool_call_id),
+                    (&call_state.tool_use.name, &call_state.tool_use.id)
+                );
                 assert_eq!(*effect, cast::spec(name).expect("a known tool").effect);
                 self.tool_started(state, batch, *call, *attempt, input.as_ref());
                 self.start_act(entry, batch, *call, *attempt, input.as_ref());
             }
-            EntryBody::ToolFinished { call, outcome, name, tool_call_id } => {
+            EntryBody::ToolFinished {
+                call,
+                outcome,
+                name,
+                tool_call_id,
+            } => {
                 let batch = state.batch().expect("a batch is open");
                 let found = &batch.calls[*call as usize];
-                assert_eq!((name, tool_call_id), (&found.tool_use.name, &found.tool_use.id));
-                self.tool_finished(state, *call, found, outcome, cancelling.as_ref(), denied == Some(*call));
+                assert_eq!(
+                    (name, tool_call_id),
+                    (&found.tool_use.name, &found.tool_use.id)
+                );
+                self.tool_finished(
+                    state,
+                    *call,
+                    found,
+                    outcome,
+                    cancelling.as_ref(),
+                    denied == Some(*call),
+                );
             }
-            EntryBody::ApprovalAsked { call, resolved_input, expires_at, .. } => {
+            EntryBody::ApprovalAsked {
+                call,
+                resolved_input,
+                expires_at,
+                ..
+            } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
                 let rules = &self.before.rules;
                 assert_eq!(cancelling, None);
-                assert!(call.state == CallState::Waiting && rules.approval == ApprovalMode::Ask && rules.has_approver && asks(state, call));
-                let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
-                assert_eq!((resolved_input, *expires_at), (&real, self.now.plus_ms(APPROVAL_MS)), "what is shown is what would run");
+                assert!(
+                    call.state == CallState::Waiting
+                        && rules.approval == ApprovalMode::Ask
+                        && rules.has_approver
+                        && asks(state, call)
+                );
+                let real =
+                    cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
+                assert_eq!(
+                    (resolved_input, *expires_at),
+                    (&real, self.now.plus_ms(APPROVAL_MS)),
+                    "what is shown is what would run"
+                );
             }
-            EntryBody::ApprovalAnswered { call, verdict, always } => {
+            EntryBody::ApprovalAnswered {
+                call,
+                verdict,
+                always,
+            } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
-                let CallState::Asked { expires_at, .. } = &call.state else { panic!("no approval was asked") };
+                let CallState::Asked { expires_at, .. } = &call.state else {
+                    panic!("no approval was asked")
+                };
                 let fits = match (self.input, verdict) {
-                    (Input::Command { command: Command::Approve { tool_call_id, allow, always: asked }, .. }, ApprovalVerdict::Allowed) => {
-                        *allow && always == asked && *tool_call_id == call.tool_use.id
-                    }
-                    (Input::Command { command: Command::Approve { tool_call_id, allow, .. }, .. }, ApprovalVerdict::Denied) => {
-                        !allow && *tool_call_id == call.tool_use.id
-                    }
+                    (
+                        Input::Command {
+                            command:
+                                Command::Approve {
+                                    tool_call_id,
+                                    allow,
+                                    always: asked,
+                                },
+                            ..
+                        },
+                        ApprovalVerdict::Allowed,
+                    ) => *allow && always == asked && *tool_call_id == call.tool_use.id,
+                    (
+                        Input::Command {
+                            command:
+                                Command::Approve {
+                                    tool_call_id,
+                                    allow,
+                                    ..
+                                },
+                            ..
+                        },
+                        ApprovalVerdict::Denied,
+                    ) => !allow && *tool_call_id == call.tool_use.id,
                     (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
                     _ => false,
                 };
                 assert!(fits, "{verdict:?} for {:?}", self.input);
             }
             EntryBody::Injected { message, .. } => assert!(is_plain_user(message)),
-            body @ (EntryBody::SkillsOffered { .. } | EntryBody::SkillActivated { .. } | EntryBody::SkillDeactivated { .. }) => {
+            body @ (EntryBody::SkillsOffered { .. }
+            | EntryBody::SkillActivated { .. }
+            | EntryBody::SkillDeactivated { .. }) => {
                 self.skill_entry(state, body, cancelling.is_some());
             }
-            EntryBody::RoundFinished { stop_reason, error, latency_ms } => {
+            EntryBody::RoundFinished {
+                stop_reason,
+                error,
+                latency_ms,
+            } => {
                 let round = round.expect("a round is open");
                 assert_eq!(*latency_ms, self.now.ms_since(round.started_at));
                 let by_budget = *stop_reason == StopReason::Budget && cancelling.is_none();
                 let (expected, code) = match by_budget {
-                    true => (StopReason::Budget, self.refused(state).then(|| "budget".to_owned())),
+                    true => (
+                        StopReason::Budget,
+                        self.refused(state).then(|| "budget".to_owned()),
+                    ),
                     false => self.stop(round, cancelling.as_ref()),
                 };
-                assert_eq!((*stop_reason, error.as_ref().map(|error| error.code.as_str())), (expected, code.as_deref()));
+                assert_eq!(
+                    (
+                        *stop_reason,
+                        error.as_ref().map(|error| error.code.as_str())
+                    ),
+                    (expected, code.as_deref())
+                );
             }
-            EntryBody::Compacted { before_tokens, after_tokens, .. } => {
-                assert!(round.is_none_or(|round| round.phase == Phase::Ready), "only where no call is open");
-                let Input::Context { work, outcome: ContextOutcome::Compacted(draft) } = self.input else { panic!("out of nothing") };
+            EntryBody::Compacted {
+                before_tokens,
+                after_tokens,
+                ..
+            } => {
                 assert!(
-                    self.before.work.contains_key(work) && state.history.messages().starts_with(&draft.before),
+                    round.is_none_or(|round| round.phase == Phase::Ready),
+                    "only where no call is open"
+                );
+                let Input::Context {
+                    work,
+                    outcome: ContextOutcome::Compacted(draft),
+                } = self.input
+                else {
+                    panic!("out of nothing")
+                };
+                assert!(
+                    self.before.work.contains_key(work)
+                        && state.history.messages().starts_with(&draft.before),
                     "only what was measured"
                 );
                 let plan = &draft.plans[0].0;
-                assert_eq!((*before_tokens, *after_tokens), (plan.before_tokens, plan.after_tokens));
+                assert_eq!(
+                    (*before_tokens, *after_tokens),
+                    (plan.before_tokens, plan.after_tokens)
+                );
             }
             EntryBody::Emptied {} => panic!("no decision writes this"),
-            EntryBody::Pinned { .. } => assert!(matches!(self.input, Input::Command { command: Command::Pin { .. }, .. })),
-            EntryBody::Imported { .. } | EntryBody::Reset {} | EntryBody::Rewound { .. } | EntryBody::Forked { .. } => {
+            EntryBody::Pinned { .. } => assert!(matches!(
+                self.input,
+                Input::Command {
+                    command: Command::Pin { .. },
+                    ..
+                }
+            )),
+            EntryBody::Imported { .. }
+            | EntryBody::Reset {}
+            | EntryBody::Rewound { .. }
+            | EntryBody::Forked { .. } => {
                 assert!(round.is_none() && state.inbox.is_empty());
             }
         }
     }
 
     /// The stop reason and the error code that a round must end with now.
-    fn stop(&self, round: &OpenRound, cancelling: Option<&Cancelling>) -> (StopReason, Option<String>) {
-        if let Input::Model { outcome: ModelOutcome::Failed { error: error @ ProviderError::Auth { .. }, .. }, .. } = self.input
+    fn stop(
+        &self,
+        round: &OpenRound,
+        cancelling: Option<&Cancelling>,
+    ) -> (StopReason, Option<String>) {
+        if let Input::Model {
+            outcome:
+                ModelOutcome::Failed {
+                    error: error @ ProviderError::Auth { .. },
+                    ..
+                },
+            ..
+        } = self.input
             && round.model_calls == 1
             && self.count(|body| matches!(body, EntryBody::PromptWithdrawn { .. })) == 1
         {
             return (StopReason::Error, Some(error.code().into()));
         }
         if let Some(cancelling) = cancelling {
-            let code = cancelling.failure.as_ref().map(|failure| failure.code.clone());
+            let code = cancelling
+                .failure
+                .as_ref()
+                .map(|failure| failure.code.clone());
             let budget = code.as_deref() == Some("budget");
-            return (if budget { StopReason::Budget } else { StopReason::Interrupted }, code);
+            return (
+                if budget {
+                    StopReason::Budget
+                } else {
+                    StopReason::Interrupted
+                },
+                code,
+            );
         }
         match (&round.phase, self.input) {
-            (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => (StopReason::LoopGuard, None),
-            (Phase::Ready, Input::Context { outcome: ContextOutcome::TooLarge { .. }, .. }) => {
-                (StopReason::ContextTooLarge, Some("context_too_large".into()))
+            (Phase::Ready, _) if round.repeats.refusals >= LOOP_REFUSALS_MAX => {
+                (StopReason::LoopGuard, None)
             }
+            (
+                Phase::Ready,
+                Input::Context {
+                    outcome: ContextOutcome::TooLarge { .. },
+                    ..
+                },
+            ) => (
+                StopReason::ContextTooLarge,
+                Some("context_too_large".into()),
+            ),
             (Phase::Ready, _) => {
-                assert!(round.model_calls >= self.before.rules.tool_iterations_max, "a round that could go on goes on");
+                assert!(
+                    round.model_calls >= self.before.rules.tool_iterations_max,
+                    "a round that could go on goes on"
+                );
                 (StopReason::IterationLimit, None)
             }
-            (_, Input::Model { outcome: ModelOutcome::Failed { error, .. }, .. }) => (StopReason::Error, Some(error.code().into())),
-            (_, Input::Model { outcome: ModelOutcome::Cancelled { .. }, .. }) => (StopReason::Error, Some("cancelled".into())),
-            (Phase::Ended { stop }, _) if is_an_answer(*stop) && round.output.is_some() && !cast::fits(&round.text()) => {
+            (
+                _,
+                Input::Model {
+                    outcome: ModelOutcome::Failed { error, .. },
+                    ..
+                },
+            ) => (StopReason::Error, Some(error.code().into())),
+            (
+                _,
+                Input::Model {
+                    outcome: ModelOutcome::Cancelled { .. },
+                    ..
+                },
+            ) => (StopReason::Error, Some("cancelled".into())),
+            (Phase::Ended { stop }, _)
+                if is_an_answer(*stop) && round.output.is_some() && !cast::fits(&round.text()) =>
+            {
                 assert_eq!(round.output.as_ref().map(|output| output.refused), Some(2));
                 (StopReason::Error, Some("output_refused".into()))
             }
@@ -526,7 +986,10 @@ impl Law<'_> {
                     ProviderStop::StopSequence => StopReason::StopSequence,
                     ProviderStop::Refusal => StopReason::Refusal,
                     ProviderStop::ContextWindowExceeded => StopReason::ContextTooLarge,
-                    ProviderStop::EndTurn | ProviderStop::ToolUse | ProviderStop::PauseTurn | ProviderStop::Other => StopReason::EndTurn,
+                    ProviderStop::EndTurn
+                    | ProviderStop::ToolUse
+                    | ProviderStop::PauseTurn
+                    | ProviderStop::Other => StopReason::EndTurn,
                 };
                 (reason, None)
             }
@@ -535,23 +998,64 @@ impl Law<'_> {
     }
 
     fn assistant(&mut self, state: &Durable, entry: &Entry, cancelled: bool) {
-        let EntryBody::Assistant { message, stop, usage, partial, step, .. } = &entry.body else { return };
-        let (Input::Model { work, outcome, .. }, Some(round)) = (self.input, &state.round) else { panic!("an answer out of nothing") };
-        assert_eq!((&round.phase, *step), (&Phase::Model { seq: work.seq }, round.model_calls), "an answer is to the open call");
+        let EntryBody::Assistant {
+            message,
+            stop,
+            usage,
+            partial,
+            step,
+            ..
+        } = &entry.body
+        else {
+            return;
+        };
+        let (Input::Model { work, outcome, .. }, Some(round)) = (self.input, &state.round) else {
+            panic!("an answer out of nothing")
+        };
+        assert_eq!(
+            (&round.phase, *step),
+            (&Phase::Model { seq: work.seq }, round.model_calls),
+            "an answer is to the open call"
+        );
         assert!(self.before.work.contains_key(work) && work.epoch == self.before.epoch);
         let blocks = message.as_ref().map(Message::blocks);
         match outcome {
-            ModelOutcome::Completed { blocks: said, completion } => {
-                let whole =
-                    !matches!(completion.stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded);
-                assert_eq!(blocks, expected_blocks(said, whole && !cancelled, true), "what can stay of an answer stays (R-06)");
-                assert_eq!((*stop, *usage, *partial), (completion.stop, completion.usage.unwrap_or_default(), cancelled));
+            ModelOutcome::Completed {
+                blocks: said,
+                completion,
+            } => {
+                let whole = !matches!(
+                    completion.stop,
+                    ProviderStop::MaxTokens
+                        | ProviderStop::Refusal
+                        | ProviderStop::ContextWindowExceeded
+                );
+                assert_eq!(
+                    blocks,
+                    expected_blocks(said, whole && !cancelled, true),
+                    "what can stay of an answer stays (R-06)"
+                );
+                assert_eq!(
+                    (*stop, *usage, *partial),
+                    (
+                        completion.stop,
+                        completion.usage.unwrap_or_default(),
+                        cancelled
+                    )
+                );
             }
-            ModelOutcome::Failed { partial: said, .. } | ModelOutcome::Cancelled { partial: said } => {
-                assert_eq!((blocks, *partial), (expected_blocks(said, false, false), true));
+            ModelOutcome::Failed { partial: said, .. }
+            | ModelOutcome::Cancelled { partial: said } => {
+                assert_eq!(
+                    (blocks, *partial),
+                    (expected_blocks(said, false, false), true)
+                );
             }
         }
-        if let Some(message) = message.as_ref().filter(|_| *stop == ProviderStop::PauseTurn && !partial) {
+        if let Some(message) = message
+            .as_ref()
+            .filter(|_| *stop == ProviderStop::PauseTurn && !partial)
+        {
             self.paused.insert(message.wire().clone());
         }
     }
@@ -561,16 +1065,26 @@ impl Law<'_> {
         let after = self.after;
         self.skills_rest(state);
         let Some(round) = &state.round else {
-            assert!(state.inbox.is_empty() || after.draining, "a prompt waits for nothing");
+            assert!(
+                state.inbox.is_empty() || after.draining,
+                "a prompt waits for nothing"
+            );
             let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });
             assert!(
-                after.work.values().all(asked) && after.retries.is_empty() && after.cancelling.is_none(),
+                after.work.values().all(asked)
+                    && after.retries.is_empty()
+                    && after.cancelling.is_none(),
                 "a round leaves nothing behind"
             );
             return;
         };
-        if let (Input::GraceOver { round_id }, Some(cancelling)) = (self.input, &self.before.cancelling) {
-            assert!(*round_id != cancelling.round_id || *round_id != round.id, "after the grace a round is over");
+        if let (Input::GraceOver { round_id }, Some(cancelling)) =
+            (self.input, &self.before.cancelling)
+        {
+            assert!(
+                *round_id != cancelling.round_id || *round_id != round.id,
+                "after the grace a round is over"
+            );
         }
         if matches!(self.input, Input::Tick) {
             let late = |(_, call): (u32, &Call)| matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= self.now);
@@ -578,121 +1092,73 @@ impl Law<'_> {
         }
         if let Some(cancelling) = &after.cancelling {
             assert_eq!(cancelling.round_id, round.id);
-            assert!(!cancelling.grace_over && !after.work.is_empty(), "a cancelled round without work ends");
+            assert!(
+                !cancelling.grace_over && !after.work.is_empty(),
+                "a cancelled round without work ends"
+            );
             assert!(after.retries.is_empty());
         }
         match &round.phase {
             _ if after.reserving.is_some() => self.reserving_rests(state),
             Phase::Ready => {
                 let measures = |work: &Work| *work == Work::Context { waiter: None };
-                assert!(after.work.values().any(measures) && !self.outcome.effects.is_empty() || self.before.work.values().any(measures));
+                assert!(
+                    after.work.values().any(measures) && !self.outcome.effects.is_empty()
+                        || self.before.work.values().any(measures)
+                );
             }
             Phase::Ended { .. } => panic!("a round rests in {:?}", round.phase),
             Phase::Model { seq } => {
-                let work = WorkId { epoch: after.epoch, seq: *seq, index: 0 };
+                let work = WorkId {
+                    epoch: after.epoch,
+                    seq: *seq,
+                    index: 0,
+                };
                 let asked = |work: &Work| matches!(work, Work::Context { waiter: Some(_) });
-                assert_eq!(after.work.iter().filter(|(_, work)| !asked(work)).collect::<Vec<_>>(), [(&work, &Work::Model)]);
+                assert_eq!(
+                    after
+                        .work
+                        .iter()
+                        .filter(|(_, work)| !asked(work))
+                        .collect::<Vec<_>>(),
+                    [(&work, &Work::Model)]
+                );
             }
             Phase::Batch(batch) => self.batch_rests(batch),
         }
         if round.is_parked() {
             let until = state.batch().and_then(Batch::expires_at);
-            assert!(self.outcome.effects.contains(&Effect::Park { round_id: round.id, until }), "a round that waits for people is parked");
+            assert!(
+                self.outcome.effects.contains(&Effect::Park {
+                    round_id: round.id,
+                    until
+                }),
+                "a round that waits for people is parked"
+            );
         } else {
-            assert!(!self.outcome.effects.iter().any(|effect| matches!(effect, Effect::Park { .. })), "a round that works is not parked");
+            assert!(
+                !self
+                    .outcome
+                    .effects
+                    .iter()
+                    .any(|effect| matches!(effect, Effect::Park { .. })),
+                "a round that works is not parked"
+            );
         }
     }
 }
 
 fn is_an_answer(stop: ProviderStop) -> bool {
-    !matches!(stop, ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded)
-}
-
-/// What one entry does to the parts of the state that later decisions use.
-fn after_entry(state: &Durable, doubts: &[u64], before: Option<&OpenRound>, entry: &Entry) {
-    match &entry.body {
-        EntryBody::ToolFinished { call, outcome, name, .. } => {
-            let Some(OpenRound { phase: Phase::Batch(batch), .. }) = before else { panic!("no batch") };
-            let call = &batch.calls[*call as usize];
-            let digest = call_digest(name, &call.tool_use.input);
-            let ran = matches!(call.state, CallState::Started { .. });
-            let expected = match outcome.error_code.as_deref() {
-                Some("IN_DOUBT") => true,
-                _ => !ran && doubts.contains(&digest),
-            };
-            assert_eq!(state.in_doubt.contains(&digest), expected, "a doubt lasts until the call ran again");
-            assert!(doubts.iter().all(|doubt| *doubt == digest || state.in_doubt.contains(doubt)));
-        }
-        EntryBody::ToolStarted { call, effect, attempt, input, .. } => {
-            let Some(OpenRound { phase: Phase::Batch(batch), .. }) = before else { panic!("no batch") };
-            let at = match &batch.calls[*call as usize].state {
-                CallState::Started { at, .. } => *at,
-                _ => entry.at,
-            };
-            let expected = CallState::Started { effect: *effect, at, attempt: *attempt, input: input.clone() };
-            let started = state.batch().map(|batch| batch.calls[*call as usize].state.clone());
-            assert_eq!(started, Some(expected), "a start remembers the first one's time");
-        }
-        EntryBody::Assistant { message, partial, stop, usage, .. } => {
-            let round = before.expect("a round was open");
-            let now = state.round.as_ref().expect("the round is open").usage;
-            assert_eq!((now.input(), now.output), (round.usage.input() + usage.input(), round.usage.output + usage.output));
-            let calls = message.as_ref().map_or(0, |message| message.tool_use_ids().len());
-            let paused = *stop == ProviderStop::PauseTurn && message.is_some();
-            let goes_on = !partial && (paused || !round.pending.is_empty());
-            let phase = &state.round.as_ref().expect("the round is open").phase;
-            match phase {
-                Phase::Batch(batch) => assert!(calls > 0 && batch.calls.len() == calls),
-                Phase::Ready => assert!(calls == 0 && goes_on),
-                Phase::Ended { stop: because } => assert!(calls == 0 && !goes_on && because == stop, "an injected message is answered"),
-                Phase::Model { .. } => panic!("the call is over"),
-            }
-            assert_eq!(matches!(phase, Phase::Batch(_)), calls > 0);
-        }
-        EntryBody::Reset {} => {
-            let empty = Durable { epoch: state.epoch, head: state.head, reset_at: state.head, ..Durable::default() };
-            assert_eq!(state, &empty, "a reset forgets everything");
-        }
-        EntryBody::Injected { client_key: Some(key), .. } => {
-            let known = state.known_key(&key.key).map(|(known, round_id)| (known.digest, Some(round_id)));
-            assert_eq!(known, Some((key.digest, before.map(|round| round.id))));
-        }
-        EntryBody::PromptAccepted { client_key: Some(key), round_id, .. } => {
-            let known = state.keys.iter().rev().find(|known| known.key == key.key && known.round_id.is_some());
-            assert_eq!(known.map(|known| (known.digest, known.round_id)), Some((key.digest, Some(*round_id))));
-        }
-        EntryBody::Forked { in_doubt, .. } => assert_eq!(&state.in_doubt, in_doubt, "what is in doubt in the world is in doubt in a copy"),
-        _ => assert!(doubts == state.in_doubt.as_slice()),
-    }
-}
-
-/// The part of an answer that may enter the history: no empty text, no repeated call id, no
-/// arguments that are not an object, no thinking at the end.
-fn expected_blocks(said: &[ContentBlock], calls: bool, complete: bool) -> Option<Vec<ContentBlock>> {
-    let mut kept: Vec<ContentBlock> = Vec::new();
-    for block in said {
-        let stays = match block {
-            ContentBlock::Text(text) => !text.text.trim().is_empty(),
-            ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
-            ContentBlock::ToolUse(call) => {
-                let again = kept.iter().any(|other| matches!(other, ContentBlock::ToolUse(other) if other.id == call.id));
-                calls && !again && call.input.is_object()
-            }
-            ContentBlock::ToolResult(_) => false,
-            ContentBlock::Other { .. } => complete,
-        };
-        if stays {
-            kept.push(block.clone());
-        }
-    }
-    let is_thinking = |block: &ContentBlock| matches!(block.kind(), "thinking" | "redacted_thinking");
-    while kept.last().is_some_and(is_thinking) {
-        kept.pop();
-    }
-    (!kept.is_empty()).then_some(kept)
+    !matches!(
+        stop,
+        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded
+    )
 }
 
 fn assert_refused(replies: &[&Effect], waiter: WaiterId, code: &str) {
     let refuses = |effect: &&Effect| matches!(effect, Effect::Refuse { waiter: w, refusal } if *w == waiter && refusal.code() == code);
-    assert!(replies.len() == 1 && replies.iter().all(refuses), "expected {code}: {replies:?}");
+    assert!(
+        replies.len() == 1 && replies.iter().all(refuses),
+        "expected {code}: {replies:?}"
+    );
 }

@@ -9,6 +9,7 @@ mod budget_laws;
 mod call_laws;
 mod cast;
 mod crashes;
+mod entry_laws;
 mod interleavings;
 mod laws;
 mod people;
@@ -61,7 +62,10 @@ struct Seed(u64);
 impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("failed with seed {0}; replay it with CALLBOARD_SEED={0}", self.0);
+            eprintln!(
+                "failed with seed {0}; replay it with CALLBOARD_SEED={0}",
+                self.0
+            );
         }
     }
 }

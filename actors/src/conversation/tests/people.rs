@@ -11,7 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     chat::{
-        ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
+        ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock,
+        ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
     compactor::{CompactionOutcome, CompactionSettings, Fixed, Problem, Window, plan},
     conversation::{
@@ -43,21 +44,60 @@ pub(super) struct Weather {
 
 impl Weather {
     pub(super) fn of(seed: u64) -> Self {
-        let calm = Self { fault: 0, crash: 0, rival: 0, drain: 1, idle_work: 2, people: 30 };
+        let calm = Self {
+            fault: 0,
+            crash: 0,
+            rival: 0,
+            drain: 1,
+            idle_work: 2,
+            people: 30,
+        };
         match seed % 8 {
             0 | 1 => calm,
-            2 => Self { fault: 14, idle_work: 8, ..calm },
+            2 => Self {
+                fault: 14,
+                idle_work: 8,
+                ..calm
+            },
             3 => Self { crash: 4, ..calm },
-            4 => Self { rival: 6, fault: 4, drain: 4, idle_work: 16, people: 40, ..calm },
-            5 => Self { drain: 12, people: 40, ..calm },
-            6 => Self { idle_work: 40, people: 50, ..calm },
-            _ => Self { fault: 6, crash: 2, rival: 2, drain: 2, idle_work: 10, people: 35 },
+            4 => Self {
+                rival: 6,
+                fault: 4,
+                drain: 4,
+                idle_work: 16,
+                people: 40,
+                ..calm
+            },
+            5 => Self {
+                drain: 12,
+                people: 40,
+                ..calm
+            },
+            6 => Self {
+                idle_work: 40,
+                people: 50,
+                ..calm
+            },
+            _ => Self {
+                fault: 6,
+                crash: 2,
+                rival: 2,
+                drain: 2,
+                idle_work: 10,
+                people: 35,
+            },
         }
     }
 }
 
 pub(super) fn rules(rng: &mut Rng) -> Rules {
-    let modes = [ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Ask, ApprovalMode::Deny, ApprovalMode::Auto];
+    let modes = [
+        ApprovalMode::Ask,
+        ApprovalMode::Ask,
+        ApprovalMode::Ask,
+        ApprovalMode::Deny,
+        ApprovalMode::Auto,
+    ];
     Rules {
         call_policy: Arc::new(Cast),
         approval: *rng.pick(&modes),
@@ -74,9 +114,24 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
             ContextRules::default(),
             ContextRules::default(),
             ContextRules::default(),
-            ContextRules { window: 100_000, max_tokens: 100, fixed: 10, trigger: 80_000 },
-            ContextRules { window: 300, max_tokens: 50, fixed: 10, trigger: 240 },
-            ContextRules { window: 700, max_tokens: 50, fixed: 10, trigger: 560 },
+            ContextRules {
+                window: 100_000,
+                max_tokens: 100,
+                fixed: 10,
+                trigger: 80_000,
+            },
+            ContextRules {
+                window: 300,
+                max_tokens: 50,
+                fixed: 10,
+                trigger: 240,
+            },
+            ContextRules {
+                window: 700,
+                max_tokens: 50,
+                fixed: 10,
+                trigger: 560,
+            },
         ]),
         identical_calls_max: 1 + rng.below(3) as u32,
         pricing: Arc::new(budget_laws::pricing(rng)),
@@ -84,7 +139,11 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
 }
 
 fn recovery(rng: &mut Rng) -> Recovery {
-    if rng.percent(60) { Recovery::Resume } else { Recovery::Close }
+    if rng.percent(60) {
+        Recovery::Resume
+    } else {
+        Recovery::Close
+    }
 }
 
 impl World {
@@ -96,7 +155,9 @@ impl World {
             n if n < 100 => self.now,
             n => self.now.plus_ms(n as u64),
         };
-        if self.activations.iter().all(|activation| activation.over) || self.rng.percent(weather.rival) && self.activations.len() < 3 {
+        if self.activations.iter().all(|activation| activation.over)
+            || self.rng.percent(weather.rival) && self.activations.len() < 3
+        {
             let recovery = recovery(&mut self.rng);
             return self.activate(recovery);
         }
@@ -120,10 +181,18 @@ impl World {
         let index = self.rng.below(self.activations.len());
         let activation = &self.activations[index];
         let mut events: Vec<usize> = Vec::new();
-        let mut may = |event: usize, weight: usize, is: bool| events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }));
+        let mut may = |event: usize, weight: usize, is: bool| {
+            events.extend(std::iter::repeat_n(event, if is { weight } else { 0 }))
+        };
         may(0, 4, !self.store.queue.is_empty());
         may(1, 4, !activation.notices.is_empty());
-        may(2, 3, activation.append_queue.is_paused() && !activation.over && activation.head_read.is_none());
+        may(
+            2,
+            3,
+            activation.append_queue.is_paused()
+                && !activation.over
+                && activation.head_read.is_none(),
+        );
         may(3, 3, activation.head_read.is_some());
         may(4, 3, !activation.models.is_empty());
         may(5, 2 + activation.tools.len(), !activation.tools.is_empty());
@@ -153,13 +222,17 @@ impl World {
             3 => self.end_pause(index),
             4 => {
                 let place = self.rng.below(self.activations[index].models.len());
-                let cancelled = self.activations[index].cancelled.contains(&self.activations[index].models[place]);
+                let cancelled = self.activations[index]
+                    .cancelled
+                    .contains(&self.activations[index].models[place]);
                 let outcome = self.model(cancelled);
                 self.model_ends(index, place, outcome)
             }
             5 => {
                 let place = self.rng.below(self.activations[index].tools.len());
-                let cancelled = self.activations[index].cancelled.contains(&self.activations[index].tools[place].work);
+                let cancelled = self.activations[index]
+                    .cancelled
+                    .contains(&self.activations[index].tools[place].work);
                 let result = tool(&mut self.rng, cancelled);
                 self.tool_ends(index, place, result)
             }
@@ -167,7 +240,9 @@ impl World {
                 let place = self.rng.below(self.activations[index].timers.len());
                 let (batch, call) = self.activations[index].timers.remove(place);
                 if self.rng.percent(10) {
-                    self.activations[index].late.push(Input::RetryDue { batch, call });
+                    self.activations[index]
+                        .late
+                        .push(Input::RetryDue { batch, call });
                 }
                 self.input(index, Input::RetryDue { batch, call })
             }
@@ -180,7 +255,9 @@ impl World {
                 let work = self.activations[index].reserves.remove(0);
                 let answer = budget_laws::answer(&mut self.rng);
                 if self.rng.percent(10) {
-                    self.activations[index].late.push(Input::Budget { work, answer });
+                    self.activations[index]
+                        .late
+                        .push(Input::Budget { work, answer });
                 }
                 self.input(index, Input::Budget { work, answer })
             }
@@ -193,7 +270,11 @@ impl World {
 
     fn user_acts(&mut self, weather: Weather) -> Result<(), Cut> {
         // Most mail goes to the newest activation; older ones may still receive some.
-        let index = if self.rng.percent(50) { self.activations.len() - 1 } else { self.rng.below(self.activations.len()) };
+        let index = if self.rng.percent(50) {
+            self.activations.len() - 1
+        } else {
+            self.rng.below(self.activations.len())
+        };
         if self.rng.percent(weather.drain) {
             return self.input(index, Input::Drain);
         }
@@ -206,9 +287,16 @@ impl World {
                 2 => return self.fork(index, waiter),
                 _ => {}
             }
-            let mut messages: Vec<Message> = (0..self.rng.below(5)).map(|_| broken(&mut self.rng)).collect();
+            let mut messages: Vec<Message> = (0..self.rng.below(5))
+                .map(|_| broken(&mut self.rng))
+                .collect();
             if self.rng.percent(90) {
-                messages = History::repair(messages).0.messages().iter().cloned().collect();
+                messages = History::repair(messages)
+                    .0
+                    .messages()
+                    .iter()
+                    .cloned()
+                    .collect();
             }
             let rounds = self.records(&messages);
             return self.command(index, Command::Import { messages, rounds }, waiter);
@@ -218,9 +306,22 @@ impl World {
         let bored = activation.state() == "idle" && self.rng.percent(60);
         match if bored { 0 } else { self.rng.below(115) } {
             0..34 => {
-                let on_busy = *self.rng.pick(&[OnBusy::Queue, OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]);
-                let key = self.rng.percent(50).then(|| format!("k{}", self.rng.below(4)));
-                let body = if self.rng.percent(20) { "other" } else { "body" };
+                let on_busy = *self.rng.pick(&[
+                    OnBusy::Queue,
+                    OnBusy::Queue,
+                    OnBusy::Reject,
+                    OnBusy::Interrupt,
+                    OnBusy::Steer,
+                ]);
+                let key = self
+                    .rng
+                    .percent(50)
+                    .then(|| format!("k{}", self.rng.below(4)));
+                let body = if self.rng.percent(20) {
+                    "other"
+                } else {
+                    "body"
+                };
                 let message = self.rng.percent(2).then(|| broken(&mut self.rng));
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
@@ -236,32 +337,60 @@ impl World {
                 self.input(index, Input::Cancel { failure })
             }
             42..54 => {
-                let id =
-                    self.rng.percent(50).then(|| if self.rng.percent(80) { "i" } else { "k" }.to_owned() + &self.rng.below(4).to_string());
-                let message = if self.rng.percent(3) { broken(&mut self.rng) } else { Message::user(format!("injected {}", waiter.0)) };
+                let id = self.rng.percent(50).then(|| {
+                    if self.rng.percent(80) { "i" } else { "k" }.to_owned()
+                        + &self.rng.below(4).to_string()
+                });
+                let message = if self.rng.percent(3) {
+                    broken(&mut self.rng)
+                } else {
+                    Message::user(format!("injected {}", waiter.0))
+                };
                 self.command(index, Command::Inject { id, message }, waiter)
             }
             54..69 => {
-                let open = self.activations[index].durable.batch().map_or(&[][..], |batch| &batch.calls);
-                let asked = open.iter().find(|call| matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20));
+                let open = self.activations[index]
+                    .durable
+                    .batch()
+                    .map_or(&[][..], |batch| &batch.calls);
+                let asked = open.iter().find(|call| {
+                    matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20)
+                });
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let allow = self.rng.percent(60);
                 let always = self.rng.percent(30);
-                self.command(index, Command::Approve { tool_call_id, allow, always }, waiter)
+                self.command(
+                    index,
+                    Command::Approve {
+                        tool_call_id,
+                        allow,
+                        always,
+                    },
+                    waiter,
+                )
             }
             69..76 => {
                 let durable = &self.activations[index].durable;
                 let waiting = durable.inbox.iter().map(|prompt| prompt.id);
-                let running = durable.round.iter().flat_map(|round| round.prompts.iter().copied());
+                let running = durable
+                    .round
+                    .iter()
+                    .flat_map(|round| round.prompts.iter().copied());
                 let mut known: Vec<PromptId> = waiting.chain(running).collect();
                 known.push(PromptId::from_random(self.rng.bytes()));
                 let prompt_id = *self.rng.pick(&known);
-                let reason = *self.rng.pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
+                let reason = *self
+                    .rng
+                    .pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
                 self.input(index, Input::Withdraw { prompt_id, reason })
             }
             92..95 => self.command(index, Command::Compact, waiter),
             87..92 => {
-                let line = if self.rng.percent(10) { String::new() } else { format!("line {}", self.rng.below(9)) };
+                let line = if self.rng.percent(10) {
+                    String::new()
+                } else {
+                    format!("line {}", self.rng.below(9))
+                };
                 self.command(index, Command::Pin { line }, waiter)
             }
             76..79 => {
@@ -298,13 +427,32 @@ impl World {
         let input = match self.rng.below(10) {
             0 => {
                 let outcome = self.model(false);
-                Input::Model { work, outcome, model: std::sync::Arc::default() }
+                Input::Model {
+                    work,
+                    outcome,
+                    model: std::sync::Arc::default(),
+                }
             }
-            6 | 7 => Input::Context { work, outcome: ContextOutcome::Fits },
-            1 | 2 => Input::Tool { work, result: tool(&mut self.rng, false), duration_ms: 1 },
-            3 => Input::Budget { work, answer: budget_laws::answer(&mut self.rng) },
-            4 | 5 => Input::RetryDue { batch: Seq(1), call: self.rng.below(3) as u32 },
-            _ => Input::GraceOver { round_id: RoundId::from_random(self.rng.bytes()) },
+            6 | 7 => Input::Context {
+                work,
+                outcome: ContextOutcome::Fits,
+            },
+            1 | 2 => Input::Tool {
+                work,
+                result: tool(&mut self.rng, false),
+                duration_ms: 1,
+            },
+            3 => Input::Budget {
+                work,
+                answer: budget_laws::answer(&mut self.rng),
+            },
+            4 | 5 => Input::RetryDue {
+                batch: Seq(1),
+                call: self.rng.below(3) as u32,
+            },
+            _ => Input::GraceOver {
+                round_id: RoundId::from_random(self.rng.bytes()),
+            },
         };
         self.input(index, input)
     }
@@ -323,13 +471,22 @@ impl World {
         let prompt = NewPrompt {
             id: PromptId::from_random(self.rng.bytes()),
             round_id: RoundId::from_random(self.rng.bytes()),
-            client_key: key.map(|key| ClientKey { key: key.to_owned(), digest: digest(format!("{body} of {key}").as_bytes()) }),
+            client_key: key.map(|key| ClientKey {
+                key: key.to_owned(),
+                digest: digest(format!("{body} of {key}").as_bytes()),
+            }),
             message,
             output_schema: self.rng.percent(20).then(RawJson::empty_object),
             on_busy,
             waiter,
         };
-        self.sent.push(Sent { id: prompt.id, round_id: prompt.round_id, key: key.map(str::to_owned), on_busy, waiter });
+        self.sent.push(Sent {
+            id: prompt.id,
+            round_id: prompt.round_id,
+            key: key.map(str::to_owned),
+            on_busy,
+            waiter,
+        });
         self.input(index, Input::Prompt(prompt))
     }
 
@@ -337,22 +494,41 @@ impl World {
         let number = self.number();
         let rng = &mut self.rng;
         if cancelled && rng.percent(60) {
-            return ModelOutcome::Cancelled { partial: answer(rng, number) };
+            return ModelOutcome::Cancelled {
+                partial: answer(rng, number),
+            };
         }
         match rng.below(100) {
-            0..5 => ModelOutcome::Failed { error: ProviderError::Auth { message: "who".into() }, partial: answer(rng, number) },
+            0..5 => ModelOutcome::Failed {
+                error: ProviderError::Auth {
+                    message: "who".into(),
+                },
+                partial: answer(rng, number),
+            },
             5..11 => {
                 let errors = [
-                    ProviderError::Connection { message: "cut".into() },
-                    ProviderError::RateLimited { retry_after: Some(Duration::from_secs(90)), message: "slow".into() },
+                    ProviderError::Connection {
+                        message: "cut".into(),
+                    },
+                    ProviderError::RateLimited {
+                        retry_after: Some(Duration::from_secs(90)),
+                        message: "slow".into(),
+                    },
                     ProviderError::Overloaded,
                 ];
-                ModelOutcome::Failed { error: rng.pick(&errors).clone(), partial: answer(rng, number) }
+                ModelOutcome::Failed {
+                    error: rng.pick(&errors).clone(),
+                    partial: answer(rng, number),
+                }
             }
-            11..13 => ModelOutcome::Cancelled { partial: answer(rng, number) },
+            11..13 => ModelOutcome::Cancelled {
+                partial: answer(rng, number),
+            },
             _ => {
                 let blocks = answer(rng, number);
-                let calls = blocks.iter().any(|block| matches!(block, ContentBlock::ToolUse(_)));
+                let calls = blocks
+                    .iter()
+                    .any(|block| matches!(block, ContentBlock::ToolUse(_)));
                 let stops = [
                     ProviderStop::EndTurn,
                     ProviderStop::ToolUse,
@@ -363,11 +539,32 @@ impl World {
                     ProviderStop::ContextWindowExceeded,
                     ProviderStop::Other,
                 ];
-                let expected = if calls { ProviderStop::ToolUse } else { ProviderStop::EndTurn };
-                let stop = if rng.percent(65) { expected } else { *rng.pick(&stops) };
-                let usage = Usage { input_uncached: number, cache_read: 1, cache_write: 2, output: 3 };
+                let expected = if calls {
+                    ProviderStop::ToolUse
+                } else {
+                    ProviderStop::EndTurn
+                };
+                let stop = if rng.percent(65) {
+                    expected
+                } else {
+                    *rng.pick(&stops)
+                };
+                let usage = Usage {
+                    input_uncached: number,
+                    cache_read: 1,
+                    cache_write: 2,
+                    output: 3,
+                };
                 let usage = rng.percent(90).then_some(usage);
-                ModelOutcome::Completed { blocks, completion: Completion { stop, raw_stop: Some("raw".into()), usage, raw_usage: None } }
+                ModelOutcome::Completed {
+                    blocks,
+                    completion: Completion {
+                        stop,
+                        raw_stop: Some("raw".into()),
+                        usage,
+                        raw_usage: None,
+                    },
+                }
             }
         }
     }
@@ -376,16 +573,28 @@ impl World {
 /// The result of a measurement: mostly the true one.
 fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
     if rng.percent(8) {
-        return ContextOutcome::TooLarge { part: "system prompt", part_tokens: 5, tokens: 9, limit: 3 };
+        return ContextOutcome::TooLarge {
+            part: "system prompt",
+            part_tokens: 5,
+            tokens: 9,
+            limit: 3,
+        };
     }
     if rng.percent(15) {
         return ContextOutcome::Fits;
     }
-    let window = Window { tokens: rules.context.window.clamp(300, 700), max_tokens: 50 };
+    let window = Window {
+        tokens: rules.context.window.clamp(300, 700),
+        max_tokens: 50,
+    };
     let verdict = plan(&Problem {
         history: &state.history,
         round_starts: &state.round_starts(),
-        fixed: Fixed { system: 5, tools: 5, pinned: 0 },
+        fixed: Fixed {
+            system: 5,
+            tools: 5,
+            pinned: 0,
+        },
         window,
         settings: &CompactionSettings::default(),
         pinned: &state.context.pinned,
@@ -398,10 +607,23 @@ fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
     });
     match verdict {
         CompactionOutcome::Fits { .. } => ContextOutcome::Fits,
-        CompactionOutcome::TooLarge { part, part_tokens, tokens, limit } => ContextOutcome::TooLarge { part, part_tokens, tokens, limit },
+        CompactionOutcome::TooLarge {
+            part,
+            part_tokens,
+            tokens,
+            limit,
+        } => ContextOutcome::TooLarge {
+            part,
+            part_tokens,
+            tokens,
+            limit,
+        },
         CompactionOutcome::Compacted(plan) => {
             let before = state.history.messages().clone();
-            ContextOutcome::Compacted(Box::new(Draft { before, plans: vec![(plan, "hash".into())] }))
+            ContextOutcome::Compacted(Box::new(Draft {
+                before,
+                plans: vec![(plan, "hash".into())],
+            }))
         }
     }
 }
@@ -410,7 +632,10 @@ fn answer(rng: &mut Rng, number: u64) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     let thought = |rng: &mut Rng| {
         let signature = rng.percent(60).then(|| "c2ln".to_owned());
-        ContentBlock::Thinking(ThinkingBlock { thinking: format!("thought {number}"), signature })
+        ContentBlock::Thinking(ThinkingBlock {
+            thinking: format!("thought {number}"),
+            signature,
+        })
     };
     if rng.percent(25) {
         blocks.push(thought(rng));
@@ -440,7 +665,11 @@ fn answer(rng: &mut Rng, number: u64) -> Vec<ContentBlock> {
                 _ => r#"{"path":"b"}"#,
             };
             let input = RawJson::from_text(input).unwrap();
-            blocks.push(ContentBlock::ToolUse(ToolUseBlock { id, name: (*rng.pick(&NAMES)).to_owned(), input }));
+            blocks.push(ContentBlock::ToolUse(ToolUseBlock {
+                id,
+                name: (*rng.pick(&NAMES)).to_owned(),
+                input,
+            }));
         }
     }
     blocks
@@ -448,24 +677,44 @@ fn answer(rng: &mut Rng, number: u64) -> Vec<ContentBlock> {
 
 fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
     if cancelled && rng.percent(60) {
-        return if rng.next().is_multiple_of(2) { RunResult::Cancelled } else { RunResult::NotBegun };
+        return if rng.next().is_multiple_of(2) {
+            RunResult::Cancelled
+        } else {
+            RunResult::NotBegun
+        };
     }
     match rng.below(100) {
         0..6 => RunResult::Activation(Box::new(skill_laws::loaded(rng))),
         6..50 => RunResult::Output(format!("done {}", rng.next()).as_str().into()),
         50..62 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "no room")),
         62..70 => RunResult::Error(ToolError::failed("wrong")),
-        70..82 => RunResult::TimedOut { after: Duration::from_secs(1) },
-        82..86 => RunResult::Panicked { message: "oh".into() },
-        86..98 => RunResult::Error(ToolError::new(ToolErrorType::ResourceError, "not begun").not_started()),
+        70..82 => RunResult::TimedOut {
+            after: Duration::from_secs(1),
+        },
+        82..86 => RunResult::Panicked {
+            message: "oh".into(),
+        },
+        86..98 => RunResult::Error(
+            ToolError::new(ToolErrorType::ResourceError, "not begun").not_started(),
+        ),
         _ => RunResult::Cancelled,
     }
 }
 
 /// A message that no user may send, or that an import brings.
 fn broken(rng: &mut Rng) -> Message {
-    let call = |id: &str| ContentBlock::ToolUse(ToolUseBlock { id: id.into(), name: "read".into(), input: RawJson::empty_object() });
-    let result = ToolResultBlock { tool_use_id: "x".into(), content: ToolResultContent::Text("r".into()), is_error: false };
+    let call = |id: &str| {
+        ContentBlock::ToolUse(ToolUseBlock {
+            id: id.into(),
+            name: "read".into(),
+            input: RawJson::empty_object(),
+        })
+    };
+    let result = ToolResultBlock {
+        tool_use_id: "x".into(),
+        content: ToolResultContent::Text("r".into()),
+        is_error: false,
+    };
     match rng.below(4) {
         0 => Message::assistant("not a user"),
         1 => Message::new(Role::Assistant, &[call("x"), call("x"), call("y")]).unwrap(),

@@ -42,20 +42,38 @@ impl Store {
     pub(super) fn work(&mut self, fault: Fault) -> Option<(u64, Notice)> {
         let (activation, batch) = self.queue.pop_front()?;
         let end = batch.entries.last().expect("a parcel is not empty").seq;
-        let follows = batch.entries.iter().zip(batch.expected.seq.0 + 1..).all(|(entry, seq)| entry.seq.0 == seq);
+        let follows = batch
+            .entries
+            .iter()
+            .zip(batch.expected.seq.0 + 1..)
+            .all(|(entry, seq)| entry.seq.0 == seq);
         assert!(follows, "the seqs of a parcel follow its head");
         if batch.expected != self.head || fault == Fault::Lost {
             return Some((activation, Notice::Failed));
         }
         assert!(batch.epoch == self.head.epoch || batch.epoch == self.head.epoch.next());
         self.entries.extend(batch.entries);
-        self.head = Head { epoch: batch.epoch, seq: end };
-        Some((activation, if fault == Fault::StoredButFailed { Notice::Failed } else { Notice::Stored(end) }))
+        self.head = Head {
+            epoch: batch.epoch,
+            seq: end,
+        };
+        Some((
+            activation,
+            if fault == Fault::StoredButFailed {
+                Notice::Failed
+            } else {
+                Notice::Stored(end)
+            },
+        ))
     }
 
     pub(super) fn load(&self, with_snapshot: bool) -> Loaded {
         let snapshot = self.snapshot.clone().filter(|_| with_snapshot);
         let after = snapshot.as_ref().map_or(0, |(upto, _)| upto.0 as usize);
-        Loaded { head: self.head, snapshot, entries: self.entries[after..].to_vec() }
+        Loaded {
+            head: self.head,
+            snapshot,
+            entries: self.entries[after..].to_vec(),
+        }
     }
 }

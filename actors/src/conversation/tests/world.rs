@@ -92,8 +92,19 @@ pub(super) struct Activation {
 }
 
 /// Names of the states of the coverage table.
-pub(super) const STATES: [&str; 11] =
-    ["starting", "idle", "measuring", "reserving", "model", "batch", "parked", "cancelling", "draining", "paused", "ended"];
+pub(super) const STATES: [&str; 11] = [
+    "starting",
+    "idle",
+    "measuring",
+    "reserving",
+    "model",
+    "batch",
+    "parked",
+    "cancelling",
+    "draining",
+    "paused",
+    "ended",
+];
 
 /// Names of the inputs of the coverage table.
 pub(super) const INPUTS: [&str; 23] = [
@@ -174,8 +185,13 @@ impl Activation {
 
     /// Whether nothing is under way and nothing is open.
     pub(super) fn is_quiet(&self) -> bool {
-        let open = self.durable.round.is_some() || !(self.durable.inbox.is_empty() || self.volatile.draining);
-        !open && self.append_queue.is_empty() && !self.append_queue.is_paused() && self.notices.is_empty() && self.held.is_empty()
+        let open = self.durable.round.is_some()
+            || !(self.durable.inbox.is_empty() || self.volatile.draining);
+        !open
+            && self.append_queue.is_empty()
+            && !self.append_queue.is_paused()
+            && self.notices.is_empty()
+            && self.held.is_empty()
     }
 }
 
@@ -253,23 +269,45 @@ impl World {
     /// A point at which the host may be killed.
     fn point(&mut self) -> Result<(), Cut> {
         self.points += 1;
-        if self.cut_at == Some(self.points) { Err(Cut) } else { Ok(()) }
+        if self.cut_at == Some(self.points) {
+            Err(Cut)
+        } else {
+            Ok(())
+        }
     }
 
     /// Loads the stored journal and starts an activation on it.
     pub(super) fn activate(&mut self, recovery: Recovery) -> Result<(), Cut> {
         let snapshot = self.store.snapshot.is_some() && self.rng.percent(50);
         let loaded = self.store.load(snapshot);
-        let durable = restore(&loaded).expect("the snapshot is of use").expect("the journal is readable");
+        let durable = restore(&loaded)
+            .expect("the snapshot is of use")
+            .expect("the journal is readable");
         if snapshot {
-            assert_eq!(restore(&self.store.load(false)), Some(Ok(durable.clone())), "a snapshot is the fold up to it");
+            assert_eq!(
+                restore(&self.store.load(false)),
+                Some(Ok(durable.clone())),
+                "a snapshot is the fold up to it"
+            );
         }
-        assert_eq!((durable.epoch, durable.head), (self.store.head.epoch, self.store.head.seq));
+        assert_eq!(
+            (durable.epoch, durable.head),
+            (self.store.head.epoch, self.store.head.seq)
+        );
         let number = self.number();
         self.activations_begun += 1;
-        let mut volatile = Volatile::new(Epoch(durable.epoch.0 + 1), self.rng.next(), self.rules.clone());
+        let mut volatile = Volatile::new(
+            Epoch(durable.epoch.0 + 1),
+            self.rng.next(),
+            self.rules.clone(),
+        );
         volatile.skills = skill_laws::view(&mut self.rng);
-        self.log(|| format!("# activation {number} begins at {:?} with {recovery:?}", loaded.head));
+        self.log(|| {
+            format!(
+                "# activation {number} begins at {:?} with {recovery:?}",
+                loaded.head
+            )
+        });
         self.activations.push(Activation {
             number,
             shadow: durable.clone(),
@@ -302,7 +340,12 @@ impl World {
     /// Kills the host: everything that is not stored is lost; the first `stored` appends under way
     /// succeed.
     pub(super) fn crash(&mut self, stored: usize) {
-        self.log(|| format!("# crash; {stored} of {} appends make it", self.store.queue.len()));
+        self.log(|| {
+            format!(
+                "# crash; {stored} of {} appends make it",
+                self.store.queue.len()
+            )
+        });
         for _ in 0..stored {
             self.store.work(Fault::None);
         }
@@ -311,7 +354,12 @@ impl World {
         self.crashes += 1;
     }
 
-    pub(super) fn command(&mut self, index: usize, command: Command, waiter: WaiterId) -> Result<(), Cut> {
+    pub(super) fn command(
+        &mut self,
+        index: usize,
+        command: Command,
+        waiter: WaiterId,
+    ) -> Result<(), Cut> {
         self.input(index, Input::Command { command, waiter })
     }
 
@@ -321,21 +369,53 @@ impl World {
         let left = *self.rng.pick(&[100, 60, 20, 5, 0]);
         let activation = &mut self.activations[index];
         activation.volatile.tenant_left = self.tenant.then_some(left);
-        *self.coverage.entry((activation.state(), input_name(&input))).or_default() += 1;
+        *self
+            .coverage
+            .entry((activation.state(), input_name(&input)))
+            .or_default() += 1;
         if self.trace {
-            eprintln!("{} {} activation {}: {input:?}", now.0, activation.state(), activation.number);
+            eprintln!(
+                "{} {} activation {}: {input:?}",
+                now.0,
+                activation.state(),
+                activation.number
+            );
         }
         let before = activation.volatile.clone();
         let mut events = Vec::new();
-        let outcome = round::apply_input(&mut activation.durable, &mut activation.volatile, now, input.clone(), |state, entry| {
-            let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
-            assert!(kinds.is_empty() || round.is_some(), "an event belongs to a round");
-            events.extend((0..).zip(kinds).map(|(n, kind)| (EventId { epoch: entry.epoch, seq: entry.seq, n }, kind)));
-        })
+        let outcome = round::apply_input(
+            &mut activation.durable,
+            &mut activation.volatile,
+            now,
+            input.clone(),
+            |state, entry| {
+                let (round, kinds) = project(&"c-1".parse().unwrap(), state, entry);
+                assert!(
+                    kinds.is_empty() || round.is_some(),
+                    "an event belongs to a round"
+                );
+                events.extend((0..).zip(kinds).map(|(n, kind)| {
+                    (
+                        EventId {
+                            epoch: entry.epoch,
+                            seq: entry.seq,
+                            n,
+                        },
+                        kind,
+                    )
+                }));
+            },
+        )
         .unwrap_or_else(|error| panic!("{error} after {input:?}"));
         if self.trace {
-            outcome.entries.iter().for_each(|entry| eprintln!("    {} {:?}", entry.seq, entry.body));
-            outcome.effects.iter().for_each(|effect| eprintln!("    -> {effect:?}"));
+            outcome
+                .entries
+                .iter()
+                .for_each(|entry| eprintln!("    {} {:?}", entry.seq, entry.body));
+            outcome
+                .effects
+                .iter()
+                .for_each(|effect| eprintln!("    -> {effect:?}"));
         }
         let law = Law {
             before: &before,
@@ -353,22 +433,45 @@ impl World {
 
         let (open, wake_at) = match &activation.durable.round {
             None => (Open::None, None),
-            Some(round) if round.is_parked() => (Open::Parked, activation.durable.batch().and_then(crate::journal::Batch::expires_at)),
+            Some(round) if round.is_parked() => (
+                Open::Parked,
+                activation
+                    .durable
+                    .batch()
+                    .and_then(crate::journal::Batch::expires_at),
+            ),
             Some(_) => (Open::Running, None),
         };
         let tail = activation.durable.head;
         let wait = |effect| Wait { tail, effect };
-        let (waiting, now): (Vec<Effect>, Vec<Effect>) = outcome.effects.into_iter().partition(|effect| effect.when() == When::Stored);
+        let (waiting, now): (Vec<Effect>, Vec<Effect>) = outcome
+            .effects
+            .into_iter()
+            .partition(|effect| effect.when() == When::Stored);
         let waiting: Vec<Wait> = waiting.into_iter().map(wait).collect();
         let has_entries = !entries.is_empty();
-        let (batch, free) = activation.append_queue.push(activation.volatile.epoch, entries, open, wake_at, waiting.clone());
+        let (batch, free) = activation.append_queue.push(
+            activation.volatile.epoch,
+            entries,
+            open,
+            wake_at,
+            waiting.clone(),
+        );
         if activation.over {
-            assert!(batch.is_none() && free.is_empty(), "an activation that is over sends and shows nothing");
+            assert!(
+                batch.is_none() && free.is_empty(),
+                "an activation that is over sends and shows nothing"
+            );
             return Ok(());
         }
-        let behind_first = activation.stored_seq == activation.base && activation.written.len() > sent;
+        let behind_first =
+            activation.stored_seq == activation.base && activation.written.len() > sent;
         let goes = has_entries && !activation.append_queue.is_paused() && !behind_first;
-        assert_eq!(batch.is_some(), goes, "entries go to the store at once, unless it is away or the first ones are not known to be there");
+        assert_eq!(
+            batch.is_some(),
+            goes,
+            "entries go to the store at once, unless it is away or the first ones are not known to be there"
+        );
         if activation.stored_seq >= tail {
             assert_eq!(free, waiting, "what waits for nothing is free");
         } else {
@@ -387,7 +490,11 @@ impl World {
     fn perform_or_hold(&mut self, index: usize, wait: Wait) -> Result<(), Cut> {
         let goes = matches!(
             wait.effect,
-            Effect::CancelRound { .. } | Effect::Abort { .. } | Effect::Refuse { .. } | Effect::Reserve { .. } | Effect::Queued { .. }
+            Effect::CancelRound { .. }
+                | Effect::Abort { .. }
+                | Effect::Refuse { .. }
+                | Effect::Reserve { .. }
+                | Effect::Queued { .. }
         );
         if self.activations[index].append_queue.is_paused() && !goes {
             self.activations[index].held.push_back(wait);
@@ -403,30 +510,52 @@ impl World {
         if must_wait(&effect) && tail > activation.base {
             let from = activation.base.0 as usize;
             let upto = tail.0 as usize;
-            let ends = |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
+            let ends =
+                |entries: &[StoredEntry]| (entries.first().cloned(), entries.last().cloned());
             let stored = self.store.entries.get(from..upto).map(ends);
-            assert_eq!(stored, Some(ends(&activation.written[..upto - from])), "{effect:?} waits until its entries are stored");
+            assert_eq!(
+                stored,
+                Some(ends(&activation.written[..upto - from])),
+                "{effect:?} waits until its entries are stored"
+            );
         }
         match effect {
-            Effect::Acknowledge { waiter, receipt } => self.reply(waiter, Reply::Acknowledged(receipt)),
+            Effect::Acknowledge { waiter, receipt } => {
+                self.reply(waiter, Reply::Acknowledged(receipt))
+            }
             Effect::Answer { waiter } => self.reply(waiter, Reply::Answered),
-            Effect::Refuse { waiter, refusal } => self.reply(waiter, Reply::Refused(refusal.code())),
+            Effect::Refuse { waiter, refusal } => {
+                self.reply(waiter, Reply::Refused(refusal.code()))
+            }
             Effect::Reserve { work, .. } => activation.reserves.push(work),
             Effect::StartModel { work } if activation.aborted.contains(&work) => {}
             Effect::StartModel { work } => activation.models.push(work),
-            Effect::MeasureContext { work, .. } => activation.measures.push((work, activation.durable.clone())),
+            Effect::MeasureContext { work, .. } => {
+                activation.measures.push((work, activation.durable.clone()))
+            }
             Effect::StartTool(start) if activation.aborted.contains(&start.work) => {}
             Effect::StartTool(start) => {
                 // A call that was canceled before its start does not start; its result arrives like
                 // any other.
-                if start.spec.effect == EffectClass::Once && !activation.cancelled.contains(&start.work) {
-                    assert!(self.once.insert((start.batch, start.call)), "a once call is started twice: {start:?}");
+                if start.spec.effect == EffectClass::Once
+                    && !activation.cancelled.contains(&start.work)
+                {
+                    assert!(
+                        self.once.insert((start.batch, start.call)),
+                        "a once call is started twice: {start:?}"
+                    );
                 }
                 self.activations[index].tools.push(start);
             }
             Effect::RetryLater { batch, call, .. } => activation.timers.push((batch, call)),
-            Effect::CancelRound { round_id, grace_over, .. } => {
-                activation.cancelled.extend(activation.volatile.work.iter().map(|(id, _)| *id));
+            Effect::CancelRound {
+                round_id,
+                grace_over,
+                ..
+            } => {
+                activation
+                    .cancelled
+                    .extend(activation.volatile.work.iter().map(|(id, _)| *id));
                 if !grace_over {
                     activation.graces.push(round_id);
                 }
@@ -441,7 +570,11 @@ impl World {
                     });
                 }
                 if activation.tools.iter().any(|tool| tool.work == work) {
-                    activation.late.push(Input::Tool { work, result: RunResult::Cancelled, duration_ms: 1 });
+                    activation.late.push(Input::Tool {
+                        work,
+                        result: RunResult::Cancelled,
+                        duration_ms: 1,
+                    });
                 }
                 activation.models.retain(|model| *model != work);
                 activation.tools.retain(|tool| tool.work != work);
@@ -458,17 +591,38 @@ impl World {
 
     fn reply(&mut self, waiter: WaiterId, reply: Reply) {
         self.log(|| format!("    waiter {} gets {reply:?}", waiter.0));
-        assert_eq!(self.replies.insert(waiter, reply), None, "a caller is answered once");
+        assert_eq!(
+            self.replies.insert(waiter, reply),
+            None,
+            "a caller is answered once"
+        );
     }
 
     /// A model call of an activation ends.
-    pub(super) fn model_ends(&mut self, index: usize, place: usize, outcome: ModelOutcome) -> Result<(), Cut> {
+    pub(super) fn model_ends(
+        &mut self,
+        index: usize,
+        place: usize,
+        outcome: ModelOutcome,
+    ) -> Result<(), Cut> {
         let work = self.activations[index].models.remove(place);
-        self.input(index, Input::Model { work, outcome, model: std::sync::Arc::default() })
+        self.input(
+            index,
+            Input::Model {
+                work,
+                outcome,
+                model: std::sync::Arc::default(),
+            },
+        )
     }
 
     /// An attempt of a tool call ends.
-    pub(super) fn tool_ends(&mut self, index: usize, place: usize, result: RunResult) -> Result<(), Cut> {
+    pub(super) fn tool_ends(
+        &mut self,
+        index: usize,
+        place: usize,
+        result: RunResult,
+    ) -> Result<(), Cut> {
         let activation = &mut self.activations[index];
         let start = activation.tools.remove(place);
         let key = (start.batch, start.call);
@@ -478,15 +632,31 @@ impl World {
         } else {
             activation.not_started.remove(&key);
         }
-        self.input(index, Input::Tool { work: start.work, result, duration_ms: 7 })
+        self.input(
+            index,
+            Input::Tool {
+                work: start.work,
+                result,
+                duration_ms: 7,
+            },
+        )
     }
 
     /// The store handles the next append.
     pub(super) fn store_works(&mut self, fault: Fault) -> Result<(), Cut> {
         self.point()?;
         if let Some((number, notice)) = self.store.work(fault) {
-            self.log(|| format!("    store: {notice:?} for activation {number}, {fault:?}; head {:?}", self.store.head));
-            if let Some(activation) = self.activations.iter_mut().find(|activation| activation.number == number) {
+            self.log(|| {
+                format!(
+                    "    store: {notice:?} for activation {number}, {fault:?}; head {:?}",
+                    self.store.head
+                )
+            });
+            if let Some(activation) = self
+                .activations
+                .iter_mut()
+                .find(|activation| activation.number == number)
+            {
                 activation.notices.push_back(notice);
             }
         }
@@ -500,11 +670,16 @@ impl World {
             Some(Notice::Stored(seq)) => {
                 let Committed { released, send } = activation.append_queue.stored(seq);
                 if activation.over {
-                    assert!(released.is_empty() && send.is_empty(), "an activation that is over shows nothing and sends nothing");
+                    assert!(
+                        released.is_empty() && send.is_empty(),
+                        "an activation that is over shows nothing and sends nothing"
+                    );
                     return Ok(());
                 }
                 let number = activation.number;
-                self.store.queue.extend(send.into_iter().map(|batch| (number, batch)));
+                self.store
+                    .queue
+                    .extend(send.into_iter().map(|batch| (number, batch)));
                 self.release(index, seq, released)
             }
             Some(Notice::Failed) => {
@@ -518,28 +693,44 @@ impl World {
     /// A paused activation reads the head.
     pub(super) fn read_head(&mut self, index: usize) {
         let known = self.activations[index].append_queue.stored_head().seq.0 as usize;
-        self.activations[index].head_read = Some((self.store.head, self.store.entries.get(known).cloned()));
+        self.activations[index].head_read =
+            Some((self.store.head, self.store.entries.get(known).cloned()));
     }
 
     /// An activation handles the head that was read, which may be outdated by now.
     pub(super) fn end_pause(&mut self, index: usize) -> Result<(), Cut> {
         let activation = &mut self.activations[index];
-        let Some((head, next)) = activation.head_read.take() else { return Ok(()) };
+        let Some((head, next)) = activation.head_read.take() else {
+            return Ok(());
+        };
         let from = activation.base.0 as usize;
         let upto = head.seq.0 as usize;
-        let ours = upto <= from || activation.written.get(..upto - from) == self.store.entries.get(from..upto);
+        let ours = upto <= from
+            || activation.written.get(..upto - from) == self.store.entries.get(from..upto);
         match activation.append_queue.head_read(head, next.as_ref()) {
             PauseOutcome::End => {
-                assert!(!ours || activation.over, "an activation ends only when another one writes");
+                assert!(
+                    !ours || activation.over,
+                    "an activation ends only when another one writes"
+                );
                 let kept = activation.append_queue.close();
-                assert_eq!(kept, Vec::from(std::mem::take(&mut activation.waits)), "what waits is given back");
+                assert_eq!(
+                    kept,
+                    Vec::from(std::mem::take(&mut activation.waits)),
+                    "what waits is given back"
+                );
                 activation.over = true;
                 Ok(())
             }
             PauseOutcome::Resume { released, resend } => {
-                assert!(ours, "an activation does not go on in another one's journal");
+                assert!(
+                    ours,
+                    "an activation does not go on in another one's journal"
+                );
                 let number = activation.number;
-                self.store.queue.extend(resend.into_iter().map(|batch| (number, batch)));
+                self.store
+                    .queue
+                    .extend(resend.into_iter().map(|batch| (number, batch)));
                 self.release(index, head.seq, released)?;
                 for wait in std::mem::take(&mut self.activations[index].held) {
                     self.perform_or_hold(index, wait)?;
@@ -555,13 +746,30 @@ impl World {
         let activation = &mut self.activations[index];
         activation.stored_seq = activation.stored_seq.max(seq);
         let stored_seq = activation.stored_seq;
-        assert!(activation.append_queue.stored_head().seq == stored_seq && stored_seq <= self.store.head.seq);
-        let count = activation.waits.iter().take_while(|wait| wait.tail <= stored_seq).count();
+        assert!(
+            activation.append_queue.stored_head().seq == stored_seq
+                && stored_seq <= self.store.head.seq
+        );
+        let count = activation
+            .waits
+            .iter()
+            .take_while(|wait| wait.tail <= stored_seq)
+            .count();
         let expected: Vec<Wait> = activation.waits.drain(..count).collect();
-        assert_eq!(released, expected, "what waited is released by its own entries, no sooner and no later");
-        while let Some((id, kind)) = activation.unpublished.pop_front_if(|(id, _)| id.seq <= stored_seq) {
+        assert_eq!(
+            released, expected,
+            "what waited is released by its own entries, no sooner and no later"
+        );
+        while let Some((id, kind)) = activation
+            .unpublished
+            .pop_front_if(|(id, _)| id.seq <= stored_seq)
+        {
             let own = &activation.written[(id.seq.0 - activation.base.0) as usize - 1];
-            assert_eq!(&self.store.entries[id.seq.0 as usize - 1], own, "nothing is shown before it is stored");
+            assert_eq!(
+                &self.store.entries[id.seq.0 as usize - 1],
+                own,
+                "nothing is shown before it is stored"
+            );
             self.published.push((id, kind));
         }
         for wait in released {
@@ -573,7 +781,10 @@ impl World {
     /// Writes a snapshot if everything that the activation knows is stored.
     pub(super) fn take_snapshot(&mut self, index: usize) {
         let activation = &self.activations[index];
-        if activation.append_queue.is_empty() && activation.stored_seq == activation.durable.head && !activation.over {
+        if activation.append_queue.is_empty()
+            && activation.stored_seq == activation.durable.head
+            && !activation.over
+        {
             self.store.snapshot = Some((activation.durable.head, activation.durable.snapshot()));
         }
     }

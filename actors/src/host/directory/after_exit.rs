@@ -31,17 +31,34 @@ pub(super) enum AfterExit {
 
 /// Decides what follows the end of an activation. `crash` records a crash; it is called only for a
 /// crash that may be followed by a restart.
-pub(super) fn after_exit(end: &ExitReason, is_draining: bool, holds_mail: bool, crash: impl FnOnce() -> Restart) -> AfterExit {
+pub(super) fn after_exit(
+    end: &ExitReason,
+    is_draining: bool,
+    holds_mail: bool,
+    crash: impl FnOnce() -> Restart,
+) -> AfterExit {
     match end {
         ExitReason::Drained => AfterExit::Drain,
         _ if is_draining => AfterExit::Drain,
         ExitReason::Hibernated | ExitReason::Conflict if holds_mail => AfterExit::Activate,
         ExitReason::Hibernated | ExitReason::Conflict => AfterExit::Sleep,
-        ExitReason::StoreAway => AfterExit::Backoff { after: STORE_RETRY, resume: false },
-        ExitReason::Unreadable(reason) => AfterExit::Fail { reason: reason.clone(), pause: UNREADABLE_PAUSE },
+        ExitReason::StoreAway => AfterExit::Backoff {
+            after: STORE_RETRY,
+            resume: false,
+        },
+        ExitReason::Unreadable(reason) => AfterExit::Fail {
+            reason: reason.clone(),
+            pause: UNREADABLE_PAUSE,
+        },
         ExitReason::Crashed => match crash() {
-            Restart::After(after) => AfterExit::Backoff { after, resume: true },
-            Restart::Fail(pause) => AfterExit::Fail { reason: "it crashed again and again".into(), pause },
+            Restart::After(after) => AfterExit::Backoff {
+                after,
+                resume: true,
+            },
+            Restart::Fail(pause) => AfterExit::Fail {
+                reason: "it crashed again and again".into(),
+                pause,
+            },
         },
     }
 }
@@ -53,7 +70,10 @@ mod tests {
     #[test]
     fn an_ended_activation_sleeps_restarts_pauses_or_fails() {
         let ms = Duration::from_millis;
-        let fail = |reason: &str, pause| AfterExit::Fail { reason: reason.into(), pause };
+        let fail = |reason: &str, pause| AfterExit::Fail {
+            reason: reason.into(),
+            pause,
+        };
         let unreadable = || ExitReason::Unreadable("entry 3".into());
         let again = Restart::After(ms(100));
         let never = Restart::Fail(ms(60_000));
@@ -61,30 +81,79 @@ mod tests {
         let table = [
             // How it ended, what a crash is followed by, then the decision without and with held
             // mail.
-            (ExitReason::Hibernated, again, AfterExit::Sleep, AfterExit::Activate),
-            (ExitReason::Conflict, again, AfterExit::Sleep, AfterExit::Activate),
-            (ExitReason::Drained, again, AfterExit::Drain, AfterExit::Drain),
+            (
+                ExitReason::Hibernated,
+                again,
+                AfterExit::Sleep,
+                AfterExit::Activate,
+            ),
+            (
+                ExitReason::Conflict,
+                again,
+                AfterExit::Sleep,
+                AfterExit::Activate,
+            ),
+            (
+                ExitReason::Drained,
+                again,
+                AfterExit::Drain,
+                AfterExit::Drain,
+            ),
             (
                 ExitReason::StoreAway,
                 again,
-                AfterExit::Backoff { after: STORE_RETRY, resume: false },
-                AfterExit::Backoff { after: STORE_RETRY, resume: false },
+                AfterExit::Backoff {
+                    after: STORE_RETRY,
+                    resume: false,
+                },
+                AfterExit::Backoff {
+                    after: STORE_RETRY,
+                    resume: false,
+                },
             ),
-            (unreadable(), again, fail("entry 3", UNREADABLE_PAUSE), fail("entry 3", UNREADABLE_PAUSE)),
+            (
+                unreadable(),
+                again,
+                fail("entry 3", UNREADABLE_PAUSE),
+                fail("entry 3", UNREADABLE_PAUSE),
+            ),
             (
                 ExitReason::Crashed,
                 again,
-                AfterExit::Backoff { after: ms(100), resume: true },
-                AfterExit::Backoff { after: ms(100), resume: true },
+                AfterExit::Backoff {
+                    after: ms(100),
+                    resume: true,
+                },
+                AfterExit::Backoff {
+                    after: ms(100),
+                    resume: true,
+                },
             ),
-            (ExitReason::Crashed, never, fail("it crashed again and again", ms(60_000)), fail("it crashed again and again", ms(60_000))),
+            (
+                ExitReason::Crashed,
+                never,
+                fail("it crashed again and again", ms(60_000)),
+                fail("it crashed again and again", ms(60_000)),
+            ),
         ];
 
         for (end, restart, without_mail, with_mail) in table {
-            assert_eq!(after_exit(&end, false, false, || restart), without_mail, "{end:?}");
-            assert_eq!(after_exit(&end, false, true, || restart), with_mail, "{end:?} with mail");
+            assert_eq!(
+                after_exit(&end, false, false, || restart),
+                without_mail,
+                "{end:?}"
+            );
+            assert_eq!(
+                after_exit(&end, false, true, || restart),
+                with_mail,
+                "{end:?} with mail"
+            );
             let crash = || -> Restart { unreachable!("a draining host restarts nothing") };
-            assert_eq!(after_exit(&end, true, true, crash), AfterExit::Drain, "{end:?} while the host drains");
+            assert_eq!(
+                after_exit(&end, true, true, crash),
+                AfterExit::Drain,
+                "{end:?} while the host drains"
+            );
         }
     }
 }

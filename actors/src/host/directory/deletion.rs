@@ -29,7 +29,10 @@ pub(crate) struct Deletion {
 
 impl Drop for Deletion {
     fn drop(&mut self) {
-        let gone = self.directory.slots.remove_if(&self.scope, |_, slot| matches!(slot, Slot::Deleting { .. }));
+        let gone = self
+            .directory
+            .slots
+            .remove_if(&self.scope, |_, slot| matches!(slot, Slot::Deleting { .. }));
         drop(gone);
         self.directory.emptied.notify_waiters();
     }
@@ -55,24 +58,40 @@ impl Directory {
         let mut held = Vec::new();
         let mut actor = None;
         match self.slots.entry(scope.clone()) {
-            Entry::Vacant(entry) => drop(entry.insert(Slot::Deleting { ending: None, over: over.clone() })),
+            Entry::Vacant(entry) => drop(entry.insert(Slot::Deleting {
+                ending: None,
+                over: over.clone(),
+            })),
             Entry::Occupied(mut entry) => {
                 let generation = match entry.get() {
                     Slot::Deleting { over, .. } => return Err(over.clone()),
-                    Slot::Starting { generation, .. } | Slot::Closing { generation, .. } => Some(*generation),
-                    Slot::Live { generation, actor, .. } => {
+                    Slot::Starting { generation, .. } | Slot::Closing { generation, .. } => {
+                        Some(*generation)
+                    }
+                    Slot::Live {
+                        generation, actor, ..
+                    } => {
                         let _ = actor.cast(ConversationMsg::Delete);
                         Some(*generation)
                     }
                     Slot::Backoff { .. } | Slot::Failed { .. } => None,
                 };
-                let slot = entry.insert(Slot::Deleting { ending: generation, over: over.clone() });
+                let slot = entry.insert(Slot::Deleting {
+                    ending: generation,
+                    over: over.clone(),
+                });
                 (held, _, actor) = slot.into_parts();
             }
         }
-        held.into_iter().for_each(|mail| refuse(mail, &ConversationError::Deleted));
+        held.into_iter()
+            .for_each(|mail| refuse(mail, &ConversationError::Deleted));
         let actor = actor.map(|actor| actor.get_cell());
-        Ok(Deletion { directory: self.clone(), scope: scope.clone(), actor, over })
+        Ok(Deletion {
+            directory: self.clone(),
+            scope: scope.clone(),
+            actor,
+            over,
+        })
     }
 }
 
@@ -109,12 +128,25 @@ impl Deletion {
 
     fn is_over(&self) -> bool {
         let slot = self.directory.slots.get(&self.scope);
-        slot.is_none_or(|slot| !matches!(slot.value(), Slot::Deleting { ending: Some(_), .. }))
+        slot.is_none_or(|slot| {
+            !matches!(
+                slot.value(),
+                Slot::Deleting {
+                    ending: Some(_),
+                    ..
+                }
+            )
+        })
     }
 
     /// Ends the event streams of rounds that no activation has ended, so that their watchers do not
     /// wait. Returns whether there were any.
     pub(crate) async fn end_streams(&self) -> bool {
-        super::end_streams(&self.directory.ports_of(&self.scope), &self.scope, &ConversationError::Deleted).await
+        super::end_streams(
+            &self.directory.ports_of(&self.scope),
+            &self.scope,
+            &ConversationError::Deleted,
+        )
+        .await
     }
 }

@@ -38,7 +38,9 @@ pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message)
         Err(error) => Found::Over(Err(refused(&error.into()))),
         Ok(TaskState::New) => Found::Missing { cut: None },
         Ok(TaskState::Cut(round)) => Found::Missing { cut: Some(round) },
-        Ok(TaskState::Another) => Found::Over(Err(refused(&ConversationError::from(Refusal::KeyReused).into()))),
+        Ok(TaskState::Another) => Found::Over(Err(refused(
+            &ConversationError::from(Refusal::KeyReused).into(),
+        ))),
         Ok(TaskState::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
         Ok(TaskState::Open(round)) => {
             directory.send(&child, ConversationMsg::Resume);
@@ -49,8 +51,16 @@ pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message)
 }
 
 /// Waits for the end of a round, from its event stream or its journal.
-pub(super) async fn outcome(ports: Ports, stopped: CancellationToken, child: Scope, round: RoundId) -> Result<Arc<RoundEnd>, Failure> {
-    match RoundWatch::new(ports, &stopped, child, round).outcome().await {
+pub(super) async fn outcome(
+    ports: Ports,
+    stopped: CancellationToken,
+    child: Scope,
+    round: RoundId,
+) -> Result<Arc<RoundEnd>, Failure> {
+    match RoundWatch::new(ports, &stopped, child, round)
+        .outcome()
+        .await
+    {
         Ok(end) => Ok(Arc::new(end)),
         Err(OutcomeError::Failed { end }) => Ok(Arc::from(end)),
         Err(error) => Err(failure(error.code(), error.to_string())),
@@ -76,14 +86,24 @@ enum TaskState {
 ///
 /// # Errors
 /// [`LoadFailure::Store`] for a failing store, [`LoadFailure::Unreadable`] for a damaged journal.
-async fn task_state(sessions: &dyn SessionBackend, child: &Scope, task: &Message) -> Result<TaskState, LoadFailure> {
+async fn task_state(
+    sessions: &dyn SessionBackend,
+    child: &Scope,
+    task: &Message,
+) -> Result<TaskState, LoadFailure> {
     let mut standing = TaskState::New;
     let mut after = Seq(0);
     loop {
-        let page = sessions.entries(child, after, PAGE).await.map_err(LoadFailure::Store)?;
-        let Some(last) = page.last().map(|entry| entry.seq) else { return Ok(standing) };
+        let page = sessions
+            .entries(child, after, PAGE)
+            .await
+            .map_err(LoadFailure::Store)?;
+        let Some(last) = page.last().map(|entry| entry.seq) else {
+            return Ok(standing);
+        };
         for stored in &page {
-            let entry = Entry::decode(stored).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
+            let entry = Entry::decode(stored)
+                .map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
             standing = after_entry(standing, &entry.body, task);
         }
         after = last;
@@ -92,13 +112,32 @@ async fn task_state(sessions: &dyn SessionBackend, child: &Scope, task: &Message
 
 fn after_entry(before: TaskState, entry: &EntryBody, task: &Message) -> TaskState {
     match (entry, before) {
-        (EntryBody::PromptAccepted { client_key: Some(key), round_id, .. }, _) if key.key.starts_with(CHILD_KEY) => {
-            if key.digest == digest(task.wire()) { TaskState::Open(*round_id) } else { TaskState::Another }
+        (
+            EntryBody::PromptAccepted {
+                client_key: Some(key),
+                round_id,
+                ..
+            },
+            _,
+        ) if key.key.starts_with(CHILD_KEY) => {
+            if key.digest == digest(task.wire()) {
+                TaskState::Open(*round_id)
+            } else {
+                TaskState::Another
+            }
         }
         (EntryBody::PromptWithdrawn { .. }, TaskState::Open(_)) => TaskState::New,
-        (EntryBody::RoundFinished { stop_reason: StopReason::Interrupted, .. }, TaskState::Open(round)) => TaskState::Cut(round),
+        (
+            EntryBody::RoundFinished {
+                stop_reason: StopReason::Interrupted,
+                ..
+            },
+            TaskState::Open(round),
+        ) => TaskState::Cut(round),
         (EntryBody::RoundFinished { .. }, TaskState::Open(round)) => TaskState::Over(round),
-        (EntryBody::Rewound { round_id, .. }, TaskState::Cut(round)) if *round_id == round => TaskState::New,
+        (EntryBody::Rewound { round_id, .. }, TaskState::Cut(round)) if *round_id == round => {
+            TaskState::New
+        }
         (_, before) => before,
     }
 }

@@ -91,7 +91,9 @@ impl Future for Awaited {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
         let index = self.index;
-        Pin::new(&mut self.answer).poll(context).map(|answer| (index, answer.unwrap_or(Err(ConversationError::Gone))))
+        Pin::new(&mut self.answer)
+            .poll(context)
+            .map(|answer| (index, answer.unwrap_or(Err(ConversationError::Gone))))
     }
 }
 
@@ -156,7 +158,11 @@ impl Driver {
             called: format!("{CHILD_KEY}{}/0/", limits.root),
             directory,
             tenant,
-            warmth: if limits.warm_first { Warmth::Cold } else { Warmth::Warm },
+            warmth: if limits.warm_first {
+                Warmth::Cold
+            } else {
+                Warmth::Warm
+            },
             limits,
             tasks: tasks.into(),
             next: 0,
@@ -220,7 +226,10 @@ impl Driver {
         }
         self.rest().await;
         if let Some((_, artifacts)) = &self.journals.ephemeral {
-            let Scope { tenant, conversation } = self.limits.root.clone();
+            let Scope {
+                tenant,
+                conversation,
+            } = self.limits.root.clone();
             if let Err(error) = artifacts.release(tenant, Some(conversation)).await {
                 tracing::warn!(%error, "large results of a fan-out that is over are still kept");
             }
@@ -238,11 +247,20 @@ impl Driver {
             }
             return;
         }
-        while self.running.len() < self.limits.parallel && self.room_at.is_none() && self.warmth != Warmth::Warming {
-            let Some((index, text)) = self.take() else { return };
+        while self.running.len() < self.limits.parallel
+            && self.room_at.is_none()
+            && self.warmth != Warmth::Warming
+        {
+            let Some((index, text)) = self.take() else {
+                return;
+            };
             self.begin(index, text).await;
             if self.warmth == Warmth::Cold && self.room_at.is_none() {
-                self.warmth = if self.running.is_empty() { Warmth::Warm } else { Warmth::Warming };
+                self.warmth = if self.running.is_empty() {
+                    Warmth::Warm
+                } else {
+                    Warmth::Warming
+                };
             }
         }
     }
@@ -254,7 +272,10 @@ impl Driver {
     }
 
     fn child(&self, index: u32) -> Scope {
-        let Scope { tenant, conversation } = &self.limits.root;
+        let Scope {
+            tenant,
+            conversation,
+        } = &self.limits.root;
         let id = match self.journals.ephemeral {
             Some(_) => self.children.numbered(index),
             None => conversation.child_in(&self.children, Seq(0), index),
@@ -273,12 +294,24 @@ impl Driver {
         if self.journals.known.remove(&child) {
             self.ends.listen(child.conversation.clone(), index, began);
             self.attach(index, child.clone(), message.clone());
-            self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: true, cut: None, pending: None });
+            self.running.insert(
+                index,
+                RunningTask {
+                    child,
+                    message,
+                    began,
+                    sends: 0,
+                    attached: true,
+                    cut: None,
+                    pending: None,
+                },
+            );
             return;
         }
         let seat = self.tenant.admit_child().and_then(|mut seat| {
             let ports = self.directory.ports();
-            seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant)).map(|()| seat)
+            seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
+                .map(|()| seat)
         });
         let seat = match seat {
             Ok(seat) => seat,
@@ -294,13 +327,28 @@ impl Driver {
         };
         let pending = match self.journals.ephemeral {
             Some(_) => None,
-            None => match admit_conversation(self.directory.ports(), &self.tenant, &child.conversation).await {
-                Ok(pending) => pending,
-                Err(error) => return self.never_began(index, refused(&error)),
-            },
+            None => {
+                match admit_conversation(self.directory.ports(), &self.tenant, &child.conversation)
+                    .await
+                {
+                    Ok(pending) => pending,
+                    Err(error) => return self.never_began(index, refused(&error)),
+                }
+            }
         };
         self.ends.listen(child.conversation.clone(), index, began);
-        self.running.insert(index, RunningTask { child, message, began, sends: 0, attached: false, cut: None, pending });
+        self.running.insert(
+            index,
+            RunningTask {
+                child,
+                message,
+                began,
+                sends: 0,
+                attached: false,
+                cut: None,
+                pending,
+            },
+        );
         self.send(index, seat);
     }
 
@@ -308,19 +356,29 @@ impl Driver {
     /// that accepted the prompt already answers with `replayed`. After a rewind the key names the
     /// round that was taken back, so that the prompt counts as new.
     fn send(&mut self, index: u32, seat: Seat) {
-        let Some(task) = self.running.get_mut(&index) else { return };
+        let Some(task) = self.running.get_mut(&index) else {
+            return;
+        };
         task.sends += 1;
         let name = match task.cut {
             None => format!("{}{index}", self.called),
             Some(round) => format!("{}{index} after {round}", self.called),
         };
-        let answer = send_task(&self.directory, &task.child, name, task.message.clone(), seat);
+        let answer = send_task(
+            &self.directory,
+            &task.child,
+            name,
+            task.message.clone(),
+            seat,
+        );
         self.receipts.push(Awaited { index, answer });
     }
 
     /// Handles the conversation's answer to its prompt.
     fn answered(&mut self, index: u32, receipt: Result<Receipt, ConversationError>) {
-        let Some(task) = self.running.get_mut(&index) else { return }; // Ended already.
+        let Some(task) = self.running.get_mut(&index) else {
+            return;
+        }; // Ended already.
         match receipt {
             Ok(Receipt { round_id, replayed }) => {
                 if let Some(pending) = task.pending.take() {
@@ -332,10 +390,19 @@ impl Driver {
                     let ports = self.directory.ports().clone();
                     let stopped = self.directory.stopped().clone();
                     let child = task.child.clone();
-                    self.attaching.push(Box::pin(async move { (index, Found::Over(outcome(ports, stopped, child, round_id).await)) }));
+                    self.attaching.push(Box::pin(async move {
+                        (
+                            index,
+                            Found::Over(outcome(ports, stopped, child, round_id).await),
+                        )
+                    }));
                 }
             }
-            Err(error) if error.is_retryable() && task.sends < SENDS_MAX && !self.directory.is_closed() => {
+            Err(error)
+                if error.is_retryable()
+                    && task.sends < SENDS_MAX
+                    && !self.directory.is_closed() =>
+            {
                 match self.tenant.admit_child() {
                     Ok(seat) => self.send(index, seat),
                     Err(why) => self.over(index, Err(refused(&why.into())), None),
@@ -343,7 +410,8 @@ impl Driver {
             }
             Err(error) => {
                 // The prompt may have been accepted all the same.
-                self.directory.send(&task.child, ConversationMsg::Cancel { failure: None });
+                self.directory
+                    .send(&task.child, ConversationMsg::Cancel { failure: None });
                 self.over(index, Err(refused(&error.into())), None);
             }
         }
@@ -352,12 +420,16 @@ impl Driver {
     /// Starts to attach to a task whose conversation exists.
     fn attach(&mut self, index: u32, child: Scope, task: Message) {
         let directory = self.directory.clone();
-        self.attaching.push(Box::pin(async move { (index, find(directory, child, task).await) }));
+        self.attaching.push(Box::pin(async move {
+            (index, find(directory, child, task).await)
+        }));
     }
 
     /// Handles the result of attaching: reports the end of the task, or sends the task.
     fn attached(&mut self, index: u32, found: Found) {
-        let (stopped, Some(task)) = (self.stopped.clone(), self.running.get_mut(&index)) else { return };
+        let (stopped, Some(task)) = (self.stopped.clone(), self.running.get_mut(&index)) else {
+            return;
+        };
         match (found, stopped) {
             (Found::Over(end), _) => self.over(index, end, None),
             (Found::Missing { .. }, Some(why)) => self.over(index, Err(why), None),
@@ -365,7 +437,13 @@ impl Driver {
                 (task.attached, task.cut) = (false, cut);
                 if let Some(round_id) = cut {
                     let (reply, _) = oneshot::channel(); // The prompt queues after it in any case.
-                    self.directory.send(&task.child, ConversationMsg::Ask { command: Command::Rewind { round_id }, reply });
+                    self.directory.send(
+                        &task.child,
+                        ConversationMsg::Ask {
+                            command: Command::Rewind { round_id },
+                            reply,
+                        },
+                    );
                 }
                 match self.tenant.admit_child() {
                     Ok(seat) => self.send(index, seat),
@@ -378,14 +456,30 @@ impl Driver {
     fn handle(&mut self, report: FanOutEvent) {
         match report {
             FanOutEvent::FirstContent => self.warmth = Warmth::Warm,
-            FanOutEvent::Ended { index, end, first_text } => self.over(index, end, first_text),
+            FanOutEvent::Ended {
+                index,
+                end,
+                first_text,
+            } => self.over(index, end, first_text),
         }
     }
 
     /// Ends a task: reports its result and asks its conversation to sleep.
-    fn over(&mut self, index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration>) {
-        let Some(task) = self.running.remove(&index) else { return };
-        let RunningTask { child, began, attached, .. } = task;
+    fn over(
+        &mut self,
+        index: u32,
+        end: Result<Arc<RoundEnd>, Failure>,
+        first_text: Option<Duration>,
+    ) {
+        let Some(task) = self.running.remove(&index) else {
+            return;
+        };
+        let RunningTask {
+            child,
+            began,
+            attached,
+            ..
+        } = task;
         self.warmth = Warmth::Warm;
         self.ends.leave(&child.conversation);
         let outcome = match end {
@@ -393,9 +487,11 @@ impl Driver {
             Err(failure) => {
                 // After a failure the next activation would resume the round, so interrupt it,
                 // unless the conversation belongs to another caller.
-                let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()].map(|error: ConversationError| error.code());
+                let not_ours = [ConversationError::InUse, Refusal::KeyReused.into()]
+                    .map(|error: ConversationError| error.code());
                 if !not_ours.contains(&failure.code.as_str()) {
-                    self.directory.send(&child, ConversationMsg::Cancel { failure: None });
+                    self.directory
+                        .send(&child, ConversationMsg::Cancel { failure: None });
                 }
                 Err(TaskFailure { failure, end: None })
             }
@@ -404,7 +500,14 @@ impl Driver {
         let conversation = child.conversation.clone();
         self.resting.push_back(child);
         self.forget_the_asleep();
-        self.send_result(TaskEnd { index: task_index(index), conversation, outcome, first_text, took: began.elapsed(), attached });
+        self.send_result(TaskEnd {
+            index: task_index(index),
+            conversation,
+            outcome,
+            first_text,
+            took: began.elapsed(),
+            attached,
+        });
     }
 
     /// Drops the conversations that sleep, in the order in which their tasks ended.
@@ -422,7 +525,10 @@ impl Driver {
 
     fn never_began(&self, index: u32, why: Failure) {
         let conversation = self.child(index).conversation;
-        let outcome = Err(TaskFailure { failure: why, end: None });
+        let outcome = Err(TaskFailure {
+            failure: why,
+            end: None,
+        });
         self.send_result(TaskEnd {
             index: task_index(index),
             conversation,
@@ -443,15 +549,28 @@ impl Driver {
         self.stopped = Some(never_began);
         self.room_at = None;
         for task in self.running.values() {
-            self.directory.send(&task.child, ConversationMsg::Cancel { failure: why.clone() });
+            self.directory.send(
+                &task.child,
+                ConversationMsg::Cancel {
+                    failure: why.clone(),
+                },
+            );
         }
     }
 
     /// Ends all tasks as `draining`, since a stopped host reports no more ends.
     fn leave_all(&mut self) {
         for (index, task) in std::mem::take(&mut self.running) {
-            let RunningTask { child, began, attached, .. } = task;
-            let outcome = Err(TaskFailure { failure: draining(), end: None });
+            let RunningTask {
+                child,
+                began,
+                attached,
+                ..
+            } = task;
+            let outcome = Err(TaskFailure {
+                failure: draining(),
+                end: None,
+            });
             let conversation = child.conversation;
             self.send_result(TaskEnd {
                 index: task_index(index),
@@ -491,7 +610,10 @@ impl Driver {
                 () = emptied => {}
             }
         }
-        tracing::warn!(left = self.resting.len(), "conversations of a fan-out that is over do not go to sleep");
+        tracing::warn!(
+            left = self.resting.len(),
+            "conversations of a fan-out that is over do not go to sleep"
+        );
     }
 }
 

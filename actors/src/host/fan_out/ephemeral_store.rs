@@ -11,7 +11,9 @@ use crate::{
     id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    ports::{
+        Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
+    },
     stream::Open,
     time::Timestamp,
 };
@@ -51,7 +53,10 @@ impl EphemeralStore {
     }
 
     fn read<T: Default>(&self, scope: &Scope, of: impl FnOnce(&Journal) -> T) -> T {
-        self.0.get(&scope.conversation).map(|journal| of(&journal)).unwrap_or_default()
+        self.0
+            .get(&scope.conversation)
+            .map(|journal| of(&journal))
+            .unwrap_or_default()
     }
 }
 
@@ -66,17 +71,39 @@ impl SessionBackend for EphemeralStore {
     }
 
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
-        let load = |journal: &Journal| Loaded { head: journal.head, snapshot: None, entries: journal.entries.clone() };
+        let load = |journal: &Journal| Loaded {
+            head: journal.head,
+            snapshot: None,
+            entries: journal.entries.clone(),
+        };
         Box::pin(ready(Ok(self.read(scope, load))))
     }
 
-    fn entries<'a>(&'a self, scope: &'a Scope, after: Seq, count: usize) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         let from = usize::try_from(after.0).unwrap_or(usize::MAX);
-        Box::pin(ready(Ok(self.read(scope, |journal| journal.entries.iter().skip(from).take(count).cloned().collect()))))
+        Box::pin(ready(Ok(self.read(scope, |journal| {
+            journal
+                .entries
+                .iter()
+                .skip(from)
+                .take(count)
+                .cloned()
+                .collect()
+        }))))
     }
 
     /// Snapshots are not kept, since reading the entries from memory is as fast.
-    fn snapshot<'a>(&'a self, _: &'a Scope, _: Seq, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn snapshot<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Seq,
+        _: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
 
@@ -84,7 +111,11 @@ impl SessionBackend for EphemeralStore {
         Box::pin(ready(Ok(self.0.remove(&scope.conversation).is_some())))
     }
 
-    fn list<'a>(&'a self, _: &'a TenantId, _: ListQuery) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+    fn list<'a>(
+        &'a self,
+        _: &'a TenantId,
+        _: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
@@ -106,13 +137,23 @@ impl SessionBackend for EphemeralStore {
         Box::pin(ready(Ok(())))
     }
 
-    fn list_open(&self, _: Open, _: Option<Timestamp>, _: Option<Scope>, _: usize) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+    fn list_open(
+        &self,
+        _: Open,
+        _: Option<Timestamp>,
+        _: Option<Scope>,
+        _: usize,
+    ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 
     /// Does nothing: no list shows the mark. The activation that found the damage reports it to its
     /// caller.
-    fn mark_failed<'a>(&'a self, _: &'a Scope, _: Option<String>) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn mark_failed<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(ready(Ok(())))
     }
 
@@ -129,19 +170,46 @@ mod tests {
     #[tokio::test]
     async fn a_stale_life_cannot_write_here_either_and_what_is_let_go_of_is_gone() {
         let scope = Scope::new("t".parse().unwrap(), "subagent:1".parse().unwrap());
-        let entry = |seq| StoredEntry { seq: Seq(seq), bytes: Bytes::from_static(b"{}") };
-        let at = |epoch, seq| Head { epoch: Epoch(epoch), seq: Seq(seq) };
+        let entry = |seq| StoredEntry {
+            seq: Seq(seq),
+            bytes: Bytes::from_static(b"{}"),
+        };
+        let at = |epoch, seq| Head {
+            epoch: Epoch(epoch),
+            seq: Seq(seq),
+        };
         let store = EphemeralStore::default();
         let append = async |expected: Head, epoch, seq| {
-            let appended = store.append_and_wait(&scope, expected, Epoch(epoch), vec![entry(seq)], Open::Running).await;
+            let appended = store
+                .append_and_wait(
+                    &scope,
+                    expected,
+                    Epoch(epoch),
+                    vec![entry(seq)],
+                    Open::Running,
+                )
+                .await;
             appended.map_err(|error| matches!(error, AppendError::Conflict { .. }))
         };
 
-        assert_eq!([append(at(0, 0), 1, 1).await, append(at(1, 1), 2, 2).await], [Ok(()), Ok(())]);
-        assert_eq!([append(at(1, 1), 1, 2).await, append(at(0, 0), 1, 1).await], [Err(true), Err(true)]);
+        assert_eq!(
+            [append(at(0, 0), 1, 1).await, append(at(1, 1), 2, 2).await],
+            [Ok(()), Ok(())]
+        );
+        assert_eq!(
+            [append(at(1, 1), 1, 2).await, append(at(0, 0), 1, 1).await],
+            [Err(true), Err(true)]
+        );
 
-        let loaded = Loaded { head: at(2, 2), snapshot: None, entries: vec![entry(1), entry(2)] };
-        assert_eq!((store.load(&scope).await, store.head(&scope).await), (Ok(loaded), Ok(at(2, 2))));
+        let loaded = Loaded {
+            head: at(2, 2),
+            snapshot: None,
+            entries: vec![entry(1), entry(2)],
+        };
+        assert_eq!(
+            (store.load(&scope).await, store.head(&scope).await),
+            (Ok(loaded), Ok(at(2, 2)))
+        );
         assert_eq!(store.entries(&scope, Seq(1), 9).await, Ok(vec![entry(2)]));
         store.forget(&scope.conversation);
         assert_eq!(store.load(&scope).await, Ok(Loaded::default()));

@@ -146,7 +146,13 @@ pub struct FanOutRun {
 
 impl std::fmt::Debug for FanOutRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "FanOutRun({}: {} of {} left)", self.name, self.left, self.ends.len())
+        write!(
+            f,
+            "FanOutRun({}: {} of {} left)",
+            self.name,
+            self.left,
+            self.ends.len()
+        )
     }
 }
 
@@ -230,50 +236,114 @@ impl TenantHandle {
         let tenant = self.tenant()?;
         host.admitted(tenant.in_service())?;
         let named = fan_out.name.is_some() && !fan_out.ephemeral;
-        let name = fan_out.name.clone().unwrap_or_else(|| hex(host.ports.entropy.bytes()));
+        let name = fan_out
+            .name
+            .clone()
+            .unwrap_or_else(|| hex(host.ports.entropy.bytes()));
         let root = Scope::new(tenant.id().clone(), root(&name)?);
-        let FanOut { tasks, model, parallel, budget, deadline, ephemeral, warm_first, .. } = fan_out;
+        let FanOut {
+            tasks,
+            model,
+            parallel,
+            budget,
+            deadline,
+            ephemeral,
+            warm_first,
+            ..
+        } = fan_out;
 
-        let setup = host.resolver.resolve_fan_out(&host.directory.setup_of(tenant.id()), model, ephemeral);
+        let setup =
+            host.resolver
+                .resolve_fan_out(&host.directory.setup_of(tenant.id()), model, ephemeral);
         let time = budget.wall_ms.map(Duration::from_millis);
-        let budget = Budget { wall_ms: None, ..budget };
+        let budget = Budget {
+            wall_ms: None,
+            ..budget
+        };
         if budget.micro_usd.is_some()
             && let Some(model) = setup.unpriced_model()
         {
-            return Err(SendError::NoPrice { model: model.to_string() });
+            return Err(SendError::NoPrice {
+                model: model.to_string(),
+            });
         }
         if let Some(skills) = &setup.skills {
             skills.refresh().await;
         }
-        let parallel = parallel.or(tenant.quotas().turns_max).unwrap_or(setup.limits.tenant_turns_max).clamp(1, tasks.len().max(1));
+        let parallel = parallel
+            .or(tenant.quotas().turns_max)
+            .unwrap_or(setup.limits.tenant_turns_max)
+            .clamp(1, tasks.len().max(1));
         let warmed = warm_first && tasks.len() > 1;
-        let (ends, reports) = RoundEndListener::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
+        let (ends, reports) =
+            RoundEndListener::new((!ephemeral).then(|| host.ports.events.clone()), parallel);
         let ends = Arc::new(ends);
         let scratch = ephemeral.then(|| Arc::new(EphemeralStore::default()));
         let ports = match &scratch {
-            Some(scratch) => Ports { sessions: scratch.clone(), events: ends.clone(), ..host.ports.clone() },
-            None => Ports { events: ends.clone(), ..host.ports.clone() },
+            Some(scratch) => Ports {
+                sessions: scratch.clone(),
+                events: ends.clone(),
+                ..host.ports.clone()
+            },
+            None => Ports {
+                events: ends.clone(),
+                ..host.ports.clone()
+            },
         };
         let family = family(&tenant, budget);
-        let context = FanOutContext { setup, ports, family: family.clone() };
-        let joined: Joined = host.directory.fan_outs().join(&root, context).ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
+        let context = FanOutContext {
+            setup,
+            ports,
+            family: family.clone(),
+        };
+        let joined: Joined = host
+            .directory
+            .fan_outs()
+            .join(&root, context)
+            .ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
         if let Some(family) = &family {
             // What an earlier process spent on this fan-out counts.
             spent_by(&*host.ports.sessions, &root, family).await?;
         }
 
-        let known = if named { host.children(&root).await? } else { BTreeSet::new() };
+        let known = if named {
+            host.children(&root).await?
+        } else {
+            BTreeSet::new()
+        };
         let (results, taken) = mpsc::channel(tasks.len().max(1));
         let cancel = CancellationToken::new();
         let began = Instant::now();
         let count = tasks.len();
         let within = [deadline, time].into_iter().flatten().min();
-        let limits =
-            FanOutLimits { root, parallel, deadline: within.map(|within| began + within), warm_first: warmed, cancel: cancel.clone() };
+        let limits = FanOutLimits {
+            root,
+            parallel,
+            deadline: within.map(|within| began + within),
+            warm_first: warmed,
+            cancel: cancel.clone(),
+        };
         let ephemeral = scratch.map(|scratch| (scratch, host.resolver.artifacts.clone()));
-        let driver = Driver::new(host.directory.clone(), tenant, limits, tasks, (ends, reports), results, Journals { known, ephemeral });
+        let driver = Driver::new(
+            host.directory.clone(),
+            tenant,
+            limits,
+            tasks,
+            (ends, reports),
+            results,
+            Journals { known, ephemeral },
+        );
         drop(host.directory.runtime().spawn(driver.run(joined)));
-        Ok(FanOutRun { _host: host.clone(), name, cancel, results: taken, ends: vec![None; count], left: count, warmed, began })
+        Ok(FanOutRun {
+            _host: host.clone(),
+            name,
+            cancel,
+            results: taken,
+            ends: vec![None; count],
+            left: count,
+            warmed,
+            began,
+        })
     }
 
     /// Deletes the stored conversations of a fan-out and everything that belongs to them. Returns
@@ -290,7 +360,9 @@ impl TenantHandle {
         let id = self.id.clone()?;
         let root = Scope::new(id, root(name)?);
         if host.directory.fan_outs().has(&root) {
-            return Err(SendError::FanOutRuns { name: name.to_owned() });
+            return Err(SendError::FanOutRuns {
+                name: name.to_owned(),
+            });
         }
         let children = host.children(&root).await?;
         let deletions = children.into_iter().map(|child| host.clone().delete(child));
@@ -313,7 +385,11 @@ fn root(name: &str) -> Result<ConversationId, SendError> {
 
 /// The budget that the subagents of a fan-out share; `None` without a bound.
 fn family(tenant: &Tenant, budget: Budget) -> Option<Arc<Family>> {
-    (!budget.is_unlimited()).then(|| Arc::new(Family::new(tenant.budget().below(BudgetLevel::Conversation, budget))))
+    (!budget.is_unlimited()).then(|| {
+        Arc::new(Family::new(
+            tenant.budget().below(BudgetLevel::Conversation, budget),
+        ))
+    })
 }
 
 fn hex(bytes: [u8; 16]) -> String {

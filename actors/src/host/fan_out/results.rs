@@ -46,9 +46,16 @@ impl TaskEnd {
         }
         let cut = || {
             let code = end.stop_reason.code();
-            Failure { code: code.to_owned(), message: format!("the subagent did not come to an end: {code}"), retry_after_ms: None }
+            Failure {
+                code: code.to_owned(),
+                message: format!("the subagent did not come to an end: {code}"),
+                retry_after_ms: None,
+            }
         };
-        Err(TaskFailure { failure: end.error.clone().unwrap_or_else(cut), end: Some(end) })
+        Err(TaskFailure {
+            failure: end.error.clone().unwrap_or_else(cut),
+            end: Some(end),
+        })
     }
 
     /// Whether the task succeeded.
@@ -125,20 +132,41 @@ impl CacheShare {
             times.extend(task.first_text);
         }
         times.sort_unstable();
-        Self { first_text: times.get(times.len() / 2).copied(), ..share }
+        Self {
+            first_text: times.get(times.len() / 2).copied(),
+            ..share
+        }
     }
 }
 
 impl FanOutSummary {
     /// Builds the summary. `ends` is in the order of the tasks; `None` is a result that was lost
     /// when the host stopped.
-    pub(super) fn from_ends(name: String, ends: Vec<Option<Arc<TaskEnd>>>, wall: Duration, warmed: bool) -> Self {
+    pub(super) fn from_ends(
+        name: String,
+        ends: Vec<Option<Arc<TaskEnd>>>,
+        wall: Duration,
+        warmed: bool,
+    ) -> Self {
         let tasks: Vec<Arc<TaskEnd>> = ends.into_iter().flatten().collect();
-        let usage = tasks.iter().fold(Usage::default(), |usage, task| usage.plus(&task.usage()));
+        let usage = tasks
+            .iter()
+            .fold(Usage::default(), |usage, task| usage.plus(&task.usage()));
         let (first, rest) = tasks.split_at(tasks.len().min(1));
-        let share = |tasks: &[Arc<TaskEnd>]| CacheShare::from_tasks(tasks.iter().map(|task| &**task));
-        let cache = CacheEffect { warmed, first: share(first), rest: share(rest) };
-        Self { name, tasks, usage, wall, cache }
+        let share =
+            |tasks: &[Arc<TaskEnd>]| CacheShare::from_tasks(tasks.iter().map(|task| &**task));
+        let cache = CacheEffect {
+            warmed,
+            first: share(first),
+            rest: share(rest),
+        };
+        Self {
+            name,
+            tasks,
+            usage,
+            wall,
+            cache,
+        }
     }
 
     /// The number of tasks that succeeded.
@@ -153,7 +181,11 @@ impl FanOutSummary {
 }
 
 pub(super) fn failure(code: &str, message: impl Into<String>) -> Failure {
-    Failure { code: code.to_owned(), message: message.into(), retry_after_ms: None }
+    Failure {
+        code: code.to_owned(),
+        message: message.into(),
+        retry_after_ms: None,
+    }
 }
 
 /// Converts the refusal of a task into its failure.
@@ -172,38 +204,79 @@ mod tests {
 
     fn end(stop_reason: StopReason, usage: Usage) -> Arc<RoundEnd> {
         let status = RoundStatus::Completed;
-        Arc::new(RoundEnd { status, stop_reason, text: "so far".into(), full_text: String::new(), usage, latency_ms: 1, error: None })
+        Arc::new(RoundEnd {
+            status,
+            stop_reason,
+            text: "so far".into(),
+            full_text: String::new(),
+            usage,
+            latency_ms: 1,
+            error: None,
+        })
     }
 
     fn task(index: usize, usage: Usage, first_ms: u64) -> Option<Arc<TaskEnd>> {
         let first_text = Some(Duration::from_millis(first_ms));
         let conversation = ConversationId::new("c").unwrap();
         let outcome = TaskEnd::from_round(end(StopReason::EndTurn, usage));
-        Some(Arc::new(TaskEnd { index, conversation, outcome, first_text, took: Duration::ZERO, attached: false }))
+        Some(Arc::new(TaskEnd {
+            index,
+            conversation,
+            outcome,
+            first_text,
+            took: Duration::ZERO,
+            attached: false,
+        }))
     }
 
     #[test]
     fn a_round_that_was_cut_is_a_failure_that_keeps_its_text() {
         let cut = TaskEnd::from_round(end(StopReason::Budget, Usage::default())).unwrap_err();
 
-        assert_eq!((cut.failure.code.as_str(), cut.end.unwrap().text.as_str()), ("budget", "so far"));
+        assert_eq!(
+            (cut.failure.code.as_str(), cut.end.unwrap().text.as_str()),
+            ("budget", "so far")
+        );
         assert!(TaskEnd::from_round(end(StopReason::MaxTokens, Usage::default())).is_ok());
     }
 
     #[test]
     fn the_cache_effect_separates_the_first_task_from_the_rest() {
-        let wrote = Usage { cache_write: 100, output: 5, ..Usage::default() };
-        let read = Usage { cache_read: 100, input_uncached: 10, output: 5, ..Usage::default() };
+        let wrote = Usage {
+            cache_write: 100,
+            output: 5,
+            ..Usage::default()
+        };
+        let read = Usage {
+            cache_read: 100,
+            input_uncached: 10,
+            output: 5,
+            ..Usage::default()
+        };
 
-        let summary =
-            FanOutSummary::from_ends("n".into(), vec![task(0, wrote, 90), task(1, read, 10), task(2, read, 30)], Duration::ZERO, true);
+        let summary = FanOutSummary::from_ends(
+            "n".into(),
+            vec![task(0, wrote, 90), task(1, read, 10), task(2, read, 30)],
+            Duration::ZERO,
+            true,
+        );
 
         let share = |input_tokens, cache_read_tokens, ms| CacheShare {
             input_tokens,
             cache_read_tokens,
             first_text: Some(Duration::from_millis(ms)),
         };
-        assert_eq!(summary.cache, CacheEffect { warmed: true, first: share(100, 0, 90), rest: share(220, 200, 30) });
-        assert_eq!((summary.usage.output, summary.done(), summary.failed()), (15, 3, 0));
+        assert_eq!(
+            summary.cache,
+            CacheEffect {
+                warmed: true,
+                first: share(100, 0, 90),
+                rest: share(220, 200, 30)
+            }
+        );
+        assert_eq!(
+            (summary.usage.output, summary.done(), summary.failed()),
+            (15, 3, 0)
+        );
     }
 }

@@ -20,7 +20,11 @@ pub(super) enum FanOutEvent {
     FirstContent,
     /// The round of a task has ended. `first_text` is the time from the task's start to its first
     /// content.
-    Ended { index: u32, end: Result<Arc<RoundEnd>, Failure>, first_text: Option<Duration> },
+    Ended {
+        index: u32,
+        end: Result<Arc<RoundEnd>, Failure>,
+        first_text: Option<Duration>,
+    },
 }
 
 /// A running task.
@@ -41,11 +45,21 @@ pub(super) struct RoundEndListener {
 impl RoundEndListener {
     /// Creates a decorator for at most `parallel` concurrent tasks, and the receiver of its
     /// reports.
-    pub(super) fn new(inner: Option<Arc<dyn EventStore>>, parallel: usize) -> (Self, mpsc::Receiver<FanOutEvent>) {
+    pub(super) fn new(
+        inner: Option<Arc<dyn EventStore>>,
+        parallel: usize,
+    ) -> (Self, mpsc::Receiver<FanOutEvent>) {
         // Each running task reports one end, and one task its first content, so the channel always
         // has room.
         let (reports, receiver) = mpsc::channel(parallel + 2);
-        (Self { inner, running: Mutex::default(), reports }, receiver)
+        (
+            Self {
+                inner,
+                running: Mutex::default(),
+                reports,
+            },
+            receiver,
+        )
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
@@ -54,7 +68,14 @@ impl RoundEndListener {
 
     /// Registers a task that is about to begin.
     pub(super) fn listen(&self, conversation: ConversationId, index: u32, began: Instant) {
-        self.running().insert(conversation, RunningTask { index, began, first_text: None });
+        self.running().insert(
+            conversation,
+            RunningTask {
+                index,
+                began,
+                first_text: None,
+            },
+        );
     }
 
     /// Removes a task whose end came by another way.
@@ -68,23 +89,34 @@ impl RoundEndListener {
             return;
         }
         let mut running = self.running();
-        let Some(task) = running.get_mut(conversation) else { return };
+        let Some(task) = running.get_mut(conversation) else {
+            return;
+        };
         let mut first = None;
         let mut ended = None;
         for event in events {
             match &event.kind {
-                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } | EventKind::ToolCall { .. } | EventKind::Message { .. }
+                EventKind::TextDelta { .. }
+                | EventKind::ThinkingDelta { .. }
+                | EventKind::ToolCall { .. }
+                | EventKind::Message { .. }
                     if task.first_text.is_none() =>
                 {
                     task.first_text = Some(task.began.elapsed());
                     first = (task.index == 0).then_some(FanOutEvent::FirstContent);
                 }
                 EventKind::RoundFinished { end } => ended = ended.or_else(|| Some(Ok(end.clone()))),
-                EventKind::Error { failure } => ended = ended.or_else(|| Some(Err(failure.clone()))),
+                EventKind::Error { failure } => {
+                    ended = ended.or_else(|| Some(Err(failure.clone())))
+                }
                 _ => {}
             }
         }
-        let ended = ended.map(|end| FanOutEvent::Ended { index: task.index, end, first_text: task.first_text });
+        let ended = ended.map(|end| FanOutEvent::Ended {
+            index: task.index,
+            end,
+            first_text: task.first_text,
+        });
         if ended.is_some() {
             running.remove(conversation);
         }
@@ -96,7 +128,11 @@ impl RoundEndListener {
 }
 
 impl EventStore for RoundEndListener {
-    fn append(&self, stream: &StreamKey, events: Vec<Arc<StreamEvent>>) -> BoxFuture<'_, Result<(), EventStoreError>> {
+    fn append(
+        &self,
+        stream: &StreamKey,
+        events: Vec<Arc<StreamEvent>>,
+    ) -> BoxFuture<'_, Result<(), EventStoreError>> {
         let Some(inner) = &self.inner else {
             self.report(&stream.scope.conversation, &events);
             return Box::pin(ready(Ok(())));
@@ -127,7 +163,10 @@ impl EventStore for RoundEndListener {
         }
     }
 
-    fn get_status(&self, stream: &StreamKey) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
+    fn get_status(
+        &self,
+        stream: &StreamKey,
+    ) -> BoxFuture<'_, Result<Option<StreamStatus>, EventStoreError>> {
         match &self.inner {
             Some(inner) => inner.get_status(stream),
             None => Box::pin(ready(Ok(None))),
@@ -161,7 +200,12 @@ impl EventStore for RoundEndListener {
         }
     }
 
-    fn kept<'a>(&'a self, scope: &'a Scope, after: EventId, count: usize) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
+    fn kept<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: EventId,
+        count: usize,
+    ) -> BoxFuture<'a, Vec<Arc<StreamEvent>>> {
         match &self.inner {
             Some(inner) => inner.kept(scope, after, count),
             None => Box::pin(ready(Vec::new())),

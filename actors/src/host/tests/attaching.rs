@@ -18,14 +18,19 @@ const TASKS: [&str; 3] = ["a", "b", "c"];
 
 /// A model for which each task is one tool call and then an answer.
 fn works() -> Arc<ScriptedModel> {
-    Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
-        1 => Reply::tool("tool", &json!({})),
-        _ => Reply::text(format!("{} done", task(request))),
+    Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::tool("tool", &json!({})),
+            _ => Reply::text(format!("{} done", task(request))),
+        }
     }))
 }
 
 async fn begin(host: &Host) -> FanOutRun {
-    host.tenant("acme").fan_out(FanOut::over(TASKS).name("n").parallel(2)).await.unwrap()
+    host.tenant("acme")
+        .fan_out(FanOut::over(TASKS).name("n").parallel(2))
+        .await
+        .unwrap()
 }
 
 /// Returns the indices of all results in the order of their ends; `None` when results stop
@@ -58,13 +63,22 @@ async fn rounds_of(store: &MemorySessions, child: &Scope) -> (usize, Vec<StopRea
 /// Runs hosts in sequence that each die at their nth append, and then two that live. Returns
 /// whether the last of `deaths` was beyond the last append, so that its host completed.
 async fn attach_after(deaths: &[u64]) -> bool {
-    let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async { Ok("ok".into()) });
+    let (tool, _) = probe("tool", EffectClass::Idempotent, |_| async {
+        Ok("ok".into())
+    });
     let store = Arc::new(MemorySessions::new());
-    let build =
-        |model: &Arc<ScriptedModel>, store: Arc<dyn SessionBackend>| builder(model).tool(tool.clone()).shared_sessions(store).build();
+    let build = |model: &Arc<ScriptedModel>, store: Arc<dyn SessionBackend>| {
+        builder(model)
+            .tool(tool.clone())
+            .shared_sessions(store)
+            .build()
+    };
     let mut over = false;
     for nth in deaths {
-        let faulty = Arc::new(FaultySessions::new(store.clone(), FaultPlan::new().append(*nth, Fault::Hang)));
+        let faulty = Arc::new(FaultySessions::new(
+            store.clone(),
+            FaultPlan::new().append(*nth, Fault::Hang),
+        ));
         let host = build(&works(), faulty.clone()).await.unwrap();
         let mut run = begin(&host).await;
         over = ends(&mut run).await.is_some() && !faulty.is_hanging();
@@ -80,14 +94,33 @@ async fn attach_after(deaths: &[u64]) -> bool {
 
         ended.sort_unstable();
         assert_eq!(ended, [0, 1, 2], "{deaths:?}: each result arrives once");
-        assert_eq!(summary.tasks.iter().map(|end| end.text()).collect::<Vec<_>>(), ["a done", "b done", "c done"], "{deaths:?}");
+        assert_eq!(
+            summary
+                .tasks
+                .iter()
+                .map(|end| end.text())
+                .collect::<Vec<_>>(),
+            ["a done", "b done", "c done"],
+            "{deaths:?}"
+        );
         let begun = children(&host).await;
-        assert_eq!((begun.len(), host.awake()), (3, 0), "{deaths:?}: no task began twice, none is left");
+        assert_eq!(
+            (begun.len(), host.awake()),
+            (3, 0),
+            "{deaths:?}: no task began twice, none is left"
+        );
         for (child, open) in begun {
             let child = Scope::new("acme".parse().unwrap(), child);
-            assert_eq!((rounds_of(&store, &child).await, open), ((1, vec![StopReason::EndTurn]), Open::None), "{deaths:?}");
+            assert_eq!(
+                (rounds_of(&store, &child).await, open),
+                ((1, vec![StopReason::EndTurn]), Open::None),
+                "{deaths:?}"
+            );
         }
-        assert!(!again || model.counts().started == 0, "{deaths:?}: what is over answers from its journal");
+        assert!(
+            !again || model.counts().started == 0,
+            "{deaths:?}: what is over answers from its journal"
+        );
     }
     over
 }

@@ -14,7 +14,11 @@ use crate::{
 };
 
 fn usage(input: u64, output: u64) -> Usage {
-    Usage { input_uncached: input, output, ..Usage::default() }
+    Usage {
+        input_uncached: input,
+        output,
+        ..Usage::default()
+    }
 }
 
 fn sonnet() -> Prices {
@@ -23,26 +27,76 @@ fn sonnet() -> Prices {
 
 async fn entries(host: &Host) -> Vec<EntryBody> {
     let scope = crate::ids::Scope::new("acme".try_into().unwrap(), "c-1".try_into().unwrap());
-    let stored = host.ports().sessions.entries(&scope, Default::default(), 1000).await.unwrap();
-    stored.iter().map(|stored| crate::journal::Entry::decode(stored).unwrap().body).collect()
+    let stored = host
+        .ports()
+        .sessions
+        .entries(&scope, Default::default(), 1000)
+        .await
+        .unwrap();
+    stored
+        .iter()
+        .map(|stored| crate::journal::Entry::decode(stored).unwrap().body)
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_its_text() {
     let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
-    let reply = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(500, 400));
+    let reply = Reply::text("I look.")
+        .and_tool("look", &serde_json::json!({}))
+        .usage(usage(500, 400));
     let model = Arc::new(ScriptedModel::always(reply));
-    let host = builder(&model).tool(tool).max_tokens(100).budget(Budget::default().with_tokens(2000)).build().await.unwrap();
+    let host = builder(&model)
+        .tool(tool)
+        .max_tokens(100)
+        .budget(Budget::default().with_tokens(2000))
+        .build()
+        .await
+        .unwrap();
 
-    let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
-    let again = conversation(&host).send("More").await.unwrap().outcome().await.unwrap();
+    let end = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+    let again = conversation(&host)
+        .send("More")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let failure = end.error.unwrap();
-    assert_eq!((end.stop_reason, failure.code.as_str(), end.text.as_str()), (StopReason::Budget, "budget", "I look."));
-    assert!(failure.message.starts_with("the conversation's budget of 2000 tokens is used up: 1800 are spent"), "{}", failure.message);
-    assert_eq!(again.stop_reason, StopReason::Budget, "spending outlives its round");
+    assert_eq!(
+        (end.stop_reason, failure.code.as_str(), end.text.as_str()),
+        (StopReason::Budget, "budget", "I look.")
+    );
+    assert!(
+        failure
+            .message
+            .starts_with("the conversation's budget of 2000 tokens is used up: 1800 are spent"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        again.stop_reason,
+        StopReason::Budget,
+        "spending outlives its round"
+    );
     assert_eq!(model.requests().len(), 2);
-    assert_eq!(conversation(&host).state().await.unwrap().spent.amount.tokens, 1800);
+    assert_eq!(
+        conversation(&host)
+            .state()
+            .await
+            .unwrap()
+            .spent
+            .amount
+            .tokens,
+        1800
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,24 +105,67 @@ async fn spending_survives_sleep_and_the_next_host() {
     let budget = Budget::default().with_tokens(2100);
     let mut spent = Vec::new();
     for _ in 0..3 {
-        let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(900, 100))));
-        let host = builder(&model).shared_sessions(store.clone()).max_tokens(100).budget(budget).build().await.unwrap();
-        let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
-        spent.push((end.stop_reason, conversation(&host).state().await.unwrap().spent.amount.tokens));
+        let model = Arc::new(ScriptedModel::always(
+            Reply::text("ok").usage(usage(900, 100)),
+        ));
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .max_tokens(100)
+            .budget(budget)
+            .build()
+            .await
+            .unwrap();
+        let end = conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
+        spent.push((
+            end.stop_reason,
+            conversation(&host)
+                .state()
+                .await
+                .unwrap()
+                .spent
+                .amount
+                .tokens,
+        ));
         drop(host);
     }
 
-    assert_eq!(spent, [(StopReason::EndTurn, 1000), (StopReason::EndTurn, 2000), (StopReason::Budget, 2000)]);
+    assert_eq!(
+        spent,
+        [
+            (StopReason::EndTurn, 1000),
+            (StopReason::EndTurn, 2000),
+            (StopReason::Budget, 2000)
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_reported() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(1000, 100))));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok").usage(usage(1000, 100)),
+    ));
     let plain = host(&model).await;
-    let priced = builder(&model).model("scripted-1").prices(sonnet()).build().await.unwrap();
+    let priced = builder(&model)
+        .model("scripted-1")
+        .prices(sonnet())
+        .build()
+        .await
+        .unwrap();
 
     for host in [&plain, &priced] {
-        conversation(host).send("Hi").await.unwrap().outcome().await.unwrap();
+        conversation(host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
     }
     let mut reply = conversation(&priced).send("Hi").await.unwrap();
     let mut cost = None;
@@ -79,12 +176,43 @@ async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_reporte
     }
 
     let kinds: Vec<&str> = entries(&plain).await.iter().map(EntryBody::kind).collect();
-    assert_eq!(kinds, ["life_started", "prompt_accepted", "round_started", "model_call_started", "assistant", "round_finished"]);
-    assert!(entries(&priced).await.iter().all(|body| body.kind() != "budget_settled"));
+    assert_eq!(
+        kinds,
+        [
+            "life_started",
+            "prompt_accepted",
+            "round_started",
+            "model_call_started",
+            "assistant",
+            "round_finished"
+        ]
+    );
+    assert!(
+        entries(&priced)
+            .await
+            .iter()
+            .all(|body| body.kind() != "budget_settled")
+    );
     assert_eq!(cost, Some(0.0045));
-    assert_eq!(conversation(&priced).state().await.unwrap().metrics.cost_micro_usd, 9000);
+    assert_eq!(
+        conversation(&priced)
+            .state()
+            .await
+            .unwrap()
+            .metrics
+            .cost_micro_usd,
+        9000
+    );
     assert_eq!(priced.ports().counters.cost_micro_usd.get(), 9000);
-    assert_eq!(conversation(&plain).state().await.unwrap().metrics.cost_micro_usd, 0);
+    assert_eq!(
+        conversation(&plain)
+            .state()
+            .await
+            .unwrap()
+            .metrics
+            .cost_micro_usd,
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,130 +221,331 @@ async fn a_budget_of_money_needs_a_price_and_names_the_nearest() {
     let prices = Prices::default().with("gpt-5", Price::per_million(1.0, 1.0).unwrap());
     let prices = prices.with("scripted-2", Price::per_million(1.0, 1.0).unwrap());
 
-    let missing = builder(&model).model("scripted-1").prices(prices.clone()).budget(Budget::default().with_usd(1.0)).build().await;
-    let host = builder(&model).model("scripted-1").prices(prices).build().await.unwrap();
-    let later = host.tenant("acme").set_budget(Budget::default().with_usd(1.0)).unwrap_err();
+    let missing = builder(&model)
+        .model("scripted-1")
+        .prices(prices.clone())
+        .budget(Budget::default().with_usd(1.0))
+        .build()
+        .await;
+    let host = builder(&model)
+        .model("scripted-1")
+        .prices(prices)
+        .build()
+        .await
+        .unwrap();
+    let later = host
+        .tenant("acme")
+        .set_budget(Budget::default().with_usd(1.0))
+        .unwrap_err();
 
-    let Err(BuildError::NoPrice { model, nearest }) = missing else { panic!("{missing:?}") };
-    assert_eq!((model.as_str(), nearest.as_deref(), later.code()), ("scripted-1", Some("scripted-2"), "no_price"));
+    let Err(BuildError::NoPrice { model, nearest }) = missing else {
+        panic!("{missing:?}")
+    };
+    assert_eq!(
+        (model.as_str(), nearest.as_deref(), later.code()),
+        ("scripted-1", Some("scripted-2"), "no_price")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn money_is_spent_as_the_price_says() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(1000, 1000))));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok").usage(usage(1000, 1000)),
+    ));
     let budget = Budget::default().with_usd(0.019);
-    let host = builder(&model).model("scripted-1").prices(sonnet()).max_tokens(100).budget(budget).build().await.unwrap();
+    let host = builder(&model)
+        .model("scripted-1")
+        .prices(sonnet())
+        .max_tokens(100)
+        .budget(budget)
+        .build()
+        .await
+        .unwrap();
 
-    let first = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
-    let second = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    let first = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+    let second = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((first.stop_reason, second.stop_reason), (StopReason::EndTurn, StopReason::Budget));
+    assert_eq!(
+        (first.stop_reason, second.stop_reason),
+        (StopReason::EndTurn, StopReason::Budget)
+    );
     let spent = conversation(&host).state().await.unwrap().spent.amount;
     assert_eq!((spent.tokens, spent.micro_usd), (2000, 18_000));
-    assert!(second.error.unwrap().message.contains("budget of $0.019000 is used up: $0.018000 are spent"));
+    assert!(
+        second
+            .error
+            .unwrap()
+            .message
+            .contains("budget of $0.019000 is used up: $0.018000 are spent")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn figures_that_cannot_be_are_replaced_by_our_own_count() {
-    for (said, least, most) in [(Some(usage(u64::MAX, u64::MAX)), 8000, 8192 + 200 + 200_000), (Some(usage(0, 0)), 1, 100), (None, 1, 100)]
-    {
+    for (said, least, most) in [
+        (Some(usage(u64::MAX, u64::MAX)), 8000, 8192 + 200 + 200_000),
+        (Some(usage(0, 0)), 1, 100),
+        (None, 1, 100),
+    ] {
         let reply = Reply::text("a short answer");
-        let reply = if let Some(said) = said { reply.usage(said) } else { reply.without_usage() };
+        let reply = if let Some(said) = said {
+            reply.usage(said)
+        } else {
+            reply.without_usage()
+        };
         let model = Arc::new(ScriptedModel::always(reply));
-        let host = builder(&model).max_tokens(100).budget(Budget::default().with_tokens(u64::MAX - 1)).build().await.unwrap();
+        let host = builder(&model)
+            .max_tokens(100)
+            .budget(Budget::default().with_tokens(u64::MAX - 1))
+            .build()
+            .await
+            .unwrap();
 
-        conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+        conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
 
-        let settled = entries(&host).await.into_iter().find_map(|body| match body {
-            EntryBody::BudgetSettled { used_tokens, estimated, .. } => Some((used_tokens, estimated)),
-            _ => None,
-        });
+        let settled = entries(&host)
+            .await
+            .into_iter()
+            .find_map(|body| match body {
+                EntryBody::BudgetSettled {
+                    used_tokens,
+                    estimated,
+                    ..
+                } => Some((used_tokens, estimated)),
+                _ => None,
+            });
         let (used, estimated) = settled.unwrap();
-        assert!(estimated && (least..=most).contains(&used), "{said:?} became {used}");
+        assert!(
+            estimated && (least..=most).contains(&used),
+            "{said:?} became {used}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn sixty_four_sends_on_one_tenant_overspend_at_most_the_calls_in_flight() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("ok").after(Duration::from_secs(1)).usage(usage(300, 100))));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok")
+            .after(Duration::from_secs(1))
+            .usage(usage(300, 100)),
+    ));
     let host = builder(&model).max_tokens(100).build().await.unwrap();
     let tenant = host.tenant("acme");
-    tenant.set_budget(Budget::default().with_tokens(4000)).unwrap();
+    tenant
+        .set_budget(Budget::default().with_tokens(4000))
+        .unwrap();
 
     let sends = (0..64).map(|n| {
         let conversation = tenant.conversation(format!("c-{n}"));
-        async move { conversation.send("Hi").await.unwrap().outcome().await.unwrap() }
+        async move {
+            conversation
+                .send("Hi")
+                .await
+                .unwrap()
+                .outcome()
+                .await
+                .unwrap()
+        }
     });
     let ends = futures_util::future::join_all(sends).await;
 
-    let served = ends.iter().filter(|end| end.stop_reason == StopReason::EndTurn).count() as u64;
+    let served = ends
+        .iter()
+        .filter(|end| end.stop_reason == StopReason::EndTurn)
+        .count() as u64;
     let refused: Vec<_> = ends.iter().filter_map(|end| end.error.as_ref()).collect();
-    assert_eq!(model.requests().len() as u64, served, "a refused round makes no call");
-    assert_eq!(tenant.spent().unwrap(), Amount { tokens: served * 400, wall_ms: tenant.spent().unwrap().wall_ms, micro_usd: 0 });
-    assert!((10..=39).contains(&served), "{served} calls of 108 to 400 tokens on 4000");
-    assert!(refused.iter().all(|failure| failure.message.starts_with("the tenant's budget of 4000 tokens")), "{refused:?}");
-    let other = host.tenant("other").conversation("c").send("Hi").await.unwrap().outcome().await.unwrap();
-    assert_eq!(other.stop_reason, StopReason::EndTurn, "another tenant has its own");
+    assert_eq!(
+        model.requests().len() as u64,
+        served,
+        "a refused round makes no call"
+    );
+    assert_eq!(
+        tenant.spent().unwrap(),
+        Amount {
+            tokens: served * 400,
+            wall_ms: tenant.spent().unwrap().wall_ms,
+            micro_usd: 0
+        }
+    );
+    assert!(
+        (10..=39).contains(&served),
+        "{served} calls of 108 to 400 tokens on 4000"
+    );
+    assert!(
+        refused.iter().all(|failure| failure
+            .message
+            .starts_with("the tenant's budget of 4000 tokens")),
+        "{refused:?}"
+    );
+    let other = host
+        .tenant("other")
+        .conversation("c")
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+    assert_eq!(
+        other.stop_reason,
+        StopReason::EndTurn,
+        "another tenant has its own"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_released_can_be_spent() {
-    let model = Arc::new(ScriptedModel::replies([Reply::stall(), Reply::text("ok").usage(usage(10, 10))]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::stall(),
+        Reply::text("ok").usage(usage(10, 10)),
+    ]));
     let host = builder(&model).max_tokens(100).build().await.unwrap();
     let tenant = host.tenant("acme");
-    tenant.set_budget(Budget::default().with_tokens(150)).unwrap();
+    tenant
+        .set_budget(Budget::default().with_tokens(150))
+        .unwrap();
     let mut first = tenant.conversation("a").send("Hi").await.unwrap();
     model.until(|counts| counts.started == 1).await;
 
-    let refused = tenant.conversation("b").send("Hi").await.unwrap().outcome().await.unwrap();
+    let refused = tenant
+        .conversation("b")
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     tenant.conversation("a").interrupt().await.unwrap();
     first.outcome().await.unwrap();
-    let served = tenant.conversation("b").send("Hi").await.unwrap().outcome().await.unwrap();
+    let served = tenant
+        .conversation("b")
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((refused.stop_reason, served.stop_reason), (StopReason::Budget, StopReason::EndTurn));
+    assert_eq!(
+        (refused.stop_reason, served.stop_reason),
+        (StopReason::Budget, StopReason::EndTurn)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_model_is_reminded_once_at_each_threshold() {
     let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
     let model = Arc::new(ScriptedModel::answering(|_, call| {
-        let used = [usage(8000, 100), usage(50, 50), usage(1400, 10), usage(10, 10)][call.min(3)];
+        let used = [
+            usage(8000, 100),
+            usage(50, 50),
+            usage(1400, 10),
+            usage(10, 10),
+        ][call.min(3)];
         match call {
             0 | 2 => Reply::tool("look", &serde_json::json!({})).usage(used),
             _ => Reply::text("ok").usage(used),
         }
     }));
     let budget = Budget::default().with_tokens(10_000);
-    let host = builder(&model).tool(tool).system("s".repeat(2000)).max_tokens(100).budget(budget).build().await;
+    let host = builder(&model)
+        .tool(tool)
+        .system("s".repeat(2000))
+        .max_tokens(100)
+        .budget(budget)
+        .build()
+        .await;
     let host = host.unwrap();
-    drop(conversation(&host).send("Hi").await.unwrap().outcome().await);
-    drop(conversation(&host).send("Hi").await.unwrap().outcome().await);
+    drop(
+        conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await,
+    );
+    drop(
+        conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await,
+    );
 
     let reminders: Vec<(usize, String)> = reminders(&conversation(&host).state().await.unwrap());
 
     let places: Vec<usize> = reminders.iter().map(|(place, _)| *place).collect();
     assert_eq!(places, [1, 1], "each stands behind a result: {reminders:?}");
-    assert!(reminders[0].1.contains("About 19 %") && reminders[1].1.contains("About 4 %"), "{reminders:?}");
+    assert!(
+        reminders[0].1.contains("About 19 %") && reminders[1].1.contains("About 4 %"),
+        "{reminders:?}"
+    );
 }
 
 /// The budget reminders in the history, each with the number of blocks that precede it in its
 /// message.
 fn reminders(state: &Durable) -> Vec<(usize, String)> {
-    let blocks = state.history.messages().iter().flat_map(|message| message.blocks().into_iter().enumerate());
-    blocks.filter_map(|(place, block)| block.as_text().filter(|text| is_reminder(text)).map(|text| (place, text.to_owned()))).collect()
+    let blocks = state
+        .history
+        .messages()
+        .iter()
+        .flat_map(|message| message.blocks().into_iter().enumerate());
+    blocks
+        .filter_map(|(place, block)| {
+            block
+                .as_text()
+                .filter(|text| is_reminder(text))
+                .map(|text| (place, text.to_owned()))
+        })
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_round_ends_when_its_time_is_used_up() {
     let model = Arc::new(ScriptedModel::always(Reply::text("half a").then_stall()));
-    let host = builder(&model).budget(Budget::default().with_time(Duration::from_secs(5))).build().await.unwrap();
+    let host = builder(&model)
+        .budget(Budget::default().with_time(Duration::from_secs(5)))
+        .build()
+        .await
+        .unwrap();
     let before = tokio::time::Instant::now();
 
-    let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    let end = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let failure = end.error.unwrap();
-    assert_eq!((end.stop_reason, end.text.as_str(), failure.code.as_str()), (StopReason::Budget, "half a", "budget"));
-    assert_eq!(failure.message, "the conversation's budget of 5 s is used up");
+    assert_eq!(
+        (end.stop_reason, end.text.as_str(), failure.code.as_str()),
+        (StopReason::Budget, "half a", "budget")
+    );
+    assert_eq!(
+        failure.message,
+        "the conversation's budget of 5 s is used up"
+    );
     assert_eq!(before.elapsed().as_secs(), 5);
 }
 
@@ -225,48 +554,129 @@ async fn a_call_that_its_host_did_not_survive_counts_in_full() {
     let store = store();
     let budget = Budget::default().with_tokens(10_000);
     let first = Arc::new(ScriptedModel::always(Reply::stall()));
-    let dying = builder(&first).shared_sessions(store.clone()).max_tokens(100).budget(budget).build().await.unwrap();
+    let dying = builder(&first)
+        .shared_sessions(store.clone())
+        .max_tokens(100)
+        .budget(budget)
+        .build()
+        .await
+        .unwrap();
     let _reply = conversation(&dying).send("Hi").await.unwrap();
     first.until(|counts| counts.started == 1).await;
-    until("the call is in the journal", || futures_util::FutureExt::now_or_never(entries(&dying)).is_some_and(|all| all.len() == 4)).await;
+    until("the call is in the journal", || {
+        futures_util::FutureExt::now_or_never(entries(&dying)).is_some_and(|all| all.len() == 4)
+    })
+    .await;
     drop(dying);
-    let second = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage(10, 10))));
-    let host = builder(&second).shared_sessions(store).max_tokens(100).budget(budget).build().await.unwrap();
+    let second = Arc::new(ScriptedModel::always(
+        Reply::text("ok").usage(usage(10, 10)),
+    ));
+    let host = builder(&second)
+        .shared_sessions(store)
+        .max_tokens(100)
+        .budget(budget)
+        .build()
+        .await
+        .unwrap();
 
-    let end = conversation(&host).resume().await.unwrap().unwrap().outcome().await.unwrap();
+    let end = conversation(&host)
+        .resume()
+        .await
+        .unwrap()
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let bodies = entries(&host).await;
     let reserved: Vec<u64> = bodies
         .iter()
-        .filter_map(|body| if let EntryBody::ModelCallStarted { reserved, .. } = body { Some(*reserved) } else { None })
+        .filter_map(|body| {
+            if let EntryBody::ModelCallStarted { reserved, .. } = body {
+                Some(*reserved)
+            } else {
+                None
+            }
+        })
         .collect();
     let settled: Vec<(u64, bool)> = bodies
         .iter()
         .filter_map(|body| {
-            if let EntryBody::BudgetSettled { used_tokens, estimated, .. } = body { Some((*used_tokens, *estimated)) } else { None }
+            if let EntryBody::BudgetSettled {
+                used_tokens,
+                estimated,
+                ..
+            } = body
+            {
+                Some((*used_tokens, *estimated))
+            } else {
+                None
+            }
         })
         .collect();
-    assert_eq!((end.text.as_str(), settled), ("ok", vec![(reserved[0], true), (20, false)]));
+    assert_eq!(
+        (end.text.as_str(), settled),
+        ("ok", vec![(reserved[0], true), (20, false)])
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_with_a_tool_goes_to_the_store_four_times_whatever_budgets_there_are() {
     for (own, shared) in [(false, false), (true, false), (false, true), (true, true)] {
         let (tool, _) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
-        let calls = Reply::text("I look.").and_tool("look", &serde_json::json!({})).usage(usage(50, 40));
-        let model = Arc::new(ScriptedModel::replies([calls.clone(), Reply::text("ok"), calls, Reply::text("ok")]));
-        let sessions = Arc::new(FaultySessions::new(Arc::new(MemorySessions::new()), FaultPlan::new()));
-        let budget = if own { Budget::default().with_tokens(100_000) } else { Budget::default() };
-        let host = builder(&model).tool(tool).max_tokens(100).budget(budget).shared_sessions(sessions.clone()).build().await.unwrap();
+        let calls = Reply::text("I look.")
+            .and_tool("look", &serde_json::json!({}))
+            .usage(usage(50, 40));
+        let model = Arc::new(ScriptedModel::replies([
+            calls.clone(),
+            Reply::text("ok"),
+            calls,
+            Reply::text("ok"),
+        ]));
+        let sessions = Arc::new(FaultySessions::new(
+            Arc::new(MemorySessions::new()),
+            FaultPlan::new(),
+        ));
+        let budget = if own {
+            Budget::default().with_tokens(100_000)
+        } else {
+            Budget::default()
+        };
+        let host = builder(&model)
+            .tool(tool)
+            .max_tokens(100)
+            .budget(budget)
+            .shared_sessions(sessions.clone())
+            .build()
+            .await
+            .unwrap();
         if shared {
-            host.tenant("acme").set_budget(Budget::default().with_tokens(100_000)).unwrap();
+            host.tenant("acme")
+                .set_budget(Budget::default().with_tokens(100_000))
+                .unwrap();
         }
-        conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+        conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
         let before = sessions.appends();
 
-        let end = conversation(&host).send("Again").await.unwrap().outcome().await.unwrap();
+        let end = conversation(&host)
+            .send("Again")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
 
         assert_eq!(end.text, "ok");
-        assert_eq!(sessions.appends() - before, 4, "its own budget: {own}, one of the tenant's: {shared}");
+        assert_eq!(
+            sessions.appends() - before,
+            4,
+            "its own budget: {own}, one of the tenant's: {shared}"
+        );
     }
 }

@@ -24,24 +24,45 @@ fn scope() -> Scope {
 
 /// Waits for the end of a watched round and returns the code of its error.
 async fn end_of(mut round: Round) -> String {
-    tokio::time::timeout(Duration::from_secs(20), round.outcome()).await.expect("the watcher sees the end").unwrap_err().code().to_owned()
+    tokio::time::timeout(Duration::from_secs(20), round.outcome())
+        .await
+        .expect("the watcher sees the end")
+        .unwrap_err()
+        .code()
+        .to_owned()
 }
 
 /// Asserts that nothing is stored or active, and that the id names a new conversation.
 async fn is_gone(host: &Host, store: &Arc<dyn SessionBackend>) {
-    assert_eq!(store.entries(&scope(), crate::ids::Seq(0), 10).await, Ok(Vec::new()));
+    assert_eq!(
+        store.entries(&scope(), crate::ids::Seq(0), 10).await,
+        Ok(Vec::new())
+    );
     assert_eq!(host.awake(), 0);
-    assert_eq!(conversation(host).state().await.unwrap(), Durable::default());
+    assert_eq!(
+        conversation(host).state().await.unwrap(),
+        Durable::default()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn deleting_what_is_not_there_says_so_and_what_sleeps_is_deleted_without_waking() {
     let model = Arc::new(ScriptedModel::always(Reply::text("hello")));
     let store = store();
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     assert_eq!(conversation(&host).delete().await, Ok(false));
 
-    conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     host.hibernate_idle();
     until("it sleeps", || host.awake() == 0).await;
     let lives = host.report().await.total.lives;
@@ -54,12 +75,18 @@ async fn deleting_what_is_not_there_says_so_and_what_sleeps_is_deleted_without_w
 
 #[tokio::test(start_paused = true)]
 async fn deleting_a_running_round_cancels_it_and_ends_its_watchers_and_callers() {
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
-        "new" => Reply::text("fresh"),
-        _ => Reply::text("half").then_stall(),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "new" => Reply::text("fresh"),
+            _ => Reply::text("half").then_stall(),
+        }
     }));
     let store = store();
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let talk = conversation(&host);
     let running = talk.send("one").await.unwrap();
     let waiting = talk.send("two").await.unwrap();
@@ -69,13 +96,20 @@ async fn deleting_a_running_round_cancels_it_and_ends_its_watchers_and_callers()
     let deleted = talk.delete().await;
 
     assert_eq!(deleted, Ok(true));
-    assert_eq!(watchers.await.unwrap(), ("deleted".into(), "deleted".into()));
+    assert_eq!(
+        watchers.await.unwrap(),
+        ("deleted".into(), "deleted".into())
+    );
     model.until(|counts| counts.dropped == 1).await;
     is_gone(&host, &store).await;
     assert_eq!(host.tenant("acme").prompts_under_way(), Ok(0));
     let mut fresh = talk.send("new").await.unwrap();
     assert_eq!(fresh.outcome().await.unwrap().text, "fresh");
-    assert_eq!(model.last_request().unwrap().messages.len(), 1, "nothing of the old one is known");
+    assert_eq!(
+        model.last_request().unwrap().messages.len(),
+        1,
+        "nothing of the old one is known"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +123,12 @@ async fn a_deletion_gives_a_tool_the_grace_of_a_cancel_and_no_more() {
     for (tool, name, longest) in [(listens, "tool", 1500), (deaf, "deaf", 3500)] {
         let model = Arc::new(ScriptedModel::always(Reply::tool(name, &json!({}))));
         let store = store();
-        let host = builder(&model).shared_sessions(store.clone()).tool(tool).build().await.unwrap();
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .tool(tool)
+            .build()
+            .await
+            .unwrap();
         let _round = conversation(&host).send("go").await.unwrap();
         model.until(|counts| counts.started == 1).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -116,9 +155,18 @@ async fn a_parked_round_is_deleted_awake_or_asleep() {
         let tool: Arc<dyn Tool> = Arc::new(tool.declare(|spec| spec.approval(Approval::ByMode)));
         let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
         let store = store();
-        let host = builder(&model).shared_sessions(store.clone()).tool(tool).approval(ApprovalMode::Ask).build().await.unwrap();
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .tool(tool)
+            .approval(ApprovalMode::Ask)
+            .build()
+            .await
+            .unwrap();
         let mut round = conversation(&host).send("go").await.unwrap();
-        while !matches!(round.next().await.unwrap().kind, EventKind::ApprovalRequired { .. }) {}
+        while !matches!(
+            round.next().await.unwrap().kind,
+            EventKind::ApprovalRequired { .. }
+        ) {}
         if asleep {
             tokio::time::sleep(Duration::from_millis(50)).await;
             host.hibernate_idle();
@@ -127,11 +175,18 @@ async fn a_parked_round_is_deleted_awake_or_asleep() {
         let watcher = tokio::spawn(end_of(round));
         tokio::task::yield_now().await;
 
-        assert_eq!(conversation(&host).delete().await, Ok(true), "asleep: {asleep}");
+        assert_eq!(
+            conversation(&host).delete().await,
+            Ok(true),
+            "asleep: {asleep}"
+        );
 
         assert_eq!(watcher.await.unwrap(), "deleted", "asleep: {asleep}");
         is_gone(&host, &store).await;
-        assert_eq!(store.list_open(Open::Parked, None, None, 0).await, Ok(Vec::new()));
+        assert_eq!(
+            store.list_open(Open::Parked, None, None, 0).await,
+            Ok(Vec::new())
+        );
     }
 }
 
@@ -140,8 +195,18 @@ async fn a_conversation_that_is_loading_is_deleted_and_its_mail_refused() {
     let inner = Arc::new(MemorySessions::new());
     let model = Arc::new(ScriptedModel::always(Reply::text("hello")));
     let store = Arc::new(FaultySessions::new(inner.clone(), FaultPlan::new()));
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
-    conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     host.hibernate_idle();
     until("it sleeps", || host.awake() == 0).await;
     store.set_plan(FaultPlan::new().read(1, crate::testing::Fault::Slow(Duration::from_secs(1))));
@@ -168,7 +233,13 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
     let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
     let store = store();
-    let host = builder(&model).shared_sessions(store.clone()).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .tools([tool])
+        .hook(AlwaysPanics)
+        .build()
+        .await
+        .unwrap();
     let round = conversation(&host).send("go").await.unwrap();
     let watcher = tokio::spawn(end_of(round));
     until("it crashed", || host.0.ports.counters.crashes.get() == 1).await;
@@ -177,7 +248,11 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
 
     assert_eq!(watcher.await.unwrap(), "deleted");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(host.0.ports.counters.crashes.get(), 1, "no next life begins");
+    assert_eq!(
+        host.0.ports.counters.crashes.get(),
+        1,
+        "no next life begins"
+    );
     is_gone(&host, &store).await;
 }
 
@@ -185,8 +260,14 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
 async fn a_life_whose_store_is_away_is_ended_all_the_same() {
     let inner = Arc::new(MemorySessions::new());
     let store = Arc::new(FaultySessions::new(inner.clone(), FaultPlan::new()));
-    let model = Arc::new(ScriptedModel::always(Reply::text("hello").after(Duration::from_secs(1))));
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("hello").after(Duration::from_secs(1)),
+    ));
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let _round = conversation(&host).send("Hi").await.unwrap();
     store.set_away(true);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -202,7 +283,9 @@ async fn a_life_whose_store_is_away_is_ended_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_refused() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("hello").after(Duration::from_millis(5))));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("hello").after(Duration::from_millis(5)),
+    ));
     for seed in 0..60u64 {
         let host = host(&model).await;
         let talk = conversation(&host);
@@ -216,7 +299,9 @@ async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_r
             let wait = Duration::from_millis((seed * 7 + at * 3) % 23);
             prompts.push(tokio::spawn(async move {
                 tokio::time::sleep(wait).await;
-                talk.send(format!("prompt {at}")).client_key(format!("{at}")).await
+                talk.send(format!("prompt {at}"))
+                    .client_key(format!("{at}"))
+                    .await
             }));
         }
 
@@ -227,29 +312,68 @@ async fn two_deletions_at_once_find_it_once_and_prompts_meanwhile_are_whole_or_r
                 Ok(mut round) => match round.outcome().await {
                     Ok(_) => kept += 1,
                     // A watcher that reads after the events were dropped gets `expired`.
-                    Err(error) => assert!(["deleted", "expired"].contains(&error.code()), "seed {seed}: {error}"),
+                    Err(error) => assert!(
+                        ["deleted", "expired"].contains(&error.code()),
+                        "seed {seed}: {error}"
+                    ),
                 },
                 Err(error) => assert_eq!(error.code(), "deleted", "seed {seed}"),
             }
         }
 
-        assert!(one.unwrap() | two.unwrap(), "seed {seed}: one of them deleted it");
+        assert!(
+            one.unwrap() | two.unwrap(),
+            "seed {seed}: one of them deleted it"
+        );
         let state = talk.state().await.unwrap();
-        assert_eq!(state.history.messages().len(), kept * 2, "seed {seed}: a new conversation has what it answered, no more");
-        assert!(talk.messages().await.unwrap().iter().all(|message| message.text() != "first"), "seed {seed}");
-        assert_eq!(host.tenant("acme").prompts_under_way(), Ok(0), "seed {seed}");
+        assert_eq!(
+            state.history.messages().len(),
+            kept * 2,
+            "seed {seed}: a new conversation has what it answered, no more"
+        );
+        assert!(
+            talk.messages()
+                .await
+                .unwrap()
+                .iter()
+                .all(|message| message.text() != "first"),
+            "seed {seed}"
+        );
+        assert_eq!(
+            host.tenant("acme").prompts_under_way(),
+            Ok(0),
+            "seed {seed}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_conversation_takes_its_artifacts_and_no_others() {
     let model = Arc::new(ScriptedModel::always(Reply::text("hello")));
-    let artifacts: Arc<dyn ArtifactStore> = Arc::new(MemoryArtifacts::new(Arc::new(ManualClock::at(Timestamp(1)))));
-    let host = builder(&model).artifacts(artifacts.clone()).build().await.unwrap();
+    let artifacts: Arc<dyn ArtifactStore> = Arc::new(MemoryArtifacts::new(Arc::new(
+        ManualClock::at(Timestamp(1)),
+    )));
+    let host = builder(&model)
+        .artifacts(artifacts.clone())
+        .build()
+        .await
+        .unwrap();
     let other = Scope::new(scope().tenant, "c-2".try_into().unwrap());
-    let id = artifacts.store(scope(), "call".into(), Bytes::from_static(b"kept")).await.unwrap();
-    artifacts.store(other.clone(), "call".into(), Bytes::from_static(b"kept")).await.unwrap();
-    conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    let id = artifacts
+        .store(scope(), "call".into(), Bytes::from_static(b"kept"))
+        .await
+        .unwrap();
+    artifacts
+        .store(other.clone(), "call".into(), Bytes::from_static(b"kept"))
+        .await
+        .unwrap();
+    conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     conversation(&host).delete().await.unwrap();
 
@@ -260,27 +384,50 @@ async fn a_deleted_conversation_takes_its_artifacts_and_no_others() {
 #[tokio::test(start_paused = true)]
 async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
     let store = store();
-    let artifacts = Arc::new(MemoryArtifacts::new(Arc::new(ManualClock::at(Timestamp(1)))));
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
-        "hang" => Reply::stall(),
-        _ => Reply::text("hello"),
+    let artifacts = Arc::new(MemoryArtifacts::new(Arc::new(ManualClock::at(Timestamp(
+        1,
+    )))));
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "hang" => Reply::stall(),
+            _ => Reply::text("hello"),
+        }
     }));
-    let host = builder(&model).shared_sessions(store.clone()).artifacts(artifacts.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .artifacts(artifacts.clone())
+        .build()
+        .await
+        .unwrap();
     let acme: TenantId = "acme".try_into().unwrap();
     let other: TenantId = "acme2".try_into().unwrap();
-    let quotas = Quotas { conversations_max: Some(100), ..Quotas::default() };
-    host.configure_tenant(&acme, TenantConfig::new().quotas(quotas).model("own")).await.unwrap();
+    let quotas = Quotas {
+        conversations_max: Some(100),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&acme, TenantConfig::new().quotas(quotas).model("own"))
+        .await
+        .unwrap();
     for tenant in [&acme, &other] {
         for n in 0..40 {
             let talk = host.tenant(tenant.clone()).conversation(format!("c-{n}"));
             talk.send("Hi").await.unwrap().outcome().await.unwrap();
             artifacts
-                .store(Scope::new(tenant.clone(), format!("c-{n}").try_into().unwrap()), "call".into(), Bytes::from(vec![n]))
+                .store(
+                    Scope::new(tenant.clone(), format!("c-{n}").try_into().unwrap()),
+                    "call".into(),
+                    Bytes::from(vec![n]),
+                )
                 .await
                 .unwrap();
         }
     }
-    let running = host.tenant("acme").conversation("c-7").send("hang").await.unwrap();
+    let running = host
+        .tenant("acme")
+        .conversation("c-7")
+        .send("hang")
+        .await
+        .unwrap();
     let running = tokio::spawn(end_of(running));
     let before = store.list(&other, ListQuery::default()).await;
 
@@ -288,27 +435,69 @@ async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
 
     assert_eq!(erased.conversations, 40);
     assert_eq!(running.await.unwrap(), "deleted");
-    assert_eq!((store.count(&acme).await, store.list(&other, ListQuery::default()).await), (Ok(0), before));
+    assert_eq!(
+        (
+            store.count(&acme).await,
+            store.list(&other, ListQuery::default()).await
+        ),
+        (Ok(0), before)
+    );
     let id = crate::ids::ArtifactId::from_content(&[7]);
-    assert!(artifacts.retrieve(Scope::new(acme.clone(), "c-7".try_into().unwrap()), id.clone()).await.is_err());
-    assert!(artifacts.retrieve(Scope::new(other, "c-7".try_into().unwrap()), id).await.is_ok());
+    assert!(
+        artifacts
+            .retrieve(
+                Scope::new(acme.clone(), "c-7".try_into().unwrap()),
+                id.clone()
+            )
+            .await
+            .is_err()
+    );
+    assert!(
+        artifacts
+            .retrieve(Scope::new(other, "c-7".try_into().unwrap()), id)
+            .await
+            .is_ok()
+    );
     let usage = host.tenant("acme").usage().unwrap();
-    assert_eq!(usage, crate::tenant::TenantUsage::default(), "the counters start at 0 again");
-    let mut again = host.tenant("acme").conversation("c-7").send("Hi").await.unwrap();
+    assert_eq!(
+        usage,
+        crate::tenant::TenantUsage::default(),
+        "the counters start at 0 again"
+    );
+    let mut again = host
+        .tenant("acme")
+        .conversation("c-7")
+        .send("Hi")
+        .await
+        .unwrap();
     again.outcome().await.unwrap();
     let asked = model.last_request().unwrap();
-    assert_eq!((asked.messages.len(), &*asked.model), (1, "own"), "it is configured as it was, and knows nothing");
+    assert_eq!(
+        (asked.messages.len(), &*asked.model),
+        (1, "own"),
+        "it is configured as it was, and knows nothing"
+    );
     assert_eq!(host.0.tenants.get(&acme).quotas(), quotas);
 }
 
 #[tokio::test(start_paused = true)]
 async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("hello").after(Duration::from_millis(3))));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("hello").after(Duration::from_millis(3)),
+    ));
     for seed in 0..40u64 {
         let store = store();
-        let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .build()
+            .await
+            .unwrap();
         for n in 0..4 {
-            host.tenant("acme").conversation(format!("c-{n}")).send("Hi").await.unwrap();
+            host.tenant("acme")
+                .conversation(format!("c-{n}"))
+                .send("Hi")
+                .await
+                .unwrap();
         }
         let erased = tokio::spawn({
             let tenant = host.tenant("acme");
@@ -321,7 +510,10 @@ async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
                 for _ in 0..(seed + n) % 9 {
                     tokio::task::yield_now().await;
                 }
-                talk.send("late").await.map(drop).map_err(|error| error.code())
+                talk.send("late")
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.code())
             }));
         }
 
@@ -330,14 +522,25 @@ async fn prompts_and_imports_during_an_erasure_are_refused_or_erased() {
         for prompt in prompts {
             match prompt.await.unwrap() {
                 Ok(()) => left += 1,
-                Err(code) => assert!(["tenant_paused", "deleted"].contains(&code), "seed {seed}: {code}"),
+                Err(code) => assert!(
+                    ["tenant_paused", "deleted"].contains(&code),
+                    "seed {seed}: {code}"
+                ),
             }
         }
 
         // Prompts that were admitted before the erasure are erased. A later prompt began a new
         // conversation.
-        let stored = store.list(&"acme".try_into().unwrap(), ListQuery::default()).await.unwrap();
-        assert!(stored.iter().all(|summary| summary.conversation.as_str().starts_with("d-")), "seed {seed}: {stored:?}");
+        let stored = store
+            .list(&"acme".try_into().unwrap(), ListQuery::default())
+            .await
+            .unwrap();
+        assert!(
+            stored
+                .iter()
+                .all(|summary| summary.conversation.as_str().starts_with("d-")),
+            "seed {seed}: {stored:?}"
+        );
         assert!(left > 0 || stored.is_empty(), "seed {seed}");
     }
 }
@@ -358,7 +561,11 @@ impl Tool for Rememberer {
         Box::pin(async move {
             let mut forgotten = self.1.lock();
             forgotten.push(tenant.clone());
-            if forgotten.len() == 1 { Err(ToolError::invalid("the disk is away")) } else { Ok(()) }
+            if forgotten.len() == 1 {
+                Err(ToolError::invalid("the disk is away"))
+            } else {
+                Ok(())
+            }
         })
     }
 }
@@ -368,15 +575,43 @@ async fn an_erased_tenant_is_forgotten_by_its_tools_or_stays_closed() {
     let forgotten = Arc::default();
     let spec = ToolSpec::new("rememberer", "Keeps what it gets.", RawJson::empty_object());
     let tool: Arc<dyn Tool> = Arc::new(Rememberer(spec, Arc::clone(&forgotten)));
-    let host = builder(&Arc::new(ScriptedModel::always(Reply::text("yes")))).tool(tool).build().await.unwrap();
-    host.tenant("acme").conversation("c-1").send("Hi").await.unwrap().outcome().await.unwrap();
+    let host = builder(&Arc::new(ScriptedModel::always(Reply::text("yes"))))
+        .tool(tool)
+        .build()
+        .await
+        .unwrap();
+    host.tenant("acme")
+        .conversation("c-1")
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let failed = host.tenant("acme").erase().await;
-    let refused = host.tenant("acme").conversation("c-1").send("Hi").await.is_err();
+    let refused = host
+        .tenant("acme")
+        .conversation("c-1")
+        .send("Hi")
+        .await
+        .is_err();
     let erased = host.tenant("acme").erase().await;
 
-    assert!(failed.unwrap_err().to_string().contains("rememberer: the disk is away") && refused);
+    assert!(
+        failed
+            .unwrap_err()
+            .to_string()
+            .contains("rememberer: the disk is away")
+            && refused
+    );
     assert!(erased.is_ok());
     assert_eq!(*forgotten.lock(), vec![TenantId::new("acme").unwrap(); 2]);
-    assert!(host.tenant("acme").conversation("c-1").send("Hi").await.is_ok());
+    assert!(
+        host.tenant("acme")
+            .conversation("c-1")
+            .send("Hi")
+            .await
+            .is_ok()
+    );
 }

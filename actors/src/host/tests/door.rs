@@ -10,7 +10,9 @@ use crate::{
     conversation::round::rules::ApprovalMode,
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, BoxFuture, FnTool, Hook, PermissionLevel, Review, SchemaCheck, Schemas, Verdict},
+    ports::{
+        Approval, BoxFuture, FnTool, Hook, PermissionLevel, Review, SchemaCheck, Schemas, Verdict,
+    },
     stream::StopReason,
     testing::{Reply, ScriptedModel},
     tool::OutputLevel,
@@ -22,7 +24,9 @@ fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
     let request = model.last_request().unwrap();
     let blocks = request.messages.last().unwrap().blocks();
     let result = |block: &ContentBlock| match block {
-        ContentBlock::ToolResult(result) => Some((result.content.text().into_owned(), result.is_error)),
+        ContentBlock::ToolResult(result) => {
+            Some((result.content.text().into_owned(), result.is_error))
+        }
         _ => None,
     };
     blocks.iter().filter_map(result).collect()
@@ -60,29 +64,51 @@ impl SchemaCheck for Check {
     fn check(&self, arguments: &Value) -> Result<(), ToolError> {
         match arguments.get("path").is_some() && arguments.get("output_level").is_none() {
             true => Ok(()),
-            false => Err(ToolError::invalid(format!("the arguments of {} do not fit:\n- /path is missing", self.0))),
+            false => Err(ToolError::invalid(format!(
+                "the arguments of {} do not fit:\n- /path is missing",
+                self.0
+            ))),
         }
     }
 }
 
 async fn one_round(builder: HostBuilder) -> crate::stream::RoundEnd {
     let host = builder.build().await.unwrap();
-    conversation(&host).send("go").await.unwrap().outcome().await.unwrap()
+    conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_not_allowed_is_refused_and_nothing_of_it_runs() {
     let permissions = |level, allowed: Option<&[&str]>| Permissions {
         level,
-        allowed_tools: allowed.map(|names| Arc::new(names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>())),
+        allowed_tools: allowed.map(|names| {
+            Arc::new(
+                names
+                    .iter()
+                    .map(|name| (*name).to_owned())
+                    .collect::<BTreeSet<_>>(),
+            )
+        }),
     };
     for (permissions, expected) in [
         (permissions(PermissionLevel::Default, None), (1, 0)),
-        (permissions(PermissionLevel::Default, Some(&["writes"])), (0, 0)),
+        (
+            permissions(PermissionLevel::Default, Some(&["writes"])),
+            (0, 0),
+        ),
         (permissions(PermissionLevel::Default, Some(&[])), (0, 0)),
         (permissions(PermissionLevel::Restricted, None), (1, 0)),
         (permissions(PermissionLevel::Admin, None), (1, 1)),
-        (permissions(PermissionLevel::Admin, Some(&["writes"])), (0, 1)),
+        (
+            permissions(PermissionLevel::Admin, Some(&["writes"])),
+            (0, 1),
+        ),
     ] {
         let (reads, read) = echo("reads", ToolSpec::read_only);
         let (writes, written) = echo("writes", |spec| spec.approval(Approval::ByMode));
@@ -91,12 +117,29 @@ async fn a_tool_that_is_not_allowed_is_refused_and_nothing_of_it_runs() {
         let said = format!("{permissions:?}");
 
         // There is no approver, so by default a call that changes something is denied.
-        let outcome = one_round(builder(&model).tools([reads, writes]).permissions(permissions)).await;
+        let outcome = one_round(
+            builder(&model)
+                .tools([reads, writes])
+                .permissions(permissions),
+        )
+        .await;
 
-        assert_eq!((read.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), expected, "{said}");
+        assert_eq!(
+            (read.load(Ordering::SeqCst), written.load(Ordering::SeqCst)),
+            expected,
+            "{said}"
+        );
         assert_eq!((outcome.text.as_str(), results(&model).len()), ("done", 2));
-        let codes: Vec<bool> = results(&model).iter().map(|(text, _)| text.contains("Error Type: permission_denied")).collect();
-        assert_eq!(codes, [expected.0 == 0, expected.1 == 0], "{said}: {:?}", results(&model));
+        let codes: Vec<bool> = results(&model)
+            .iter()
+            .map(|(text, _)| text.contains("Error Type: permission_denied"))
+            .collect();
+        assert_eq!(
+            codes,
+            [expected.0 == 0, expected.1 == 0],
+            "{said}: {:?}",
+            results(&model)
+        );
     }
 }
 
@@ -112,22 +155,44 @@ impl Tool for Looks {
         arguments.as_str().contains("look")
     }
 
-    fn call(&self, arguments: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn call(
+        &self,
+        arguments: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         self.0.call(arguments, context)
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_only_reads_needs_no_approval_unless_a_hook_makes_it_another() {
-    let replace: HookFn = |arguments| arguments.as_str().contains("swap").then(|| RawJson::of(&json!({ "do": "change" })).unwrap());
+    let replace: HookFn = |arguments| {
+        arguments
+            .as_str()
+            .contains("swap")
+            .then(|| RawJson::of(&json!({ "do": "change" })).unwrap())
+    };
     for (does, runs) in [("look", 1), ("change", 0), ("look swap", 0)] {
         let (tool, starts) = echo("commands", |spec| spec.approval(Approval::ByMode));
-        let model = Arc::new(ScriptedModel::replies([Reply::tool("commands", &json!({ "do": does })), Reply::text("done")]));
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::tool("commands", &json!({ "do": does })),
+            Reply::text("done"),
+        ]));
 
         // A call that needs approval is denied, since there is no approver.
-        one_round(builder(&model).tool(Arc::new(Looks(tool))).hook(Replaces(replace))).await;
+        one_round(
+            builder(&model)
+                .tool(Arc::new(Looks(tool)))
+                .hook(Replaces(replace)),
+        )
+        .await;
 
-        assert_eq!(starts.load(Ordering::SeqCst), runs, "{does}: {:?}", results(&model));
+        assert_eq!(
+            starts.load(Ordering::SeqCst),
+            runs,
+            "{does}: {:?}",
+            results(&model)
+        );
     }
 }
 
@@ -155,14 +220,24 @@ async fn permission_denied_is_never_tried_again() {
         },
         None,
     );
-    let eager = crate::policy::ToolRetryPolicy { retry_on: vec![crate::tool::ToolErrorType::PermissionDenied], ..Default::default() };
+    let eager = crate::policy::ToolRetryPolicy {
+        retry_on: vec![crate::tool::ToolErrorType::PermissionDenied],
+        ..Default::default()
+    };
     let tool = Arc::new(tool.declare(|spec| spec.read_only().retry(eager)));
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tool", &json!({})),
+        Reply::text("done"),
+    ]));
 
     one_round(builder(&model).tool(tool)).await;
 
     assert_eq!(starts.load(Ordering::SeqCst), 1);
-    assert!(results(&model)[0].0.contains("Error Code: PERMISSION_DENIED\nError Message: not yours"));
+    assert!(
+        results(&model)[0]
+            .0
+            .contains("Error Code: PERMISSION_DENIED\nError Message: not yours")
+    );
 }
 
 /// A hook that decides calls by the argument `do`, and results by their text.
@@ -180,8 +255,12 @@ impl Hook for Judges {
 
     fn after_tool(&self, _: &Scope, _: &ToolSpec, outcome: &ToolExecutionResult) -> Review {
         match outcome.observation.as_str() {
-            text if text.contains("secret") => Review::Replace(text.replace("secret", "[redacted]")),
-            text if text.contains("withhold") => Review::Withhold("the result is not for a model".into()),
+            text if text.contains("secret") => {
+                Review::Replace(text.replace("secret", "[redacted]"))
+            }
+            text if text.contains("withhold") => {
+                Review::Withhold("the result is not for a model".into())
+            }
             _ => Review::Keep,
         }
     }
@@ -190,23 +269,53 @@ impl Hook for Judges {
 #[tokio::test(start_paused = true)]
 async fn hooks_deny_replace_redact_and_withhold() {
     let (tool, starts) = echo("tool", ToolSpec::read_only);
-    let calls = ["allow", "deny", "replace", "secret", "withhold"].map(|what| json!({ "do": what }));
-    let reply = calls.iter().fold(Reply::empty(), |reply, call| reply.and_tool("tool", call));
+    let calls =
+        ["allow", "deny", "replace", "secret", "withhold"].map(|what| json!({ "do": what }));
+    let reply = calls
+        .iter()
+        .fold(Reply::empty(), |reply, call| reply.and_tool("tool", call));
     let model = Arc::new(ScriptedModel::replies([reply, Reply::text("done")]));
-    let host = builder(&model).tool(tool).hook(Judges).build().await.unwrap();
+    let host = builder(&model)
+        .tool(tool)
+        .hook(Judges)
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
 
-    conversation.send("go").await.unwrap().outcome().await.unwrap();
+    conversation
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let read = results(&model);
     assert_eq!(read[0], (r#"{"do":"allow"}"#.into(), false));
-    assert!(read[1].0.contains("Error Code: PERMISSION_DENIED\nError Message: not on a Sunday") && read[1].1);
+    assert!(
+        read[1]
+            .0
+            .contains("Error Code: PERMISSION_DENIED\nError Message: not on a Sunday")
+            && read[1].1
+    );
     assert_eq!(read[2], (r#"{"do":"replaced"}"#.into(), false));
     assert_eq!(read[3], (r#"{"do":"[redacted]"}"#.into(), false));
-    assert!(read[4].0.contains("Error Message: the result is not for a model") && read[4].1);
-    assert_eq!(starts.load(Ordering::SeqCst), 4, "what was denied never ran");
+    assert!(
+        read[4]
+            .0
+            .contains("Error Message: the result is not for a model")
+            && read[4].1
+    );
+    assert_eq!(
+        starts.load(Ordering::SeqCst),
+        4,
+        "what was denied never ran"
+    );
     // The history keeps the arguments as the model wrote them.
-    let asked = conversation.messages().await.unwrap()[1].wire_str().to_owned();
+    let asked = conversation.messages().await.unwrap()[1]
+        .wire_str()
+        .to_owned();
     assert!(asked.contains(r#""do":"replace"}"#), "{asked}");
 }
 
@@ -219,9 +328,18 @@ async fn what_a_hook_puts_in_place_passes_the_rest_of_the_door() {
         }
     }
     let (tool, starts) = echo("tool", ToolSpec::read_only);
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({ "path": "a" })), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tool", &json!({ "path": "a" })),
+        Reply::text("done"),
+    ]));
 
-    one_round(builder(&model).tool(tool).schemas(Arc::new(WantsPath)).hook(Spoils)).await;
+    one_round(
+        builder(&model)
+            .tool(tool)
+            .schemas(Arc::new(WantsPath))
+            .hook(Spoils),
+    )
+    .await;
 
     assert_eq!(starts.load(Ordering::SeqCst), 0);
     assert!(results(&model)[0].0.contains("/path is missing"));
@@ -235,12 +353,26 @@ async fn arguments_that_do_not_fit_are_a_journaled_result_and_the_round_goes_on(
         Reply::tool("tool", &json!({ "path": "a" })),
         Reply::text("done"),
     ]));
-    let host = builder(&model).tool(tool).schemas(Arc::new(WantsPath)).build().await.unwrap();
+    let host = builder(&model)
+        .tool(tool)
+        .schemas(Arc::new(WantsPath))
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
 
-    let outcome = conversation.send("go").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((outcome.stop_reason, starts.load(Ordering::SeqCst)), (StopReason::EndTurn, 1));
+    assert_eq!(
+        (outcome.stop_reason, starts.load(Ordering::SeqCst)),
+        (StopReason::EndTurn, 1)
+    );
     let messages = conversation.messages().await.unwrap();
     let expected = [
         "Operation failed.",
@@ -254,8 +386,14 @@ async fn arguments_that_do_not_fit_are_a_journaled_result_and_the_round_goes_on(
     ]
     .join("\n");
     let refused = messages[2].blocks();
-    let ContentBlock::ToolResult(refused) = &refused[0] else { panic!("{refused:?}") };
-    assert!(refused.is_error && refused.content.text().starts_with(&expected), "{}", refused.content.text());
+    let ContentBlock::ToolResult(refused) = &refused[0] else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        refused.is_error && refused.content.text().starts_with(&expected),
+        "{}",
+        refused.content.text()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,17 +401,44 @@ async fn an_output_level_is_the_calls_own_and_no_argument_of_the_tool() {
     let (data, _) = echo("data", |spec| spec.read_only().returns_data());
     let (text, _) = echo("text", ToolSpec::read_only);
     let levels = ["full", "loud"].map(|level| json!({ "path": "a", "output_level": level }));
-    let calls = Reply::tool("data", &levels[0]).and_tool("data", &levels[1]).and_tool("text", &levels[0]);
+    let calls = Reply::tool("data", &levels[0])
+        .and_tool("data", &levels[1])
+        .and_tool("text", &levels[0]);
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
 
-    one_round(builder(&model).tools([data, text]).schemas(Arc::new(WantsPath)).output_level(OutputLevel::Brief)).await;
+    one_round(
+        builder(&model)
+            .tools([data, text])
+            .schemas(Arc::new(WantsPath))
+            .output_level(OutputLevel::Brief),
+    )
+    .await;
 
     let read = results(&model);
-    assert_eq!(read[0], (r#"{"path":"a"}"#.into(), false), "it is taken out before the schema and the tool see the arguments");
-    assert!(read[1].0.contains(r#"output_level is "brief", "standard" or "full""#), "{}", read[1].0);
-    assert!(read[2].1, "a tool that returns text knows no levels: {}", read[2].0);
-    let offered: Vec<bool> =
-        model.last_request().unwrap().tools.iter().map(|tool| tool.input_schema.as_str().contains("output_level")).collect();
+    assert_eq!(
+        read[0],
+        (r#"{"path":"a"}"#.into(), false),
+        "it is taken out before the schema and the tool see the arguments"
+    );
+    assert!(
+        read[1]
+            .0
+            .contains(r#"output_level is "brief", "standard" or "full""#),
+        "{}",
+        read[1].0
+    );
+    assert!(
+        read[2].1,
+        "a tool that returns text knows no levels: {}",
+        read[2].0
+    );
+    let offered: Vec<bool> = model
+        .last_request()
+        .unwrap()
+        .tools
+        .iter()
+        .map(|tool| tool.input_schema.as_str().contains("output_level"))
+        .collect();
     assert_eq!(offered, [true, false, false], "the last one is `recall`");
 }
 
@@ -283,24 +448,48 @@ async fn data_is_brief_in_a_window_that_is_nearly_full() {
     for (used, call, expected) in [
         (window * 8 / 10, json!({}), "{\n  \"k\": 1\n}"),
         (window * 8 / 10 + 1, json!({}), "Result has 1 fields"),
-        (window, json!({ "output_level": "standard" }), "{\n  \"k\": 1\n}"),
+        (
+            window,
+            json!({ "output_level": "standard" }),
+            "{\n  \"k\": 1\n}",
+        ),
     ] {
         let handler = |_: Value, _| async { Ok(crate::ports::Json(json!({ "k": 1 }))) };
-        let tool = FnTool::raw("data", "Gives data.", &json!({ "type": "object" }), handler, None);
+        let tool = FnTool::raw(
+            "data",
+            "Gives data.",
+            &json!({ "type": "object" }),
+            handler,
+            None,
+        );
         let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
-        let usage = crate::chat::Usage { cache_read: used - 10, output: 10, ..Default::default() };
-        let model = Arc::new(ScriptedModel::replies([Reply::tool("data", &call).usage(usage), Reply::text("done")]));
+        let usage = crate::chat::Usage {
+            cache_read: used - 10,
+            output: 10,
+            ..Default::default()
+        };
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::tool("data", &call).usage(usage),
+            Reply::text("done"),
+        ]));
 
         one_round(builder(&model).tool(tool)).await;
 
-        assert_eq!(results(&model), [(expected.to_owned(), false)], "{used} of {window} tokens, {call}");
+        assert_eq!(
+            results(&model),
+            [(expected.to_owned(), false)],
+            "{used} of {window} tokens, {call}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
     let (tool, _) = echo("tool", ToolSpec::read_only);
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("tol", &json!({})), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tol", &json!({})),
+        Reply::text("done"),
+    ]));
 
     let outcome = one_round(builder(&model).tool(tool)).await;
 
@@ -312,7 +501,8 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
 /// Waits for an approval request and returns the id of its tool call.
 async fn asked(reply: &mut crate::host::Reply) -> String {
     loop {
-        if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind {
+        if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind
+        {
             return tool_call_id.clone();
         }
     }
@@ -323,7 +513,12 @@ fn writer() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| {
         let last = request.messages.last().unwrap();
         match last.text().rsplit_once(' ') {
-            Some((_, path)) if !last.blocks().iter().any(|block| matches!(block, ContentBlock::ToolResult(_))) => {
+            Some((_, path))
+                if !last
+                    .blocks()
+                    .iter()
+                    .any(|block| matches!(block, ContentBlock::ToolResult(_))) =>
+            {
                 Reply::tool("writes", &json!({ "path": path }))
             }
             _ => Reply::text("done"),
@@ -336,7 +531,13 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
     let store = store();
     let (tool, starts) = echo("writes", |spec| spec.approval(Approval::ByMode));
     let model = writer();
-    let build = || builder(&model).tool(tool.clone()).approval(ApprovalMode::Ask).shared_sessions(store.clone()).build();
+    let build = || {
+        builder(&model)
+            .tool(tool.clone())
+            .approval(ApprovalMode::Ask)
+            .shared_sessions(store.clone())
+            .build()
+    };
     let first = build().await.unwrap();
     let talk = conversation(&first);
 
@@ -345,14 +546,20 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
     talk.approve_always(call).await.unwrap();
     reply.outcome().await.unwrap();
     let mut reply = talk.send("write a.txt").await.unwrap(); // Needs no approval.
-    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("no person is asked").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), reply.outcome())
+        .await
+        .expect("no person is asked")
+        .unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 2);
     drop((reply, talk, first));
 
     let second = build().await.unwrap();
     let talk = conversation(&second);
     let mut reply = talk.send("write a.txt").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await.expect("no person is asked").unwrap();
+    tokio::time::timeout(Duration::from_secs(60), reply.outcome())
+        .await
+        .expect("no person is asked")
+        .unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 3);
 
     // Another pattern needs approval, and so does the same pattern in another conversation.
@@ -372,7 +579,12 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
 async fn a_call_that_was_agreed_to_once_is_asked_for_again() {
     let (tool, starts) = echo("writes", |spec| spec.approval(Approval::ByMode));
     let model = writer();
-    let host = builder(&model).tool(tool).approval(ApprovalMode::Ask).build().await.unwrap();
+    let host = builder(&model)
+        .tool(tool)
+        .approval(ApprovalMode::Ask)
+        .build()
+        .await
+        .unwrap();
     let talk = conversation(&host);
 
     for turn in 1..=2 {
@@ -396,7 +608,13 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
     let hangs = FnTool::raw("writes", "Hangs.", &json!({}), run, None);
     let (tool, starts) = echo("writes", |spec| spec.approval(Approval::ByMode));
     let model = writer();
-    let with = |tool: Arc<dyn Tool>| builder(&model).tool(tool).approval(ApprovalMode::Ask).shared_sessions(store.clone()).build();
+    let with = |tool: Arc<dyn Tool>| {
+        builder(&model)
+            .tool(tool)
+            .approval(ApprovalMode::Ask)
+            .shared_sessions(store.clone())
+            .build()
+    };
     let first = with(Arc::new(hangs)).await.unwrap();
     let talk = conversation(&first);
     let mut reply = talk.send("write a.txt").await.unwrap();
@@ -411,7 +629,10 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
         reply.outcome().await.unwrap();
     }
     let in_doubt = results(&model).remove(0).0;
-    assert!(in_doubt.contains("[outcome unknown] writes was started at"), "{in_doubt}");
+    assert!(
+        in_doubt.contains("[outcome unknown] writes was started at"),
+        "{in_doubt}"
+    );
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
     assert_eq!(starts.load(Ordering::SeqCst), 0);
@@ -424,13 +645,19 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
 #[tokio::test(start_paused = true)]
 async fn the_ninth_identical_call_is_refused_and_the_third_refusal_ends_the_round() {
     let (tool, starts) = echo("tool", ToolSpec::read_only);
-    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({ "path": "a" }))));
+    let model = Arc::new(ScriptedModel::always(Reply::tool(
+        "tool",
+        &json!({ "path": "a" }),
+    )));
     let host = builder(&model).tool(tool).build().await.unwrap();
     let talk = conversation(&host);
 
     let outcome = talk.send("go").await.unwrap().outcome().await.unwrap();
 
-    assert_eq!((outcome.stop_reason, starts.load(Ordering::SeqCst)), (StopReason::LoopGuard, 8));
+    assert_eq!(
+        (outcome.stop_reason, starts.load(Ordering::SeqCst)),
+        (StopReason::LoopGuard, 8)
+    );
     let texts: Vec<String> = talk
         .messages()
         .await
@@ -442,6 +669,11 @@ async fn the_ninth_identical_call_is_refused_and_the_third_refusal_ends_the_roun
             _ => None,
         })
         .collect();
-    let refused: Vec<usize> = texts.iter().enumerate().filter(|(_, text)| text.contains("LOOP_GUARD")).map(|(n, _)| n).collect();
+    let refused: Vec<usize> = texts
+        .iter()
+        .enumerate()
+        .filter(|(_, text)| text.contains("LOOP_GUARD"))
+        .map(|(n, _)| n)
+        .collect();
     assert_eq!((texts.len(), refused), (11, vec![8, 9, 10]), "{texts:?}");
 }

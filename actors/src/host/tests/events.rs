@@ -16,7 +16,9 @@ use crate::{
 };
 
 fn echo() -> Arc<ScriptedModel> {
-    Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("to {}", request.messages.last().unwrap().text())).chunks(2)))
+    Arc::new(ScriptedModel::answering(|request, _| {
+        Reply::text(format!("to {}", request.messages.last().unwrap().text())).chunks(2)
+    }))
 }
 
 /// Reads events until none arrives for 20 ms.
@@ -29,7 +31,14 @@ async fn available(events: &mut Events) -> Vec<Arc<StreamEvent>> {
 }
 
 async fn say(conversation: &ConversationHandle, text: &str) -> String {
-    conversation.send(text).await.unwrap().outcome().await.unwrap().text
+    conversation
+        .send(text)
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap()
+        .text
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +50,11 @@ async fn a_watcher_sees_round_after_round_and_wakes_no_conversation() {
     until("it sleeps", || host.awake() == 0).await;
 
     let mut events = conversation.events(EventsFrom::Now).await.unwrap();
-    assert_eq!(available(&mut events).await, [], "what is over is not sent again");
+    assert_eq!(
+        available(&mut events).await,
+        [],
+        "what is over is not sent again"
+    );
     assert_eq!(host.awake(), 0, "a watcher wakes no conversation");
     say(&conversation, "one").await;
     host.hibernate_idle();
@@ -49,43 +62,83 @@ async fn a_watcher_sees_round_after_round_and_wakes_no_conversation() {
     say(&conversation, "two").await;
     let seen = available(&mut events).await;
 
-    let rounds: Vec<_> = kinds(&seen).into_iter().filter(|kind| !matches!(*kind, "text_delta" | "usage")).collect();
-    assert_eq!(rounds, ["round_started", "message", "round_finished", "round_started", "message", "round_finished"]);
+    let rounds: Vec<_> = kinds(&seen)
+        .into_iter()
+        .filter(|kind| !matches!(*kind, "text_delta" | "usage"))
+        .collect();
+    assert_eq!(
+        rounds,
+        [
+            "round_started",
+            "message",
+            "round_finished",
+            "round_started",
+            "message",
+            "round_finished"
+        ]
+    );
     assert!(seen.windows(2).all(|pair| pair[0].id < pair[1].id));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_joins_sees_the_running_round_from_its_start() {
-    let model = Arc::new(ScriptedModel::replies([Reply::text("before"), Reply::text("half of it").chunks(3).then_stall()]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::text("before"),
+        Reply::text("half of it").chunks(3).then_stall(),
+    ]));
     let host = host(&model).await;
     let conversation = conversation(&host);
     say(&conversation, "zero").await;
     let mut reply = conversation.send("one").await.unwrap();
-    while !matches!(reply.next().await.unwrap().kind, EventKind::TextDelta { .. }) {}
+    while !matches!(
+        reply.next().await.unwrap().kind,
+        EventKind::TextDelta { .. }
+    ) {}
     tokio::time::sleep(Duration::from_millis(5)).await;
 
     let joined = available(&mut conversation.events(EventsFrom::Now).await.unwrap()).await;
 
     assert_eq!(kinds(&joined)[..2], ["round_started", "text_delta"]);
-    assert!(joined.iter().all(|event| event.round_id == Some(reply.round_id())));
+    assert!(
+        joined
+            .iter()
+            .all(|event| event.round_id == Some(reply.round_id()))
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sleeping_conversation_is_watched_from_its_journal_and_is_not_woken() {
     let sessions = store();
     let model = echo();
-    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let first = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     for text in ["one", "two", "three"] {
         say(&conversation(&first), text).await;
     }
     stop(&first, Duration::from_secs(1)).await;
-    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let second = builder(&model)
+        .shared_sessions(sessions)
+        .build()
+        .await
+        .unwrap();
 
-    let mut events = conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap();
+    let mut events = conversation(&second)
+        .events(EventsFrom::After(EventId::default()))
+        .await
+        .unwrap();
     let seen = available(&mut events).await;
 
-    assert_eq!(kinds(&seen), ["round_started", "usage", "message", "round_finished"].repeat(3));
-    assert_eq!((second.awake(), events.after()), (0, seen.last().unwrap().id));
+    assert_eq!(
+        kinds(&seen),
+        ["round_started", "usage", "message", "round_finished"].repeat(3)
+    );
+    assert_eq!(
+        (second.awake(), events.after()),
+        (0, seen.last().unwrap().id)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,21 +146,40 @@ async fn a_cursor_of_no_use_gets_exactly_one_snapshot_and_then_what_follows() {
     let host = host(&echo()).await;
     let conversation = conversation(&host);
     say(&conversation, "one").await;
-    let mut events = conversation.events(EventsFrom::After(EventId::default())).await.unwrap();
+    let mut events = conversation
+        .events(EventsFrom::After(EventId::default()))
+        .await
+        .unwrap();
     let old = available(&mut events).await;
-    let beyond = EventId { seq: crate::ids::Seq(900), ..old.last().unwrap().id };
-    let of_no_life = EventId { epoch: crate::ids::Epoch(7), ..old[1].id };
+    let beyond = EventId {
+        seq: crate::ids::Seq(900),
+        ..old.last().unwrap().id
+    };
+    let of_no_life = EventId {
+        epoch: crate::ids::Epoch(7),
+        ..old[1].id
+    };
 
     for cursor in [beyond, of_no_life] {
-        let mut events = conversation.events(EventsFrom::After(cursor)).await.unwrap();
+        let mut events = conversation
+            .events(EventsFrom::After(cursor))
+            .await
+            .unwrap();
         let first = available(&mut events).await;
         say(&conversation, "more").await;
         let then = available(&mut events).await;
 
-        let [only] = first.as_slice() else { panic!("{first:?}") };
-        let EventKind::Snapshot { snapshot } = &only.kind else { panic!("{only:?}") };
+        let [only] = first.as_slice() else {
+            panic!("{first:?}")
+        };
+        let EventKind::Snapshot { snapshot } = &only.kind else {
+            panic!("{only:?}")
+        };
         assert_eq!((snapshot.open, snapshot.messages_before), (Open::None, 0));
-        assert_eq!(snapshot.messages.last().unwrap().text().split(' ').next(), Some("to"));
+        assert_eq!(
+            snapshot.messages.last().unwrap().text().split(' ').next(),
+            Some("to")
+        );
         assert_eq!(kinds(&then)[0], "round_started", "{then:?}");
         assert!(!kinds(&then).contains(&"snapshot"));
     }
@@ -117,19 +189,40 @@ async fn a_cursor_of_no_use_gets_exactly_one_snapshot_and_then_what_follows() {
 async fn a_cursor_of_before_a_reset_gets_a_snapshot_of_the_emptied_conversation() {
     let sessions = store();
     let model = echo();
-    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let first = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     say(&conversation(&first), "one").await;
     conversation(&first).reset().await.unwrap();
     stop(&first, Duration::from_secs(1)).await;
-    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let second = builder(&model)
+        .shared_sessions(sessions)
+        .build()
+        .await
+        .unwrap();
 
-    let seen = available(&mut conversation(&second).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+    let seen = available(
+        &mut conversation(&second)
+            .events(EventsFrom::After(EventId::default()))
+            .await
+            .unwrap(),
+    )
+    .await;
 
     assert_eq!(kinds(&seen), ["snapshot"]);
-    let EventKind::Snapshot { snapshot } = &seen[0].kind else { panic!() };
+    let EventKind::Snapshot { snapshot } = &seen[0].kind else {
+        panic!()
+    };
     assert_eq!((snapshot.messages.len(), snapshot.rounds), (0, 0));
     let line = seen[0].to_json();
-    assert!(line.contains(r#""type":"snapshot","open":"none","rounds":0,"messages":[],"messages_before":0"#), "{line}");
+    assert!(
+        line.contains(
+            r#""type":"snapshot","open":"none","rounds":0,"messages":[],"messages_before":0"#
+        ),
+        "{line}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +249,10 @@ async fn a_round_continues_from_a_cursor_and_ends_the_watch() {
     say(&conversation, "two").await;
 
     for seen in 0..all.len() {
-        let mut again = conversation.watch(reply.round_id()).unwrap().after(all[seen].id);
+        let mut again = conversation
+            .watch(reply.round_id())
+            .unwrap()
+            .after(all[seen].id);
         let mut rest = Vec::new();
         while let Some(event) = again.next().await {
             rest.push(event);
@@ -170,13 +266,20 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     let sessions = store();
     let asked = Arc::new(AtomicUsize::new(0));
     let calls = asked.clone();
-    let model = Arc::new(ScriptedModel::answering(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
-        0 => Reply::tool("pay", &json!({})),
-        _ => Reply::text("done"),
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::tool("pay", &json!({})),
+            _ => Reply::text("done"),
+        }
     }));
     let make = || {
         let approval = crate::conversation::round::rules::ApprovalMode::Ask;
-        builder(&model).shared_sessions(sessions.clone()).tool(asks("pay")).approval(approval).has_approver(true).build()
+        builder(&model)
+            .shared_sessions(sessions.clone())
+            .tool(asks("pay"))
+            .approval(approval)
+            .has_approver(true)
+            .build()
     };
     let first = make().await.unwrap();
     let mut reply = conversation(&first).send("pay").await.unwrap();
@@ -185,23 +288,42 @@ async fn streams_of_a_host_that_stops_end_without_an_error_and_the_next_host_goe
     assert_eq!(kinds(&before).last(), Some(&"approval_required"));
 
     stop(&first, Duration::from_secs(1)).await;
-    let end = timeout(Duration::from_secs(1), events.next()).await.expect("the stream ends");
-    let outcome = timeout(Duration::from_secs(1), reply.outcome()).await.expect("the reply ends");
+    let end = timeout(Duration::from_secs(1), events.next())
+        .await
+        .expect("the stream ends");
+    let outcome = timeout(Duration::from_secs(1), reply.outcome())
+        .await
+        .expect("the reply ends");
 
     assert_eq!((end, outcome), (None, Err(OutcomeError::Stopped)));
     let second = make().await.unwrap();
-    let mut events = conversation(&second).events(EventsFrom::After(events.after())).await.unwrap();
+    let mut events = conversation(&second)
+        .events(EventsFrom::After(events.after()))
+        .await
+        .unwrap();
     let asked = |event: &Arc<StreamEvent>| match &event.kind {
         EventKind::ApprovalRequired { tool_call_id, .. } => Some(tool_call_id.clone()),
         _ => None,
     };
     let tool_call_id = before.iter().find_map(asked).unwrap();
-    conversation(&second).approve(tool_call_id, true).await.unwrap();
+    conversation(&second)
+        .approve(tool_call_id, true)
+        .await
+        .unwrap();
     let rest = available(&mut events).await;
-    let EventKind::RoundFinished { end } = &rest.last().unwrap().kind else { panic!("{rest:?}") };
-    assert_eq!((kinds(&rest)[0], end.stop_reason), ("turn_restarted", StopReason::EndTurn));
+    let EventKind::RoundFinished { end } = &rest.last().unwrap().kind else {
+        panic!("{rest:?}")
+    };
+    assert_eq!(
+        (kinds(&rest)[0], end.stop_reason),
+        ("turn_restarted", StopReason::EndTurn)
+    );
     second.shutdown(Duration::from_secs(1)).await;
-    assert_eq!(timeout(Duration::from_secs(1), events.next()).await, Ok(None), "a shutdown ends streams");
+    assert_eq!(
+        timeout(Duration::from_secs(1), events.next()).await,
+        Ok(None),
+        "a shutdown ends streams"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +333,11 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
         0 => Reply::text("half of it").chunks(3).then_stall(),
         _ => Reply::text("the whole").chunks(3),
     }));
-    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let first = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     let mut open = conversation(&first).send("one").await.unwrap();
     let accepted = conversation(&first).send("two").await.unwrap();
     let mut last = None;
@@ -222,20 +348,38 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
     drop((open, accepted)); // They keep the host running.
     let cursor = last.unwrap();
     drop_host(first, rounds[0]).await;
-    let second = builder(&model).shared_sessions(sessions).build().await.unwrap();
+    let second = builder(&model)
+        .shared_sessions(sessions)
+        .build()
+        .await
+        .unwrap();
 
     let mut watchers = rounds.map(|round| conversation(&second).watch(round).unwrap());
-    watchers[0] = conversation(&second).watch(rounds[0]).unwrap().after(cursor);
-    let mut all = conversation(&second).events(EventsFrom::After(cursor)).await.unwrap();
-    let unknown = conversation(&second).watch(crate::ids::RoundId::from_random([9; 16])).unwrap().outcome().await;
+    watchers[0] = conversation(&second)
+        .watch(rounds[0])
+        .unwrap()
+        .after(cursor);
+    let mut all = conversation(&second)
+        .events(EventsFrom::After(cursor))
+        .await
+        .unwrap();
+    let unknown = conversation(&second)
+        .watch(crate::ids::RoundId::from_random([9; 16]))
+        .unwrap()
+        .outcome()
+        .await;
     for watcher in &mut watchers {
         assert!(!watcher.is_over().await, "a look says so as well");
-        timeout(Duration::from_secs(1000), watcher.next()).await.expect_err("no event is left, and more will come");
+        timeout(Duration::from_secs(1000), watcher.next())
+            .await
+            .expect_err("no event is left, and more will come");
     }
     assert_eq!(available(&mut all).await, []);
     assert_eq!((second.awake(), unknown), (0, Err(OutcomeError::Expired)));
 
-    let [mut one, mut two] = watchers.map(|mut watcher| tokio::spawn(async move { (watcher.outcome().await, watcher.is_over().await) }));
+    let [mut one, mut two] = watchers.map(|mut watcher| {
+        tokio::spawn(async move { (watcher.outcome().await, watcher.is_over().await) })
+    });
     tokio::task::yield_now().await;
     second.resume_interrupted().await.unwrap();
     let one = timeout(Duration::from_secs(9), &mut one).await;
@@ -245,7 +389,13 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
         let (outcome, is_over) = answer.expect("it sees the end").unwrap();
         (outcome.unwrap().text, is_over)
     });
-    assert_eq!(said, [("the whole".to_owned(), true), ("the whole".to_owned(), true)]);
+    assert_eq!(
+        said,
+        [
+            ("the whole".to_owned(), true),
+            ("the whole".to_owned(), true)
+        ]
+    );
     assert_eq!(kinds(&available(&mut all).await)[0], "turn_restarted");
 }
 
@@ -253,25 +403,44 @@ async fn a_round_that_no_life_has_taken_up_yet_is_waited_for_and_not_woken() {
 async fn a_watcher_of_a_round_outwaits_a_store_that_is_away_and_the_hosts_stop_ends_it() {
     let sessions = store();
     let model = Arc::new(ScriptedModel::always(Reply::stall()));
-    let first = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let first = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     let round = conversation(&first).send("one").await.unwrap().round_id();
     drop_host(first, round).await;
     let sessions = Arc::new(FaultySessions::new(sessions, FaultPlan::new()));
-    let second = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let second = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     let mut watcher = conversation(&second).watch(round).unwrap();
     sessions.set_away(true);
-    timeout(Duration::from_secs(60), watcher.next()).await.expect_err("it waits, and does not take the round for over");
+    timeout(Duration::from_secs(60), watcher.next())
+        .await
+        .expect_err("it waits, and does not take the round for over");
     assert!(!watcher.is_over().await, "a look says so as well");
 
     sessions.set_away(false);
-    let seen = timeout(Duration::from_secs(5), watcher.next()).await.expect("the store is back").unwrap();
+    let seen = timeout(Duration::from_secs(5), watcher.next())
+        .await
+        .expect("the store is back")
+        .unwrap();
     assert_eq!(seen.kind, EventKind::RoundStarted {});
 
     let waits = tokio::spawn(async move { watcher.outcome().await });
     tokio::task::yield_now().await;
     second.shutdown(Duration::from_secs(1)).await;
 
-    assert_eq!(timeout(Duration::from_secs(1), waits).await.expect("it ends").unwrap(), Err(OutcomeError::Stopped));
+    assert_eq!(
+        timeout(Duration::from_secs(1), waits)
+            .await
+            .expect("it ends")
+            .unwrap(),
+        Err(OutcomeError::Stopped)
+    );
 }
 
 /// Drops a host as a kill would end it: its open round stays open in the journal.
@@ -279,8 +448,12 @@ async fn drop_host(host: Host, round: crate::ids::RoundId) {
     let sessions = host.ports().sessions.clone();
     drop(host);
     tokio::time::sleep(Duration::from_millis(20)).await; // Its actors end.
-    let state =
-        crate::conversation::load(&*sessions, &crate::ids::Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap())).await.unwrap();
+    let state = crate::conversation::load(
+        &*sessions,
+        &crate::ids::Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap()),
+    )
+    .await
+    .unwrap();
     assert_eq!(state.round.map(|open| open.id), Some(round));
 }
 
@@ -290,12 +463,24 @@ async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
     let model = echo();
     let wall = Arc::new(ManualClock::at(Timestamp(1_795_300_000_000)));
     let make = || {
-        let builder = HostBuilder::new(super::clocks::Wall(wall.clone()), SeededEntropy::new(7), |host| host);
-        builder.shared_provider(model.clone()).shared_sessions(sessions.clone())
+        let builder = HostBuilder::new(
+            super::clocks::Wall(wall.clone()),
+            SeededEntropy::new(7),
+            |host| host,
+        );
+        builder
+            .shared_provider(model.clone())
+            .shared_sessions(sessions.clone())
     };
     let host = make().build().await.unwrap();
     say(&conversation(&host), "one").await;
-    let old = available(&mut conversation(&host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
+    let old = available(
+        &mut conversation(&host)
+            .events(EventsFrom::After(EventId::default()))
+            .await
+            .unwrap(),
+    )
+    .await;
 
     conversation(&host).delete().await.unwrap();
     wall.advance_ms(1);
@@ -306,12 +491,33 @@ async fn a_cursor_of_a_deleted_conversation_gets_a_snapshot_of_its_successor() {
     let fresh = make().build().await.unwrap();
     for host in [&host, &fresh] {
         for cursor in &old {
-            let seen = available(&mut conversation(host).events(EventsFrom::After(cursor.id)).await.unwrap()).await;
+            let seen = available(
+                &mut conversation(host)
+                    .events(EventsFrom::After(cursor.id))
+                    .await
+                    .unwrap(),
+            )
+            .await;
             assert_eq!(kinds(&seen), ["snapshot"], "behind {}", cursor.id);
-            assert!(seen[0].id > cursor.id, "who compares ids takes it for newer");
+            assert!(
+                seen[0].id > cursor.id,
+                "who compares ids takes it for newer"
+            );
         }
-        let all = available(&mut conversation(host).events(EventsFrom::After(EventId::default())).await.unwrap()).await;
-        assert_eq!(kinds(&all).iter().filter(|kind| **kind == "round_finished").count(), 2);
+        let all = available(
+            &mut conversation(host)
+                .events(EventsFrom::After(EventId::default()))
+                .await
+                .unwrap(),
+        )
+        .await;
+        assert_eq!(
+            kinds(&all)
+                .iter()
+                .filter(|kind| **kind == "round_finished")
+                .count(),
+            2
+        );
     }
 }
 
@@ -327,13 +533,17 @@ pub(super) fn asks(name: &str) -> Arc<dyn Tool> {
             Box::pin(async { Ok("paid".into()) })
         }
     }
-    Arc::new(Asks(ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(EffectClass::Once)))
+    Arc::new(Asks(
+        ToolSpec::new(name, "A tool that asks.", RawJson::empty_object()).effect(EffectClass::Once),
+    ))
 }
 
 #[tokio::test(start_paused = true)]
 async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls_a_turn() {
     const TURNS: usize = 10;
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("word ".repeat(8000)).chunks(200)));
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("word ".repeat(8000)).chunks(200)
+    }));
     let host = host(&model).await;
     let ring = host.ports().events.clone();
     let acme = TenantId::new("acme").unwrap();
@@ -351,7 +561,10 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
             tokio::spawn(async move {
                 let mut ends = 0;
                 while ends < TURNS {
-                    ends += usize::from(matches!(events.next().await.unwrap().kind, EventKind::RoundFinished { .. }));
+                    ends += usize::from(matches!(
+                        events.next().await.unwrap().kind,
+                        EventKind::RoundFinished { .. }
+                    ));
                 }
             })
         })
@@ -367,14 +580,28 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
         bytes_max = bytes_max.max(ring.bytes(&acme) / (turn + 2));
     }
 
-    assert!(began.elapsed() < Duration::from_secs(5), "turns took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "turns took {:?}",
+        began.elapsed()
+    );
     for reader in readers {
-        timeout(Duration::from_secs(5), reader).await.expect("a reader sees everything").unwrap();
+        timeout(Duration::from_secs(5), reader)
+            .await
+            .expect("a reader sees everything")
+            .unwrap();
     }
-    assert!(bytes_max <= 256 * 1024, "{bytes_max} bytes a round, however many watch");
+    assert!(
+        bytes_max <= 256 * 1024,
+        "{bytes_max} bytes a round, however many watch"
+    );
     assert_eq!(ring.bytes(&other), 0);
     for events in &mut stuck {
         events.next().await.unwrap();
-        assert!(events.bytes_ahead() <= WATCHER_BYTES_MAX, "a stuck watcher holds {} bytes", events.bytes_ahead());
+        assert!(
+            events.bytes_ahead() <= WATCHER_BYTES_MAX,
+            "a stuck watcher holds {} bytes",
+            events.bytes_ahead()
+        );
     }
 }

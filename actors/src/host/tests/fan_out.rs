@@ -20,7 +20,9 @@ use crate::{
 };
 
 fn echo() -> Arc<ScriptedModel> {
-    Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("{} done", task(request)))))
+    Arc::new(ScriptedModel::answering(|request, _| {
+        Reply::text(format!("{} done", task(request)))
+    }))
 }
 
 async fn fan_out(host: &Host, fan_out: FanOut) -> FanOutRun {
@@ -32,14 +34,31 @@ fn texts(summary: &FanOutSummary) -> Vec<&str> {
 }
 
 fn codes(summary: &FanOutSummary) -> Vec<&str> {
-    summary.tasks.iter().map(|end| end.outcome.as_ref().map_or_else(|why| why.failure.code.as_str(), |_| "done")).collect()
+    summary
+        .tasks
+        .iter()
+        .map(|end| {
+            end.outcome
+                .as_ref()
+                .map_or_else(|why| why.failure.code.as_str(), |_| "done")
+        })
+        .collect()
 }
 
 /// Asserts that no conversation of the tenant is active or waiting, and that no permit or memory is
 /// in use.
 fn assert_nothing_is_left(host: &Host) {
     let usage = host.tenant("acme").usage().unwrap();
-    assert_eq!((host.awake(), usage.prompts, usage.turns_running, usage.turns_waiting, usage.memory_bytes), (0, 0, 0, 0, 0));
+    assert_eq!(
+        (
+            host.awake(),
+            usage.prompts,
+            usage.turns_running,
+            usage.turns_waiting,
+            usage.memory_bytes
+        ),
+        (0, 0, 0, 0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,18 +73,35 @@ async fn results_are_in_the_order_of_the_tasks_whatever_the_order_of_their_ends(
         let host = host(&model).await;
         let tasks: Vec<String> = (0..40).map(|n| format!("task {n}")).collect();
 
-        let mut run = fan_out(&host, FanOut::over(tasks.clone()).parallel(1 + seed as usize * 3)).await;
+        let mut run = fan_out(
+            &host,
+            FanOut::over(tasks.clone()).parallel(1 + seed as usize * 3),
+        )
+        .await;
         let mut ended = Vec::new();
         while let Some(end) = run.next().await {
             ended.push(end.index);
         }
         let summary = run.finish().await;
 
-        assert_eq!(texts(&summary), tasks.iter().map(|task| format!("{task} done")).collect::<Vec<_>>());
-        assert_eq!(ended.iter().copied().collect::<BTreeSet<_>>(), (0..40).collect());
+        assert_eq!(
+            texts(&summary),
+            tasks
+                .iter()
+                .map(|task| format!("{task} done"))
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(
+            ended.iter().copied().collect::<BTreeSet<_>>(),
+            (0..40).collect()
+        );
         assert_eq!((summary.done(), summary.failed()), (40, 0));
         if seed > 0 {
-            assert_ne!(ended, (0..40).collect::<Vec<_>>(), "the test would show nothing");
+            assert_ne!(
+                ended,
+                (0..40).collect::<Vec<_>>(),
+                "the test would show nothing"
+            );
         }
         assert_nothing_is_left(&host);
     }
@@ -73,20 +109,37 @@ async fn results_are_in_the_order_of_the_tasks_whatever_the_order_of_their_ends(
 
 #[tokio::test(start_paused = true)]
 async fn one_that_fails_is_data_and_no_others_business() {
-    let model = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
-        "broken" => Reply::error(ProviderError::InvalidRequest { status: 400, message: "no".into() }),
-        "panics" => Reply::panic(),
-        task => Reply::text(task.to_owned()),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match task(request).as_str() {
+            "broken" => Reply::error(ProviderError::InvalidRequest {
+                status: 400,
+                message: "no".into(),
+            }),
+            "panics" => Reply::panic(),
+            task => Reply::text(task.to_owned()),
+        }
     }));
     let host = host(&model).await;
 
-    let summary = fan_out(&host, FanOut::over(["fine", "broken", " ", "panics", "well"])).await.finish().await;
+    let summary = fan_out(
+        &host,
+        FanOut::over(["fine", "broken", " ", "panics", "well"]),
+    )
+    .await
+    .finish()
+    .await;
 
     assert_eq!(texts(&summary), ["fine", "", "", "", "well"]);
     assert_eq!(codes(&summary)[0], "done");
-    assert_eq!((codes(&summary)[2], codes(&summary)[4]), ("invalid_prompt", "done"));
+    assert_eq!(
+        (codes(&summary)[2], codes(&summary)[4]),
+        ("invalid_prompt", "done")
+    );
     assert_eq!((summary.done(), summary.failed()), (2, 3));
-    assert!(summary.tasks[1].outcome.as_ref().unwrap_err().end.is_some(), "what is known of its round is there");
+    assert!(
+        summary.tasks[1].outcome.as_ref().unwrap_err().end.is_some(),
+        "what is known of its round is there"
+    );
     assert_nothing_is_left(&host);
 }
 
@@ -94,13 +147,29 @@ async fn one_that_fails_is_data_and_no_others_business() {
 async fn a_task_knows_nothing_but_itself_and_has_no_tool_for_more() {
     let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("used".into()) });
     let model = echo();
-    let host = builder(&model).system("Be kind.").tool(tool).subagents().build().await.unwrap();
+    let host = builder(&model)
+        .system("Be kind.")
+        .tool(tool)
+        .subagents()
+        .build()
+        .await
+        .unwrap();
 
-    fan_out(&host, FanOut::over(["a", "b"])).await.finish().await;
+    fan_out(&host, FanOut::over(["a", "b"]))
+        .await
+        .finish()
+        .await;
 
     for request in model.requests() {
-        let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
-        assert_eq!((request.messages.len(), request.system.as_deref(), names), (1, Some("Be kind."), vec!["tool", "recall"]));
+        let names: Vec<&str> = request
+            .tools
+            .iter()
+            .map(|tool| tool.name.as_str())
+            .collect();
+        assert_eq!(
+            (request.messages.len(), request.system.as_deref(), names),
+            (1, Some("Be kind."), vec!["tool", "recall"])
+        );
     }
 }
 
@@ -111,56 +180,114 @@ async fn a_task_has_the_sandbox_and_the_permissions_of_its_tenant() {
         families::confine(&host).await;
         let tasks = FanOut::over(["try all"]);
 
-        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await.finish().await;
+        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks })
+            .await
+            .finish()
+            .await;
 
         let said = summary.tasks[0].text();
-        assert!(said.contains("/the/workspace") && said.contains("PERMISSION_DENIED"), "ephemeral {ephemeral}: {said}");
+        assert!(
+            said.contains("/the/workspace") && said.contains("PERMISSION_DENIED"),
+            "ephemeral {ephemeral}: {said}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_task_asks_no_person_and_what_needs_one_is_denied_at_once() {
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
-        1 => Reply::tool("pay", &json!({})),
-        _ => Reply::text(results(request).join("|")),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::tool("pay", &json!({})),
+            _ => Reply::text(results(request).join("|")),
+        }
     }));
-    let builder = builder(&model).tool(super::events::asks("pay")).approval(ApprovalMode::Ask).has_approver(true);
+    let builder = builder(&model)
+        .tool(super::events::asks("pay"))
+        .approval(ApprovalMode::Ask)
+        .has_approver(true);
     let host = builder.build().await.unwrap();
 
-    let summary = fan_out(&host, FanOut::over(["pay it"])).await.finish().await;
+    let summary = fan_out(&host, FanOut::over(["pay it"]))
+        .await
+        .finish()
+        .await;
 
-    assert!(summary.tasks[0].text().contains("nobody is there to give it"), "{}", summary.tasks[0].text());
+    assert!(
+        summary.tasks[0]
+            .text()
+            .contains("nobody is there to give it"),
+        "{}",
+        summary.tasks[0].text()
+    );
     assert!(summary.wall < Duration::from_secs(1), "{:?}", summary.wall);
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_most_so_many_run_at_once_and_more_than_permits_wait() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(1))));
-    let limits = Limits { tenant_turns_max: 3, model_calls_max: 2, ..Limits::default() };
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("ok").after(Duration::from_secs(1))
+    }));
+    let limits = Limits {
+        tenant_turns_max: 3,
+        model_calls_max: 2,
+        ..Limits::default()
+    };
     let host = builder(&model).limits(limits).build().await.unwrap();
-    let quotas = Quotas { prompts_max: Some(1), requests_per_minute: Some(1), turns_max: Some(3), ..Quotas::default() };
-    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas)).await.unwrap();
+    let quotas = Quotas {
+        prompts_max: Some(1),
+        requests_per_minute: Some(1),
+        turns_max: Some(3),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
 
     for (parallel, seconds) in [(100, 10), (1, 20)] {
         let began = tokio::time::Instant::now();
-        let summary = fan_out(&host, FanOut::over(vec!["t"; 20]).parallel(parallel)).await.finish().await;
+        let summary = fan_out(&host, FanOut::over(vec!["t"; 20]).parallel(parallel))
+            .await
+            .finish()
+            .await;
 
-        assert_eq!((summary.done(), began.elapsed().as_secs()), (20, seconds), "{parallel}");
+        assert_eq!(
+            (summary.done(), began.elapsed().as_secs()),
+            (20, seconds),
+            "{parallel}"
+        );
     }
-    assert_eq!(host.tenant("acme").usage().unwrap().refused, Default::default(), "none was refused");
+    assert_eq!(
+        host.tenant("acme").usage().unwrap().refused,
+        Default::default(),
+        "none was refused"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn tasks_wait_for_memory_that_others_use() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(1))));
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("ok").after(Duration::from_secs(1))
+    }));
     let host = host(&model).await;
-    let quotas = Quotas { memory_bytes_max: Some(5000), ..Quotas::default() };
-    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas)).await.unwrap();
+    let quotas = Quotas {
+        memory_bytes_max: Some(5000),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
 
-    let summary = fan_out(&host, FanOut::over(vec!["x".repeat(1000); 8]).ephemeral()).await.finish().await;
+    let summary = fan_out(&host, FanOut::over(vec!["x".repeat(1000); 8]).ephemeral())
+        .await
+        .finish()
+        .await;
 
     assert_eq!(codes(&summary), vec!["done"; 8]);
-    assert!(summary.wall >= Duration::from_secs(4), "two at a time: {:?}", summary.wall);
+    assert!(
+        summary.wall >= Duration::from_secs(4),
+        "two at a time: {:?}",
+        summary.wall
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,10 +296,12 @@ async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
         context.cancel.cancelled().await;
         Ok("stopped".into())
     });
-    let model = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
-        "work" => Reply::tool("hangs", &json!({})),
-        "over" => Reply::text("done"),
-        _ => Reply::stall(),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match task(request).as_str() {
+            "work" => Reply::tool("hangs", &json!({})),
+            "over" => Reply::text("done"),
+            _ => Reply::stall(),
+        }
     }));
     for ephemeral in [false, true] {
         let host = builder(&model).tool(hangs.clone()).build().await.unwrap();
@@ -182,26 +311,52 @@ async fn a_cancel_ends_the_whole_tree_and_what_has_not_begun_never_begins() {
         let mut run = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await;
         assert_eq!(run.next().await.unwrap().index, 0);
         let asked = model.counts().started;
-        until("all are at work", || starts.load(Ordering::SeqCst) == tools + 1 && model.counts().started >= asked).await;
+        until("all are at work", || {
+            starts.load(Ordering::SeqCst) == tools + 1 && model.counts().started >= asked
+        })
+        .await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         let began = tokio::time::Instant::now();
 
         run.cancel();
         let summary = run.finish().await;
 
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-        assert_eq!(codes(&summary), ["done", "interrupted", "interrupted", "interrupted", "interrupted"]);
+        assert!(
+            began.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            began.elapsed()
+        );
+        assert_eq!(
+            codes(&summary),
+            [
+                "done",
+                "interrupted",
+                "interrupted",
+                "interrupted",
+                "interrupted"
+            ]
+        );
         assert!(summary.tasks[4].end().is_none(), "it never began");
-        assert_eq!(summary.tasks[2].end().map(|end| end.stop_reason), Some(StopReason::Interrupted));
+        assert_eq!(
+            summary.tasks[2].end().map(|end| end.stop_reason),
+            Some(StopReason::Interrupted)
+        );
         assert!(model.counts().dropped > dropped, "its model was left");
         assert_nothing_is_left(&host);
-        assert!(children(&host).await.iter().all(|(_, open)| *open == Open::None));
+        assert!(
+            children(&host)
+                .await
+                .iter()
+                .all(|(_, open)| *open == Open::None)
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_handle_ends_nothing() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(5))));
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("ok").after(Duration::from_secs(5))
+    }));
     let host = host(&model).await;
 
     drop(fan_out(&host, FanOut::over(["a", "b", "c"]).parallel(1)).await);
@@ -213,46 +368,95 @@ async fn dropping_the_handle_ends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_is_of_the_whole() {
-    let model = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
-        "quick" => Reply::text("ok"),
-        _ => Reply::stall(),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match task(request).as_str() {
+            "quick" => Reply::text("ok"),
+            _ => Reply::stall(),
+        }
     }));
     let host = host(&model).await;
     let tasks = || FanOut::over(["quick", "stall", "late"]).parallel(1);
 
-    let by_deadline = fan_out(&host, tasks().deadline(Duration::from_secs(7))).await.finish().await;
-    let by_budget = fan_out(&host, tasks().budget(Budget { wall_ms: Some(7000), ..Budget::default() })).await.finish().await;
+    let by_deadline = fan_out(&host, tasks().deadline(Duration::from_secs(7)))
+        .await
+        .finish()
+        .await;
+    let by_budget = fan_out(
+        &host,
+        tasks().budget(Budget {
+            wall_ms: Some(7000),
+            ..Budget::default()
+        }),
+    )
+    .await
+    .finish()
+    .await;
 
     for summary in [by_deadline, by_budget] {
-        assert_eq!((codes(&summary), summary.wall.as_secs()), (vec!["done", "deadline", "deadline"], 7));
+        assert_eq!(
+            (codes(&summary), summary.wall.as_secs()),
+            (vec!["done", "deadline", "deadline"], 7)
+        );
     }
     assert_nothing_is_left(&host);
 }
 
 #[tokio::test(start_paused = true)]
 async fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
-    let usage = Usage { input_uncached: 20, output: 100, ..Usage::default() };
-    let model = Arc::new(ScriptedModel::answering(move |_, _| Reply::text("ok").usage(usage).after(Duration::from_secs(1))));
+    let usage = Usage {
+        input_uncached: 20,
+        output: 100,
+        ..Usage::default()
+    };
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        Reply::text("ok").usage(usage).after(Duration::from_secs(1))
+    }));
     let store = store();
-    let build = || builder(&model).shared_sessions(store.clone()).max_tokens(100).build();
+    let build = || {
+        builder(&model)
+            .shared_sessions(store.clone())
+            .max_tokens(100)
+            .build()
+    };
     let host = build().await.unwrap();
     let tasks = |count: usize| {
-        FanOut::over((0..count).map(|n| format!("{n} {}", "x".repeat(200)))).name("spend").budget(Budget::default().with_tokens(5000))
+        FanOut::over((0..count).map(|n| format!("{n} {}", "x".repeat(200))))
+            .name("spend")
+            .budget(Budget::default().with_tokens(5000))
     };
 
     let summary = fan_out(&host, tasks(64)).await.finish().await;
 
     let spent = summary.usage.input() + summary.usage.output;
-    assert!((3000..=5000).contains(&spent), "{spent}: the budget is used, and not passed");
-    assert!(codes(&summary).iter().filter(|code| **code == "budget").count() > 10, "{:?}", codes(&summary));
-    assert_eq!(host.tenant("acme").spent().unwrap().tokens, spent, "its tenant's budget counts it too");
+    assert!(
+        (3000..=5000).contains(&spent),
+        "{spent}: the budget is used, and not passed"
+    );
+    assert!(
+        codes(&summary)
+            .iter()
+            .filter(|code| **code == "budget")
+            .count()
+            > 10,
+        "{:?}",
+        codes(&summary)
+    );
+    assert_eq!(
+        host.tenant("acme").spent().unwrap().tokens,
+        spent,
+        "its tenant's budget counts it too"
+    );
 
     // A fan-out that attaches later finds the budget spent.
     drop(host);
     let host = build().await.unwrap();
     let again = fan_out(&host, tasks(100)).await.finish().await;
     let new = again.tasks[64..].iter().filter(|end| end.is_done()).count();
-    assert!(new <= 5000 / 120 - summary.done(), "{new} more after {}", summary.done());
+    assert!(
+        new <= 5000 / 120 - summary.done(),
+        "{new} more after {}",
+        summary.done()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,20 +464,47 @@ async fn another_model_is_asked_where_one_is_named() {
     let model = echo();
     let host = builder(&model).model("large").build().await.unwrap();
 
-    fan_out(&host, FanOut::over(["a"]).model("small")).await.finish().await;
+    fan_out(&host, FanOut::over(["a"]).model("small"))
+        .await
+        .finish()
+        .await;
     fan_out(&host, FanOut::over(["b"])).await.finish().await;
 
-    assert_eq!(model.requests().iter().map(|request| request.model.to_string()).collect::<Vec<_>>(), ["small", "large"]);
+    assert_eq!(
+        model
+            .requests()
+            .iter()
+            .map(|request| request.model.to_string())
+            .collect::<Vec<_>>(),
+        ["small", "large"]
+    );
     let money = Budget::default().with_usd(1.0);
-    let refused = host.tenant("acme").fan_out(FanOut::over(["c"]).model("small").budget(money)).await;
-    assert_eq!(refused.err(), Some(SendError::NoPrice { model: "small".into() }));
+    let refused = host
+        .tenant("acme")
+        .fan_out(FanOut::over(["c"]).model("small").budget(money))
+        .await;
+    assert_eq!(
+        refused.err(),
+        Some(SendError::NoPrice {
+            model: "small".into()
+        })
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_warms_the_cache_and_the_rest_begin_when_it_is_answered() {
     let usage = |first: bool| match first {
-        true => Usage { cache_write: 1000, output: 1, ..Usage::default() },
-        false => Usage { cache_read: 1000, input_uncached: 10, output: 1, ..Usage::default() },
+        true => Usage {
+            cache_write: 1000,
+            output: 1,
+            ..Usage::default()
+        },
+        false => Usage {
+            cache_read: 1000,
+            input_uncached: 10,
+            output: 1,
+            ..Usage::default()
+        },
     };
     for warm in [false, true] {
         let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -282,80 +513,172 @@ async fn the_first_warms_the_cache_and_the_rest_begin_when_it_is_answered() {
         let model = Arc::new(ScriptedModel::answering(move |request, nth| {
             noted.lock().push(began.elapsed().as_millis());
             let slow = if task(request) == "0" { 2000 } else { 100 };
-            Reply::text("ab").chunks(2).chunk_delay(Duration::from_secs(5)).after(Duration::from_millis(slow)).usage(usage(nth == 0))
+            Reply::text("ab")
+                .chunks(2)
+                .chunk_delay(Duration::from_secs(5))
+                .after(Duration::from_millis(slow))
+                .usage(usage(nth == 0))
         }));
         let host = host(&model).await;
         let tasks = FanOut::over(["0", "1", "2"]);
 
-        let summary = fan_out(&host, if warm { tasks.warm_first() } else { tasks }).await.finish().await;
+        let summary = fan_out(&host, if warm { tasks.warm_first() } else { tasks })
+            .await
+            .finish()
+            .await;
 
         let asked = asked.lock().clone();
         let expected = if warm { [0, 2000, 2000] } else { [0, 0, 0] };
-        assert!(asked.iter().zip(expected).all(|(at, due)| (due..due + 50).contains(at)), "warm {warm}: {asked:?}");
+        assert!(
+            asked
+                .iter()
+                .zip(expected)
+                .all(|(at, due)| (due..due + 50).contains(at)),
+            "warm {warm}: {asked:?}"
+        );
         let cache = summary.cache;
-        assert_eq!((cache.warmed, cache.rest.cache_read_tokens, cache.rest.input_tokens), (warm, 2000, 2020));
-        assert_eq!((cache.first.first_text.unwrap().as_secs(), cache.rest.first_text.unwrap().as_millis() / 10), (2, 10));
+        assert_eq!(
+            (
+                cache.warmed,
+                cache.rest.cache_read_tokens,
+                cache.rest.input_tokens
+            ),
+            (warm, 2000, 2020)
+        );
+        assert_eq!(
+            (
+                cache.first.first_text.unwrap().as_secs(),
+                cache.rest.first_text.unwrap().as_millis() / 10
+            ),
+            (2, 10)
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_the_same_name_finds_what_is_over_and_what_is_open() {
     let store = store();
-    let first = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
-        "over" => Reply::text("over before"),
-        _ => Reply::stall(),
+    let first = Arc::new(ScriptedModel::answering(|request, _| {
+        match task(request).as_str() {
+            "over" => Reply::text("over before"),
+            _ => Reply::stall(),
+        }
     }));
-    let tasks = || FanOut::over(["over", "open", "late"]).name("n-1").parallel(2);
-    let host = builder(&first).shared_sessions(store.clone()).build().await.unwrap();
+    let tasks = || {
+        FanOut::over(["over", "open", "late"])
+            .name("n-1")
+            .parallel(2)
+    };
+    let host = builder(&first)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let mut run = fan_out(&host, tasks()).await;
     assert_eq!((run.next().await.unwrap().index, run.name()), (0, "n-1"));
     until("two are open", || first.counts().started == 3).await;
     drop((run, host));
 
-    let second = Arc::new(ScriptedModel::answering(|request, _| Reply::text(format!("{} after", task(request)))));
-    let host = builder(&second).shared_sessions(store.clone()).build().await.unwrap();
+    let second = Arc::new(ScriptedModel::answering(|request, _| {
+        Reply::text(format!("{} after", task(request)))
+    }));
+    let host = builder(&second)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let summary = fan_out(&host, tasks()).await.finish().await;
 
     assert_eq!(texts(&summary), ["over before", "open after", "late after"]);
-    assert_eq!(summary.tasks.iter().map(|end| end.attached).collect::<Vec<_>>(), [true, true, true]);
-    assert_eq!((second.counts().started, children(&host).await.len()), (2, 3), "no task began twice");
+    assert_eq!(
+        summary
+            .tasks
+            .iter()
+            .map(|end| end.attached)
+            .collect::<Vec<_>>(),
+        [true, true, true]
+    );
+    assert_eq!(
+        (second.counts().started, children(&host).await.len()),
+        (2, 3),
+        "no task began twice"
+    );
     // After a day client keys are forgotten, but the names of fan-outs are not.
     let third = echo();
     drop(host);
-    let clock = ManualClock::at(Timestamp(1_795_300_000_000 + 2 * crate::limits::CLIENT_KEY_MS));
-    let host = HostBuilder::new(clock, SeededEntropy::new(8), |host| host).shared_provider(third.clone()).shared_sessions(store);
+    let clock = ManualClock::at(Timestamp(
+        1_795_300_000_000 + 2 * crate::limits::CLIENT_KEY_MS,
+    ));
+    let host = HostBuilder::new(clock, SeededEntropy::new(8), |host| host)
+        .shared_provider(third.clone())
+        .shared_sessions(store);
     let host = host.build().await.unwrap();
-    assert_eq!(texts(&fan_out(&host, tasks()).await.finish().await), texts(&summary));
+    assert_eq!(
+        texts(&fan_out(&host, tasks()).await.finish().await),
+        texts(&summary)
+    );
     assert_eq!(third.counts().started, 0);
-    let other = fan_out(&host, FanOut::over(["another task"]).name("n-1")).await.finish().await;
-    assert_eq!(codes(&other), ["idempotency_key_reused"], "a name is that of its tasks");
+    let other = fan_out(&host, FanOut::over(["another task"]).name("n-1"))
+        .await
+        .finish()
+        .await;
+    assert_eq!(
+        codes(&other),
+        ["idempotency_key_reused"],
+        "a name is that of its tasks"
+    );
     assert_nothing_is_left(&host);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_task_is_sent_again_under_the_same_name() {
     let store = store();
-    let first = Arc::new(ScriptedModel::answering(|request, _| match task(request).as_str() {
-        "over" => Reply::text("over before"),
-        _ => Reply::text("half an answer").chunks(2).chunk_delay(Duration::from_secs(60)),
+    let first = Arc::new(ScriptedModel::answering(|request, _| {
+        match task(request).as_str() {
+            "over" => Reply::text("over before"),
+            _ => Reply::text("half an answer")
+                .chunks(2)
+                .chunk_delay(Duration::from_secs(60)),
+        }
     }));
-    let tasks = || FanOut::over(["over", "cut", "late"]).name("n-1").parallel(2);
-    let host = builder(&first).shared_sessions(store.clone()).build().await.unwrap();
+    let tasks = || {
+        FanOut::over(["over", "cut", "late"])
+            .name("n-1")
+            .parallel(2)
+    };
+    let host = builder(&first)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let mut run = fan_out(&host, tasks()).await;
     run.next().await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     run.cancel();
-    assert_eq!(codes(&run.finish().await), ["done", "interrupted", "interrupted"]);
+    assert_eq!(
+        codes(&run.finish().await),
+        ["done", "interrupted", "interrupted"]
+    );
     drop(host);
 
     for time in 0..2 {
         let second = echo();
-        let host = builder(&second).shared_sessions(store.clone()).build().await.unwrap();
+        let host = builder(&second)
+            .shared_sessions(store.clone())
+            .build()
+            .await
+            .unwrap();
         let summary = fan_out(&host, tasks()).await.finish().await;
 
         assert_eq!(texts(&summary), ["over before", "cut done", "late done"]);
         assert_eq!(second.counts().started, if time == 0 { 2 } else { 0 });
-        assert!(second.requests().iter().all(|request| request.messages.len() == 1), "the model sees nothing of the cut round");
+        assert!(
+            second
+                .requests()
+                .iter()
+                .all(|request| request.messages.len() == 1),
+            "the model sees nothing of the cut round"
+        );
         assert_nothing_is_left(&host);
     }
 }
@@ -365,12 +688,18 @@ async fn a_fan_out_outlives_the_lives_of_its_conversations() {
     // The activations end while their models answer. The fan-out gets the ends of the rounds from
     // the next activations.
     for ephemeral in [false, true] {
-        let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(2))));
+        let model = Arc::new(ScriptedModel::answering(|_, _| {
+            Reply::text("ok").after(Duration::from_secs(2))
+        }));
         let host = host(&model).await;
         let tasks = FanOut::over(["a", "b"]).name(format!("crash-{ephemeral}"));
         let run = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await;
         until("they are asked", || model.counts().started == 2).await;
-        host.0.supervisor.get_children().iter().for_each(ractor::ActorCell::kill);
+        host.0
+            .supervisor
+            .get_children()
+            .iter()
+            .for_each(ractor::ActorCell::kill);
 
         let summary = run.finish().await;
 
@@ -382,23 +711,38 @@ async fn a_fan_out_outlives_the_lives_of_its_conversations() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_task_keeps_belongs_to_its_fan_out_and_goes_with_it() {
-    let (tool, _) = probe("large", EffectClass::Pure, |_| async { Ok("line\n".repeat(300_000).into()) });
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
-        1 => Reply::tool("large", &json!({})),
-        _ => Reply::text(results(request).remove(0)),
+    let (tool, _) = probe("large", EffectClass::Pure, |_| async {
+        Ok("line\n".repeat(300_000).into())
+    });
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::tool("large", &json!({})),
+            _ => Reply::text(results(request).remove(0)),
+        }
     }));
     for ephemeral in [false, true] {
         let host = builder(&model).tool(tool.clone()).build().await.unwrap();
         let tasks = FanOut::over(["a"]).name("n");
-        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks }).await.finish().await;
+        let summary = fan_out(&host, if ephemeral { tasks.ephemeral() } else { tasks })
+            .await
+            .finish()
+            .await;
 
         let id = families::artifact_in(summary.tasks[0].text());
         let owner = |id: &str| Scope::new("acme".parse().unwrap(), id.parse().unwrap());
-        let kept = host.artifacts().retrieve(owner("fanout:n"), id.clone()).await;
+        let kept = host
+            .artifacts()
+            .retrieve(owner("fanout:n"), id.clone())
+            .await;
         assert_eq!(kept.is_ok(), !ephemeral);
         if !ephemeral {
             assert_eq!(host.tenant("acme").delete_fan_out("n").await, Ok(1));
-            assert!(host.artifacts().retrieve(owner("fanout:n"), id).await.is_err());
+            assert!(
+                host.artifacts()
+                    .retrieve(owner("fanout:n"), id)
+                    .await
+                    .is_err()
+            );
             assert_eq!((children(&host).await.len(), host.awake()), (0, 0));
         }
     }
@@ -406,23 +750,66 @@ async fn what_a_task_keeps_belongs_to_its_fan_out_and_goes_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_is_used_by_one_at_a_time_and_is_no_conversation() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(1))));
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("ok").after(Duration::from_secs(1))
+    }));
     let host = host(&model).await;
     let run = fan_out(&host, FanOut::over(["a"]).name("n")).await;
 
-    let second = host.tenant("acme").fan_out(FanOut::over(["a"]).name("n")).await;
-    assert_eq!(second.err(), Some(SendError::FanOutRuns { name: "n".into() }));
-    assert_eq!(host.tenant("acme").delete_fan_out("n").await, Err(SendError::FanOutRuns { name: "n".into() }));
-    assert_eq!(host.tenant("other").fan_out(FanOut::over(["a"]).name("n")).await.unwrap().finish().await.done(), 1);
+    let second = host
+        .tenant("acme")
+        .fan_out(FanOut::over(["a"]).name("n"))
+        .await;
+    assert_eq!(
+        second.err(),
+        Some(SendError::FanOutRuns { name: "n".into() })
+    );
+    assert_eq!(
+        host.tenant("acme").delete_fan_out("n").await,
+        Err(SendError::FanOutRuns { name: "n".into() })
+    );
+    assert_eq!(
+        host.tenant("other")
+            .fan_out(FanOut::over(["a"]).name("n"))
+            .await
+            .unwrap()
+            .finish()
+            .await
+            .done(),
+        1
+    );
     assert_eq!(run.finish().await.done(), 1);
-    assert!(matches!(host.tenant("acme").fan_out(FanOut::over(["a"]).name("a b")).await.err(), Some(SendError::InvalidId(_))));
-    assert_eq!(host.tenant("acme").conversation("fanout:n").send("hello").await.err(), Some(SendError::Reserved));
-    assert_eq!(fan_out(&host, FanOut::over(Vec::<String>::new())).await.finish().await.tasks.len(), 0);
+    assert!(matches!(
+        host.tenant("acme")
+            .fan_out(FanOut::over(["a"]).name("a b"))
+            .await
+            .err(),
+        Some(SendError::InvalidId(_))
+    ));
+    assert_eq!(
+        host.tenant("acme")
+            .conversation("fanout:n")
+            .send("hello")
+            .await
+            .err(),
+        Some(SendError::Reserved)
+    );
+    assert_eq!(
+        fan_out(&host, FanOut::over(Vec::<String>::new()))
+            .await
+            .finish()
+            .await
+            .tasks
+            .len(),
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_drains_begins_no_more_tasks_and_one_that_stops_leaves_none_waiting() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok").after(Duration::from_secs(1))));
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("ok").after(Duration::from_secs(1))
+    }));
     let host = host(&model).await;
     let run = fan_out(&host, FanOut::over(vec!["t"; 10]).parallel(2)).await;
     until("two work", || model.counts().started == 2).await;
@@ -438,18 +825,47 @@ async fn a_host_that_drains_begins_no_more_tasks_and_one_that_stops_leaves_none_
 async fn ten_thousand_ephemeral_tasks_leave_nothing_behind() {
     let model = echo();
     let store = store();
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let tenant = host.tenant("acme");
 
-    let summary = fan_out(&host, FanOut::over((0..10_000).map(|n| n.to_string())).ephemeral()).await.finish().await;
+    let summary = fan_out(
+        &host,
+        FanOut::over((0..10_000).map(|n| n.to_string())).ephemeral(),
+    )
+    .await
+    .finish()
+    .await;
 
-    assert_eq!((summary.done(), summary.tasks[9_999].text()), (10_000, "9999 done"));
+    assert_eq!(
+        (summary.done(), summary.tasks[9_999].text()),
+        (10_000, "9999 done")
+    );
     assert_nothing_is_left(&host);
-    let all = ListQuery { subagents: true, ..ListQuery::default() };
+    let all = ListQuery {
+        subagents: true,
+        ..ListQuery::default()
+    };
     assert_eq!(store.list(&"acme".parse().unwrap(), all).await.unwrap(), []);
-    assert_eq!((tenant.usage().unwrap().conversations, host.ports().events.bytes(&"acme".parse().unwrap())), (None, 0));
+    assert_eq!(
+        (
+            tenant.usage().unwrap().conversations,
+            host.ports().events.bytes(&"acme".parse().unwrap())
+        ),
+        (None, 0)
+    );
     let child = tenant.conversation(summary.tasks[0].conversation.as_str());
     assert_eq!(child.messages().await.unwrap().len(), 0);
-    assert!(matches!(child.resume().await, Ok(None)), "there is nothing to go on with");
-    assert_eq!(host.report().await.total.rounds, 10_000, "figures count them");
+    assert!(
+        matches!(child.resume().await, Ok(None)),
+        "there is nothing to go on with"
+    );
+    assert_eq!(
+        host.report().await.total.rounds,
+        10_000,
+        "figures count them"
+    );
 }

@@ -12,7 +12,10 @@ use crate::{
 };
 
 fn limited(retry_after: Option<Duration>) -> ProviderError {
-    ProviderError::RateLimited { retry_after, message: "slow down".into() }
+    ProviderError::RateLimited {
+        retry_after,
+        message: "slow down".into(),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -29,36 +32,81 @@ async fn a_retry_waits_as_asked_is_shown_and_repeats_no_text() {
     }
 
     assert!(began.elapsed() >= Duration::from_secs(7));
-    assert_eq!(kinds(&events), ["round_started", "retry", "text_delta", "usage", "message", "round_finished"]);
+    assert_eq!(
+        kinds(&events),
+        [
+            "round_started",
+            "retry",
+            "text_delta",
+            "usage",
+            "message",
+            "round_finished"
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_of_an_hour_fails_at_once_and_says_so() {
-    let model = Arc::new(ScriptedModel::always(Reply::error(limited(Some(Duration::from_secs(3600))))));
+    let model = Arc::new(ScriptedModel::always(Reply::error(limited(Some(
+        Duration::from_secs(3600),
+    )))));
     let host = host(&model).await;
     let began = tokio::time::Instant::now();
 
-    let error = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap_err();
+    let error = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap_err();
 
     assert!(began.elapsed() < Duration::from_secs(1));
-    let crate::host::OutcomeError::Failed { end } = error else { panic!("{error}") };
+    let crate::host::OutcomeError::Failed { end } = error else {
+        panic!("{error}")
+    };
     assert_eq!(end.error.unwrap().retry_after_ms, Some(3_600_000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_breaks_keeps_its_text_and_runs_no_tool() {
-    let broken = ProviderError::Connection { message: "reset".into() };
+    let broken = ProviderError::Connection {
+        message: "reset".into(),
+    };
     let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("ok".into()) });
-    let reply = Reply::text("half").and_tool("tool", &json!({})).then_fail(broken);
+    let reply = Reply::text("half")
+        .and_tool("tool", &json!({}))
+        .then_fail(broken);
     let model = Arc::new(ScriptedModel::replies([reply, Reply::text("whole")]));
     let host = builder(&model).tools([tool]).build().await.unwrap();
     let conversation = conversation(&host);
 
-    let error = conversation.send("Hi").await.unwrap().outcome().await.unwrap_err();
-    conversation.send("Again").await.unwrap().outcome().await.unwrap();
+    let error = conversation
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap_err();
+    conversation
+        .send("Again")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((error.code(), starts.load(Ordering::SeqCst)), ("provider_connection", 0));
-    let texts: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    assert_eq!(
+        (error.code(), starts.load(Ordering::SeqCst)),
+        ("provider_connection", 0)
+    );
+    let texts: Vec<String> = conversation
+        .messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|m| m.text())
+        .collect();
     assert_eq!(texts, ["Hi", "half", "Again", "whole"]);
     assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
 }
@@ -73,7 +121,13 @@ async fn a_silent_stream_and_one_without_end_become_errors() {
         let model = Arc::new(ScriptedModel::always(reply));
         let host = host(&model).await;
 
-        let error = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap_err();
+        let error = conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap_err();
 
         assert_eq!(error.code(), code);
     }
@@ -98,8 +152,16 @@ async fn an_open_breaker_refuses_at_once_and_probes_with_one_call() {
     let down = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let is_down = down.clone();
     let model = Arc::new(ScriptedModel::answering(move |_, _| {
-        let error = ProviderError::Server { status: 500, retry_after: None, message: "down".into() };
-        if is_down.load(Ordering::SeqCst) { Reply::error(error) } else { Reply::text("up") }
+        let error = ProviderError::Server {
+            status: 500,
+            retry_after: None,
+            message: "down".into(),
+        };
+        if is_down.load(Ordering::SeqCst) {
+            Reply::error(error)
+        } else {
+            Reply::text("up")
+        }
     }));
     let host = host(&model).await;
     let ask = |n: usize| {
@@ -122,29 +184,58 @@ async fn an_open_breaker_refuses_at_once_and_probes_with_one_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_goes_away_pauses_the_turn_and_loses_nothing() {
-    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
+    let sessions = Arc::new(FaultySessions::new(
+        Arc::new(crate::memory::MemorySessions::new()),
+        FaultPlan::new(),
+    ));
     let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
-    let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("done")];
+    let replies = [
+        Reply::tool("tool", &json!({})).after(Duration::from_secs(1)),
+        Reply::text("done"),
+    ];
     let model = Arc::new(ScriptedModel::replies(replies));
-    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .tools([tool])
+        .build()
+        .await
+        .unwrap();
     let mut reply = conversation(&host).send("go").await.unwrap();
 
     sessions.set_away(true);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(starts.load(Ordering::SeqCst), 0, "a once tool waits for its entry");
+    assert_eq!(
+        starts.load(Ordering::SeqCst),
+        0,
+        "a once tool waits for its entry"
+    );
     sessions.set_away(false);
     let outcome = reply.outcome().await.unwrap();
 
-    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 1));
+    assert_eq!(
+        (outcome.text.as_str(), starts.load(Ordering::SeqCst)),
+        ("done", 1)
+    );
     assert_eq!(conversation(&host).messages().await.unwrap().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
-    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
-    let replies = [Reply::text("late").after(Duration::from_secs(1)), Reply::text("back"), Reply::text("second")];
+    let sessions = Arc::new(FaultySessions::new(
+        Arc::new(crate::memory::MemorySessions::new()),
+        FaultPlan::new(),
+    ));
+    let replies = [
+        Reply::text("late").after(Duration::from_secs(1)),
+        Reply::text("back"),
+        Reply::text("second"),
+    ];
     let model = Arc::new(ScriptedModel::replies(replies));
-    let host = builder(&model).shared_sessions(sessions.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
     let mut reply = conversation.send("one").await.unwrap();
 
@@ -156,17 +247,34 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
 
     // The first prompt was accepted, so its round is resumed before the second prompt.
     assert_eq!(next.outcome().await.unwrap().text, "second");
-    let texts: Vec<String> = conversation.messages().await.unwrap().iter().map(|m| m.text()).collect();
+    let texts: Vec<String> = conversation
+        .messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|m| m.text())
+        .collect();
     assert_eq!(texts, ["one", "back", "two", "second"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_was_cancelled_while_the_store_was_away_never_begins() {
-    let sessions = Arc::new(FaultySessions::new(Arc::new(crate::memory::MemorySessions::new()), FaultPlan::new()));
+    let sessions = Arc::new(FaultySessions::new(
+        Arc::new(crate::memory::MemorySessions::new()),
+        FaultPlan::new(),
+    ));
     let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
-    let replies = [Reply::tool("tool", &json!({})).after(Duration::from_secs(1)), Reply::text("next")];
+    let replies = [
+        Reply::tool("tool", &json!({})).after(Duration::from_secs(1)),
+        Reply::text("next"),
+    ];
     let model = Arc::new(ScriptedModel::replies(replies));
-    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .tools([tool])
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
     let mut reply = conversation.send("go").await.unwrap();
 
@@ -176,9 +284,18 @@ async fn a_tool_that_was_cancelled_while_the_store_was_away_never_begins() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     sessions.set_away(false);
     let outcome = reply.outcome().await.unwrap();
-    let next = conversation.send("and now?").await.unwrap().outcome().await.unwrap();
+    let next = conversation
+        .send("and now?")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((outcome.stop_reason, next.text.as_str()), (crate::stream::StopReason::Interrupted, "next"));
+    assert_eq!(
+        (outcome.stop_reason, next.text.as_str()),
+        (crate::stream::StopReason::Interrupted, "next")
+    );
     assert_eq!(starts.load(Ordering::SeqCst), 0);
     assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
 }

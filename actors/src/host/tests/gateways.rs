@@ -17,34 +17,69 @@ use crate::{
 };
 
 fn server_error() -> ProviderError {
-    ProviderError::Server { status: 500, retry_after: None, message: "oops".into() }
+    ProviderError::Server {
+        status: 500,
+        retry_after: None,
+        message: "oops".into(),
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_flooding_tenant_does_not_starve_another() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("done").after(Duration::from_millis(100))));
-    let limits = Limits { model_calls_max: 4, ..Limits::default() };
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("done").after(Duration::from_millis(100)),
+    ));
+    let limits = Limits {
+        model_calls_max: 4,
+        ..Limits::default()
+    };
     let host = builder(&model).limits(limits).build().await.unwrap();
     let alone = Instant::now();
-    host.tenant("quiet").conversation("c").send("hello").await.unwrap().outcome().await.unwrap();
+    host.tenant("quiet")
+        .conversation("c")
+        .send("hello")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     let alone = alone.elapsed();
 
     // 50 times as many prompts as calls may run at once, each in a different conversation.
     let mut flood = Vec::new();
     for n in 0..200 {
-        flood.push(host.tenant("flood").conversation(format!("c-{n}")).send("hello").await.unwrap());
+        flood.push(
+            host.tenant("flood")
+                .conversation(format!("c-{n}"))
+                .send("hello")
+                .await
+                .unwrap(),
+        );
     }
     until("the flood waits", || host.gateways()[0].1.waiting > 150).await;
     let mut longest = Duration::ZERO;
     for n in 0..10 {
         let began = Instant::now();
-        host.tenant("quiet").conversation(format!("q-{n}")).send("hello").await.unwrap().outcome().await.unwrap();
+        host.tenant("quiet")
+            .conversation(format!("q-{n}"))
+            .send("hello")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
         longest = longest.max(began.elapsed());
     }
 
-    assert!(longest <= alone * 2 + Duration::from_millis(50), "{longest:?} beside a flood, {alone:?} without");
+    assert!(
+        longest <= alone * 2 + Duration::from_millis(50),
+        "{longest:?} beside a flood, {alone:?} without"
+    );
     assert!(host.gateways()[0].1.waiting > 50, "the flood still waits");
-    assert_eq!(host.gateways()[0].1.waits_for, Some(ProviderWait::Concurrency));
+    assert_eq!(
+        host.gateways()[0].1.waits_for,
+        Some(ProviderWait::Concurrency)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,14 +88,38 @@ async fn a_gateway_is_changed_in_place_for_conversations_that_are_awake() {
     let new = Arc::new(ScriptedModel::always(Reply::text("new")));
     let host = host(&old).await;
     let conversation = host.tenant("acme").conversation("c");
-    conversation.send("hello").await.unwrap().outcome().await.unwrap();
+    conversation
+        .send("hello")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let config = host.gateway_config().clone();
-    host.add_gateway(HOST_GATEWAY, new.clone(), crate::model_gateway::GatewayConfig { calls_max: 3, ..config }).unwrap();
+    host.add_gateway(
+        HOST_GATEWAY,
+        new.clone(),
+        crate::model_gateway::GatewayConfig {
+            calls_max: 3,
+            ..config
+        },
+    )
+    .unwrap();
 
-    let said = conversation.send("hello").await.unwrap().outcome().await.unwrap();
+    let said = conversation
+        .send("hello")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!((said.text.as_str(), old.counts().started), ("new", 1));
-    let names: Vec<_> = host.gateways().into_iter().map(|(name, status)| (name, status.free)).collect();
+    let names: Vec<_> = host
+        .gateways()
+        .into_iter()
+        .map(|(name, status)| (name, status.free))
+        .collect();
     assert_eq!(names, [(HOST_GATEWAY.to_owned(), 3)]);
 }
 
@@ -68,13 +127,34 @@ async fn a_gateway_is_changed_in_place_for_conversations_that_are_awake() {
 async fn a_conversation_goes_on_with_the_fallback_and_its_watchers_see_it() {
     let primary = Arc::new(ScriptedModel::always(Reply::error(server_error())));
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
-    let host = builder(&primary).model_retry(ModelRetryPolicy { max_retries: 0, ..Default::default() }).build().await.unwrap();
+    let host = builder(&primary)
+        .model_retry(ModelRetryPolicy {
+            max_retries: 0,
+            ..Default::default()
+        })
+        .build()
+        .await
+        .unwrap();
     let config = host.gateway_config().clone();
-    host.add_gateway("second", second.clone(), config.clone()).unwrap();
-    let fallback = Some(Fallback { gateway: "second".into(), model: "small".into() });
-    host.add_gateway(HOST_GATEWAY, primary, crate::model_gateway::GatewayConfig { fallback, ..config }).unwrap();
+    host.add_gateway("second", second.clone(), config.clone())
+        .unwrap();
+    let fallback = Some(Fallback {
+        gateway: "second".into(),
+        model: "small".into(),
+    });
+    host.add_gateway(
+        HOST_GATEWAY,
+        primary,
+        crate::model_gateway::GatewayConfig { fallback, ..config },
+    )
+    .unwrap();
 
-    let mut reply = host.tenant("acme").conversation("c").send("hello").await.unwrap();
+    let mut reply = host
+        .tenant("acme")
+        .conversation("c")
+        .send("hello")
+        .await
+        .unwrap();
     let mut layers = Vec::new();
     while let Some(event) = reply.next().await {
         if let EventKind::Retry { layer, reason, .. } = &event.kind {
@@ -92,18 +172,49 @@ async fn a_fallback_that_leads_back_or_nowhere_is_refused() {
     let model = Arc::new(ScriptedModel::always(Reply::text("hi")));
     let host = host(&model).await;
     let to = |name: &str| crate::model_gateway::GatewayConfig {
-        fallback: Some(Fallback { gateway: name.into(), model: "m".into() }),
+        fallback: Some(Fallback {
+            gateway: name.into(),
+            model: "m".into(),
+        }),
         ..host.gateway_config().clone()
     };
 
-    assert_eq!(host.add_gateway("a", model.clone(), to("b")), Err(BuildError::NoSuchGateway("b".into())));
-    assert_eq!(host.add_gateway("a", model.clone(), to("a")), Err(BuildError::FallbackCycle("a".into())));
-    host.add_gateway("a", model.clone(), to(HOST_GATEWAY)).unwrap();
+    assert_eq!(
+        host.add_gateway("a", model.clone(), to("b")),
+        Err(BuildError::NoSuchGateway("b".into()))
+    );
+    assert_eq!(
+        host.add_gateway("a", model.clone(), to("a")),
+        Err(BuildError::FallbackCycle("a".into()))
+    );
+    host.add_gateway("a", model.clone(), to(HOST_GATEWAY))
+        .unwrap();
     host.add_gateway("b", model.clone(), to("a")).unwrap();
-    assert_eq!(host.add_gateway(HOST_GATEWAY, model.clone(), to("b")), Err(BuildError::FallbackCycle(HOST_GATEWAY.into())));
+    assert_eq!(
+        host.add_gateway(HOST_GATEWAY, model.clone(), to("b")),
+        Err(BuildError::FallbackCycle(HOST_GATEWAY.into()))
+    );
 
-    let fallbacks: Vec<_> = host.gateways().into_iter().map(|(name, status)| (name, status.fallback)).collect();
+    let fallbacks: Vec<_> = host
+        .gateways()
+        .into_iter()
+        .map(|(name, status)| (name, status.fallback))
+        .collect();
     let names = |name: &str, to: Option<&str>| (name.to_owned(), to.map(str::to_owned));
-    assert_eq!(fallbacks, [names(HOST_GATEWAY, None), names("a", Some(HOST_GATEWAY)), names("b", Some("a"))]);
-    assert!(host.configure_tenant(&TenantId::new("t").unwrap(), TenantConfig::new().gateway("b")).await.is_ok());
+    assert_eq!(
+        fallbacks,
+        [
+            names(HOST_GATEWAY, None),
+            names("a", Some(HOST_GATEWAY)),
+            names("b", Some("a"))
+        ]
+    );
+    assert!(
+        host.configure_tenant(
+            &TenantId::new("t").unwrap(),
+            TenantConfig::new().gateway("b")
+        )
+        .await
+        .is_ok()
+    );
 }

@@ -31,11 +31,18 @@ impl Hook for PanicsOnce {
 #[tokio::test(start_paused = true)]
 async fn a_crashed_conversation_reloads_from_its_journal() {
     let (tool, starts) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
-        1 => Reply::tool("tool", &json!({})),
-        _ => Reply::text("done"),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::tool("tool", &json!({})),
+            _ => Reply::text("done"),
+        }
     }));
-    let host = builder(&model).tools([tool]).hook(PanicsOnce(AtomicBool::new(false))).build().await.unwrap();
+    let host = builder(&model)
+        .tools([tool])
+        .hook(PanicsOnce(AtomicBool::new(false)))
+        .build()
+        .await
+        .unwrap();
     let other = host.tenant("acme").conversation("other");
     let began = tokio::time::Instant::now();
 
@@ -43,9 +50,22 @@ async fn a_crashed_conversation_reloads_from_its_journal() {
     let undisturbed = other.send("go").await.unwrap().outcome().await.unwrap();
     let outcome = reply.outcome().await.unwrap();
 
-    assert_eq!((outcome.text.as_str(), undisturbed.text.as_str()), ("done", "done"));
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    assert_eq!((starts.load(Ordering::SeqCst), host.report().await.total.crashes), (2, 1));
+    assert_eq!(
+        (outcome.text.as_str(), undisturbed.text.as_str()),
+        ("done", "done")
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        (
+            starts.load(Ordering::SeqCst),
+            host.report().await.total.crashes
+        ),
+        (2, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,13 +78,27 @@ async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
     }
     let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
-    let host = builder(&model).tools([tool]).hook(AlwaysPanics).build().await.unwrap();
+    let host = builder(&model)
+        .tools([tool])
+        .hook(AlwaysPanics)
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
 
-    let error = conversation.send("go").await.unwrap().outcome().await.unwrap_err();
+    let error = conversation
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap_err();
     let refused = conversation.send("more").await.unwrap_err();
 
-    assert_eq!((error.code(), refused.code()), ("conversation_failed", "conversation_failed"));
+    assert_eq!(
+        (error.code(), refused.code()),
+        ("conversation_failed", "conversation_failed")
+    );
     assert_eq!(host.report().await.total.crashes, 4);
 }
 
@@ -72,20 +106,39 @@ async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
 async fn an_interrupted_round_is_taken_up_again() {
     let store = store();
     let silent = Arc::new(ScriptedModel::always(Reply::stall()));
-    let first = builder(&silent).shared_sessions(store.clone()).build().await.unwrap();
-    first.tenant("acme").conversation("c-1").send("go").await.unwrap();
+    let first = builder(&silent)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    first
+        .tenant("acme")
+        .conversation("c-1")
+        .send("go")
+        .await
+        .unwrap();
     silent.until(|counts| counts.started == 1).await;
     drop(first);
     silent.until(|counts| counts.dropped == 1).await;
 
     let speaks = Arc::new(ScriptedModel::replies([Reply::text("here I am")]));
-    let second = builder(&speaks).shared_sessions(store).build().await.unwrap();
+    let second = builder(&speaks)
+        .shared_sessions(store)
+        .build()
+        .await
+        .unwrap();
     assert_eq!(second.resume_interrupted().await, Ok(1));
     let mut reply = conversation(&second).resume().await.unwrap().unwrap();
     let outcome = reply.outcome().await.unwrap();
 
     assert_eq!(outcome.text, "here I am");
-    let texts: Vec<String> = conversation(&second).messages().await.unwrap().iter().map(|m| m.text()).collect();
+    let texts: Vec<String> = conversation(&second)
+        .messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|m| m.text())
+        .collect();
     assert_eq!(texts, ["go", "here I am"]);
 }
 
@@ -94,16 +147,34 @@ async fn a_once_call_that_was_open_is_in_doubt_and_never_started_twice() {
     for recovery in [Recovery::Resume, Recovery::Close] {
         let store = store();
         let (hangs, starts) = probe("pay", EffectClass::Once, |_| std::future::pending());
-        let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.len() {
-            1 => Reply::tool("pay", &json!({})),
-            _ => Reply::text("I will check."),
+        let model = Arc::new(ScriptedModel::answering(|request, _| {
+            match request.messages.len() {
+                1 => Reply::tool("pay", &json!({})),
+                _ => Reply::text("I will check."),
+            }
         }));
-        let first = builder(&model).shared_sessions(store.clone()).tools([hangs.clone()]).build().await.unwrap();
-        first.tenant("acme").conversation("c-1").send("pay").await.unwrap();
+        let first = builder(&model)
+            .shared_sessions(store.clone())
+            .tools([hangs.clone()])
+            .build()
+            .await
+            .unwrap();
+        first
+            .tenant("acme")
+            .conversation("c-1")
+            .send("pay")
+            .await
+            .unwrap();
         until("the call runs", || starts.load(Ordering::SeqCst) == 1).await;
         drop(first);
 
-        let second = builder(&model).shared_sessions(store).tools([hangs]).recovery(recovery).build().await.unwrap();
+        let second = builder(&model)
+            .shared_sessions(store)
+            .tools([hangs])
+            .recovery(recovery)
+            .build()
+            .await
+            .unwrap();
         let conversation = conversation(&second);
         let reply = conversation.resume().await.unwrap();
         let (stop, text) = match reply {
@@ -123,23 +194,40 @@ async fn a_once_call_that_was_open_is_in_doubt_and_never_started_twice() {
         until("it is stored", || second.awake() == 1).await;
         let messages = conversation.messages().await.unwrap();
         let results = messages[2].wire_str();
-        assert!(results.contains("[outcome unknown] pay was started at 2026-11-21T"), "{results}");
+        assert!(
+            results.contains("[outcome unknown] pay was started at 2026-11-21T"),
+            "{results}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_conversation_is_absent_and_wakes_with_its_history() {
-    let model = Arc::new(ScriptedModel::answering(|request, _| Reply::text(request.messages.len().to_string())));
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        Reply::text(request.messages.len().to_string())
+    }));
     let host = host(&model).await;
     let conversation = conversation(&host);
-    conversation.send("one").await.unwrap().outcome().await.unwrap();
+    conversation
+        .send("one")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!(host.awake(), 1);
 
     host.hibernate_idle();
     until("it sleeps", || host.awake() == 0).await;
     let read = conversation.messages().await.unwrap().len();
     let asleep = host.awake();
-    let outcome = conversation.send("two").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation
+        .send("two")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!((read, asleep, outcome.text.as_str()), (2, 0, "3"));
 }
@@ -165,7 +253,13 @@ async fn a_burst_on_conversations_that_fall_asleep_all_the_time_loses_nothing() 
         tokio::spawn(async move {
             let conversation = host.tenant("acme").conversation(format!("c-{index}"));
             for prompt in 0..PROMPTS {
-                let outcome = conversation.send(prompt.to_string()).await.unwrap().outcome().await.unwrap();
+                let outcome = conversation
+                    .send(prompt.to_string())
+                    .await
+                    .unwrap()
+                    .outcome()
+                    .await
+                    .unwrap();
                 assert_eq!(outcome.text, "ok");
             }
             conversation.messages().await.unwrap().len()
@@ -174,7 +268,11 @@ async fn a_burst_on_conversations_that_fall_asleep_all_the_time_loses_nothing() 
     let lengths = futures_util::future::join_all(talks).await;
     sweeper.abort();
 
-    assert!(lengths.into_iter().all(|length| length.unwrap() == PROMPTS * 2));
+    assert!(
+        lengths
+            .into_iter()
+            .all(|length| length.unwrap() == PROMPTS * 2)
+    );
     assert_eq!(host.report().await.total.crashes, 0);
 }
 
@@ -182,29 +280,70 @@ async fn a_burst_on_conversations_that_fall_asleep_all_the_time_loses_nothing() 
 async fn a_stale_owner_cannot_write() {
     let store = store();
     let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
-    let one = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
-    let two = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
-    conversation(&one).send("from one").await.unwrap().outcome().await.unwrap();
-    conversation(&two).send("from two").await.unwrap().outcome().await.unwrap();
+    let one = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    let two = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    conversation(&one)
+        .send("from one")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+    conversation(&two)
+        .send("from two")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let stale = conversation(&one).send("from one again").await;
 
     assert_eq!(stale.unwrap_err().code(), "session_in_use");
-    let outcome = conversation(&one).send("with a new life").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation(&one)
+        .send("with a new life")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!(outcome.text, "ok");
-    let texts: Vec<String> = conversation(&two).messages().await.unwrap().iter().map(|m| m.text()).collect();
-    assert_eq!(texts, ["from one", "ok", "from two", "ok", "with a new life", "ok"]);
+    let texts: Vec<String> = conversation(&two)
+        .messages()
+        .await
+        .unwrap()
+        .iter()
+        .map(|m| m.text())
+        .collect();
+    assert_eq!(
+        texts,
+        ["from one", "ok", "from two", "ok", "with a new life", "ok"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_loses_no_turn() {
     let store = store();
-    let model = Arc::new(ScriptedModel::answering(|request, _| match request.messages.last().unwrap().text().as_str() {
-        "slow" => Reply::text("slow answer").after(Duration::from_secs(3)),
-        "never" => Reply::stall(),
-        _ => Reply::text("quick answer"),
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "slow" => Reply::text("slow answer").after(Duration::from_secs(3)),
+            "never" => Reply::stall(),
+            _ => Reply::text("quick answer"),
+        }
     }));
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let talk = |id: &str| host.tenant("acme").conversation(id);
     let mut slow = talk("a").send("slow").await.unwrap();
     let _queued = talk("a").send("later").await.unwrap();
@@ -216,28 +355,51 @@ async fn a_drain_loses_no_turn() {
     assert_eq!(awake, 2);
     assert_eq!(slow.unwrap().text, "slow answer");
     assert_eq!(never.unwrap().stop_reason, StopReason::Interrupted);
-    assert_eq!(talk("a").send("too late").await.unwrap_err().code(), "draining");
+    assert_eq!(
+        talk("a").send("too late").await.unwrap_err().code(),
+        "draining"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_supervisor_costs_no_turn() {
-    let model = Arc::new(ScriptedModel::answering(|_, call| if call < 8 { Reply::stall() } else { Reply::text("again") }));
+    let model = Arc::new(ScriptedModel::answering(|_, call| {
+        if call < 8 {
+            Reply::stall()
+        } else {
+            Reply::text("again")
+        }
+    }));
     let host = host(&model).await;
     let mut replies = Vec::new();
     for index in 0..8 {
-        replies.push(host.tenant("acme").conversation(format!("c-{index}")).send("go").await.unwrap());
+        replies.push(
+            host.tenant("acme")
+                .conversation(format!("c-{index}"))
+                .send("go")
+                .await
+                .unwrap(),
+        );
     }
     model.until(|counts| counts.started == 8).await;
     let began = tokio::time::Instant::now();
 
     // Kill the children of the host's supervisor: all supervisors of conversations and the metrics
     // collector.
-    host.0.supervisor.get_children().iter().for_each(ractor::ActorCell::kill);
+    host.0
+        .supervisor
+        .get_children()
+        .iter()
+        .for_each(ractor::ActorCell::kill);
 
     for mut reply in replies {
         assert_eq!(reply.outcome().await.unwrap().text, "again");
     }
-    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
     assert_eq!(host.report().await.total.rounds, 8);
 }
 
@@ -262,15 +424,35 @@ impl crate::ports::Resource for Server {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_closes_what_belongs_to_the_host_and_does_not_wait_for_ever() {
     let closed = Arc::new(AtomicUsize::new(0));
-    let server = |hangs| Arc::new(Server { closed: closed.clone(), hangs });
+    let server = |hangs| {
+        Arc::new(Server {
+            closed: closed.clone(),
+            hangs,
+        })
+    };
     let model = Arc::new(ScriptedModel::always(Reply::text("done")));
-    let host = builder(&model).closes(server(true)).closes(server(false)).build().await.unwrap();
-    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    let host = builder(&model)
+        .closes(server(true))
+        .closes(server(false))
+        .build()
+        .await
+        .unwrap();
+    conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!(closed.load(Ordering::SeqCst), 0);
     let began = tokio::time::Instant::now();
 
     host.shutdown(Duration::from_secs(10)).await;
 
     assert_eq!(closed.load(Ordering::SeqCst), 2);
-    assert!(began.elapsed() < Duration::from_secs(16), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(16),
+        "{:?}",
+        began.elapsed()
+    );
 }

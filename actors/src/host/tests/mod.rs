@@ -67,7 +67,8 @@ fn store() -> Arc<dyn SessionBackend> {
     Arc::new(MemorySessions::new())
 }
 
-type Run = Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
+type Run =
+    Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
 
 /// A tool that runs a closure and counts its starts.
 struct Probe {
@@ -81,26 +82,43 @@ impl Tool for Probe {
         &self.spec
     }
 
-    fn call(&self, _: RawJson, context: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn call(
+        &self,
+        _: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         self.starts.fetch_add(1, Ordering::SeqCst);
         (self.run)(context)
     }
 }
 
-fn probe<F>(name: &str, effect: EffectClass, run: impl Fn(ToolContext) -> F + Send + Sync + 'static) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
+fn probe<F>(
+    name: &str,
+    effect: EffectClass,
+    run: impl Fn(ToolContext) -> F + Send + Sync + 'static,
+) -> (Arc<dyn Tool>, Arc<AtomicUsize>)
 where
     F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
 {
     let starts = Arc::new(AtomicUsize::new(0));
-    let spec = ToolSpec::new(name, "A tool of the tests.", RawJson::empty_object()).read_only().effect(effect);
+    let spec = ToolSpec::new(name, "A tool of the tests.", RawJson::empty_object())
+        .read_only()
+        .effect(effect);
     let spec = spec.timeout(Duration::from_secs(10));
-    let tool = Probe { spec, starts: starts.clone(), run: Arc::new(move |context| Box::pin(run(context))) };
+    let tool = Probe {
+        spec,
+        starts: starts.clone(),
+        run: Arc::new(move |context| Box::pin(run(context))),
+    };
     (Arc::new(tool), starts)
 }
 
 /// Stops a host as [`Host::shutdown`] does, but leaves its store open for the next host.
 async fn stop(host: &Host, within: Duration) {
-    host.0.directory.drain(tokio::time::Instant::now() + within).await;
+    host.0
+        .directory
+        .drain(tokio::time::Instant::now() + within)
+        .await;
     host.0.directory.stopped().cancel();
 }
 

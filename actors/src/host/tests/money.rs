@@ -21,11 +21,17 @@ use crate::{
 /// much.
 fn prices() -> Prices {
     let price = |usd| Price::per_million(usd, usd).unwrap();
-    Prices::default().with("own", price(1.0)).with("dear", price(1000.0))
+    Prices::default()
+        .with("own", price(1.0))
+        .with("dear", price(1000.0))
 }
 
 fn model() -> Arc<ScriptedModel> {
-    let usage = Usage { input_uncached: 40, output: 5, ..Usage::default() };
+    let usage = Usage {
+        input_uncached: 40,
+        output: 5,
+        ..Usage::default()
+    };
     Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)))
 }
 
@@ -33,7 +39,11 @@ fn model() -> Arc<ScriptedModel> {
 fn wishing(models: &[&str]) -> Arc<MemorySkills> {
     let skills = MemorySkills::new();
     for model in models {
-        let mut skill = Skill::new(SkillName::new(format!("wants-{model}")).unwrap(), "Wishes for a model.", "Do it well.");
+        let mut skill = Skill::new(
+            SkillName::new(format!("wants-{model}")).unwrap(),
+            "Wishes for a model.",
+            "Do it well.",
+        );
         skill.modifier.model = Some((*model).to_owned());
         skills.register(skill);
     }
@@ -41,46 +51,117 @@ fn wishing(models: &[&str]) -> Arc<MemorySkills> {
 }
 
 async fn spent(host: &Host) -> u64 {
-    conversation(host).state().await.unwrap().spent.amount.micro_usd
+    conversation(host)
+        .state()
+        .await
+        .unwrap()
+        .spent
+        .amount
+        .micro_usd
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_charged_the_price_of_the_model_that_a_skill_chose() {
     let model = model();
-    let host = builder(&model).model("own").prices(prices()).max_tokens(10).budget(Budget::default().with_usd(0.2));
-    let host = host.shared_skills(wishing(&["dear"])).skill_models(["dear".to_owned()]).build().await.unwrap();
-    conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    let host = builder(&model)
+        .model("own")
+        .prices(prices())
+        .max_tokens(10)
+        .budget(Budget::default().with_usd(0.2));
+    let host = host
+        .shared_skills(wishing(&["dear"]))
+        .skill_models(["dear".to_owned()])
+        .build()
+        .await
+        .unwrap();
+    conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!(spent(&host).await, 45);
 
-    conversation(&host).activate_skill("wants-dear").await.unwrap();
-    let dear = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .activate_skill("wants-dear")
+        .await
+        .unwrap();
+    let dear = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((&*model.last_request().unwrap().model, dear.stop_reason), ("dear", StopReason::EndTurn));
+    assert_eq!(
+        (&*model.last_request().unwrap().model, dear.stop_reason),
+        ("dear", StopReason::EndTurn)
+    );
     assert_eq!(spent(&host).await, 45 + 45_000);
     let mut calls = model.requests().len();
     let mut last = StopReason::EndTurn;
     for _ in 0..10 {
-        last = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap().stop_reason;
+        last = conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap()
+            .stop_reason;
         if last == StopReason::Budget {
             break;
         }
         calls += 1;
     }
-    assert_eq!((last, model.requests().len()), (StopReason::Budget, calls), "the budget is hit by the dear model's price");
+    assert_eq!(
+        (last, model.requests().len()),
+        (StopReason::Budget, calls),
+        "the budget is hit by the dear model's price"
+    );
     assert!(spent(&host).await <= 200_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_skill_chooses_no_model_that_the_operator_does_not_list() {
     let model = model();
-    let host = builder(&model).model("own").prices(prices()).shared_skills(wishing(&["dear"])).build().await.unwrap();
+    let host = builder(&model)
+        .model("own")
+        .prices(prices())
+        .shared_skills(wishing(&["dear"]))
+        .build()
+        .await
+        .unwrap();
 
-    conversation(&host).activate_skill("wants-dear").await.unwrap();
-    let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .activate_skill("wants-dear")
+        .await
+        .unwrap();
+    let end = conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((&*model.last_request().unwrap().model, end.stop_reason), ("own", StopReason::EndTurn));
-    let texts = model.last_request().unwrap().messages.iter().map(|message| message.text()).collect::<String>();
-    assert!(texts.contains("Do it well."), "the skill itself is active: {texts}");
+    assert_eq!(
+        (&*model.last_request().unwrap().model, end.stop_reason),
+        ("own", StopReason::EndTurn)
+    );
+    let texts = model
+        .last_request()
+        .unwrap()
+        .messages
+        .iter()
+        .map(|message| message.text())
+        .collect::<String>();
+    assert!(
+        texts.contains("Do it well."),
+        "the skill itself is active: {texts}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,81 +169,197 @@ async fn a_model_without_a_price_is_not_called_where_money_is_bounded() {
     for of_tenant in [false, true] {
         let model = model();
         let money = Budget::default().with_usd(1.0);
-        let host = builder(&model).model("own").prices(prices()).shared_skills(wishing(&["unpriced"])).skill_models(["*".to_owned()]);
+        let host = builder(&model)
+            .model("own")
+            .prices(prices())
+            .shared_skills(wishing(&["unpriced"]))
+            .skill_models(["*".to_owned()]);
         let host = if of_tenant { host } else { host.budget(money) };
         let host = host.build().await.unwrap();
         if of_tenant {
             host.tenant("acme").set_budget(money).unwrap();
         }
 
-        conversation(&host).activate_skill("wants-unpriced").await.unwrap();
-        let end = conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+        conversation(&host)
+            .activate_skill("wants-unpriced")
+            .await
+            .unwrap();
+        let end = conversation(&host)
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
 
-        assert_eq!((end.stop_reason, model.requests().len()), (StopReason::Budget, 0), "tenant: {of_tenant}");
+        assert_eq!(
+            (end.stop_reason, model.requests().len()),
+            (StopReason::Budget, 0),
+            "tenant: {of_tenant}"
+        );
         let message = end.error.unwrap().message;
-        assert!(message.contains("`unpriced` has no price") && message.contains("[prices]"), "{message}");
-        conversation(&host).deactivate_skill("wants-unpriced").await.unwrap();
-        assert_eq!(conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap().stop_reason, StopReason::EndTurn);
+        assert!(
+            message.contains("`unpriced` has no price") && message.contains("[prices]"),
+            "{message}"
+        );
+        conversation(&host)
+            .deactivate_skill("wants-unpriced")
+            .await
+            .unwrap();
+        assert_eq!(
+            conversation(&host)
+                .send("Hi")
+                .await
+                .unwrap()
+                .outcome()
+                .await
+                .unwrap()
+                .stop_reason,
+            StopReason::EndTurn
+        );
     }
 }
 
 fn down() -> Reply {
-    Reply::error(ProviderError::Server { status: 500, message: "down".into(), retry_after: None })
+    Reply::error(ProviderError::Server {
+        status: 500,
+        message: "down".into(),
+        retry_after: None,
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fallbacks_answer_is_charged_the_fallbacks_price() {
     let primary = Arc::new(ScriptedModel::always(down()));
     let second = model();
-    let retry = ModelRetryPolicy { max_retries: 0, ..Default::default() };
-    let host = builder(&primary).model("own").prices(prices()).max_tokens(10).model_retry(retry).build().await.unwrap();
+    let retry = ModelRetryPolicy {
+        max_retries: 0,
+        ..Default::default()
+    };
+    let host = builder(&primary)
+        .model("own")
+        .prices(prices())
+        .max_tokens(10)
+        .model_retry(retry)
+        .build()
+        .await
+        .unwrap();
     let config = host.gateway_config().clone();
-    host.add_gateway("second", second.clone(), config.clone()).unwrap();
-    let to = |model: &str| GatewayConfig { fallback: Some(Fallback { gateway: "second".into(), model: model.into() }), ..config.clone() };
-    host.add_gateway(HOST_GATEWAY, primary.clone(), to("unpriced")).unwrap();
-    let refused = host.tenant("acme").set_budget(Budget::default().with_usd(1.0)).unwrap_err();
-    assert_eq!(refused, SendError::NoPrice { model: "unpriced".into() });
+    host.add_gateway("second", second.clone(), config.clone())
+        .unwrap();
+    let to = |model: &str| GatewayConfig {
+        fallback: Some(Fallback {
+            gateway: "second".into(),
+            model: model.into(),
+        }),
+        ..config.clone()
+    };
+    host.add_gateway(HOST_GATEWAY, primary.clone(), to("unpriced"))
+        .unwrap();
+    let refused = host
+        .tenant("acme")
+        .set_budget(Budget::default().with_usd(1.0))
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        SendError::NoPrice {
+            model: "unpriced".into()
+        }
+    );
     host.add_gateway(HOST_GATEWAY, primary, to("dear")).unwrap();
-    host.tenant("acme").set_budget(Budget::default().with_usd(1.0)).unwrap();
+    host.tenant("acme")
+        .set_budget(Budget::default().with_usd(1.0))
+        .unwrap();
 
-    conversation(&host).send("Hi").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("Hi")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!(&*second.last_request().unwrap().model, "dear");
-    assert_eq!((spent(&host).await, host.tenant("acme").spent().unwrap().micro_usd), (45_000, 45_000));
+    assert_eq!(
+        (
+            spent(&host).await,
+            host.tenant("acme").spent().unwrap().micro_usd
+        ),
+        (45_000, 45_000)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fallback_without_a_price_is_named_when_a_budget_of_money_is_set_up() {
     let model = model();
-    let host = builder(&model).model("own").prices(prices()).build().await.unwrap();
+    let host = builder(&model)
+        .model("own")
+        .prices(prices())
+        .build()
+        .await
+        .unwrap();
     let config = host.gateway_config().clone();
-    host.add_gateway("second", model.clone(), config.clone()).unwrap();
-    let fallback = Some(Fallback { gateway: "second".into(), model: "unpriced".into() });
-    host.add_gateway("first", model, GatewayConfig { fallback, ..config }).unwrap();
-    let tenant = crate::host::TenantConfig::new().gateway("first").budget(Budget::default().with_usd(1.0));
+    host.add_gateway("second", model.clone(), config.clone())
+        .unwrap();
+    let fallback = Some(Fallback {
+        gateway: "second".into(),
+        model: "unpriced".into(),
+    });
+    host.add_gateway("first", model, GatewayConfig { fallback, ..config })
+        .unwrap();
+    let tenant = crate::host::TenantConfig::new()
+        .gateway("first")
+        .budget(Budget::default().with_usd(1.0));
 
-    let refused = host.configure_tenant(&"acme".try_into().unwrap(), tenant).await;
+    let refused = host
+        .configure_tenant(&"acme".try_into().unwrap(), tenant)
+        .await;
 
-    assert!(matches!(&refused, Err(BuildError::NoPrice { model, .. }) if model == "unpriced"), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(BuildError::NoPrice { model, .. }) if model == "unpriced"),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
     for (summary_model, charged) in [("dear", true), ("unpriced", false)] {
         let model = model();
-        let compaction = CompactionSettings { summary_model: Some(summary_model.into()), ..CompactionSettings::default() };
-        let host = builder(&model).model("own").prices(prices()).compaction(compaction).build().await.unwrap();
-        host.tenant("acme").set_budget(Budget::default().with_usd(10.0)).unwrap();
+        let compaction = CompactionSettings {
+            summary_model: Some(summary_model.into()),
+            ..CompactionSettings::default()
+        };
+        let host = builder(&model)
+            .model("own")
+            .prices(prices())
+            .compaction(compaction)
+            .build()
+            .await
+            .unwrap();
+        host.tenant("acme")
+            .set_budget(Budget::default().with_usd(10.0))
+            .unwrap();
         let talk = (0..60).flat_map(|n| {
             let said = format!("{n} {}", "words ".repeat(200));
-            [crate::chat::Message::user(said.clone()), crate::chat::Message::assistant(said)]
+            [
+                crate::chat::Message::user(said.clone()),
+                crate::chat::Message::assistant(said),
+            ]
         });
         conversation(&host).import(talk.collect()).await.unwrap();
 
         conversation(&host).compact().await.unwrap();
 
-        let asked = model.requests().iter().filter(|request| &*request.model == summary_model).count() as u64;
+        let asked = model
+            .requests()
+            .iter()
+            .filter(|request| &*request.model == summary_model)
+            .count() as u64;
         let spent = host.tenant("acme").spent().unwrap().micro_usd;
-        assert_eq!((asked > 0, spent), (charged, asked * 45_000), "{summary_model}");
+        assert_eq!(
+            (asked > 0, spent),
+            (charged, asked * 45_000),
+            "{summary_model}"
+        );
     }
 }

@@ -27,21 +27,35 @@ impl Schemas for Rules {
 
 impl SchemaCheck for Rules {
     fn check(&self, value: &serde_json::Value) -> Result<(), ToolError> {
-        if value["name"] == "Nowhere" { Err(ToolError::invalid("`name` is nowhere")) } else { Ok(()) }
+        if value["name"] == "Nowhere" {
+            Err(ToolError::invalid("`name` is nowhere"))
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_a_value_and_the_model_got_its_schema() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("Sure:\n```json\n{\"name\":\"Lisbon\"}\n```")));
+    let model = Arc::new(ScriptedModel::always(Reply::text(
+        "Sure:\n```json\n{\"name\":\"Lisbon\"}\n```",
+    )));
     let host = host(&model).await;
 
     let city: City = conversation(&host).send_as("Which city?").await.unwrap();
 
-    assert_eq!(city, City { name: "Lisbon".into() });
+    assert_eq!(
+        city,
+        City {
+            name: "Lisbon".into()
+        }
+    );
     let request = model.last_request().unwrap();
     let blocks = request.messages.last().unwrap().blocks();
-    assert!(is_reminder(blocks[1].as_text().unwrap()) && blocks[1].as_text().unwrap().contains("\"name\""));
+    assert!(
+        is_reminder(blocks[1].as_text().unwrap())
+            && blocks[1].as_text().unwrap().contains("\"name\"")
+    );
     assert_eq!((request.output_schema, model.requests().len()), (None, 1));
 }
 
@@ -56,54 +70,120 @@ async fn a_model_that_takes_schemas_gets_it_in_its_request_and_no_prose() {
         images: false,
         documents: false,
     };
-    let model = Arc::new(ScriptedModel::always(Reply::text("{\"name\":\"Lisbon\"}")).capabilities(native));
+    let model =
+        Arc::new(ScriptedModel::always(Reply::text("{\"name\":\"Lisbon\"}")).capabilities(native));
     let host = host(&model).await;
 
     let _: City = conversation(&host).send_as("Which city?").await.unwrap();
-    conversation(&host).send("And now in prose.").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("And now in prose.")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let requests = model.requests();
-    let schema = requests[0].output_schema.as_ref().map(RawJson::as_str).unwrap_or_default();
-    assert!(schema.contains("\"name\"") && requests[0].messages.last().unwrap().blocks().len() == 1, "{schema}");
+    let schema = requests[0]
+        .output_schema
+        .as_ref()
+        .map(RawJson::as_str)
+        .unwrap_or_default();
+    assert!(
+        schema.contains("\"name\"") && requests[0].messages.last().unwrap().blocks().len() == 1,
+        "{schema}"
+    );
     assert_eq!(requests[1].output_schema, None, "a schema is of one round");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_does_not_fit_is_asked_for_again_at_most_twice() {
     let wrong = || Reply::text("{\"name\":\"Nowhere\"}");
-    let model =
-        Arc::new(ScriptedModel::replies([wrong(), Reply::text("no idea"), Reply::text("{\"name\":\"Porto\"}"), wrong(), wrong(), wrong()]));
-    let host = builder(&model).schemas(Arc::new(Rules)).build().await.unwrap();
+    let model = Arc::new(ScriptedModel::replies([
+        wrong(),
+        Reply::text("no idea"),
+        Reply::text("{\"name\":\"Porto\"}"),
+        wrong(),
+        wrong(),
+        wrong(),
+    ]));
+    let host = builder(&model)
+        .schemas(Arc::new(Rules))
+        .build()
+        .await
+        .unwrap();
 
     let city: City = conversation(&host).send_as("Which city?").await.unwrap();
     let reminder = model.requests()[1].messages.last().unwrap().text();
-    let error = conversation(&host).send_as::<City>("And which next?").await.unwrap_err();
+    let error = conversation(&host)
+        .send_as::<City>("And which next?")
+        .await
+        .unwrap_err();
 
     assert_eq!(city.name, "Porto");
-    assert!(is_reminder(&reminder) && reminder.contains("`name` is nowhere"), "{reminder}");
-    let SendAsError::Output(error) = error else { panic!("{error:?}") };
-    assert!(error.faults.contains("`name` is nowhere") && error.text == "{\"name\":\"Nowhere\"}", "{error:?}");
+    assert!(
+        is_reminder(&reminder) && reminder.contains("`name` is nowhere"),
+        "{reminder}"
+    );
+    let SendAsError::Output(error) = error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        error.faults.contains("`name` is nowhere") && error.text == "{\"name\":\"Nowhere\"}",
+        "{error:?}"
+    );
     assert_eq!(model.requests().len(), 6);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_round_taken_up_by_the_next_host_still_asks_for_its_schema() {
     let store = store();
-    let first = Arc::new(ScriptedModel::replies([Reply::text("no idea"), Reply::stall()]));
-    let dying = builder(&first).shared_sessions(store.clone()).build().await.unwrap();
+    let first = Arc::new(ScriptedModel::replies([
+        Reply::text("no idea"),
+        Reply::stall(),
+    ]));
+    let dying = builder(&first)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let schema = RawJson::of(&schemars::schema_for!(City)).unwrap();
-    let _reply = conversation(&dying).send("Which city?").output_schema(schema).await.unwrap();
+    let _reply = conversation(&dying)
+        .send("Which city?")
+        .output_schema(schema)
+        .await
+        .unwrap();
     first.until(|counts| counts.started == 2).await;
     until("the refusal is stored", || {
-        let state = futures_util::FutureExt::now_or_never(conversation(&dying).state()).and_then(Result::ok);
-        state.and_then(|state| state.round?.output).is_some_and(|output| output.refused == 1)
+        let state = futures_util::FutureExt::now_or_never(conversation(&dying).state())
+            .and_then(Result::ok);
+        state
+            .and_then(|state| state.round?.output)
+            .is_some_and(|output| output.refused == 1)
     })
     .await;
     drop(dying);
-    let second = Arc::new(ScriptedModel::replies([Reply::text("still none"), Reply::text("{\"name\":\"Faro\"}")]));
-    let host = builder(&second).shared_sessions(store).build().await.unwrap();
+    let second = Arc::new(ScriptedModel::replies([
+        Reply::text("still none"),
+        Reply::text("{\"name\":\"Faro\"}"),
+    ]));
+    let host = builder(&second)
+        .shared_sessions(store)
+        .build()
+        .await
+        .unwrap();
 
-    let end = conversation(&host).resume().await.unwrap().unwrap().outcome().await.unwrap();
+    let end = conversation(&host)
+        .resume()
+        .await
+        .unwrap()
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((end.text.as_str(), second.requests().len()), ("{\"name\":\"Faro\"}", 2));
+    assert_eq!(
+        (end.text.as_str(), second.requests().len()),
+        ("{\"name\":\"Faro\"}", 2)
+    );
 }

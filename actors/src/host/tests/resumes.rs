@@ -57,7 +57,12 @@ struct Watcher {
 
 impl Watcher {
     fn take(&mut self, event: &StreamEvent) {
-        assert!(event.id > self.last, "{} came after {}", event.id, self.last);
+        assert!(
+            event.id > self.last,
+            "{} came after {}",
+            event.id,
+            self.last
+        );
         self.last = event.id;
         if event.kind.is_durable() {
             self.durable.push(event.id);
@@ -71,7 +76,11 @@ impl Watcher {
                 let shown = std::mem::take(pending);
                 if self.unbroken && !shown.is_empty() {
                     let is_whole = shown == text || (*partial && text.starts_with(&shown));
-                    assert!(is_whole || event.id.seq <= self.aged, "{shown:?} was shown, {text:?} was said in {}", event.id);
+                    assert!(
+                        is_whole || event.id.seq <= self.aged,
+                        "{shown:?} was shown, {text:?} was said in {}",
+                        event.id
+                    );
                     self.live_texts += usize::from(is_whole);
                 }
                 self.said.push(text);
@@ -88,7 +97,12 @@ impl Watcher {
 
     async fn connect(&mut self, host: &Host) {
         let from = EventsFrom::After(self.last);
-        self.events = host.tenant("acme").conversation(format!("c-{}", self.conversation)).events(from).await.ok();
+        self.events = host
+            .tenant("acme")
+            .conversation(format!("c-{}", self.conversation))
+            .events(from)
+            .await
+            .ok();
         self.unbroken = false;
     }
 
@@ -96,7 +110,9 @@ impl Watcher {
     /// read.
     async fn read(&mut self, count: u64, patience: Duration) -> u64 {
         for read in 0..count {
-            let Some(events) = &mut self.events else { return read };
+            let Some(events) = &mut self.events else {
+                return read;
+            };
             match timeout(patience, events.next()).await {
                 Ok(Some(event)) => self.take(&event),
                 Ok(None) => {
@@ -114,13 +130,25 @@ impl Watcher {
 /// and sometimes fails.
 fn model() -> Arc<ScriptedModel> {
     let model = ScriptedModel::answering(|request, call| {
-        let said = request.messages.last().map(|message| message.text()).unwrap_or_default();
+        let said = request
+            .messages
+            .last()
+            .map(|message| message.text())
+            .unwrap_or_default();
         let words = format!("{said} {call}: ").repeat(8);
-        let text = || Reply::text(words.clone()).chunks(6).chunk_delay(Duration::from_millis(3));
+        let text = || {
+            Reply::text(words.clone())
+                .chunks(6)
+                .chunk_delay(Duration::from_millis(3))
+        };
         match call % 7 {
             0 => text().and_tool("look", &serde_json::json!({})),
-            3 => text().and_tool("look", &serde_json::json!({})).and_tool("look", &serde_json::json!({})),
-            5 => text().then_fail(ProviderError::Connection { message: "reset".into() }),
+            3 => text()
+                .and_tool("look", &serde_json::json!({}))
+                .and_tool("look", &serde_json::json!({})),
+            5 => text().then_fail(ProviderError::Connection {
+                message: "reset".into(),
+            }),
             _ => text(),
         }
     });
@@ -141,15 +169,27 @@ async fn begin(sessions: &Arc<dyn SessionBackend>) -> Host {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(ToolOutput::Text("seen ".repeat(20)))
     });
-    let settings = CompactionSettings { enable_llm_summarization: false, ..CompactionSettings::default() };
-    let host = builder(&model()).tools([tool]).compaction(settings).shared_sessions(sessions.clone()).build().await.unwrap();
+    let settings = CompactionSettings {
+        enable_llm_summarization: false,
+        ..CompactionSettings::default()
+    };
+    let host = builder(&model())
+        .tools([tool])
+        .compaction(settings)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
     host.resume_interrupted().await.unwrap();
     host
 }
 
 /// The ids of the durable events that follow from a journal, the assistant's texts, and the final
 /// state.
-async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>, Vec<String>, Durable) {
+async fn journal(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> (Vec<EventId>, Vec<String>, Durable) {
     let mut state = Durable::default();
     let mut ids = Vec::new();
     let mut said = Vec::new();
@@ -160,7 +200,11 @@ async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>,
                 said.push(message.text());
             }
             if kind.is_durable() {
-                ids.push(EventId { epoch: entry.epoch, seq: entry.seq, n });
+                ids.push(EventId {
+                    epoch: entry.epoch,
+                    seq: entry.seq,
+                    n,
+                });
             }
         }
         state.apply(&entry).unwrap();
@@ -169,7 +213,10 @@ async fn journal(sessions: &dyn SessionBackend, scope: &Scope) -> (Vec<EventId>,
 }
 
 fn scope(conversation: usize) -> Scope {
-    Scope::new("acme".parse().unwrap(), format!("c-{conversation}").parse().unwrap())
+    Scope::new(
+        "acme".parse().unwrap(),
+        format!("c-{conversation}").parse().unwrap(),
+    )
 }
 
 /// What the stories covered, so that the test can assert that they tested something.
@@ -190,15 +237,25 @@ async fn story(seed: u64, figures: &mut Figures) {
     let sessions = store();
     let mut host = begin(&sessions).await;
     for conversation in 0..CONVERSATIONS {
-        host.tenant("acme").conversation(format!("c-{conversation}")).send("first").await.unwrap();
+        host.tenant("acme")
+            .conversation(format!("c-{conversation}"))
+            .send("first")
+            .await
+            .unwrap();
     }
     let mut watchers: Vec<Watcher> = (0..CONVERSATIONS * WATCHERS)
-        .map(|n| Watcher { conversation: n % CONVERSATIONS, last: EventId::default(), ..Watcher::default() })
+        .map(|n| Watcher {
+            conversation: n % CONVERSATIONS,
+            last: EventId::default(),
+            ..Watcher::default()
+        })
         .collect();
     let mut disconnects = 0;
 
     while disconnects < DISCONNECTS {
-        let conversation = host.tenant("acme").conversation(format!("c-{}", rng.below(CONVERSATIONS as u64)));
+        let conversation = host
+            .tenant("acme")
+            .conversation(format!("c-{}", rng.below(CONVERSATIONS as u64)));
         match rng.below(40) {
             0..5 => drop(conversation.send(format!("prompt {disconnects}")).await),
             5 => drop(conversation.interrupt().await),
@@ -213,7 +270,9 @@ async fn story(seed: u64, figures: &mut Figures) {
                     heads.push(sessions.head(&scope(conversation)).await.unwrap().seq);
                 }
                 tokio::time::sleep(Duration::from_secs(640)).await;
-                watchers.iter_mut().for_each(|watcher| watcher.aged = heads[watcher.conversation]);
+                watchers
+                    .iter_mut()
+                    .for_each(|watcher| watcher.aged = heads[watcher.conversation]);
             }
             10 if rng.below(4) == 0 => {
                 if rng.below(2) == 0 {
@@ -233,36 +292,65 @@ async fn story(seed: u64, figures: &mut Figures) {
                 }
                 if rng.below(5) > 0 {
                     watcher.connect(&host).await;
-                    watcher.read(rng.below(40), Duration::from_millis(1 + rng.below(12))).await;
+                    watcher
+                        .read(rng.below(40), Duration::from_millis(1 + rng.below(12)))
+                        .await;
                 }
             }
         }
         let lucky = rng.below(watchers.len() as u64);
-        watchers[usize::try_from(lucky).unwrap()].read(rng.below(12), Duration::from_millis(1 + rng.below(4))).await;
+        watchers[usize::try_from(lucky).unwrap()]
+            .read(rng.below(12), Duration::from_millis(1 + rng.below(4)))
+            .await;
     }
 
     host.resume_interrupted().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await; // All rounds end.
-    let foreign = host.tenant("other").conversation("c-0").events(EventsFrom::After(watchers[0].last)).await;
-    assert_eq!(foreign.unwrap_err().code(), "not_found", "another tenant's ids are unknown");
-    assert_eq!(host.ports().sessions.list(&"other".parse().unwrap(), ListQuery::default()).await.unwrap().len(), 0);
+    let foreign = host
+        .tenant("other")
+        .conversation("c-0")
+        .events(EventsFrom::After(watchers[0].last))
+        .await;
+    assert_eq!(
+        foreign.unwrap_err().code(),
+        "not_found",
+        "another tenant's ids are unknown"
+    );
+    assert_eq!(
+        host.ports()
+            .sessions
+            .list(&"other".parse().unwrap(), ListQuery::default())
+            .await
+            .unwrap()
+            .len(),
+        0
+    );
     for watcher in &mut watchers {
         watcher.connect(&host).await;
         while watcher.read(100, Duration::from_millis(50)).await == 100 {}
         let (durable, said, state) = journal(&*sessions, &scope(watcher.conversation)).await;
 
-        assert_eq!(watcher.durable, durable, "each durable event once and in order");
+        assert_eq!(
+            watcher.durable, durable,
+            "each durable event once and in order"
+        );
         assert_eq!(watcher.said, said, "the replace rule gives what was said");
         if state.metrics.compression_events == 0 {
-            let history = state.history.messages().iter().filter(|message| message.role() == Role::Assistant);
+            let history = state
+                .history
+                .messages()
+                .iter()
+                .filter(|message| message.role() == Role::Assistant);
             let history: Vec<String> = history.map(|message| message.text()).collect();
             assert_eq!(watcher.said, history);
             figures.compared_with_history += 1;
         }
         figures.events += watcher.durable.len();
         figures.live_texts += watcher.live_texts;
-        (figures.rounds, figures.compactions) =
-            (figures.rounds + state.metrics.rounds, figures.compactions + state.metrics.compression_events);
+        (figures.rounds, figures.compactions) = (
+            figures.rounds + state.metrics.rounds,
+            figures.compactions + state.metrics.compression_events,
+        );
     }
     figures.disconnects += disconnects;
     host.shutdown(Duration::from_secs(1)).await;
@@ -271,15 +359,25 @@ async fn story(seed: u64, figures: &mut Figures) {
 #[tokio::test(start_paused = true)]
 async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     let mut figures = Figures::default();
-    if let Some(seed) = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    if let Some(seed) = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
         return story(seed, &mut figures).await;
     }
-    let stories = if std::env::var_os("CALLBOARD_LONG").is_some() { STORIES * 10 } else { STORIES };
+    let stories = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        STORIES * 10
+    } else {
+        STORIES
+    };
 
     for seed in 0..stories {
         story(seed, &mut figures).await;
     }
 
     eprintln!("{figures:?}");
-    assert!(figures.restarts > 4 && figures.compactions > 0 && figures.live_texts > 20, "the stories cover enough: {figures:?}");
+    assert!(
+        figures.restarts > 4 && figures.compactions > 0 && figures.live_texts > 20,
+        "the stories cover enough: {figures:?}"
+    );
 }

@@ -21,8 +21,13 @@ fn acme() -> TenantId {
 }
 
 async fn bound(host: &Host, bytes: u64) {
-    let quotas = Quotas { stored_bytes_max: Some(bytes), ..Quotas::default() };
-    host.configure_tenant(&acme(), TenantConfig::new().quotas(quotas)).await.unwrap();
+    let quotas = Quotas {
+        stored_bytes_max: Some(bytes),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&acme(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
 }
 
 fn model() -> Arc<ScriptedModel> {
@@ -32,7 +37,10 @@ fn model() -> Arc<ScriptedModel> {
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, SendError>) {
     match result {
-        Err(SendError::Conversation(ConversationError::Overloaded { what: "stored bytes of this tenant", retry_after_ms: 60_000 })) => {}
+        Err(SendError::Conversation(ConversationError::Overloaded {
+            what: "stored bytes of this tenant",
+            retry_after_ms: 60_000,
+        })) => {}
         other => panic!("not refused for what is stored: {other:?}"),
     }
 }
@@ -44,10 +52,16 @@ async fn stored(store: &dyn SessionBackend) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
     let store = store();
-    let host = builder(&model()).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     bound(&host, 100_000).await;
     let one = host.tenant("acme").conversation("one");
-    one.import(vec![Message::user("x".repeat(60_000))]).await.unwrap();
+    one.import(vec![Message::user("x".repeat(60_000))])
+        .await
+        .unwrap();
 
     // More than what is left of the quota.
     let large = "y".repeat(50_000);
@@ -55,10 +69,19 @@ async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
     refused(one.inject(None, large.clone()).await);
     refused(one.send(large.clone()).await.map(drop));
     refused(one.fork("copy", None).await.map(drop));
-    refused(host.tenant("acme").conversation("new").import(vec![Message::user(large.clone())]).await);
+    refused(
+        host.tenant("acme")
+            .conversation("new")
+            .import(vec![Message::user(large.clone())])
+            .await,
+    );
     assert!(stored(&*store).await < 61_000, "a refusal stores nothing");
     one.inject(None, "z".repeat(39_000)).await.unwrap();
-    host.tenant("other").conversation("one").import(vec![Message::user(large)]).await.unwrap();
+    host.tenant("other")
+        .conversation("one")
+        .import(vec![Message::user(large)])
+        .await
+        .unwrap();
 
     // With the quota used up, not one byte more is stored.
     bound(&host, stored(&*store).await).await;
@@ -69,52 +92,127 @@ async fn no_way_of_storing_passes_the_quota_and_a_restart_keeps_it() {
         refused(one.send("x").await.map(drop));
     }
     stop(&host, Duration::from_secs(1)).await;
-    let next = builder(&model()).shared_sessions(store.clone()).build().await.unwrap();
+    let next = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     bound(&next, stored(&*store).await).await;
-    refused(next.tenant("acme").conversation("one").inject(None, "x").await);
+    refused(
+        next.tenant("acme")
+            .conversation("one")
+            .inject(None, "x")
+            .await,
+    );
     assert!(next.tenant("acme").usage().unwrap().stored_bytes > 99_000);
 
     // A reset and a deletion make room.
-    next.tenant("acme").conversation("one").reset().await.unwrap();
+    next.tenant("acme")
+        .conversation("one")
+        .reset()
+        .await
+        .unwrap();
     assert!(stored(&*store).await < 1000, "{}", stored(&*store).await);
-    next.tenant("acme").conversation("one").inject(None, "x".repeat(50_000)).await.unwrap();
-    next.tenant("acme").conversation("one").delete().await.unwrap();
+    next.tenant("acme")
+        .conversation("one")
+        .inject(None, "x".repeat(50_000))
+        .await
+        .unwrap();
+    next.tenant("acme")
+        .conversation("one")
+        .delete()
+        .await
+        .unwrap();
     assert_eq!(stored(&*store).await, 0);
-    assert_eq!(next.tenant("acme").conversation("two").send("Hi").await.unwrap().outcome().await.unwrap().text, "An answer.");
+    assert_eq!(
+        next.tenant("acme")
+            .conversation("two")
+            .send("Hi")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap()
+            .text,
+        "An answer."
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_at_once_do_not_pass_the_quota_together() {
     let store = store();
-    let host = builder(&model()).shared_sessions(store.clone()).build().await.unwrap();
+    let host = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     bound(&host, 100_000).await;
 
     let imports = (0..50).map(|n| {
         let conversation = host.tenant("acme").conversation(format!("c-{n}").as_str());
-        async move { conversation.import(vec![Message::user("x".repeat(10_000))]).await.is_ok() }
+        async move {
+            conversation
+                .import(vec![Message::user("x".repeat(10_000))])
+                .await
+                .is_ok()
+        }
     });
-    let taken = futures_util::future::join_all(imports).await.into_iter().filter(|taken| *taken).count();
+    let taken = futures_util::future::join_all(imports)
+        .await
+        .into_iter()
+        .filter(|taken| *taken)
+        .count();
 
-    assert!((5..=9).contains(&taken) && stored(&*store).await <= 100_000, "{taken}, {}", stored(&*store).await);
+    assert!(
+        (5..=9).contains(&taken) && stored(&*store).await <= 100_000,
+        "{taken}, {}",
+        stored(&*store).await
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_running_round_ends_before_its_next_model_call_when_the_quota_is_used_up() {
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::tool("fill", &serde_json::json!({}))));
-    let (fill, starts) = probe("fill", EffectClass::Once, |_| async { Ok("x".repeat(20_000).into()) });
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::tool("fill", &serde_json::json!({}))
+    }));
+    let (fill, starts) = probe("fill", EffectClass::Once, |_| async {
+        Ok("x".repeat(20_000).into())
+    });
     let store = store();
-    let limits = crate::limits::Limits { tenant_stored_bytes_max: 50_000, ..Default::default() };
-    let host = builder(&model).shared_sessions(store.clone()).tool(fill).limits(limits).build().await.unwrap();
+    let limits = crate::limits::Limits {
+        tenant_stored_bytes_max: 50_000,
+        ..Default::default()
+    };
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .tool(fill)
+        .limits(limits)
+        .build()
+        .await
+        .unwrap();
 
     let mut round = conversation(&host).send("Fill it.").await.unwrap();
     let outcome = round.outcome().await;
 
-    assert!((2..=4).contains(&starts.load(Ordering::SeqCst)), "{outcome:?}");
+    assert!(
+        (2..=4).contains(&starts.load(Ordering::SeqCst)),
+        "{outcome:?}"
+    );
     let state = conversation(&host).state().await.unwrap();
     assert!(state.round.is_none(), "the round is over: {outcome:?}");
-    let entries = store.entries(&Scope::new(acme(), "c-1".parse().unwrap()), Seq(0), usize::MAX).await.unwrap();
+    let entries = store
+        .entries(
+            &Scope::new(acme(), "c-1".parse().unwrap()),
+            Seq(0),
+            usize::MAX,
+        )
+        .await
+        .unwrap();
     match Entry::decode(entries.last().unwrap()).unwrap().body {
-        EntryBody::RoundFinished { error: Some(failure), .. } => assert_eq!(failure.code, "stored_bytes"),
+        EntryBody::RoundFinished {
+            error: Some(failure),
+            ..
+        } => assert_eq!(failure.code, "stored_bytes"),
         other => panic!("{other:?}"),
     }
 }
@@ -123,31 +221,81 @@ async fn a_running_round_ends_before_its_next_model_call_when_the_quota_is_used_
 async fn after_a_reset_no_earlier_message_is_stored_and_the_conversation_goes_on() {
     const CANARY: &str = "CANARY-OF-A-PROMPT";
     let store = store();
-    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("CANARY-OF-AN-ANSWER")));
-    let host = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("CANARY-OF-AN-ANSWER")
+    }));
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let scope = Scope::new(acme(), "c-1".parse().unwrap());
-    conversation(&host).send(CANARY).client_key("k").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send(CANARY)
+        .client_key("k")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     let before = store.head(&scope).await.unwrap();
 
     conversation(&host).reset().await.unwrap();
 
     let entries = store.entries(&scope, Seq(0), usize::MAX).await.unwrap();
-    let text: Vec<u8> = entries.iter().flat_map(|entry| entry.bytes.to_vec()).collect();
-    assert!(!String::from_utf8(text).unwrap().contains("CANARY"), "{entries:?}");
-    assert_eq!(store.head(&scope).await.unwrap().seq, before.seq.next(), "the journal only grows");
+    let text: Vec<u8> = entries
+        .iter()
+        .flat_map(|entry| entry.bytes.to_vec())
+        .collect();
+    assert!(
+        !String::from_utf8(text).unwrap().contains("CANARY"),
+        "{entries:?}"
+    );
+    assert_eq!(
+        store.head(&scope).await.unwrap().seq,
+        before.seq.next(),
+        "the journal only grows"
+    );
 
     // The conversation continues in this activation and in the next one, and its state contains
     // only what followed the reset.
-    conversation(&host).send("Again.").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("Again.")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     stop(&host, Duration::from_secs(1)).await;
-    let next = builder(&model).shared_sessions(store.clone()).build().await.unwrap();
+    let next = builder(&model)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
     let state = conversation(&next).state().await.unwrap();
-    assert_eq!((state.history.messages().len(), state.metrics.rounds), (2, 1));
-    conversation(&next).send("And again.").client_key("k").await.unwrap().outcome().await.unwrap();
+    assert_eq!(
+        (state.history.messages().len(), state.metrics.rounds),
+        (2, 1)
+    );
+    conversation(&next)
+        .send("And again.")
+        .client_key("k")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
     assert_eq!(conversation(&next).rounds().await.unwrap().len(), 2);
     let fork = conversation(&next).fork("copy", None).await.unwrap();
     assert_eq!(fork.messages().await.unwrap().len(), 4);
     conversation(&next).reset().await.unwrap();
     assert_eq!(conversation(&next).messages().await.unwrap(), []);
-    assert_eq!(next.tenant("acme").conversations(ListQuery::default()).await.unwrap().len(), 2);
+    assert_eq!(
+        next.tenant("acme")
+            .conversations(ListQuery::default())
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 }

@@ -34,18 +34,35 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
     };
     let (slow, _) = probe("slow", EffectClass::Pure, sleeper(900));
     let (quick, _) = probe("quick", EffectClass::Once, sleeper(100));
-    let calls = Reply::tool("slow", &json!({})).and_tool("quick", &json!({})).and_tool("unknown", &json!({}));
+    let calls = Reply::tool("slow", &json!({}))
+        .and_tool("quick", &json!({}))
+        .and_tool("unknown", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([slow, quick]).build().await.unwrap();
     let began = tokio::time::Instant::now();
 
-    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!(outcome.text, "done");
-    assert!(began.elapsed() < Duration::from_millis(1000), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(1000),
+        "{:?}",
+        began.elapsed()
+    );
     let results = last_results(&model);
     assert_eq!(results[..2], ["900", "100"]);
-    assert!(results[2].contains("there is no tool named \"unknown\"; the tools are: quick, recall, slow"), "{}", results[2]);
+    assert!(
+        results[2]
+            .contains("there is no tool named \"unknown\"; the tools are: quick, recall, slow"),
+        "{}",
+        results[2]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,17 +73,31 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([bad, good]).build().await.unwrap();
 
-    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!(outcome.stop_reason, StopReason::EndTurn);
     let results = last_results(&model);
-    assert!(results[0].contains("Error Code: PANIC\nError Message: The tool panicked: boom."), "{}", results[0]);
+    assert!(
+        results[0].contains("Error Code: PANIC\nError Message: The tool panicked: boom."),
+        "{}",
+        results[0]
+    );
     assert_eq!(results[1], "fine");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
-    for (effect, expected) in [(EffectClass::Once, 1), (EffectClass::Idempotent, 4), (EffectClass::Pure, 4)] {
+    for (effect, expected) in [
+        (EffectClass::Once, 1),
+        (EffectClass::Idempotent, 4),
+        (EffectClass::Pure, 4),
+    ] {
         let dropped = Arc::new(AtomicUsize::new(0));
         let counter = dropped.clone();
         let (hangs, starts) = probe("hangs", effect, move |context| {
@@ -84,10 +115,19 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
                 std::future::pending().await
             }
         });
-        let model = Arc::new(ScriptedModel::replies([Reply::tool("hangs", &json!({})), Reply::text("done")]));
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::tool("hangs", &json!({})),
+            Reply::text("done"),
+        ]));
         let host = builder(&model).tools([hangs]).build().await.unwrap();
 
-        conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+        conversation(&host)
+            .send("go")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
 
         assert_eq!(starts.load(Ordering::SeqCst), expected, "{effect:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), expected);
@@ -99,46 +139,103 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
 async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
     let (tool, starts) = probe("tool", EffectClass::Once, |context| async move {
         let busy = ToolError::new(ToolErrorType::ResourceError, "busy");
-        if context.attempt < 2 { Err(busy.not_started()) } else { Ok("ok".into()) }
+        if context.attempt < 2 {
+            Err(busy.not_started())
+        } else {
+            Ok("ok".into())
+        }
     });
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tool", &json!({})),
+        Reply::text("done"),
+    ]));
     let host = builder(&model).tools([tool]).build().await.unwrap();
 
-    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
-    assert_eq!((starts.load(Ordering::SeqCst), last_results(&model)), (3, vec!["ok".to_owned()]));
+    assert_eq!(
+        (starts.load(Ordering::SeqCst), last_results(&model)),
+        (3, vec!["ok".to_owned()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retried_call_journals_how_often_why_and_how_long() {
     let long = "busy ".repeat(200);
     let (tool, _) = probe("tool", EffectClass::Pure, move |context| {
-        let busy = ToolError::new(ToolErrorType::ResourceError, format!("{}: {long}", context.attempt));
+        let busy = ToolError::new(
+            ToolErrorType::ResourceError,
+            format!("{}: {long}", context.attempt),
+        );
         async move {
             tokio::time::sleep(Duration::from_millis(40)).await;
-            if context.attempt < 2 { Err(busy) } else { Ok("ok".into()) }
+            if context.attempt < 2 {
+                Err(busy)
+            } else {
+                Ok("ok".into())
+            }
         }
     });
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("tool", &json!({})), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tool", &json!({})),
+        Reply::text("done"),
+    ]));
     let sessions = store();
-    let host = builder(&model).shared_sessions(sessions.clone()).tools([tool]).build().await.unwrap();
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .tools([tool])
+        .build()
+        .await
+        .unwrap();
 
-    conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     let scope = crate::ids::Scope::new("acme".try_into().unwrap(), "c-1".try_into().unwrap());
-    let entries = sessions.entries(&scope, crate::ids::Seq(0), 100).await.unwrap();
-    let entries = entries.iter().map(|entry| serde_json::from_slice::<serde_json::Value>(&entry.bytes).unwrap());
-    let outcome = entries.into_iter().find_map(|entry| find(&entry, "outcome").cloned()).expect("a result in the journal");
-    assert_eq!((&outcome["retry_count"], &outcome["duration_ms"]), (&json!(2), &json!(1000 + 1500 + 3 * 40)));
+    let entries = sessions
+        .entries(&scope, crate::ids::Seq(0), 100)
+        .await
+        .unwrap();
+    let entries = entries
+        .iter()
+        .map(|entry| serde_json::from_slice::<serde_json::Value>(&entry.bytes).unwrap());
+    let outcome = entries
+        .into_iter()
+        .find_map(|entry| find(&entry, "outcome").cloned())
+        .expect("a result in the journal");
+    assert_eq!(
+        (&outcome["retry_count"], &outcome["duration_ms"]),
+        (&json!(2), &json!(1000 + 1500 + 3 * 40))
+    );
     let last_error = outcome["last_error"].as_str().unwrap();
-    assert!(last_error.starts_with("1: busy") && last_error.len() == 500, "the last failure, bounded: {last_error}");
-    assert_eq!(last_results(&model), ["ok"], "the model reads nothing of it");
+    assert!(
+        last_error.starts_with("1: busy") && last_error.len() == 500,
+        "the last failure, bounded: {last_error}"
+    );
+    assert_eq!(
+        last_results(&model),
+        ["ok"],
+        "the model reads nothing of it"
+    );
 }
 
 /// The value of a key, at any depth.
 fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::Value> {
     let object = value.as_object()?;
-    object.get(key).or_else(|| object.values().find_map(|inner| find(inner, key)))
+    object
+        .get(key)
+        .or_else(|| object.values().find_map(|inner| find(inner, key)))
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,39 +247,74 @@ async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
     let (deaf, _) = probe("deaf", EffectClass::Once, |_| std::future::pending());
     let calls = Reply::tool("listens", &json!({})).and_tool("deaf", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("next")]));
-    let host = builder(&model).tools([listens, deaf]).build().await.unwrap();
+    let host = builder(&model)
+        .tools([listens, deaf])
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
     let mut reply = conversation.send("go").await.unwrap();
     while !matches!(reply.next().await.unwrap().kind, EventKind::ToolCall { .. }) {}
 
     conversation.interrupt().await.unwrap();
     let outcome = reply.outcome().await.unwrap();
-    conversation.send("and now?").await.unwrap().outcome().await.unwrap();
+    conversation
+        .send("and now?")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!(outcome.stop_reason, StopReason::Interrupted);
     let messages = model.last_request().unwrap().messages;
     assert_eq!(messages.first_fault(), None);
     let results = messages.iter().nth(2).unwrap().wire_str().to_owned();
-    assert!(results.contains("stopped in time") && results.contains("cancelled, effect unknown"), "{results}");
+    assert!(
+        results.contains("stopped in time") && results.contains("cancelled, effect unknown"),
+        "{results}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
     let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("again".into()) });
     let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
-    let limits = crate::limits::Limits { identical_calls_max: u32::MAX, ..Default::default() };
-    let host = builder(&model).tools([tool]).limits(limits).build().await.unwrap();
+    let limits = crate::limits::Limits {
+        identical_calls_max: u32::MAX,
+        ..Default::default()
+    };
+    let host = builder(&model)
+        .tools([tool])
+        .limits(limits)
+        .build()
+        .await
+        .unwrap();
 
-    let outcome = conversation(&host).send("go").await.unwrap().outcome().await.unwrap();
+    let outcome = conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
 
     assert_eq!(outcome.stop_reason, StopReason::IterationLimit);
-    assert_eq!((starts.load(Ordering::SeqCst), model.requests().len()), (25, 25));
+    assert_eq!(
+        (starts.load(Ordering::SeqCst), model.requests().len()),
+        (25, 25)
+    );
 }
 
 fn asking(name: &str) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
     let starts = Arc::new(AtomicUsize::new(0));
-    let spec = ToolSpec::new(name, "Changes something.", RawJson::empty_object()).approval(Approval::ByMode);
-    let tool = Probe { spec, starts: starts.clone(), run: Arc::new(|_| Box::pin(async { Ok("changed".into()) })) };
+    let spec = ToolSpec::new(name, "Changes something.", RawJson::empty_object())
+        .approval(Approval::ByMode);
+    let tool = Probe {
+        spec,
+        starts: starts.clone(),
+        run: Arc::new(|_| Box::pin(async { Ok("changed".into()) })),
+    };
     (Arc::new(tool), starts)
 }
 
@@ -195,13 +327,26 @@ async fn tools_that_change_something_wait_for_a_person_or_are_refused() {
         (ApprovalMode::Auto, None, 1),
     ] {
         let (tool, starts) = asking("write");
-        let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({ "a": 1 })), Reply::text("done")]));
-        let host = builder(&model).tools([tool]).approval(mode).build().await.unwrap();
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::tool("write", &json!({ "a": 1 })),
+            Reply::text("done"),
+        ]));
+        let host = builder(&model)
+            .tools([tool])
+            .approval(mode)
+            .build()
+            .await
+            .unwrap();
         let conversation = conversation(&host);
         let mut reply = conversation.send("go").await.unwrap();
         if let Some(allow) = allow {
             let asked = loop {
-                if let EventKind::ApprovalRequired { tool_call_id, input, .. } = &reply.next().await.unwrap().kind {
+                if let EventKind::ApprovalRequired {
+                    tool_call_id,
+                    input,
+                    ..
+                } = &reply.next().await.unwrap().kind
+                {
                     assert_eq!(input.as_str(), r#"{"a":1}"#);
                     break tool_call_id.clone();
                 }
@@ -212,20 +357,36 @@ async fn tools_that_change_something_wait_for_a_person_or_are_refused() {
 
         let outcome = reply.outcome().await.unwrap();
 
-        assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", expected), "{mode:?} {allow:?}");
-        assert_eq!(last_results(&model)[0].contains("APPROVAL_DENIED"), expected == 0);
+        assert_eq!(
+            (outcome.text.as_str(), starts.load(Ordering::SeqCst)),
+            ("done", expected),
+            "{mode:?} {allow:?}"
+        );
+        assert_eq!(
+            last_results(&model)[0].contains("APPROVAL_DENIED"),
+            expected == 0
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_parked_round_sleeps_and_its_approval_wakes_it() {
     let (tool, starts) = asking("write");
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({})), Reply::text("done")]));
-    let host = builder(&model).tools([tool]).approval(ApprovalMode::Ask).build().await.unwrap();
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("write", &json!({})),
+        Reply::text("done"),
+    ]));
+    let host = builder(&model)
+        .tools([tool])
+        .approval(ApprovalMode::Ask)
+        .build()
+        .await
+        .unwrap();
     let conversation = conversation(&host);
     let mut reply = conversation.send("go").await.unwrap();
     let asked = loop {
-        if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind {
+        if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind
+        {
             break tool_call_id.clone();
         }
     };
@@ -235,13 +396,19 @@ async fn a_parked_round_sleeps_and_its_approval_wakes_it() {
     conversation.approve(asked, true).await.unwrap();
     let outcome = reply.outcome().await.unwrap();
 
-    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 1));
+    assert_eq!(
+        (outcome.text.as_str(), starts.load(Ordering::SeqCst)),
+        ("done", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unanswered_approval_counts_as_denied_after_a_day() {
     let (tool, starts) = asking("write");
-    let model = Arc::new(ScriptedModel::replies([Reply::tool("write", &json!({})), Reply::text("done")]));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("write", &json!({})),
+        Reply::text("done"),
+    ]));
     let clock = Arc::new(ManualClock::at(Timestamp(1_000)));
     struct Shared(Arc<ManualClock>);
     impl crate::ports::Clock for Shared {
@@ -257,12 +424,18 @@ async fn an_unanswered_approval_counts_as_denied_after_a_day() {
         .await
         .unwrap();
     let mut reply = conversation(&host).send("go").await.unwrap();
-    while !matches!(reply.next().await.unwrap().kind, EventKind::ApprovalRequired { .. }) {}
+    while !matches!(
+        reply.next().await.unwrap().kind,
+        EventKind::ApprovalRequired { .. }
+    ) {}
 
     clock.advance_ms(crate::limits::APPROVAL_MS);
     let outcome = reply.outcome().await.unwrap();
 
-    assert_eq!((outcome.text.as_str(), starts.load(Ordering::SeqCst)), ("done", 0));
+    assert_eq!(
+        (outcome.text.as_str(), starts.load(Ordering::SeqCst)),
+        ("done", 0)
+    );
     assert!(last_results(&model)[0].contains("nobody approved this call in time"));
 }
 
@@ -270,15 +443,25 @@ async fn an_unanswered_approval_counts_as_denied_after_a_day() {
 async fn at_most_twelve_actor_wake_ups_for_a_turn_with_one_tool() {
     let (tool, _) = probe("tool", EffectClass::Once, |_| async { Ok("ok".into()) });
     let model = Arc::new(ScriptedModel::answering(|_, call| match call % 2 {
-        0 => Reply::text("Let me see.").chunks(8).and_tool("tool", &json!({})),
-        _ => Reply::text("There it is.").chunks(64).chunk_delay(Duration::from_millis(10)),
+        0 => Reply::text("Let me see.")
+            .chunks(8)
+            .and_tool("tool", &json!({})),
+        _ => Reply::text("There it is.")
+            .chunks(64)
+            .chunk_delay(Duration::from_millis(10)),
     }));
     let host = builder(&model).tools([tool]).build().await.unwrap();
     let conversation = conversation(&host);
 
     for turn in ["first, which loads", "second"] {
         let before = host.report().await.total.wake_ups;
-        conversation.send(turn).await.unwrap().outcome().await.unwrap();
+        conversation
+            .send(turn)
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
         let wake_ups = host.report().await.total.wake_ups - before;
 
         assert!(wake_ups <= 12, "{turn}: {wake_ups} wake-ups");

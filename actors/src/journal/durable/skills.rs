@@ -21,7 +21,11 @@ pub(super) struct Activated<'a> {
 
 impl Durable {
     /// Applies `SkillsOffered`.
-    pub(super) fn skills_offered(&mut self, index: &SkillIndex, message: Option<&Message>) -> Result<(), String> {
+    pub(super) fn skills_offered(
+        &mut self,
+        index: &SkillIndex,
+        message: Option<&Message>,
+    ) -> Result<(), String> {
         match message {
             None => {
                 self.skills.offered = Some(index.clone());
@@ -37,12 +41,19 @@ impl Durable {
 
     /// Applies `SkillActivated`.
     pub(super) fn skill_activated(&mut self, activated: Activated<'_>) -> Result<(), String> {
-        let Activated { name, at, skill, text_digest } = activated;
+        let Activated {
+            name,
+            at,
+            skill,
+            text_digest,
+        } = activated;
         if self.skills.stack.contains(name) {
             return Err("the skill is active".into());
         }
         self.enter(&skill.message)?;
-        self.skills.stack.put(Frame::new(name.clone(), skill.activation_id, at));
+        self.skills
+            .stack
+            .put(Frame::new(name.clone(), skill.activation_id, at));
         self.skills.active.insert(name.clone(), skill);
         self.skills.shown.insert(name.clone(), text_digest);
         self.skills.used.insert(name.clone());
@@ -52,7 +63,11 @@ impl Durable {
     }
 
     /// Applies `SkillDeactivated`.
-    pub(super) fn skill_deactivated(&mut self, name: &SkillName, activation_id: ActivationId) -> Result<(), String> {
+    pub(super) fn skill_deactivated(
+        &mut self,
+        name: &SkillName,
+        activation_id: ActivationId,
+    ) -> Result<(), String> {
         if !self.skills.stack.pop(name, activation_id) {
             return Err("the skill is not the one on top".into());
         }

@@ -7,15 +7,31 @@ fn failing(error: ProviderError) -> Arc<ScriptedModel> {
 }
 
 fn server() -> ProviderError {
-    ProviderError::Server { status: 500, retry_after: None, message: "oops".into() }
+    ProviderError::Server {
+        status: 500,
+        retry_after: None,
+        message: "oops".into(),
+    }
 }
 
 /// A gateway to `primary` with a gateway to `second` as its fallback.
-fn pair(primary: &Arc<ScriptedModel>, second: &Arc<ScriptedModel>, config: GatewayConfig) -> (ModelGatewayRef, ModelGatewayRef) {
+fn pair(
+    primary: &Arc<ScriptedModel>,
+    second: &Arc<ScriptedModel>,
+    config: GatewayConfig,
+) -> (ModelGatewayRef, ModelGatewayRef) {
     let to = gateway(second, super::config());
-    let fallback = Some(Fallback { gateway: "second".into(), model: "small".into() });
+    let fallback = Some(Fallback {
+        gateway: "second".into(),
+        model: "small".into(),
+    });
     let from = gateway(primary, config.clone());
-    from.configure(primary.clone(), GatewayConfig { fallback, ..config }, Some(to.clone())).unwrap();
+    from.configure(
+        primary.clone(),
+        GatewayConfig { fallback, ..config },
+        Some(to.clone()),
+    )
+    .unwrap();
     (from, to)
 }
 
@@ -23,7 +39,10 @@ fn pair(primary: &Arc<ScriptedModel>, second: &Arc<ScriptedModel>, config: Gatew
 async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
     let primary = failing(server());
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
-    let retry = ModelRetryPolicy { max_retries: 2, ..ModelRetryPolicy::default() };
+    let retry = ModelRetryPolicy {
+        max_retries: 2,
+        ..ModelRetryPolicy::default()
+    };
     let (gateway, _) = pair(&primary, &second, GatewayConfig { retry, ..config() });
     let reports = Mutex::new(Vec::new());
 
@@ -32,7 +51,13 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
     assert_eq!(answer, Ok("second".into()));
     assert_eq!((primary.counts().started, second.counts().started), (3, 1));
     assert_eq!(&*second.last_request().unwrap().model, "small");
-    assert_eq!(reports.into_inner().last(), Some(&Waiting::Fallback { reason: "provider_server_error", model: "small".into() }));
+    assert_eq!(
+        reports.into_inner().last(),
+        Some(&Waiting::Fallback {
+            reason: "provider_server_error",
+            model: "small".into()
+        })
+    );
     let counted = gateway.0.counters.read();
     assert_eq!(counted.prefix_breaks_configuration, 1);
     assert!(counted.rebilled_tokens > 0);
@@ -42,8 +67,18 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
 async fn an_open_breaker_sends_calls_to_the_fallback_at_once() {
     let primary = failing(server());
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
-    let breaker = BreakerConfig { failures: 2, open_for: Duration::from_secs(10) };
-    let (gateway, _) = pair(&primary, &second, GatewayConfig { breaker, ..config() });
+    let breaker = BreakerConfig {
+        failures: 2,
+        open_for: Duration::from_secs(10),
+    };
+    let (gateway, _) = pair(
+        &primary,
+        &second,
+        GatewayConfig {
+            breaker,
+            ..config()
+        },
+    );
 
     for _ in 0..5 {
         assert_eq!(call(&gateway, "a").await, Ok("second".into()));
@@ -60,9 +95,16 @@ async fn an_open_breaker_sends_calls_to_the_fallback_at_once() {
 async fn a_fault_of_the_request_itself_goes_nowhere_else() {
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
     for error in [
-        ProviderError::InvalidRequest { status: 400, message: "no".into() },
-        ProviderError::Auth { message: "no".into() },
-        ProviderError::Protocol { message: "no".into() },
+        ProviderError::InvalidRequest {
+            status: 400,
+            message: "no".into(),
+        },
+        ProviderError::Auth {
+            message: "no".into(),
+        },
+        ProviderError::Protocol {
+            message: "no".into(),
+        },
     ] {
         let (gateway, _) = pair(&failing(error.clone()), &second, config());
 
@@ -73,7 +115,9 @@ async fn a_fault_of_the_request_itself_goes_nowhere_else() {
 
 #[tokio::test(start_paused = true)]
 async fn what_breaks_after_the_first_content_is_not_begun_again_elsewhere() {
-    let primary = Arc::new(ScriptedModel::always(Reply::text("half of it").then_fail(server())));
+    let primary = Arc::new(ScriptedModel::always(
+        Reply::text("half of it").then_fail(server()),
+    ));
     let second = Arc::new(ScriptedModel::always(Reply::text("second")));
     let (gateway, _) = pair(&primary, &second, config());
 
@@ -84,7 +128,9 @@ async fn what_breaks_after_the_first_content_is_not_begun_again_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn the_fallbacks_failure_is_the_calls() {
     let primary = failing(server());
-    let second = failing(ProviderError::Auth { message: "no".into() });
+    let second = failing(ProviderError::Auth {
+        message: "no".into(),
+    });
     let (gateway, _) = pair(&primary, &second, config());
 
     assert_eq!(call(&gateway, "a").await, Err("provider_auth"));
@@ -96,9 +142,20 @@ async fn a_ring_of_fallbacks_is_refused_and_changes_nothing() {
     let primary = failing(server());
     let second = failing(server());
     let (from, to) = pair(&primary, &second, config());
-    let back = Some(Fallback { gateway: "first".into(), model: "m".into() });
+    let back = Some(Fallback {
+        gateway: "first".into(),
+        model: "m".into(),
+    });
 
-    let refused = to.configure(second.clone(), GatewayConfig { calls_max: 1, fallback: back, ..config() }, Some(from.clone()));
+    let refused = to.configure(
+        second.clone(),
+        GatewayConfig {
+            calls_max: 1,
+            fallback: back,
+            ..config()
+        },
+        Some(from.clone()),
+    );
 
     assert_eq!(refused, Err(FallbackCycle));
     assert_eq!((to.status().free, to.status().fallback), (4, None));

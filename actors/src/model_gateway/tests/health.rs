@@ -3,16 +3,35 @@
 use super::*;
 
 fn server() -> Reply {
-    Reply::error(ProviderError::Server { status: 500, retry_after: None, message: "oops".into() })
+    Reply::error(ProviderError::Server {
+        status: 500,
+        retry_after: None,
+        message: "oops".into(),
+    })
 }
 
 fn breaking(failures: u32) -> GatewayConfig {
-    GatewayConfig { breaker: BreakerConfig { failures, open_for: Duration::from_secs(10) }, ..config() }
+    GatewayConfig {
+        breaker: BreakerConfig {
+            failures,
+            open_for: Duration::from_secs(10),
+        },
+        ..config()
+    }
 }
 
 /// Fails until the breaker opens, then follows `script`.
-fn failing(failures: usize, script: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Arc<ScriptedModel> {
-    Arc::new(ScriptedModel::answering(move |_, call| if call < failures { server() } else { script(call - failures) }))
+fn failing(
+    failures: usize,
+    script: impl Fn(usize) -> Reply + Send + Sync + 'static,
+) -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::answering(move |_, call| {
+        if call < failures {
+            server()
+        } else {
+            script(call - failures)
+        }
+    }))
 }
 
 async fn open(gateway: &ModelGatewayRef, failures: usize) {
@@ -24,8 +43,14 @@ async fn open(gateway: &ModelGatewayRef, failures: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_asks_for_less_is_there() {
-    let limited = ProviderError::RateLimited { retry_after: None, message: "slow down".into() };
-    let gateway = gateway(&Arc::new(ScriptedModel::always(Reply::error(limited))), breaking(2));
+    let limited = ProviderError::RateLimited {
+        retry_after: None,
+        message: "slow down".into(),
+    };
+    let gateway = gateway(
+        &Arc::new(ScriptedModel::always(Reply::error(limited))),
+        breaking(2),
+    );
 
     for _ in 0..5 {
         assert_eq!(call(&gateway, "a").await, Err("provider_rate_limited"));
@@ -36,13 +61,28 @@ async fn a_provider_that_asks_for_less_is_there() {
 
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_lets_no_call_queue() {
-    let script = |_: &ModelRequest, call: usize| if call == 0 { Reply::text("so").then_stall() } else { server() };
+    let script = |_: &ModelRequest, call: usize| {
+        if call == 0 {
+            Reply::text("so").then_stall()
+        } else {
+            server()
+        }
+    };
     let model = Arc::new(ScriptedModel::answering(script));
     let gateway = gateway(&model, breaking(1));
     let runs = spawn(&gateway, "a");
     settle().await;
     open(&gateway, 1).await;
-    gateway.configure(model, GatewayConfig { calls_max: 1, ..breaking(1) }, None).unwrap();
+    gateway
+        .configure(
+            model,
+            GatewayConfig {
+                calls_max: 1,
+                ..breaking(1)
+            },
+            None,
+        )
+        .unwrap();
     assert_eq!(gateway.status().free, 0);
 
     let answer = call(&gateway, "b").now_or_never();
@@ -59,12 +99,19 @@ async fn a_probe_that_is_cancelled_says_nothing_of_the_provider() {
     tokio::time::sleep(Duration::from_secs(11)).await;
     let id = tenant("a");
     let cancel = CancellationToken::new();
-    let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
+    let by = CallBy {
+        tenant: &id,
+        weight: 1,
+        class: CallClass::Interactive,
+    };
     let mut probe = Box::pin(gateway.stream(&by, request(), cancel.clone(), |_| {}));
     assert!(probe.as_mut().now_or_never().is_none());
 
     cancel.cancel();
-    assert_eq!(probe.await.err().map(|error| error.code()), Some("cancelled"));
+    assert_eq!(
+        probe.await.err().map(|error| error.code()),
+        Some("cancelled")
+    );
 
     assert_eq!(call(&gateway, "a").await, Err("provider_server_error"));
     assert!(gateway.status().breaker_open, "one more failure is enough");
@@ -72,13 +119,23 @@ async fn a_probe_that_is_cancelled_says_nothing_of_the_provider() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_whose_caller_left_makes_room_for_the_next() {
-    let model = failing(1, |call| if call == 0 { Reply::stall() } else { Reply::text("back") });
+    let model = failing(1, |call| {
+        if call == 0 {
+            Reply::stall()
+        } else {
+            Reply::text("back")
+        }
+    });
     let gateway = gateway(&model, breaking(1));
     open(&gateway, 1).await;
     tokio::time::sleep(Duration::from_secs(11)).await;
     let probe = spawn(&gateway, "a");
     settle().await;
-    assert_eq!(call(&gateway, "b").await, Err("provider_breaker_open"), "one probe at a time");
+    assert_eq!(
+        call(&gateway, "b").await,
+        Err("provider_breaker_open"),
+        "one probe at a time"
+    );
 
     probe.abort();
     settle().await;
@@ -91,7 +148,13 @@ async fn another_credential_begins_with_a_closed_breaker() {
     let gateway = gateway(&failing(1, |_| server()), breaking(1));
     open(&gateway, 1).await;
 
-    gateway.configure(Arc::new(ScriptedModel::always(Reply::text("new"))), breaking(1), None).unwrap();
+    gateway
+        .configure(
+            Arc::new(ScriptedModel::always(Reply::text("new"))),
+            breaking(1),
+            None,
+        )
+        .unwrap();
 
     assert_eq!(call(&gateway, "a").await, Ok("new".into()));
 }

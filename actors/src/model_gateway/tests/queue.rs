@@ -5,13 +5,30 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn an_uncontended_call_waits_for_nothing_and_starts_no_task() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
-    let gateway = gateway(&model, GatewayConfig { requests_per_minute: Some(600), tokens_per_minute: Some(60_000), ..config() });
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            requests_per_minute: Some(600),
+            tokens_per_minute: Some(60_000),
+            ..config()
+        },
+    );
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     let before = tasks();
 
     let id = tenant("a");
-    let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
-    let stream = gateway.stream(&by, request(), CancellationToken::new(), |_| {}).now_or_never();
+    let by = CallBy {
+        tenant: &id,
+        weight: 1,
+        class: CallClass::Interactive,
+    };
+    let stream = gateway
+        .stream(&by, request(), CancellationToken::new(), |_| {})
+        .now_or_never();
 
     assert!(stream.is_some_and(|stream| stream.is_ok()));
     assert_eq!(tasks(), before);
@@ -20,8 +37,18 @@ async fn an_uncontended_call_waits_for_nothing_and_starts_no_task() {
 #[tokio::test(start_paused = true)]
 async fn the_clock_is_watched_only_while_a_call_waits_for_it() {
     let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
-    let gateway = gateway(&model, GatewayConfig { requests_per_minute: Some(1), ..config() });
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            requests_per_minute: Some(1),
+            ..config()
+        },
+    );
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     let before = tasks();
     call(&gateway, "a").await.unwrap();
 
@@ -36,22 +63,42 @@ async fn the_clock_is_watched_only_while_a_call_waits_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_floods_does_not_keep_another_waiting() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(100)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_millis(100)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            ..config()
+        },
+    );
     let flood: Vec<_> = (0..50).map(|_| spawn(&gateway, "flood")).collect();
     settle().await;
 
     let began = Instant::now();
     call(&gateway, "quiet").await.unwrap();
 
-    assert!(began.elapsed() <= Duration::from_millis(310), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() <= Duration::from_millis(310),
+        "{:?}",
+        began.elapsed()
+    );
     drop(flood);
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_comes_beside_a_flood_waits_for_a_place_and_not_for_a_call() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(100)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 16, ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_millis(100)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 16,
+            ..config()
+        },
+    );
     call(&gateway, "quiet").await.unwrap();
     let flood: Vec<_> = (0..500).map(|_| spawn(&gateway, "flood")).collect();
     settle().await;
@@ -65,14 +112,26 @@ async fn who_comes_beside_a_flood_waits_for_a_place_and_not_for_a_call() {
         tokio::time::sleep(Duration::from_millis(37)).await;
     }
 
-    assert!(longest <= Duration::from_millis(40), "waited {longest:?} for a place");
+    assert!(
+        longest <= Duration::from_millis(40),
+        "waited {longest:?} for a place"
+    );
     drop(flood);
 }
 
 #[tokio::test(start_paused = true)]
 async fn weights_share_what_is_served() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(10)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_millis(10)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            waiting_max: 2000,
+            ..config()
+        },
+    );
     let served = Arc::new(Mutex::new(Vec::new()));
     for (who, weight) in [("light", 1), ("heavy", 3)] {
         for _ in 0..600 {
@@ -89,14 +148,29 @@ async fn weights_share_what_is_served() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    let heavy = served.lock().iter().take(400).filter(|who| **who == "heavy").count();
-    assert!((260..=340).contains(&heavy), "{heavy} of 400 at three to one");
+    let heavy = served
+        .lock()
+        .iter()
+        .take(400)
+        .filter(|who| **who == "heavy")
+        .count();
+    assert!(
+        (260..=340).contains(&heavy),
+        "{heavy} of 400 at three to one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_the_queue_frees_its_place_and_costs_nothing() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
-    let config = GatewayConfig { calls_max: 1, waiting_max: 1, tokens_per_minute: Some(600_000), ..config() };
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    )));
+    let config = GatewayConfig {
+        calls_max: 1,
+        waiting_max: 1,
+        tokens_per_minute: Some(600_000),
+        ..config()
+    };
     let gateway = gateway(&model, config);
     let runs = spawn(&gateway, "a");
     settle().await;
@@ -118,13 +192,26 @@ async fn who_leaves_the_queue_frees_its_place_and_costs_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
-    let gateway =
-        gateway(&model, GatewayConfig { calls_max: 1, requests_per_minute: Some(600), tokens_per_minute: Some(60_000), ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            requests_per_minute: Some(600),
+            tokens_per_minute: Some(60_000),
+            ..config()
+        },
+    );
     let runs = spawn(&gateway, "a");
     settle().await;
     let id = tenant("b");
-    let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
+    let by = CallBy {
+        tenant: &id,
+        weight: 1,
+        class: CallClass::Interactive,
+    };
     let mut leaves = Box::pin(gateway.stream(&by, request(), CancellationToken::new(), |_| {}));
     assert!(leaves.as_mut().now_or_never().is_none());
 
@@ -133,16 +220,31 @@ async fn a_permit_that_reaches_a_caller_that_just_left_goes_on() {
     assert_eq!(gateway.status().running, 1);
     let held = gateway.status().tokens_left;
     drop(leaves);
-    assert!(gateway.status().tokens_left > held, "its tokens are free again");
+    assert!(
+        gateway.status().tokens_left > held,
+        "its tokens are free again"
+    );
 
-    assert_eq!((gateway.status().running, gateway.status().requests_left), (0, Some(100)));
+    assert_eq!(
+        (gateway.status().running, gateway.status().requests_left),
+        (0, Some(100))
+    );
     assert_eq!(call(&gateway, "c").await, Ok("hi".into()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses_the_one_that_filled_it() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 10, ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            waiting_max: 10,
+            ..config()
+        },
+    );
     let mut flood: Vec<_> = (0..11).map(|_| spawn(&gateway, "flood")).collect();
     settle().await;
 
@@ -155,62 +257,136 @@ async fn a_full_queue_refuses_the_one_that_filled_it() {
     settle().await;
 
     assert_eq!(gateway.status().waiting, 10);
-    assert_eq!(flood.pop().unwrap().await.unwrap(), Err("overloaded"), "the newest made room");
+    assert_eq!(
+        flood.pop().unwrap().await.unwrap(),
+        Err("overloaded"),
+        "the newest made room"
+    );
     assert_eq!(quiet.await.unwrap(), Ok("hi".into()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_place_in_the_queue_is_reported_and_reported_again_when_it_moved() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_millis(1500)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_millis(1500)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            ..config()
+        },
+    );
     let flood: Vec<_> = (0..4).map(|_| spawn(&gateway, "flood")).collect();
     settle().await;
     let reports = Mutex::new(Vec::new());
 
     call_as(&gateway, "flood", 1, &|waiting| {
-        if let Waiting::Queued { position, waits_for, .. } = waiting {
+        if let Waiting::Queued {
+            position,
+            waits_for,
+            ..
+        } = waiting
+        {
             reports.lock().push((position, waits_for));
         }
     })
     .await
     .unwrap();
 
-    assert_eq!(reports.into_inner(), [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency)));
+    assert_eq!(
+        reports.into_inner(),
+        [4, 3, 2, 1].map(|position| (position, ProviderWait::Concurrency))
+    );
     drop(flood);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_who_waits_and_for_what() {
-    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1)))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
-    let calls = [spawn(&gateway, "a"), spawn(&gateway, "b"), spawn(&gateway, "b"), spawn(&gateway, "c")];
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    )));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            ..config()
+        },
+    );
+    let calls = [
+        spawn(&gateway, "a"),
+        spawn(&gateway, "b"),
+        spawn(&gateway, "b"),
+        spawn(&gateway, "c"),
+    ];
     settle().await;
 
     let status = gateway.status();
 
-    let waiting = |name: &str, waiting, position| TenantWaiting { tenant: tenant(name), waiting, position };
+    let waiting = |name: &str, waiting, position| TenantWaiting {
+        tenant: tenant(name),
+        waiting,
+        position,
+    };
     assert_eq!(status.tenants, [waiting("b", 2, 3), waiting("c", 1, 2)]);
-    assert_eq!((status.free, status.running, status.waiting, status.waits_for), (0, 1, 3, Some(ProviderWait::Concurrency)));
-    assert_eq!(serde_json::to_value(&status).unwrap()["waits_for"], "concurrency");
+    assert_eq!(
+        (
+            status.free,
+            status.running,
+            status.waiting,
+            status.waits_for
+        ),
+        (0, 1, 3, Some(ProviderWait::Concurrency))
+    );
+    assert_eq!(
+        serde_json::to_value(&status).unwrap()["waits_for"],
+        "concurrency"
+    );
     drop(calls);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_call_used_and_not_its_estimate_counts_for_a_share() {
     let model = Arc::new(ScriptedModel::answering(|request, _| {
-        let tokens = if request.messages.last().unwrap().text() == "dear" { 400 } else { 10 };
-        Reply::text("hi").usage(Usage { input_uncached: tokens, ..Usage::default() }).after(Duration::from_millis(10))
+        let tokens = if request.messages.last().unwrap().text() == "dear" {
+            400
+        } else {
+            10
+        };
+        Reply::text("hi")
+            .usage(Usage {
+                input_uncached: tokens,
+                ..Usage::default()
+            })
+            .after(Duration::from_millis(10))
     }));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, waiting_max: 2000, ..config() });
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            waiting_max: 2000,
+            ..config()
+        },
+    );
     let served = Arc::new(Mutex::new(Vec::new()));
     for who in ["dear", "cheap"].repeat(400) {
         let gateway = gateway.clone();
         let served = served.clone();
         tokio::spawn(async move {
             let id = tenant(who);
-            let by = CallBy { tenant: &id, weight: 1, class: CallClass::Interactive };
-            let request = ModelRequest { messages: MessageList::from_iter([Message::user(who)]), ..request() };
-            let stream = gateway.stream(&by, request, CancellationToken::new(), |_| {}).await.unwrap();
+            let by = CallBy {
+                tenant: &id,
+                weight: 1,
+                class: CallClass::Interactive,
+            };
+            let request = ModelRequest {
+                messages: MessageList::from_iter([Message::user(who)]),
+                ..request()
+            };
+            let stream = gateway
+                .stream(&by, request, CancellationToken::new(), |_| {})
+                .await
+                .unwrap();
             stream.for_each(|_| std::future::ready(())).await;
             served.lock().push(who);
         });
@@ -220,14 +396,27 @@ async fn what_a_call_used_and_not_its_estimate_counts_for_a_share() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    let dear = served.lock().iter().take(300).filter(|who| **who == "dear").count();
+    let dear = served
+        .lock()
+        .iter()
+        .take(300)
+        .filter(|who| **who == "dear")
+        .count();
     assert!(dear < 60, "{dear} of 300 at forty times the price");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_expected_wait_follows_the_pace_of_this_queue() {
-    let model = Arc::new(ScriptedModel::always(Reply::text("hi").after(Duration::from_secs(1))));
-    let gateway = gateway(&model, GatewayConfig { calls_max: 1, ..config() });
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    ));
+    let gateway = gateway(
+        &model,
+        GatewayConfig {
+            calls_max: 1,
+            ..config()
+        },
+    );
     let burst = async || {
         let before: Vec<_> = (0..4).map(|_| spawn(&gateway, "a")).collect();
         settle().await;
@@ -245,6 +434,10 @@ async fn the_expected_wait_follows_the_pace_of_this_queue() {
     tokio::time::sleep(Duration::from_secs(1000)).await;
     let second = burst().await;
 
-    assert_eq!((first[0], *first.last().unwrap()), (None, Some(Duration::from_secs(1))), "{first:?}");
+    assert_eq!(
+        (first[0], *first.last().unwrap()),
+        (None, Some(Duration::from_secs(1))),
+        "{first:?}"
+    );
     assert_eq!(second, first, "what was long ago says nothing of now");
 }

@@ -14,7 +14,9 @@ fn frame(text: &str) -> Frame {
 
 fn stack(names: &[&str], policy: &SkillPolicy) -> ActivationStack {
     let mut stack = ActivationStack::default();
-    names.iter().for_each(|name| stack.push(frame(name), policy).unwrap());
+    names
+        .iter()
+        .for_each(|name| stack.push(frame(name), policy).unwrap());
     stack
 }
 
@@ -30,8 +32,14 @@ fn three_skills_may_be_active_at_once() {
     let policy = SkillPolicy::default();
     let three = stack(&["a", "b", "c"], &policy);
 
-    assert_eq!(refused(&three, "d", &policy), "Maximum skill activation depth (3) exceeded. Current stack: a → b → c");
-    assert_eq!((three.depth(), three.names()), (3, vec![name("a"), name("b"), name("c")]));
+    assert_eq!(
+        refused(&three, "d", &policy),
+        "Maximum skill activation depth (3) exceeded. Current stack: a → b → c"
+    );
+    assert_eq!(
+        (three.depth(), three.names()),
+        (3, vec![name("a"), name("b"), name("c")])
+    );
     assert!(three.contains(&name("b")) && !three.contains(&name("d")));
 }
 
@@ -39,9 +47,18 @@ fn three_skills_may_be_active_at_once() {
 fn a_circle_is_reported_with_its_whole_path() {
     let policy = SkillPolicy::default();
 
-    assert_eq!(refused(&stack(&["a"], &policy), "a", &policy), "Circular dependency detected: a → a");
-    assert_eq!(refused(&stack(&["a", "b"], &policy), "a", &policy), "Circular dependency detected: a → b → a");
-    assert!(refused(&stack(&["a", "b", "c"], &policy), "b", &policy).starts_with("Circular"), "a circle is reported before the depth");
+    assert_eq!(
+        refused(&stack(&["a"], &policy), "a", &policy),
+        "Circular dependency detected: a → a"
+    );
+    assert_eq!(
+        refused(&stack(&["a", "b"], &policy), "a", &policy),
+        "Circular dependency detected: a → b → a"
+    );
+    assert!(
+        refused(&stack(&["a", "b", "c"], &policy), "b", &policy).starts_with("Circular"),
+        "a circle is reported before the depth"
+    );
 }
 
 #[test]
@@ -91,16 +108,36 @@ fn a_frame_has_skill_activation_and_time() {
 
 #[test]
 fn limits_of_single_skills_are_asked_in_their_order() {
-    let kinds = SkillPolicy { depth_by_kind: true, ..SkillPolicy::default() };
-    let own = SkillPolicy { skill_depths: BTreeMap::from([(name("simple-report-generation"), 1)]), ..kinds.clone() };
+    let kinds = SkillPolicy {
+        depth_by_kind: true,
+        ..SkillPolicy::default()
+    };
+    let own = SkillPolicy {
+        skill_depths: BTreeMap::from([(name("simple-report-generation"), 1)]),
+        ..kinds.clone()
+    };
     let one = stack(&["a"], &kinds);
     let two = stack(&["a", "b"], &kinds);
     let three = stack(&["a", "b", "c"], &kinds);
 
-    assert_eq!(one.check(&name("simple-report-generation"), &kinds), Ok(()), "what it contains is asked before how it begins");
-    assert_eq!(refused(&one, "simple-report-generation", &own), "Maximum skill activation depth (1) exceeded for simple-report-generation");
-    assert_eq!(refused(&two, "simple-sum", &kinds), "Maximum skill activation depth (2) exceeded for simple-sum");
-    assert_eq!(two.check(&name("simple-sum"), &SkillPolicy::default()), Ok(()), "kinds are asked on request only");
+    assert_eq!(
+        one.check(&name("simple-report-generation"), &kinds),
+        Ok(()),
+        "what it contains is asked before how it begins"
+    );
+    assert_eq!(
+        refused(&one, "simple-report-generation", &own),
+        "Maximum skill activation depth (1) exceeded for simple-report-generation"
+    );
+    assert_eq!(
+        refused(&two, "simple-sum", &kinds),
+        "Maximum skill activation depth (2) exceeded for simple-sum"
+    );
+    assert_eq!(
+        two.check(&name("simple-sum"), &SkillPolicy::default()),
+        Ok(()),
+        "kinds are asked on request only"
+    );
     for deep in ["data-analysis", "my-report-generation", "multi-chart-x"] {
         assert_eq!(three.check(&name(deep), &kinds), Ok(()), "{deep}");
     }
@@ -109,18 +146,43 @@ fn limits_of_single_skills_are_asked_in_their_order() {
 
 #[test]
 fn a_budget_takes_the_place_of_the_depth_and_a_circle_stays_one() {
-    let policy = SkillPolicy { token_budget: Some(3500), ..SkillPolicy::default() };
+    let policy = SkillPolicy {
+        token_budget: Some(3500),
+        ..SkillPolicy::default()
+    };
     let five = stack(&["a", "b", "c", "d", "e"], &policy);
 
-    assert_eq!(refused(&five, "f", &policy), "Token budget exhausted: 0 remaining");
+    assert_eq!(
+        refused(&five, "f", &policy),
+        "Token budget exhausted: 0 remaining"
+    );
     assert!(refused(&five, "a", &policy).starts_with("Circular"));
-    let nothing = SkillPolicy { token_budget: Some(0), ..SkillPolicy::default() };
-    assert_eq!(ActivationStack::default().check(&name("a"), &nothing), Ok(()), "the first is not nested");
-    assert_eq!(refused(&stack(&["a"], &nothing), "b", &nothing), "Token budget exhausted: 0 remaining");
-    let endless = SkillPolicy { token_budget: Some(u64::MAX), ..SkillPolicy::default() };
+    let nothing = SkillPolicy {
+        token_budget: Some(0),
+        ..SkillPolicy::default()
+    };
+    assert_eq!(
+        ActivationStack::default().check(&name("a"), &nothing),
+        Ok(()),
+        "the first is not nested"
+    );
+    assert_eq!(
+        refused(&stack(&["a"], &nothing), "b", &nothing),
+        "Token budget exhausted: 0 remaining"
+    );
+    let endless = SkillPolicy {
+        token_budget: Some(u64::MAX),
+        ..SkillPolicy::default()
+    };
     let names: Vec<String> = (0..64).map(|n| format!("s{n}")).collect();
-    let full = stack(&names.iter().map(String::as_str).collect::<Vec<_>>(), &endless);
-    assert!(refused(&full, "more", &endless).starts_with("Maximum skill activation depth (64)"), "nothing nests without an end");
+    let full = stack(
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+        &endless,
+    );
+    assert!(
+        refused(&full, "more", &endless).starts_with("Maximum skill activation depth (64)"),
+        "nothing nests without an end"
+    );
 }
 
 #[test]
@@ -130,7 +192,10 @@ fn a_request_on_top_of_the_stack_says_what_lies_below() {
 
     let request = two.request(name("c"), id(3), &policy);
 
-    assert_eq!((request.activation_depth, request.activation_chain), (2, vec![name("a"), name("b")]));
+    assert_eq!(
+        (request.activation_depth, request.activation_chain),
+        (2, vec![name("a"), name("b")])
+    );
 }
 
 /// For any sequence of pushes and pops: no name appears twice, the depth limit holds, the order is
@@ -140,7 +205,9 @@ fn the_stack_keeps_its_laws_whatever_happens() {
     for seed in 0..300u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
         let mut next = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
         let policy = SkillPolicy {
@@ -156,9 +223,16 @@ fn the_stack_keeps_its_laws_whatever_happens() {
             match next(5) {
                 0..=2 => {
                     let twice = model.iter().any(|(known, _)| *known == skill);
-                    let pushed = stack.push(Frame::new(skill.clone(), id(n), Timestamp(u64::from(n))), &policy);
+                    let pushed = stack.push(
+                        Frame::new(skill.clone(), id(n), Timestamp(u64::from(n))),
+                        &policy,
+                    );
                     assert!(!(twice && pushed.is_ok()), "seed {seed}: {skill} twice");
-                    assert_eq!(matches!(pushed, Err(ActivationError::Circular(_))), twice, "seed {seed}");
+                    assert_eq!(
+                        matches!(pushed, Err(ActivationError::Circular(_))),
+                        twice,
+                        "seed {seed}"
+                    );
                     if pushed.is_ok() {
                         model.push((skill, id(n)));
                     }
@@ -178,11 +252,27 @@ fn the_stack_keeps_its_laws_whatever_happens() {
                 }
             }
             let names: Vec<SkillName> = model.iter().map(|(known, _)| known.clone()).collect();
-            assert_eq!((stack.names(), stack.depth()), (names, model.len()), "seed {seed}");
-            let limit = if policy.token_budget.is_some() { ACTIVE_SKILLS_MAX } else { policy.max_depth };
-            assert!(stack.depth() <= limit as usize, "seed {seed}: {} are active", stack.depth());
+            assert_eq!(
+                (stack.names(), stack.depth()),
+                (names, model.len()),
+                "seed {seed}"
+            );
+            let limit = if policy.token_budget.is_some() {
+                ACTIVE_SKILLS_MAX
+            } else {
+                policy.max_depth
+            };
+            assert!(
+                stack.depth() <= limit as usize,
+                "seed {seed}: {} are active",
+                stack.depth()
+            );
             let stored = serde_json::to_string(&stack).unwrap();
-            assert_eq!(serde_json::from_str::<ActivationStack>(&stored).unwrap(), stack, "seed {seed}");
+            assert_eq!(
+                serde_json::from_str::<ActivationStack>(&stored).unwrap(),
+                stack,
+                "seed {seed}"
+            );
         }
     }
 }

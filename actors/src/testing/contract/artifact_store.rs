@@ -22,14 +22,19 @@ pub struct ArtifactBounds {
 }
 
 /// Wide enough for every test about something else.
-const WIDE: ArtifactBounds = ArtifactBounds { tenant_bytes_max: 1 << 40, max_age: Duration::from_secs(24 * 60 * 60) };
+const WIDE: ArtifactBounds = ArtifactBounds {
+    tenant_bytes_max: 1 << 40,
+    max_age: Duration::from_secs(24 * 60 * 60),
+};
 
 /// Runs the contract of [`ArtifactStore`]. `make` creates an empty store with the given clock and
 /// limits.
 ///
 /// # Panics
 /// When the store breaks the contract. The last test prints its seed; `CALLBOARD_SEED` replays it.
-pub async fn artifact_store(make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>) {
+pub async fn artifact_store(
+    make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>,
+) {
     let clock = || Arc::new(ManualClock::at(Timestamp(1_700_000_000_000)));
     let new = async |bounds: ArtifactBounds| {
         let clock = clock();
@@ -44,8 +49,13 @@ pub async fn artifact_store(make: impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -
     what_is_known_is_kept_up_to_date(&*store, &clock_of).await;
     let (store, clock_of) = new(WIDE).await;
     an_age_of_exactly_the_limit_is_kept_and_more_is_gone(&*store, &clock_of).await;
-    let (store, clock_of) = new(ArtifactBounds { tenant_bytes_max: 100, ..WIDE }).await;
-    over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_longest(&*store, &clock_of).await;
+    let (store, clock_of) = new(ArtifactBounds {
+        tenant_bytes_max: 100,
+        ..WIDE
+    })
+    .await;
+    over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_longest(&*store, &clock_of)
+        .await;
     a_tenants_own_bound_holds_for_it_alone_and_changes_at_any_time(&*new(WIDE).await.0).await;
     too_large_a_content_is_refused(&*new(WIDE).await.0).await;
     what_is_read_while_it_is_stored_is_whole(new(WIDE).await.0).await;
@@ -62,21 +72,48 @@ async fn a_tenants_own_bound_holds_for_it_alone_and_changes_at_any_time(store: &
     put(store, &free, &[1; 60]).await;
     put(store, &free, &[2; 60]).await;
 
-    assert!(!has(store, &bound, &first).await && has(store, &bound, &second).await, "the bound makes room");
-    assert!(has(store, &free, &first).await && has(store, &free, &second).await, "a neighbour has no such bound");
-    let too_much = store.store(bound.clone(), "toolu_1".into(), Bytes::from(vec![3; 101])).await;
-    assert_eq!(too_much, Err(ArtifactError::OverQuota { used: 60, quota: 100 }));
+    assert!(
+        !has(store, &bound, &first).await && has(store, &bound, &second).await,
+        "the bound makes room"
+    );
+    assert!(
+        has(store, &free, &first).await && has(store, &free, &second).await,
+        "a neighbour has no such bound"
+    );
+    let too_much = store
+        .store(bound.clone(), "toolu_1".into(), Bytes::from(vec![3; 101]))
+        .await;
+    assert_eq!(
+        too_much,
+        Err(ArtifactError::OverQuota {
+            used: 60,
+            quota: 100
+        })
+    );
     store.bound(&bound.tenant, None);
     put(store, &bound, &[3; 101]).await;
-    assert!(has(store, &bound, &second).await, "without it the store's own holds");
+    assert!(
+        has(store, &bound, &second).await,
+        "without it the store's own holds"
+    );
 }
 
 fn owner(tenant: &str, conversation: &str) -> Scope {
-    Scope::new(TenantId::new(tenant).unwrap(), ConversationId::new(conversation).unwrap())
+    Scope::new(
+        TenantId::new(tenant).unwrap(),
+        ConversationId::new(conversation).unwrap(),
+    )
 }
 
 async fn put(store: &dyn ArtifactStore, owner: &Scope, content: &[u8]) -> ArtifactId {
-    store.store(owner.clone(), "toolu_1".into(), Bytes::copy_from_slice(content)).await.unwrap()
+    store
+        .store(
+            owner.clone(),
+            "toolu_1".into(),
+            Bytes::copy_from_slice(content),
+        )
+        .await
+        .unwrap()
 }
 
 async fn has(store: &dyn ArtifactStore, owner: &Scope, id: &ArtifactId) -> bool {
@@ -91,10 +128,20 @@ async fn has(store: &dyn ArtifactStore, owner: &Scope, id: &ArtifactId) -> bool 
 
 async fn what_is_stored_comes_back_byte_for_byte(store: &dyn ArtifactStore) {
     let owner = owner("t", "c");
-    for content in [&b""[..], b"x", "汉\n\u{0}".as_bytes(), &[0xff, 0x80, 0], &vec![b'x'; 3_000_001]] {
+    for content in [
+        &b""[..],
+        b"x",
+        "汉\n\u{0}".as_bytes(),
+        &[0xff, 0x80, 0],
+        &vec![b'x'; 3_000_001],
+    ] {
         let id = put(store, &owner, content).await;
 
-        assert_eq!(id, ArtifactId::from_content(content), "an artifact is named by its content");
+        assert_eq!(
+            id,
+            ArtifactId::from_content(content),
+            "an artifact is named by its content"
+        );
         assert_eq!(store.retrieve(owner.clone(), id).await.unwrap(), content);
     }
 }
@@ -103,7 +150,10 @@ async fn ranges_end_where_the_content_ends(store: &dyn ArtifactStore) {
     let owner = owner("t", "c");
     let id = put(store, &owner, b"0123456789").await;
 
-    #[allow(clippy::reversed_empty_ranges, reason = "what a careless caller may ask")]
+    #[allow(
+        clippy::reversed_empty_ranges,
+        reason = "what a careless caller may ask"
+    )]
     for (range, expected) in [
         (0..10, "0123456789"),
         (3..5, "34"),
@@ -114,7 +164,9 @@ async fn ranges_end_where_the_content_ends(store: &dyn ArtifactStore) {
         (5..3, ""),
         (0..u64::MAX, "0123456789"),
     ] {
-        let read = store.read_range(owner.clone(), id.clone(), range.clone()).await;
+        let read = store
+            .read_range(owner.clone(), id.clone(), range.clone())
+            .await;
         assert_eq!(read.unwrap(), expected.as_bytes(), "{range:?}");
     }
 }
@@ -128,9 +180,18 @@ async fn another_owners_artifact_is_not_found_as_an_unknown_one(store: &dyn Arti
     for other in [owner("t", "d"), owner("u", "c"), owner("u", "d")] {
         for id in [&id, &unknown] {
             let not_found = ArtifactError::NotFound(id.clone());
-            assert_eq!(store.retrieve(other.clone(), id.clone()).await, Err(not_found.clone()));
-            assert_eq!(store.read_range(other.clone(), id.clone(), 0..9).await, Err(not_found.clone()));
-            assert_eq!(store.meta(other.clone(), id.clone()).await, Err(not_found.clone()));
+            assert_eq!(
+                store.retrieve(other.clone(), id.clone()).await,
+                Err(not_found.clone())
+            );
+            assert_eq!(
+                store.read_range(other.clone(), id.clone(), 0..9).await,
+                Err(not_found.clone())
+            );
+            assert_eq!(
+                store.meta(other.clone(), id.clone()).await,
+                Err(not_found.clone())
+            );
             assert_eq!(store.touch(other.clone(), id.clone()).await, Err(not_found));
         }
     }
@@ -145,17 +206,49 @@ async fn what_one_owner_gives_up_the_other_keeps(store: &dyn ArtifactStore) {
     }
     let id = ArtifactId::from_content(b"shared");
 
-    store.release(owners[0].tenant.clone(), Some(owners[0].conversation.clone())).await.unwrap();
+    store
+        .release(
+            owners[0].tenant.clone(),
+            Some(owners[0].conversation.clone()),
+        )
+        .await
+        .unwrap();
 
     assert!(!has(store, &owners[0], &id).await);
-    assert!(!has(store, &owners[0], &ArtifactId::from_content(owners[0].to_string().as_bytes())).await);
+    assert!(
+        !has(
+            store,
+            &owners[0],
+            &ArtifactId::from_content(owners[0].to_string().as_bytes())
+        )
+        .await
+    );
     for owner in &owners[1..] {
-        assert_eq!(store.retrieve(owner.clone(), id.clone()).await.unwrap(), &b"shared"[..]);
-        assert!(has(store, owner, &ArtifactId::from_content(owner.to_string().as_bytes())).await);
+        assert_eq!(
+            store.retrieve(owner.clone(), id.clone()).await.unwrap(),
+            &b"shared"[..]
+        );
+        assert!(
+            has(
+                store,
+                owner,
+                &ArtifactId::from_content(owner.to_string().as_bytes())
+            )
+            .await
+        );
     }
-    store.release(owners[0].tenant.clone(), Some(owners[0].conversation.clone())).await.expect("giving up nothing is no error");
+    store
+        .release(
+            owners[0].tenant.clone(),
+            Some(owners[0].conversation.clone()),
+        )
+        .await
+        .expect("giving up nothing is no error");
     put(store, &owners[0], b"shared").await;
-    assert!(has(store, &owners[0], &id).await, "what was given up can be stored again");
+    assert!(
+        has(store, &owners[0], &id).await,
+        "what was given up can be stored again"
+    );
 }
 
 async fn a_tenant_is_given_up_as_a_whole(store: &dyn ArtifactStore) {
@@ -187,7 +280,11 @@ async fn what_is_known_is_kept_up_to_date(store: &dyn ArtifactStore, clock: &Man
     assert_eq!(meta().await, expected("toolu_1", first, first));
 
     clock.advance_ms(1000);
-    assert_eq!(meta().await, expected("toolu_1", first, first), "a look is no use");
+    assert_eq!(
+        meta().await,
+        expected("toolu_1", first, first),
+        "a look is no use"
+    );
     let second = clock.advance_ms(1000);
     store.touch(owner.clone(), id.clone()).await.unwrap();
     assert_eq!(meta().await, expected("toolu_1", first, second));
@@ -195,38 +292,82 @@ async fn what_is_known_is_kept_up_to_date(store: &dyn ArtifactStore, clock: &Man
     store.retrieve(owner.clone(), id.clone()).await.unwrap();
     assert_eq!(meta().await, expected("toolu_1", first, third));
     let fourth = clock.advance_ms(1000);
-    store.read_range(owner.clone(), id.clone(), 0..1).await.unwrap();
+    store
+        .read_range(owner.clone(), id.clone(), 0..1)
+        .await
+        .unwrap();
     assert_eq!(meta().await, expected("toolu_1", first, fourth));
     let fifth = clock.advance_ms(1000);
-    store.store(owner.clone(), "toolu_2".into(), Bytes::from_static(b"0123456789")).await.unwrap();
-    assert_eq!(meta().await, expected("toolu_2", fifth, fifth), "storing again renews");
+    store
+        .store(
+            owner.clone(),
+            "toolu_2".into(),
+            Bytes::from_static(b"0123456789"),
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        meta().await,
+        expected("toolu_2", fifth, fifth),
+        "storing again renews"
+    );
 }
 
-async fn an_age_of_exactly_the_limit_is_kept_and_more_is_gone(store: &dyn ArtifactStore, clock: &ManualClock) {
+async fn an_age_of_exactly_the_limit_is_kept_and_more_is_gone(
+    store: &dyn ArtifactStore,
+    clock: &ManualClock,
+) {
     let owner = owner("t", "c");
     let old = put(store, &owner, b"old").await;
     clock.advance_ms(1000);
     let young = put(store, &owner, b"young!").await;
 
     clock.advance_ms(59_000);
-    assert_eq!(store.cleanup(Duration::from_secs(60)).await, Ok(Cleaned::default()));
+    assert_eq!(
+        store.cleanup(Duration::from_secs(60)).await,
+        Ok(Cleaned::default())
+    );
     clock.advance_ms(1);
     store.touch(owner.clone(), old.clone()).await.unwrap();
-    assert_eq!(store.cleanup(Duration::from_secs(60)).await, Ok(Cleaned { removed: 1, bytes: 3 }), "age is not use");
+    assert_eq!(
+        store.cleanup(Duration::from_secs(60)).await,
+        Ok(Cleaned {
+            removed: 1,
+            bytes: 3
+        }),
+        "age is not use"
+    );
     assert!(!has(store, &owner, &old).await && has(store, &owner, &young).await);
-    assert_eq!(store.cleanup(Duration::from_secs(60)).await, Ok(Cleaned::default()), "only what was really removed counts");
+    assert_eq!(
+        store.cleanup(Duration::from_secs(60)).await,
+        Ok(Cleaned::default()),
+        "only what was really removed counts"
+    );
 
     clock.advance_ms(24 * 60 * 60 * 1000 - 59_001);
-    assert!(store.retrieve(owner.clone(), young.clone()).await.is_ok(), "exactly the store's own limit");
+    assert!(
+        store.retrieve(owner.clone(), young.clone()).await.is_ok(),
+        "exactly the store's own limit"
+    );
     clock.advance_ms(1);
     let gone = Err(ArtifactError::NotFound(young.clone()));
-    assert_eq!(store.retrieve(owner.clone(), young.clone()).await, gone, "before anybody cleaned");
+    assert_eq!(
+        store.retrieve(owner.clone(), young.clone()).await,
+        gone,
+        "before anybody cleaned"
+    );
     assert!(!has(store, &owner, &young).await);
     assert_eq!(put(store, &owner, b"young!").await, young);
-    assert!(has(store, &owner, &young).await, "what expired can be stored again");
+    assert!(
+        has(store, &owner, &young).await,
+        "what expired can be stored again"
+    );
 }
 
-async fn over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_longest(store: &dyn ArtifactStore, clock: &ManualClock) {
+async fn over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_longest(
+    store: &dyn ArtifactStore,
+    clock: &ManualClock,
+) {
     let (owner, other) = (owner("t", "c"), owner("u", "c"));
     let of = |n: u8| vec![n; 40];
     put(store, &other, &of(1)).await;
@@ -240,15 +381,37 @@ async fn over_the_quota_the_expired_go_first_and_then_what_was_not_used_for_long
 
     let third = put(store, &owner, &of(3)).await;
 
-    assert!(has(store, &owner, &first).await && !has(store, &owner, &second).await && has(store, &owner, &third).await);
+    assert!(
+        has(store, &owner, &first).await
+            && !has(store, &owner, &second).await
+            && has(store, &owner, &third).await
+    );
     put(store, &owner, &of(3)).await;
-    assert!(has(store, &owner, &first).await, "storing again takes no room");
+    assert!(
+        has(store, &owner, &first).await,
+        "storing again takes no room"
+    );
     let whole = put(store, &owner, &[9; 100]).await;
-    assert!(has(store, &owner, &whole).await && !has(store, &owner, &first).await && !has(store, &owner, &third).await);
-    let refused = store.store(owner.clone(), "t".into(), Bytes::from(vec![8; 101])).await;
-    assert_eq!(refused, Err(ArtifactError::OverQuota { used: 100, quota: 100 }));
+    assert!(
+        has(store, &owner, &whole).await
+            && !has(store, &owner, &first).await
+            && !has(store, &owner, &third).await
+    );
+    let refused = store
+        .store(owner.clone(), "t".into(), Bytes::from(vec![8; 101]))
+        .await;
+    assert_eq!(
+        refused,
+        Err(ArtifactError::OverQuota {
+            used: 100,
+            quota: 100
+        })
+    );
     assert!(has(store, &owner, &whole).await, "a refusal costs nothing");
-    assert!(has(store, &other, &first).await && has(store, &other, &second).await, "another tenant's room is its own");
+    assert!(
+        has(store, &other, &first).await && has(store, &other, &second).await,
+        "another tenant's room is its own"
+    );
 }
 
 async fn too_large_a_content_is_refused(store: &dyn ArtifactStore) {
@@ -261,7 +424,11 @@ async fn too_large_a_content_is_refused(store: &dyn ArtifactStore) {
 }
 
 async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>) {
-    let content = Bytes::from((0..1_000_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+    let content = Bytes::from(
+        (0..1_000_000u32)
+            .flat_map(u32::to_le_bytes)
+            .collect::<Vec<u8>>(),
+    );
     let id = ArtifactId::from_content(&content);
     let tasks: Vec<_> = (0..8)
         .map(|n| {
@@ -271,7 +438,13 @@ async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>)
             tokio::spawn(async move {
                 for _ in 0..3 {
                     if n % 2 == 0 {
-                        assert_eq!(store.store(owner("t", "c"), "t".into(), content.clone()).await.unwrap(), id);
+                        assert_eq!(
+                            store
+                                .store(owner("t", "c"), "t".into(), content.clone())
+                                .await
+                                .unwrap(),
+                            id
+                        );
                     } else if n == 3 {
                         store.cleanup(Duration::from_secs(3600)).await.unwrap();
                     } else {
@@ -295,15 +468,31 @@ async fn what_is_read_while_it_is_stored_is_whole(store: Arc<dyn ArtifactStore>)
 /// The state of a plain map: created, accessed, bytes.
 type Model = BTreeMap<(Scope, ArtifactId), (u64, u64, Bytes)>;
 
-async fn any_history_of_calls_ends_as_in_a_plain_map(make: &impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>) {
-    let now = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| u64::from(time.subsec_nanos()));
-    let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);
+async fn any_history_of_calls_ends_as_in_a_plain_map(
+    make: &impl AsyncFn(Arc<dyn Clock>, ArtifactBounds) -> Arc<dyn ArtifactStore>,
+) {
+    let now = || {
+        std::time::UNIX_EPOCH
+            .elapsed()
+            .map_or(1, |time| u64::from(time.subsec_nanos()))
+    };
+    let seed = std::env::var("CALLBOARD_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(now);
     println!("artifact_store: CALLBOARD_SEED={seed}");
-    let runs = if std::env::var_os("CALLBOARD_LONG").is_some() { 100 } else { 5 };
+    let runs = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        100
+    } else {
+        5
+    };
     for run in 0..runs {
         let chance = SeededEntropy::new(seed.wrapping_add(run));
         let clock = Arc::new(ManualClock::at(Timestamp(1_700_000_000_000)));
-        let bounds = ArtifactBounds { tenant_bytes_max: 60, max_age: Duration::from_secs(30) };
+        let bounds = ArtifactBounds {
+            tenant_bytes_max: 60,
+            max_age: Duration::from_secs(30),
+        };
         let store = make(clock.clone(), bounds).await;
         let mut model = Model::new();
         for step in 0..120 {
@@ -329,16 +518,29 @@ async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Mode
     let lives = |created: u64| now - created <= 30_000;
     match dice[3] % 8 {
         0..4 => {
-            assert_eq!(store.store(scope.clone(), "t".into(), content.clone()).await.as_ref(), Ok(&id));
+            assert_eq!(
+                store
+                    .store(scope.clone(), "t".into(), content.clone())
+                    .await
+                    .as_ref(),
+                Ok(&id)
+            );
             model.remove(&place);
             let used = |model: &Model| {
-                model.iter().filter(|(place, _)| place.0.tenant == scope.tenant).map(|(_, kept)| kept.2.len()).sum::<usize>()
+                model
+                    .iter()
+                    .filter(|(place, _)| place.0.tenant == scope.tenant)
+                    .map(|(_, kept)| kept.2.len())
+                    .sum::<usize>()
             };
             if used(model) + content.len() > 60 {
                 model.retain(|place, kept| place.0.tenant != scope.tenant || lives(kept.0));
             }
             while used(model) + content.len() > 60 {
-                let oldest = model.iter().filter(|(place, _)| place.0.tenant == scope.tenant).min_by_key(|(_, kept)| kept.1);
+                let oldest = model
+                    .iter()
+                    .filter(|(place, _)| place.0.tenant == scope.tenant)
+                    .min_by_key(|(_, kept)| kept.1);
                 let oldest = oldest.unwrap().0.clone();
                 model.remove(&oldest);
             }
@@ -371,15 +573,27 @@ async fn follow(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Mode
             }
         }
         6 if dice[4].is_multiple_of(4) => {
-            store.release(scope.tenant.clone(), Some(scope.conversation.clone())).await.unwrap();
+            store
+                .release(scope.tenant.clone(), Some(scope.conversation.clone()))
+                .await
+                .unwrap();
             model.retain(|place, _| place.0 != scope);
         }
         _ => {
             let cleaned = store.cleanup(Duration::from_secs(20)).await.unwrap();
-            let before = (model.len() as u64, model.values().map(|kept| kept.2.len() as u64).sum::<u64>());
+            let before = (
+                model.len() as u64,
+                model.values().map(|kept| kept.2.len() as u64).sum::<u64>(),
+            );
             model.retain(|_, kept| now - kept.0 <= 20_000);
-            let after = (model.len() as u64, model.values().map(|kept| kept.2.len() as u64).sum::<u64>());
-            assert_eq!((cleaned.removed, cleaned.bytes), (before.0 - after.0, before.1 - after.1));
+            let after = (
+                model.len() as u64,
+                model.values().map(|kept| kept.2.len() as u64).sum::<u64>(),
+            );
+            assert_eq!(
+                (cleaned.removed, cleaned.bytes),
+                (before.0 - after.0, before.1 - after.1)
+            );
         }
     }
 }
@@ -390,9 +604,16 @@ async fn check(store: &dyn ArtifactStore, clock: &ManualClock, model: &mut Model
         for n in 0..6u8 {
             let id = ArtifactId::from_content(&vec![n; 1 + usize::from(n) * 7]);
             let place = (owner(tenant, conversation), id.clone());
-            let expected = model.get(&place).filter(|kept| now - kept.0 <= 30_000).map(|kept| (kept.0, kept.1, kept.2.len() as u64));
+            let expected = model
+                .get(&place)
+                .filter(|kept| now - kept.0 <= 30_000)
+                .map(|kept| (kept.0, kept.1, kept.2.len() as u64));
             let known = store.meta(place.0.clone(), id).await.ok();
-            assert_eq!(known.map(|meta| (meta.created_at.0, meta.accessed_at.0, meta.size_bytes)), expected, "{place:?}");
+            assert_eq!(
+                known.map(|meta| (meta.created_at.0, meta.accessed_at.0, meta.size_bytes)),
+                expected,
+                "{place:?}"
+            );
             if expected.is_none() {
                 model.remove(&place); // As above.
             }

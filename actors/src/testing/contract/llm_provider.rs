@@ -6,7 +6,10 @@ use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    chat::{ContentBlock, Message, MessageList, ModelRequest, ProviderStop, Role, ToolChoice, ToolResultBlock, ToolUseBlock},
+    chat::{
+        ContentBlock, Message, MessageList, ModelRequest, ProviderStop, Role, ToolChoice,
+        ToolResultBlock, ToolUseBlock,
+    },
     ports::{BoxFuture, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 
@@ -62,14 +65,26 @@ where
 
 /// A request with every kind of message.
 pub fn example_request() -> ModelRequest {
-    let call = ToolUseBlock { id: "t1".into(), name: "f".into(), input: crate::chat::RawJson::empty_object() };
-    let result = ToolResultBlock { tool_use_id: "t1".into(), content: Default::default(), is_error: false };
+    let call = ToolUseBlock {
+        id: "t1".into(),
+        name: "f".into(),
+        input: crate::chat::RawJson::empty_object(),
+    };
+    let result = ToolResultBlock {
+        tool_use_id: "t1".into(),
+        content: Default::default(),
+        is_error: false,
+    };
     ModelRequest {
         model: "contract".into(),
         system: Some("Be brief.".into()),
         messages: MessageList::from_iter([
             Message::user("Hello"),
-            Message::new(Role::Assistant, &[ContentBlock::text("I look."), ContentBlock::ToolUse(call)]).unwrap(),
+            Message::new(
+                Role::Assistant,
+                &[ContentBlock::text("I look."), ContentBlock::ToolUse(call)],
+            )
+            .unwrap(),
             Message::tool_results([result], [ContentBlock::text("Go on.")]),
         ]),
         tools: Arc::new([]),
@@ -83,7 +98,9 @@ pub fn example_request() -> ModelRequest {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} took longer than {PATIENCE:?}"))
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} took longer than {PATIENCE:?}"))
 }
 
 async fn open(stage: &Stage, cancel: CancellationToken) -> Result<ModelStream, ProviderError> {
@@ -98,7 +115,10 @@ async fn read(mut stream: ModelStream) -> (Vec<ModelEvent>, Option<ProviderError
         match batch {
             Ok(batch) => events.extend(batch),
             Err(error) => {
-                assert!(within("the end", stream.next()).await.is_none(), "something follows the error {error}");
+                assert!(
+                    within("the end", stream.next()).await.is_none(),
+                    "something follows the error {error}"
+                );
                 return (events, Some(error));
             }
         }
@@ -107,35 +127,65 @@ async fn read(mut stream: ModelStream) -> (Vec<ModelEvent>, Option<ProviderError
 }
 
 fn text_of(events: &[ModelEvent]) -> String {
-    events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+    events
+        .iter()
+        .filter_map(|event| {
+            if let ModelEvent::Text(text) = event {
+                Some(text.as_str())
+            } else {
+                None
+            }
+        })
+        .collect()
 }
 
 async fn a_stream_ends_in_exactly_one_completion_with_usage(scene: Scene, stage: Stage) {
     let (events, error) = read(open(&stage, CancellationToken::new()).await.unwrap()).await;
 
     assert_eq!(error, None);
-    let completions = events.iter().filter(|event| matches!(event, ModelEvent::Completed(_))).count();
+    let completions = events
+        .iter()
+        .filter(|event| matches!(event, ModelEvent::Completed(_)))
+        .count();
     assert_eq!(completions, 1, "{events:?}");
-    let Some(ModelEvent::Completed(completion)) = events.last() else { panic!("something follows the completion: {events:?}") };
+    let Some(ModelEvent::Completed(completion)) = events.last() else {
+        panic!("something follows the completion: {events:?}")
+    };
     let usage = completion.usage.expect("usage is reported");
     assert!(usage.input() > 0 && usage.output > 0, "{usage:?}");
     if scene == Scene::Text {
         assert_eq!(completion.stop, ProviderStop::EndTurn);
         assert_eq!(text_of(&events), TEXT);
-        assert!(events.contains(&ModelEvent::Block(ContentBlock::text(TEXT))), "the block follows its pieces: {events:?}");
+        assert!(
+            events.contains(&ModelEvent::Block(ContentBlock::text(TEXT))),
+            "the block follows its pieces: {events:?}"
+        );
     }
 }
 
 async fn a_tool_call_comes_whole(stage: Stage) {
     let (events, _) = read(open(&stage, CancellationToken::new()).await.unwrap()).await;
 
-    let calls =
-        events.iter().filter_map(|event| if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event { Some(call) } else { None });
+    let calls = events.iter().filter_map(|event| {
+        if let ModelEvent::Block(ContentBlock::ToolUse(call)) = event {
+            Some(call)
+        } else {
+            None
+        }
+    });
     let calls: Vec<_> = calls.collect();
     assert_eq!(calls.len(), 1, "{events:?}");
-    assert_eq!((calls[0].name.as_str(), calls[0].input.as_str()), ("f", "{\"a\":1}"));
-    assert!(!calls[0].id.is_empty() && calls[0].id != "t1", "an id that is new to the conversation");
-    let Some(ModelEvent::Completed(completion)) = events.last() else { panic!("{events:?}") };
+    assert_eq!(
+        (calls[0].name.as_str(), calls[0].input.as_str()),
+        ("f", "{\"a\":1}")
+    );
+    assert!(
+        !calls[0].id.is_empty() && calls[0].id != "t1",
+        "an id that is new to the conversation"
+    );
+    let Some(ModelEvent::Completed(completion)) = events.last() else {
+        panic!("{events:?}")
+    };
     assert_eq!(completion.stop, ProviderStop::ToolUse);
 }
 
@@ -143,20 +193,40 @@ async fn a_broken_stream_ends_in_exactly_one_error_after_its_text(stage: Stage) 
     let (events, error) = read(open(&stage, CancellationToken::new()).await.unwrap()).await;
 
     assert_eq!(text_of(&events), TEXT);
-    assert!(matches!(error, Some(ProviderError::Connection { .. } | ProviderError::Protocol { .. })), "{error:?}");
-    assert!(!events.iter().any(|event| matches!(event, ModelEvent::Completed(_))), "{events:?}");
+    assert!(
+        matches!(
+            error,
+            Some(ProviderError::Connection { .. } | ProviderError::Protocol { .. })
+        ),
+        "{error:?}"
+    );
+    assert!(
+        !events
+            .iter()
+            .any(|event| matches!(event, ModelEvent::Completed(_))),
+        "{events:?}"
+    );
 }
 
 async fn a_refusal_comes_before_any_event(stage: Stage) {
     let refused = open(&stage, CancellationToken::new()).await;
 
-    assert!(matches!(refused, Err(ProviderError::Auth { .. })), "{:?}", refused.err());
+    assert!(
+        matches!(refused, Err(ProviderError::Auth { .. })),
+        "{:?}",
+        refused.err()
+    );
 }
 
 async fn first_text(stream: &mut ModelStream) {
     let mut text = String::new();
     while text != TEXT {
-        text.push_str(&text_of(&within("the text", stream.next()).await.expect("the stream goes on").unwrap()));
+        text.push_str(&text_of(
+            &within("the text", stream.next())
+                .await
+                .expect("the stream goes on")
+                .unwrap(),
+        ));
     }
 }
 
@@ -177,7 +247,10 @@ async fn cancelling_the_token_closes_the_connection(stage: Stage) {
     cancel.cancel();
     let (events, error) = read(stream).await;
 
-    assert_eq!((events, error), (Vec::new(), Some(ProviderError::Cancelled)));
+    assert_eq!(
+        (events, error),
+        (Vec::new(), Some(ProviderError::Cancelled))
+    );
     within("the hang-up", stage.client_left).await;
 }
 
@@ -185,11 +258,17 @@ async fn a_cancelled_call_does_not_start(stage: Stage) {
     let cancel = CancellationToken::new();
     cancel.cancel();
 
-    assert_eq!(open(&stage, cancel).await.err(), Some(ProviderError::Cancelled));
+    assert_eq!(
+        open(&stage, cancel).await.err(),
+        Some(ProviderError::Cancelled)
+    );
 }
 
 fn the_same_request_has_the_same_body(stage: Stage) {
-    match (stage.provider.request_body(&example_request()), stage.provider.request_body(&example_request())) {
+    match (
+        stage.provider.request_body(&example_request()),
+        stage.provider.request_body(&example_request()),
+    ) {
         (Ok(first), Ok(second)) => assert_eq!(first, second),
         (first, second) => assert_eq!(first, second),
     }

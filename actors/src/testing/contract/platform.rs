@@ -12,7 +12,10 @@ pub fn clock(clock: &Arc<dyn Clock>) {
     let first = clock.now();
     let second = clock.now();
 
-    assert!(first > Timestamp(946_684_800_000), "after the year 2000: {first}");
+    assert!(
+        first > Timestamp(946_684_800_000),
+        "after the year 2000: {first}"
+    );
     assert!(second.0.abs_diff(first.0) < 60_000, "{first} then {second}");
 }
 
@@ -26,10 +29,24 @@ pub fn entropy(entropy: &Arc<dyn Entropy>) {
             std::thread::spawn(move || draw(&entropy))
         })
         .collect();
-    let drawn: Vec<[u8; 16]> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-    assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), drawn.len(), "ids repeat");
+    let drawn: Vec<[u8; 16]> = threads
+        .into_iter()
+        .flat_map(|thread| thread.join().unwrap())
+        .collect();
+    assert_eq!(
+        drawn.iter().collect::<HashSet<_>>().len(),
+        drawn.len(),
+        "ids repeat"
+    );
 
     let fractions: Vec<f64> = (0..1000).map(|_| entropy.fraction()).collect();
-    assert!(fractions.iter().all(|fraction| (0.0..1.0).contains(fraction)));
-    assert!(fractions.iter().any(|fraction| *fraction < 0.5) && fractions.iter().any(|fraction| *fraction > 0.5));
+    assert!(
+        fractions
+            .iter()
+            .all(|fraction| (0.0..1.0).contains(fraction))
+    );
+    assert!(
+        fractions.iter().any(|fraction| *fraction < 0.5)
+            && fractions.iter().any(|fraction| *fraction > 0.5)
+    );
 }

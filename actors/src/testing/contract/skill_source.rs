@@ -14,8 +14,11 @@ pub type SkillWithFiles = (Skill, BTreeMap<String, String>);
 /// Two skills: one with files of equal names in two folders, and one that is hidden from the model.
 pub fn example_skills() -> Vec<SkillWithFiles> {
     let name = |text: &str| SkillName::new(text).unwrap();
-    let tables =
-        Skill::new(name("tables"), "Makes tables of what is in files. Use it when columns are asked for.", "# Tables\n\nUse pipes.");
+    let tables = Skill::new(
+        name("tables"),
+        "Makes tables of what is in files. Use it when columns are asked for.",
+        "# Tables\n\nUse pipes.",
+    );
     let mut quiet = Skill::new(name("quiet"), "For people only.", "Say little.");
     quiet.metadata.disable_model_invocation = true;
     quiet.modifier.allowed_tools = Some(["file_read".to_owned()].into());
@@ -48,9 +51,16 @@ where
 
 async fn listing(source: &dyn SkillSource) {
     let listing = source.index().await.unwrap();
-    let names: Vec<&str> = listing.skills.iter().map(|skill| skill.name.as_str()).collect();
+    let names: Vec<&str> = listing
+        .skills
+        .iter()
+        .map(|skill| skill.name.as_str())
+        .collect();
     assert_eq!(names, ["quiet", "tables"], "by name, each once");
-    let known: BTreeMap<_, _> = example_skills().into_iter().map(|(skill, _)| (skill.name().clone(), skill.metadata)).collect();
+    let known: BTreeMap<_, _> = example_skills()
+        .into_iter()
+        .map(|(skill, _)| (skill.name().clone(), skill.metadata))
+        .collect();
     for skill in &listing.skills {
         assert_eq!(Some(skill), known.get(&skill.name));
     }
@@ -63,32 +73,80 @@ async fn levels(source: &dyn SkillSource, expected: &Skill, files: &BTreeMap<Str
     let second = load(LoadLevel::Instructions).await.unwrap();
     let third = load(LoadLevel::Resources).await.unwrap();
 
-    assert_eq!((&first.metadata, &first.instructions, &first.resources), (&expected.metadata, &None, &None));
-    assert_eq!(second.instructions.as_deref().map(str::trim), expected.instructions.as_deref().map(str::trim));
-    assert_eq!((&second.metadata, &second.resources, &second.modifier), (&expected.metadata, &None, &expected.modifier));
-    assert_eq!((&third.metadata, &third.instructions), (&expected.metadata, &second.instructions));
-    let listed: Vec<(String, u64)> = third.resources.unwrap().into_iter().map(|resource| (resource.path, resource.bytes)).collect();
-    let there: Vec<(String, u64)> = files.iter().map(|(path, text)| (path.clone(), text.len() as u64)).collect();
+    assert_eq!(
+        (&first.metadata, &first.instructions, &first.resources),
+        (&expected.metadata, &None, &None)
+    );
+    assert_eq!(
+        second.instructions.as_deref().map(str::trim),
+        expected.instructions.as_deref().map(str::trim)
+    );
+    assert_eq!(
+        (&second.metadata, &second.resources, &second.modifier),
+        (&expected.metadata, &None, &expected.modifier)
+    );
+    assert_eq!(
+        (&third.metadata, &third.instructions),
+        (&expected.metadata, &second.instructions)
+    );
+    let listed: Vec<(String, u64)> = third
+        .resources
+        .unwrap()
+        .into_iter()
+        .map(|resource| (resource.path, resource.bytes))
+        .collect();
+    let there: Vec<(String, u64)> = files
+        .iter()
+        .map(|(path, text)| (path.clone(), text.len() as u64))
+        .collect();
     assert_eq!(listed, there, "{}: every file, by path", expected.name());
 }
 
 async fn resources(source: &dyn SkillSource, name: &SkillName, files: &BTreeMap<String, String>) {
     for (path, text) in files {
-        assert_eq!(source.resource(name.clone(), path.clone()).await.as_ref(), Ok(text), "{path}");
+        assert_eq!(
+            source.resource(name.clone(), path.clone()).await.as_ref(),
+            Ok(text),
+            "{path}"
+        );
     }
-    for stray in ["", ".", "..", "../tables/SKILL.md", "references", "references/../../quiet/SKILL.md", "/etc/passwd", "no/such.md", "a\0b"]
-    {
+    for stray in [
+        "",
+        ".",
+        "..",
+        "../tables/SKILL.md",
+        "references",
+        "references/../../quiet/SKILL.md",
+        "/etc/passwd",
+        "no/such.md",
+        "a\0b",
+    ] {
         let read = source.resource(name.clone(), stray.to_owned()).await;
-        assert!(matches!(read, Err(SkillError::NoResource { .. } | SkillError::Unreadable { .. })), "{stray:?}: {read:?}");
+        assert!(
+            matches!(
+                read,
+                Err(SkillError::NoResource { .. } | SkillError::Unreadable { .. })
+            ),
+            "{stray:?}: {read:?}"
+        );
     }
 }
 
 async fn nothing_else(source: &dyn SkillSource) {
     let unknown = SkillName::new("unknown").unwrap();
-    for level in [LoadLevel::Metadata, LoadLevel::Instructions, LoadLevel::Resources] {
+    for level in [
+        LoadLevel::Metadata,
+        LoadLevel::Instructions,
+        LoadLevel::Resources,
+    ] {
         let loaded = source.load(unknown.clone(), level).await;
-        assert!(matches!(&loaded, Err(SkillError::NotFound { name, .. }) if name == "unknown"), "{loaded:?}");
+        assert!(
+            matches!(&loaded, Err(SkillError::NotFound { name, .. }) if name == "unknown"),
+            "{loaded:?}"
+        );
     }
-    let read = source.resource(unknown, "references/style.md".to_owned()).await;
+    let read = source
+        .resource(unknown, "references/style.md".to_owned())
+        .await;
     assert!(matches!(read, Err(SkillError::NotFound { .. })), "{read:?}");
 }

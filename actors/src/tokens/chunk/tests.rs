@@ -8,7 +8,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, max: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % max
     }
 
@@ -25,7 +28,15 @@ fn whole(encoding: Encoding, text: &str) -> u64 {
 /// The number of chunks that end inside a piece.
 fn hard_cuts(text: &str) -> u64 {
     let chunks: Vec<&str> = chunks(text).collect();
-    chunks.windows(2).filter(|pair| !ends_a_piece(pair[0].chars().next_back().unwrap(), pair[1].chars().next().unwrap())).count() as u64
+    chunks
+        .windows(2)
+        .filter(|pair| {
+            !ends_a_piece(
+                pair[0].chars().next_back().unwrap(),
+                pair[1].chars().next().unwrap(),
+            )
+        })
+        .count() as u64
 }
 
 const WORDS: &[&str] = &[
@@ -85,16 +96,31 @@ const WORDS: &[&str] = &[
 #[test]
 fn chunks_joined_are_the_text_and_none_is_longer_than_the_bound() {
     let mut random = Random(3);
-    let mut texts = vec![String::new(), "x".into(), "汉".repeat(CHUNK_BYTES), "x".repeat(CHUNK_BYTES + 1), "x".repeat(1_000_000)];
+    let mut texts = vec![
+        String::new(),
+        "x".into(),
+        "汉".repeat(CHUNK_BYTES),
+        "x".repeat(CHUNK_BYTES + 1),
+        "x".repeat(1_000_000),
+    ];
     texts.extend((0..50).map(|_| (0..4_000).map(|_| random.of(WORDS)).collect()));
     for text in &texts {
         let chunks: Vec<&str> = chunks(text).collect();
 
         assert_eq!(chunks.concat(), *text);
-        assert!(chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_BYTES));
+        assert!(
+            chunks
+                .iter()
+                .all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_BYTES)
+        );
         // Two neighboring chunks together exceed the size of one, so their number is bounded by the
         // length of the text.
-        assert!(chunks.len() <= 2 + 2 * text.len() / (CHUNK_BYTES - 3), "{} chunks of {} bytes", chunks.len(), text.len());
+        assert!(
+            chunks.len() <= 2 + 2 * text.len() / (CHUNK_BYTES - 3),
+            "{} chunks of {} bytes",
+            chunks.len(),
+            text.len()
+        );
     }
 }
 
@@ -106,12 +132,23 @@ fn ordinary_text_has_the_count_of_the_whole() {
 
         assert_eq!(hard_cuts(&text), 0, "seed {seed}");
         for encoding in ENCODINGS {
-            assert_eq!(encoding.count_tokens(&text), whole(encoding, &text), "seed {seed}, {encoding:?}");
+            assert_eq!(
+                encoding.count_tokens(&text),
+                whole(encoding, &text),
+                "seed {seed}, {encoding:?}"
+            );
         }
     }
-    for text in [include_str!("tests.rs"), include_str!("../registry.rs"), include_str!("../encoder/vectors.jsonl")] {
+    for text in [
+        include_str!("tests.rs"),
+        include_str!("../registry.rs"),
+        include_str!("../encoder/vectors.jsonl"),
+    ] {
         for encoding in ENCODINGS {
-            assert_eq!(encoding.count_tokens(&text.repeat(3)), whole(encoding, &text.repeat(3)));
+            assert_eq!(
+                encoding.count_tokens(&text.repeat(3)),
+                whole(encoding, &text.repeat(3))
+            );
         }
     }
 }
@@ -170,7 +207,11 @@ fn a_cut_within_a_piece_costs_no_more_than_what_is_stated() {
             let cuts = hard_cuts(text);
 
             worst = worst.max(difference.div_ceil(cuts.max(1)));
-            assert!(difference <= cuts * TOKENS_PER_HARD_CUT, "{encoding:?}: {difference} for {cuts} cuts in {:?}…", text.get(..8));
+            assert!(
+                difference <= cuts * TOKENS_PER_HARD_CUT,
+                "{encoding:?}: {difference} for {cuts} cuts in {:?}…",
+                text.get(..8)
+            );
         }
     }
     println!("worst: {worst} a cut");
@@ -184,6 +225,9 @@ fn a_million_bytes_of_one_letter_are_counted_as_the_original_counts_them_but_for
     assert_eq!(cuts, 1_000_000 / CHUNK_BYTES as u64);
     for encoding in ENCODINGS {
         let tokens = encoding.count_tokens(&text);
-        assert!(tokens > 0 && tokens.abs_diff(1_000_000 / 8) <= cuts * TOKENS_PER_HARD_CUT, "{encoding:?}: {tokens}");
+        assert!(
+            tokens > 0 && tokens.abs_diff(1_000_000 / 8) <= cuts * TOKENS_PER_HARD_CUT,
+            "{encoding:?}: {tokens}"
+        );
     }
 }

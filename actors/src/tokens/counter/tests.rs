@@ -6,7 +6,12 @@ use crate::tokens::{EncoderConfig, IMAGE_TOKENS_MAX};
 const GPT: &str = "gpt-4";
 
 fn message(role: &str, content: &serde_json::Value) -> Message {
-    Message::from_wire(json!({ "role": role, "content": content }).to_string().as_bytes()).unwrap()
+    Message::from_wire(
+        json!({ "role": role, "content": content })
+            .to_string()
+            .as_bytes(),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -16,10 +21,28 @@ fn a_text_costs_its_tokens_times_the_margin_rounded_down() {
     let tokens = counter.count_text(GPT, &text);
 
     assert_eq!(tokens, 101);
-    assert_eq!(counter.count_text("claude-3-sonnet", &text), 116, "101 x 1.15 = 116.15");
-    assert_eq!(counter.count_text("glm-4-plus", &text), 126, "101 x 1.25 = 126.25");
-    assert_eq!(counter.count_text("unheard-of", &text), 121, "101 x 1.2 = 121.2");
-    assert_eq!((counter.count_text("claude-3", ""), counter.count_text("claude-3", "a")), (0, 1));
+    assert_eq!(
+        counter.count_text("claude-3-sonnet", &text),
+        116,
+        "101 x 1.15 = 116.15"
+    );
+    assert_eq!(
+        counter.count_text("glm-4-plus", &text),
+        126,
+        "101 x 1.25 = 126.25"
+    );
+    assert_eq!(
+        counter.count_text("unheard-of", &text),
+        121,
+        "101 x 1.2 = 121.2"
+    );
+    assert_eq!(
+        (
+            counter.count_text("claude-3", ""),
+            counter.count_text("claude-3", "a")
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -53,23 +76,34 @@ fn a_message_costs_its_role_and_every_block() {
 
     assert_eq!(
         counter.count_message("claude-3", &call),
-        of("assistant") + of("I should look.") + of("Let me look.") + of("grep_search") + of(r#"{"pattern":"重试"}"#)
+        of("assistant")
+            + of("I should look.")
+            + of("Let me look.")
+            + of("grep_search")
+            + of(r#"{"pattern":"重试"}"#)
     );
     let blocks = result.blocks();
-    let ContentBlock::Other { raw, .. } = &blocks[2] else { panic!("{blocks:?}") };
+    let ContentBlock::Other { raw, .. } = &blocks[2] else {
+        panic!("{blocks:?}")
+    };
     assert_eq!(
         counter.count_message("claude-3", &result),
         of("user") + of("src/retry.rs:4") + of("a list") + IMAGE_TOKENS_MAX + of(raw.as_str())
     );
     let text = message("user", &json!("Hello there"));
-    assert_eq!(counter.count_message("claude-3", &text), of("user") + of("Hello there"));
+    assert_eq!(
+        counter.count_message("claude-3", &text),
+        of("user") + of("Hello there")
+    );
 }
 
 #[test]
 fn escaped_characters_in_a_tool_input_cost_what_they_stand_for() {
     let counter = TokenCounter::default();
     let input = |input: &str| {
-        let wire = format!(r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"t","name":"f","input":{input}}}]}}"#);
+        let wire = format!(
+            r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"t","name":"f","input":{input}}}]}}"#
+        );
         counter.count_message(GPT, &Message::from_wire(wire.as_bytes()).unwrap())
     };
 
@@ -96,24 +130,48 @@ fn a_message_is_counted_once_for_each_way_of_counting() {
     assert_ne!(claude, gpt);
 
     // The cached count is returned for this encoding and margin, and for no other.
-    let way = counter.registry().profile(&counter.registry().resolve(GPT)).unwrap();
+    let way = counter
+        .registry()
+        .profile(&counter.registry().resolve(GPT))
+        .unwrap();
     assert_eq!(message.counted_tokens(way).map(u64::from), Some(gpt));
     message.keep_tokens(way, 4711);
 
-    assert_eq!((counter.count_message("gpt-4-turbo", &message), counter.count_message("claude-3", &message)), (4711, claude));
-    counter.registry().register_encoder_config("gpt-4", EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", 2.0));
-    assert_eq!(counter.count_message(GPT, &message), 2 * gpt, "a new margin is another way");
+    assert_eq!(
+        (
+            counter.count_message("gpt-4-turbo", &message),
+            counter.count_message("claude-3", &message)
+        ),
+        (4711, claude)
+    );
+    counter.registry().register_encoder_config(
+        "gpt-4",
+        EncoderConfig::new(ModelFamily::Gpt, "cl100k_base", 2.0),
+    );
+    assert_eq!(
+        counter.count_message(GPT, &message),
+        2 * gpt,
+        "a new margin is another way"
+    );
 }
 
 #[test]
 fn a_conversation_costs_the_sum_of_its_messages() {
     let counter = TokenCounter::default();
-    let messages: Vec<Message> = (0..100).map(|n| Message::user(format!("message {n} 汉字"))).collect();
-    let sum: u64 = messages.iter().map(|message| counter.count_message("glm-4", message)).sum();
+    let messages: Vec<Message> = (0..100)
+        .map(|n| Message::user(format!("message {n} 汉字")))
+        .collect();
+    let sum: u64 = messages
+        .iter()
+        .map(|message| counter.count_message("glm-4", message))
+        .sum();
     let list: MessageList = messages.into_iter().collect();
 
     assert_eq!(counter.count_conversation("glm-4", &list), sum);
-    assert_eq!(counter.count_conversation("glm-4", &MessageList::default()), 0);
+    assert_eq!(
+        counter.count_conversation("glm-4", &MessageList::default()),
+        0
+    );
 }
 
 #[test]
@@ -126,11 +184,20 @@ fn a_request_costs_its_system_prompt_its_tools_and_its_messages() {
     };
     let tools = counter.count_tools(GPT, &[tool.clone(), tool.clone()]);
     let of = |text: &str| counter.count_text(GPT, text);
-    assert_eq!(tools, 2 * (of("think") + of("Thinks aloud.") + of(r#"{"type":"object"}"#)));
+    assert_eq!(
+        tools,
+        2 * (of("think") + of("Thinks aloud.") + of(r#"{"type":"object"}"#))
+    );
 
-    let request = ModelRequest { tools: vec![tool.clone(), tool].into(), ..crate::testing::contract::example_request() };
+    let request = ModelRequest {
+        tools: vec![tool.clone(), tool].into(),
+        ..crate::testing::contract::example_request()
+    };
 
-    assert_eq!(counter.count_request(GPT, &request), of("Be brief.") + tools + counter.count_conversation(GPT, &request.messages));
+    assert_eq!(
+        counter.count_request(GPT, &request),
+        of("Be brief.") + tools + counter.count_conversation(GPT, &request.messages)
+    );
 }
 
 #[test]
@@ -152,9 +219,18 @@ fn free_functions_count_as_a_fresh_counter() {
     let said = Message::user("hello world");
     let list = MessageList::from_iter([said.clone()]);
 
-    assert_eq!(count_text("glm-4", "hello world"), counter.count_text("glm-4", "hello world"));
-    assert_eq!(count_message("glm-4", &said), counter.count_message("glm-4", &said));
-    assert_eq!(count_conversation("glm-4", &list), counter.count_conversation("glm-4", &list));
+    assert_eq!(
+        count_text("glm-4", "hello world"),
+        counter.count_text("glm-4", "hello world")
+    );
+    assert_eq!(
+        count_message("glm-4", &said),
+        counter.count_message("glm-4", &said)
+    );
+    assert_eq!(
+        count_conversation("glm-4", &list),
+        counter.count_conversation("glm-4", &list)
+    );
 }
 
 #[test]
@@ -168,8 +244,14 @@ fn many_threads_count_and_register_at_once() {
                 for n in 0..200 {
                     let model = format!("model-{thread}");
                     let margin = 1.0 + f64::from(n);
-                    counter.registry().register_encoder_config(&model, EncoderConfig::new(ModelFamily::Custom, "cl100k_base", margin));
-                    assert_eq!(counter.count_text(&model, "hello world"), 2 * (1 + n as u64));
+                    counter.registry().register_encoder_config(
+                        &model,
+                        EncoderConfig::new(ModelFamily::Custom, "cl100k_base", margin),
+                    );
+                    assert_eq!(
+                        counter.count_text(&model, "hello world"),
+                        2 * (1 + n as u64)
+                    );
                     assert_eq!(counter.count_text("glm-4", "hello world"), 2);
                 }
             });

@@ -8,7 +8,11 @@ fn image(file: &[u8]) -> u64 {
 }
 
 fn document(source: serde_json::Value) -> u64 {
-    media_tokens("document", &RawJson::of(&json!({ "type": "document", "source": source })).unwrap()).unwrap()
+    media_tokens(
+        "document",
+        &RawJson::of(&json!({ "type": "document", "source": source })).unwrap(),
+    )
+    .unwrap()
 }
 
 fn png(width: u32, height: u32) -> Vec<u8> {
@@ -40,10 +44,26 @@ fn an_image_costs_its_pixels_and_not_its_base64() {
     assert_eq!(image(b"GIF89a\x2c\x01\xf4\x01\0\0\0"), 200);
     assert_eq!(image(&jpeg_file(10)), 200);
     assert_eq!(image(&jpeg_file(60_000)), 200, "behind a preview");
-    assert_eq!(image(b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\x2b\x01\0\xf3\x01\0"), 200);
-    assert_eq!(image(b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a\x2c\x01\xf4\x01"), 200);
+    assert_eq!(
+        image(b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\x2b\x01\0\xf3\x01\0"),
+        200
+    );
+    assert_eq!(
+        image(b"RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a\x2c\x01\xf4\x01"),
+        200
+    );
     let bits = (299_u32 | 499 << 14).to_le_bytes();
-    assert_eq!(image(&[b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f".as_slice(), &bits, &[0; 8]].concat()), 200);
+    assert_eq!(
+        image(
+            &[
+                b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f".as_slice(),
+                &bits,
+                &[0; 8]
+            ]
+            .concat()
+        ),
+        200
+    );
 }
 
 #[test]
@@ -67,7 +87,11 @@ fn an_image_of_unknown_size_costs_the_most() {
         json!({ "type": "image", "source": { "type": "base64", "data": "汉字汉字" } }),
         json!({ "type": "image", "source": { "type": "base64", "data": "****" } }),
     ] {
-        assert_eq!(media_tokens("image", &RawJson::of(&block).unwrap()), Some(IMAGE_TOKENS_MAX), "{block}");
+        assert_eq!(
+            media_tokens("image", &RawJson::of(&block).unwrap()),
+            Some(IMAGE_TOKENS_MAX),
+            "{block}"
+        );
     }
 }
 
@@ -83,9 +107,15 @@ fn any_bytes_for_an_image_end_in_a_count() {
         };
         file.truncate(200);
         for _ in 0..60 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let at = (seed >> 33) as usize % file.len();
-            if case % 5 > 2 { file.push((seed >> 40) as u8 | 0xC0) } else { file[at] = (seed >> 40) as u8 }
+            if case % 5 > 2 {
+                file.push((seed >> 40) as u8 | 0xC0)
+            } else {
+                file[at] = (seed >> 40) as u8
+            }
         }
         assert!(image(&file) <= IMAGE_TOKENS_MAX, "case {case}");
     }
@@ -96,14 +126,29 @@ fn a_document_costs_its_pages() {
     let base64 = |bytes: usize| json!({ "type": "base64", "media_type": "application/pdf", "data": "A".repeat(bytes / 3 * 4) });
     assert_eq!(document(base64(3)), PAGE_TOKENS);
     assert_eq!(document(base64(100 * 1024)), 2 * PAGE_TOKENS);
-    assert_eq!(document(json!({ "type": "url", "url": "https://example.com/x.pdf" })), PAGE_TOKENS);
-    assert_eq!(document(json!({ "type": "text", "media_type": "text/plain", "data": "x".repeat(300) })), 100);
-    assert_eq!(document(json!({ "type": "content", "content": "x".repeat(300) })), 100);
+    assert_eq!(
+        document(json!({ "type": "url", "url": "https://example.com/x.pdf" })),
+        PAGE_TOKENS
+    );
+    assert_eq!(
+        document(json!({ "type": "text", "media_type": "text/plain", "data": "x".repeat(300) })),
+        100
+    );
+    assert_eq!(
+        document(json!({ "type": "content", "content": "x".repeat(300) })),
+        100
+    );
     let blocks = json!([{ "type": "text", "text": "x".repeat(300) }, { "type": "image", "source": { "type": "url" } }]);
-    assert_eq!(document(json!({ "type": "content", "content": blocks })), 100 + IMAGE_TOKENS_MAX);
+    assert_eq!(
+        document(json!({ "type": "content", "content": blocks })),
+        100 + IMAGE_TOKENS_MAX
+    );
 }
 
 #[test]
 fn other_blocks_are_no_media() {
-    assert_eq!(media_tokens("redacted_thinking", &RawJson::empty_object()), None);
+    assert_eq!(
+        media_tokens("redacted_thinking", &RawJson::empty_object()),
+        None
+    );
 }

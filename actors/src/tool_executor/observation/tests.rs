@@ -21,13 +21,26 @@ use crate::{
 const MIB: usize = 1024 * 1024;
 
 fn artifacts() -> Artifacts {
-    let config = MemoryArtifactsConfig { tenant_bytes_max: 1 << 32, ..MemoryArtifactsConfig::default() };
-    let store = Arc::new(MemoryArtifacts::with_config(Arc::new(ManualClock::at(Timestamp(1))), config));
-    Artifacts { store, owner: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()) }
+    let config = MemoryArtifactsConfig {
+        tenant_bytes_max: 1 << 32,
+        ..MemoryArtifactsConfig::default()
+    };
+    let store = Arc::new(MemoryArtifacts::with_config(
+        Arc::new(ManualClock::at(Timestamp(1))),
+        config,
+    ));
+    Artifacts {
+        store,
+        owner: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()),
+    }
 }
 
 async fn kept(artifacts: &Artifacts, id: &ArtifactId) -> Bytes {
-    artifacts.store.retrieve(artifacts.owner.clone(), id.clone()).await.unwrap()
+    artifacts
+        .store
+        .retrieve(artifacts.owner.clone(), id.clone())
+        .await
+        .unwrap()
 }
 
 /// A store that always fails and counts its calls.
@@ -42,13 +55,23 @@ impl Away {
 }
 
 impl ArtifactStore for Away {
-    fn store(&self, _: Scope, _: String, _: Bytes) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
+    fn store(
+        &self,
+        _: Scope,
+        _: String,
+        _: Bytes,
+    ) -> BoxFuture<'_, Result<ArtifactId, ArtifactError>> {
         self.fail()
     }
     fn retrieve(&self, _: Scope, _: ArtifactId) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
         self.fail()
     }
-    fn read_range(&self, _: Scope, _: ArtifactId, _: Range<u64>) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
+    fn read_range(
+        &self,
+        _: Scope,
+        _: ArtifactId,
+        _: Range<u64>,
+    ) -> BoxFuture<'_, Result<Bytes, ArtifactError>> {
         self.fail()
     }
     fn meta(&self, _: Scope, _: ArtifactId) -> BoxFuture<'_, Result<ArtifactMeta, ArtifactError>> {
@@ -57,7 +80,11 @@ impl ArtifactStore for Away {
     fn touch(&self, _: Scope, _: ArtifactId) -> BoxFuture<'_, Result<(), ArtifactError>> {
         self.fail()
     }
-    fn release(&self, _: TenantId, _: Option<ConversationId>) -> BoxFuture<'_, Result<(), ArtifactError>> {
+    fn release(
+        &self,
+        _: TenantId,
+        _: Option<ConversationId>,
+    ) -> BoxFuture<'_, Result<(), ArtifactError>> {
         self.fail()
     }
     fn cleanup(&self, _: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {
@@ -65,7 +92,11 @@ impl ArtifactStore for Away {
     }
 }
 
-async fn text(text: impl Into<String>, level: OutputLevel, artifacts: Option<&Artifacts>) -> Observed {
+async fn text(
+    text: impl Into<String>,
+    level: OutputLevel,
+    artifacts: Option<&Artifacts>,
+) -> Observed {
     observe(ToolOutput::Text(text.into()), level, artifacts, "toolu_1").await
 }
 
@@ -86,7 +117,10 @@ async fn text_is_never_shortened_by_level_and_thirty_kibibytes_are_not_paged() {
 
     for level in [OutputLevel::Brief, OutputLevel::Standard, OutputLevel::Full] {
         let observed = text(exact.clone(), level, Some(&artifacts)).await;
-        assert_eq!(observed, shown(exact.clone(), level, OBSERVATION_BYTES_MAX as u64));
+        assert_eq!(
+            observed,
+            shown(exact.clone(), level, OBSERVATION_BYTES_MAX as u64)
+        );
     }
 }
 
@@ -100,33 +134,67 @@ async fn a_longer_text_is_kept_and_its_first_page_says_how_to_go_on() {
     let id = observed.artifact_id.clone().unwrap();
     assert_eq!(kept(&artifacts, &id).await, long.as_bytes());
     let (page, footer) = observed.text.rsplit_once("\n\n").unwrap();
-    assert_eq!(page, std::str::from_utf8(paging::page(long.as_bytes(), 1).unwrap()).unwrap());
-    let expected =
-        format!("[page 1 of 2; kept {} of {} bytes; read_more(result_id=\"{id}\", page=2) shows the next]", page.len(), long.len());
+    assert_eq!(
+        page,
+        std::str::from_utf8(paging::page(long.as_bytes(), 1).unwrap()).unwrap()
+    );
+    let expected = format!(
+        "[page 1 of 2; kept {} of {} bytes; read_more(result_id=\"{id}\", page=2) shows the next]",
+        page.len(),
+        long.len()
+    );
     assert_eq!(footer, expected);
     assert!(observed.text.len() <= OBSERVATION_BYTES_MAX);
     assert_eq!(observed.data_size_bytes, long.len() as u64);
-    assert_eq!((observed.data_hash.as_deref(), observed.data_summary.as_deref()), (Some(id.hash()), Some(&*"汉".repeat(200))));
+    assert_eq!(
+        (
+            observed.data_hash.as_deref(),
+            observed.data_summary.as_deref()
+        ),
+        (Some(id.hash()), Some(&*"汉".repeat(200)))
+    );
 }
 
 #[tokio::test]
 async fn small_data_is_shown_as_its_level_says_and_a_mebibyte_is_kept() {
     let artifacts = artifacts();
-    for (level, expected) in [(OutputLevel::Brief, "Found 1 items".to_owned()), (OutputLevel::Full, "[\n  1\n]".to_owned())] {
-        assert_eq!(data(json!([1]), level, Some(&artifacts)).await, shown(expected, level, 3));
+    for (level, expected) in [
+        (OutputLevel::Brief, "Found 1 items".to_owned()),
+        (OutputLevel::Full, "[\n  1\n]".to_owned()),
+    ] {
+        assert_eq!(
+            data(json!([1]), level, Some(&artifacts)).await,
+            shown(expected, level, 3)
+        );
     }
 
     let below = data(list_of(MIB - 1), OutputLevel::Brief, Some(&artifacts)).await;
-    assert_eq!(below, shown("Found 1 items".into(), OutputLevel::Brief, MIB as u64 - 1));
+    assert_eq!(
+        below,
+        shown("Found 1 items".into(), OutputLevel::Brief, MIB as u64 - 1)
+    );
 
     let exact = list_of(MIB);
     let observed = data(exact.clone(), OutputLevel::Brief, Some(&artifacts)).await;
     let id = observed.artifact_id.clone().unwrap();
     let summary = "List with 1 items. First item keys: N/A";
-    assert_eq!(observed.text, format!("Found 1 items\n\n{}", stored_text(&id, summary)));
-    assert_eq!((observed.data_size_bytes, observed.data_summary.as_deref()), (MIB as u64, Some(summary)));
-    assert_eq!(kept(&artifacts, &id).await, serde_json::to_vec(&exact).unwrap());
-    assert_eq!(id, ArtifactId::from_content(&serde_json::to_vec(&exact).unwrap()), "named by the JSON text");
+    assert_eq!(
+        observed.text,
+        format!("Found 1 items\n\n{}", stored_text(&id, summary))
+    );
+    assert_eq!(
+        (observed.data_size_bytes, observed.data_summary.as_deref()),
+        (MIB as u64, Some(summary))
+    );
+    assert_eq!(
+        kept(&artifacts, &id).await,
+        serde_json::to_vec(&exact).unwrap()
+    );
+    assert_eq!(
+        id,
+        ArtifactId::from_content(&serde_json::to_vec(&exact).unwrap()),
+        "named by the JSON text"
+    );
 }
 
 #[tokio::test]
@@ -137,13 +205,22 @@ async fn sizes_are_bytes_of_json_with_characters_unescaped() {
 }
 
 #[tokio::test]
-async fn full_data_is_inline_up_to_thirty_kibibytes_and_above_that_an_artifact_and_its_first_page() {
+async fn full_data_is_inline_up_to_thirty_kibibytes_and_above_that_an_artifact_and_its_first_page()
+{
     let artifacts = artifacts();
     let around = "[\n  \"\"\n]".len();
     let of = |bytes: usize| json!(["x".repeat(bytes - around)]);
 
-    let exact = data(of(OBSERVATION_BYTES_MAX), OutputLevel::Full, Some(&artifacts)).await;
-    assert_eq!((exact.text.len(), exact.artifact_id), (OBSERVATION_BYTES_MAX, None));
+    let exact = data(
+        of(OBSERVATION_BYTES_MAX),
+        OutputLevel::Full,
+        Some(&artifacts),
+    )
+    .await;
+    assert_eq!(
+        (exact.text.len(), exact.artifact_id),
+        (OBSERVATION_BYTES_MAX, None)
+    );
 
     let value = of(OBSERVATION_BYTES_MAX + 1);
     let observed = data(value.clone(), OutputLevel::Full, Some(&artifacts)).await;
@@ -164,46 +241,103 @@ async fn a_form_that_is_too_long_itself_is_paged_or_cut() {
 
     let observed = data(small.clone(), OutputLevel::Standard, Some(&artifacts)).await;
     let id = observed.artifact_id.clone().unwrap();
-    assert_eq!(kept(&artifacts, &id).await, format(&small, OutputLevel::Standard).as_bytes(), "the text that is paged");
-    assert!(observed.text.starts_with("Found 2 items:\n  - \"aaa") && observed.text.len() <= OBSERVATION_BYTES_MAX);
-    assert_eq!(observed.data_size_bytes, serde_json::to_vec(&small).unwrap().len() as u64);
+    assert_eq!(
+        kept(&artifacts, &id).await,
+        format(&small, OutputLevel::Standard).as_bytes(),
+        "the text that is paged"
+    );
+    assert!(
+        observed.text.starts_with("Found 2 items:\n  - \"aaa")
+            && observed.text.len() <= OBSERVATION_BYTES_MAX
+    );
+    assert_eq!(
+        observed.data_size_bytes,
+        serde_json::to_vec(&small).unwrap().len() as u64
+    );
 
     let large = json!(["a".repeat(MIB), 1]);
     let observed = data(large.clone(), OutputLevel::Standard, Some(&artifacts)).await;
     let id = observed.artifact_id.clone().unwrap();
-    assert_eq!(kept(&artifacts, &id).await, serde_json::to_vec(&large).unwrap());
+    assert_eq!(
+        kept(&artifacts, &id).await,
+        serde_json::to_vec(&large).unwrap()
+    );
     let form = format(&large, OutputLevel::Standard).len();
-    assert!(observed.text.contains(&format!("\n\n[kept {PAGE_BYTES} of {form} bytes; ")));
-    assert!(observed.text.ends_with(&stored_text(&id, "List with 2 items. First item keys: N/A")));
+    assert!(
+        observed
+            .text
+            .contains(&format!("\n\n[kept {PAGE_BYTES} of {form} bytes; "))
+    );
+    assert!(
+        observed
+            .text
+            .ends_with(&stored_text(&id, "List with 2 items. First item keys: N/A"))
+    );
     assert!(observed.text.len() <= OBSERVATION_BYTES_MAX);
 }
 
 #[tokio::test]
 async fn without_a_store_or_with_one_that_fails_nothing_fails_and_the_account_is_exact() {
     let away = Arc::new(Away::default());
-    let failing = Artifacts { store: away.clone(), owner: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()) };
+    let failing = Artifacts {
+        store: away.clone(),
+        owner: Scope::new("t".try_into().unwrap(), "c".try_into().unwrap()),
+    };
     for artifacts in [None, Some(&failing)] {
         let long = "😀".repeat(OBSERVATION_BYTES_MAX / 4) + "!";
         let observed = text(long.clone(), OutputLevel::Full, artifacts).await;
         let (kept, account) = observed.text.rsplit_once("\n\n").unwrap();
         assert!(long.starts_with(kept) && kept.len() as u64 == PAGE_BYTES);
-        assert_eq!(account, format!("[kept {} of {} bytes; ask for a smaller part to see the rest]", kept.len(), long.len()));
-        assert_eq!((observed.artifact_id, observed.data_size_bytes), (None, long.len() as u64));
+        assert_eq!(
+            account,
+            format!(
+                "[kept {} of {} bytes; ask for a smaller part to see the rest]",
+                kept.len(),
+                long.len()
+            )
+        );
+        assert_eq!(
+            (observed.artifact_id, observed.data_size_bytes),
+            (None, long.len() as u64)
+        );
 
         let value = list_of(2 * MIB);
         let brief = data(value.clone(), OutputLevel::Brief, artifacts).await;
-        assert_eq!(brief, shown("Found 1 items".into(), OutputLevel::Brief, 2 * MIB as u64));
+        assert_eq!(
+            brief,
+            shown("Found 1 items".into(), OutputLevel::Brief, 2 * MIB as u64)
+        );
         let full = data(value.clone(), OutputLevel::Full, artifacts).await;
         let pretty = serde_json::to_string_pretty(&value).unwrap();
         let (kept, account) = full.text.rsplit_once("\n\n").unwrap();
         assert!(pretty.starts_with(kept));
-        assert_eq!(account, format!("[kept {PAGE_BYTES} of {} bytes; ask for a smaller part to see the rest]", pretty.len()));
+        assert_eq!(
+            account,
+            format!(
+                "[kept {PAGE_BYTES} of {} bytes; ask for a smaller part to see the rest]",
+                pretty.len()
+            )
+        );
         let small = data(json!([1]), OutputLevel::Full, artifacts).await;
         assert_eq!(small.text, "[\n  1\n]");
-        let standard = data(json!(["a".repeat(2 * MIB)]), OutputLevel::Standard, artifacts).await;
-        assert!(standard.text.ends_with("ask for a smaller part to see the rest]") && standard.text.len() <= OBSERVATION_BYTES_MAX);
+        let standard = data(
+            json!(["a".repeat(2 * MIB)]),
+            OutputLevel::Standard,
+            artifacts,
+        )
+        .await;
+        assert!(
+            standard
+                .text
+                .ends_with("ask for a smaller part to see the rest]")
+                && standard.text.len() <= OBSERVATION_BYTES_MAX
+        );
     }
-    assert_eq!(away.0.load(Ordering::Relaxed), 4, "what is shown whole is not stored");
+    assert_eq!(
+        away.0.load(Ordering::Relaxed),
+        4,
+        "what is shown whole is not stored"
+    );
 }
 
 #[tokio::test]
@@ -219,13 +353,26 @@ async fn of_a_text_above_the_bound_of_an_artifact_as_much_is_kept_as_fits_with_a
     let content = std::str::from_utf8(&content).unwrap();
     let (kept, note) = content.rsplit_once('\n').unwrap();
     assert!(huge.starts_with(kept));
-    let account = format!("[kept {} of {total} bytes; the rest was too long to keep]", kept.len());
+    let account = format!(
+        "[kept {} of {total} bytes; the rest was too long to keep]",
+        kept.len()
+    );
     assert_eq!(note, account);
-    assert!(observed.text.contains(&format!("\n\n{account}\n[page 1 of ")), "the first page has it too");
+    assert!(
+        observed
+            .text
+            .contains(&format!("\n\n{account}\n[page 1 of ")),
+        "the first page has it too"
+    );
     assert!(observed.text.len() <= OBSERVATION_BYTES_MAX);
     assert_eq!(observed.data_size_bytes, total as u64);
 
-    let observed = data(json!(["x".repeat(ARTIFACT_BYTES_MAX)]), OutputLevel::Brief, Some(&artifacts)).await;
+    let observed = data(
+        json!(["x".repeat(ARTIFACT_BYTES_MAX)]),
+        OutputLevel::Brief,
+        Some(&artifacts),
+    )
+    .await;
     assert_eq!(observed.data_size_bytes, ARTIFACT_BYTES_MAX as u64 + 4);
     assert!(observed.artifact_id.is_some());
 }
@@ -235,12 +382,32 @@ async fn an_observation_becomes_a_result() {
     let artifacts = artifacts();
     let value = list_of(MIB);
 
-    let result = ToolExecutionResult::from_raw_data("toolu_1", value.clone(), OutputLevel::Brief, Some(&artifacts)).await;
+    let result = ToolExecutionResult::from_raw_data(
+        "toolu_1",
+        value.clone(),
+        OutputLevel::Brief,
+        Some(&artifacts),
+    )
+    .await;
 
     let id = ArtifactId::from_content(&serde_json::to_vec(&value).unwrap());
-    let meta = artifacts.store.meta(artifacts.owner.clone(), id.clone()).await.unwrap();
+    let meta = artifacts
+        .store
+        .meta(artifacts.owner.clone(), id.clone())
+        .await
+        .unwrap();
     assert_eq!(meta.tool_call_id, "toolu_1");
-    assert_eq!((result.success(), result.output_level, result.data_size_bytes), (true, OutputLevel::Brief, MIB as u64));
-    assert_eq!((result.artifact_id.as_deref(), result.data_hash.as_deref()), (Some(id.as_str()), Some(id.hash())));
+    assert_eq!(
+        (
+            result.success(),
+            result.output_level,
+            result.data_size_bytes
+        ),
+        (true, OutputLevel::Brief, MIB as u64)
+    );
+    assert_eq!(
+        (result.artifact_id.as_deref(), result.data_hash.as_deref()),
+        (Some(id.as_str()), Some(id.hash()))
+    );
     assert!(result.observation.contains(id.as_str()) && result.data_summary.is_some());
 }

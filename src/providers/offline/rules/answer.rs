@@ -34,7 +34,9 @@ pub(super) fn found(question: &Question, round: &Round) -> String {
     for part in &question.parts {
         match (&answered, part.refers) {
             (Some((first, sites)), true) => property(&mut text, part, first, sites, &known),
-            _ if part.wants == Wants::Uses && !part.names.is_empty() => uses(&mut text, part, round, &known),
+            _ if part.wants == Wants::Uses && !part.names.is_empty() => {
+                uses(&mut text, part, round, &known)
+            }
             _ => {
                 if let Some(sites) = place(&mut text, part, question, &known) {
                     answered.get_or_insert((part, sites));
@@ -42,15 +44,29 @@ pub(super) fn found(question: &Question, round: &Round) -> String {
             }
         }
     }
-    if text.is_empty() { nothing(question, round) } else { format!("{WHO}\n\n{}", text.trim_end()) }
+    if text.is_empty() {
+        nothing(question, round)
+    } else {
+        format!("{WHO}\n\n{}", text.trim_end())
+    }
 }
 
 /// Writes where the subject of a part is. Returns the places that later parts refer to.
 fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> Option<Vec<Site>> {
     let ranked = known.ranked(part);
-    let named_file = |site: &Site| question.paths.is_empty() || question.paths.iter().any(|path| site.path.contains(path.as_str()));
+    let named_file = |site: &Site| {
+        question.paths.is_empty()
+            || question
+                .paths
+                .iter()
+                .any(|path| site.path.contains(path.as_str()))
+    };
     let prose = !question.paths.is_empty() && question.paths.iter().all(|path| is_prose(path));
-    let mut ranked: Vec<Ranked> = if prose { Vec::new() } else { ranked.into_iter().filter(|r| named_file(&r.site)).collect() };
+    let mut ranked: Vec<Ranked> = if prose {
+        Vec::new()
+    } else {
+        ranked.into_iter().filter(|r| named_file(&r.site)).collect()
+    };
     if ranked.is_empty() {
         return lines_only(text, part, question, known).then(Vec::new);
     }
@@ -59,19 +75,40 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
     let mut seen = BTreeSet::new();
     ranked.retain(|r| seen.insert((r.site.path.clone(), r.site.line)));
     let best = ranked.first()?.score;
-    let full: Vec<Ranked> =
-        ranked.iter().take(2).enumerate().filter(|(at, r)| *at == 0 || same_thing(&ranked, r)).map(|(_, r)| r.clone()).collect();
+    let full: Vec<Ranked> = ranked
+        .iter()
+        .take(2)
+        .enumerate()
+        .filter(|(at, r)| *at == 0 || same_thing(&ranked, r))
+        .map(|(_, r)| r.clone())
+        .collect();
     if best < GUESS {
-        let _ = writeln!(text, "Nothing fits \"{}\" well; the nearest is this.\n", part.text);
+        let _ = writeln!(
+            text,
+            "Nothing fits \"{}\" well; the nearest is this.\n",
+            part.text
+        );
     }
     for Ranked { site, .. } in &full {
-        let _ = writeln!(text, "{} {} is at `{}:{}`.\n", headed(&part.text), described(site), site.path, site.line);
+        let _ = writeln!(
+            text,
+            "{} {} is at `{}:{}`.\n",
+            headed(&part.text),
+            described(site),
+            site.path,
+            site.line
+        );
         excerpt(text, site, known);
     }
     if part.wants == Wants::Value {
         values(text, &full, &ranked, known);
     }
-    let others: Vec<&Ranked> = ranked.iter().skip(full.len()).filter(|r| r.score > best * 0.6).take(OTHERS_MAX).collect();
+    let others: Vec<&Ranked> = ranked
+        .iter()
+        .skip(full.len())
+        .filter(|r| r.score > best * 0.6)
+        .take(OTHERS_MAX)
+        .collect();
     if !others.is_empty() {
         text.push_str("Also near:\n");
         for Ranked { site, .. } in others {
@@ -85,17 +122,37 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
 
 /// Writes the values found at the places, or at the best place that has one.
 fn values(text: &mut String, full: &[Ranked], ranked: &[Ranked], known: &Known) {
-    let mut quotes: Vec<Quote> = full.iter().flat_map(|ranked| attribute::figures(known, &ranked.site)).collect();
+    let mut quotes: Vec<Quote> = full
+        .iter()
+        .flat_map(|ranked| attribute::figures(known, &ranked.site))
+        .collect();
     let shown = |site: &Site| known.lines.get(&site.path, site.line).unwrap_or_default();
     if quotes.is_empty() && !full.iter().any(|ranked| value_on(shown(&ranked.site))) {
-        let mut with_value: Vec<&Site> =
-            ranked.iter().map(|ranked| &ranked.site).filter(|site| !site.in_tests && value_on(shown(site))).take(20).collect();
-        with_value.sort_by_key(|site| full.first().is_none_or(|first| first.site.path != site.path));
+        let mut with_value: Vec<&Site> = ranked
+            .iter()
+            .map(|ranked| &ranked.site)
+            .filter(|site| !site.in_tests && value_on(shown(site)))
+            .take(20)
+            .collect();
+        with_value.sort_by_key(|site| {
+            full.first()
+                .is_none_or(|first| first.site.path != site.path)
+        });
         let with_value = with_value.first();
-        quotes.extend(with_value.map(|site| Quote { path: site.path.clone(), line: site.line, text: shown(site).to_owned() }));
+        quotes.extend(with_value.map(|site| Quote {
+            path: site.path.clone(),
+            line: site.line,
+            text: shown(site).to_owned(),
+        }));
     }
     for quote in &quotes {
-        let _ = writeln!(text, "- value: `{}:{}` `{}`", quote.path, quote.line, quote.text.trim());
+        let _ = writeln!(
+            text,
+            "- value: `{}:{}` `{}`",
+            quote.path,
+            quote.line,
+            quote.text.trim()
+        );
     }
     if !quotes.is_empty() {
         text.push('\n');
@@ -104,15 +161,25 @@ fn values(text: &mut String, full: &[Ranked], ranked: &[Ranked], known: &Known) 
 
 /// Formats a part as the heading of its answer.
 fn headed(part: &str) -> String {
-    let first = part.split_whitespace().next().unwrap_or_default().to_lowercase();
-    let asks = ["what", "where", "which", "how", "who", "why", "when", "does", "is"].contains(&first.as_str());
+    let first = part
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
+    let asks = [
+        "what", "where", "which", "how", "who", "why", "when", "does", "is",
+    ]
+    .contains(&first.as_str());
     format!("{part}{}", if asks { "?" } else { ":" })
 }
 
 /// Whether the second best scores about as high and has the same name. The question then has two
 /// answers.
 fn same_thing(ranked: &[Ranked], second: &Ranked) -> bool {
-    ranked.first().is_some_and(|first| second.score > first.score * 0.85 && second.site.definition.name == first.site.definition.name)
+    ranked.first().is_some_and(|first| {
+        second.score > first.score * 0.85
+            && second.site.definition.name == first.site.definition.name
+    })
 }
 
 fn described(site: &Site) -> String {
@@ -143,17 +210,33 @@ pub(super) fn quoted<'a>(text: &mut String, lines: impl Iterator<Item = (u32, &'
 /// Writes the value of a property of the places quoted before.
 fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known: &Known) {
     let quotes: Vec<Quote> = if part.terms.is_empty() && part.names.is_empty() {
-        sites.iter().flat_map(|site| attribute::figures(known, site)).collect()
+        sites
+            .iter()
+            .flat_map(|site| attribute::figures(known, site))
+            .collect()
     } else {
-        sites.iter().flat_map(|site| attribute::quotes(part, first, known, site)).collect()
+        sites
+            .iter()
+            .flat_map(|site| attribute::quotes(part, first, known, site))
+            .collect()
     };
     if quotes.is_empty() {
-        let _ = writeln!(text, "{} No line near the quoted ones shows it.\n", headed(&part.text));
+        let _ = writeln!(
+            text,
+            "{} No line near the quoted ones shows it.\n",
+            headed(&part.text)
+        );
         return;
     }
     let _ = writeln!(text, "{}", headed(&part.text));
     for quote in quotes {
-        let _ = writeln!(text, "- `{}:{}` `{}`", quote.path, quote.line, quote.text.trim());
+        let _ = writeln!(
+            text,
+            "- `{}:{}` `{}`",
+            quote.path,
+            quote.line,
+            quote.text.trim()
+        );
     }
     text.push('\n');
 }
@@ -162,16 +245,28 @@ fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known:
 fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known) -> bool {
     let mut lines = lines_with_most_terms(part, known);
     if !question.paths.is_empty() {
-        let inside = |path: &str| question.paths.iter().any(|asked| path == asked || path.starts_with(&format!("{asked}/")));
+        let inside = |path: &str| {
+            question
+                .paths
+                .iter()
+                .any(|asked| path == asked || path.starts_with(&format!("{asked}/")))
+        };
         lines.retain(|(path, _)| inside(path));
     }
     if lines.is_empty() {
         return false;
     }
-    let _ = writeln!(text, "{} No definition fits, but these lines do.\n", headed(&part.text));
+    let _ = writeln!(
+        text,
+        "{} No definition fits, but these lines do.\n",
+        headed(&part.text)
+    );
     for (path, line) in lines {
         let _ = writeln!(text, "`{path}:{line}`\n");
-        quoted(text, within(&known.lines, &path, line.saturating_sub(2), line + 4));
+        quoted(
+            text,
+            within(&known.lines, &path, line.saturating_sub(2), line + 4),
+        );
     }
     true
 }
@@ -180,21 +275,43 @@ fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known
 fn uses(text: &mut String, part: &Part, round: &Round, known: &Known) {
     for name in &part.names {
         let mut places: Vec<(bool, Quote)> = Vec::new();
-        for seen in round.batches.iter().flatten().filter(|seen| seen.tool == "grep_search" && !seen.is_error) {
+        for seen in round
+            .batches
+            .iter()
+            .flatten()
+            .filter(|seen| seen.tool == "grep_search" && !seen.is_error)
+        {
             for hit in hits(&seen.text).filter(|hit| hit.matched && has_word(hit.text, &name.own)) {
-                let defines = known.sites.iter().any(|s| s.path == hit.path && s.line == hit.line && s.definition.name == name.own);
+                let defines = known.sites.iter().any(|s| {
+                    s.path == hit.path && s.line == hit.line && s.definition.name == name.own
+                });
                 if !defines {
                     let lower = hit.path.to_lowercase();
-                    let quote = Quote { path: hit.path.to_owned(), line: hit.line, text: hit.text.to_owned() };
+                    let quote = Quote {
+                        path: hit.path.to_owned(),
+                        line: hit.line,
+                        text: hit.text.to_owned(),
+                    };
                     places.push((is_prose(&lower) || is_test(&lower), quote));
                 }
             }
         }
         places.sort();
         places.dedup();
-        let _ = writeln!(text, "`{}` is used on {} lines that were found:", name.own, places.len());
+        let _ = writeln!(
+            text,
+            "`{}` is used on {} lines that were found:",
+            name.own,
+            places.len()
+        );
         for (_, quote) in places.iter().take(12) {
-            let _ = writeln!(text, "- `{}:{}` `{}`", quote.path, quote.line, quote.text.trim());
+            let _ = writeln!(
+                text,
+                "- `{}:{}` `{}`",
+                quote.path,
+                quote.line,
+                quote.text.trim()
+            );
         }
         if places.len() > 12 {
             let _ = writeln!(text, "- and {} more", places.len() - 12);
@@ -204,19 +321,41 @@ fn uses(text: &mut String, part: &Part, round: &Round, known: &Known) {
 }
 
 fn nothing(question: &Question, round: &Round) -> String {
-    let mut words: Vec<&str> = question.parts.iter().flat_map(|part| &part.names).map(|name| name.own.as_str()).collect();
-    words.extend(question.parts.iter().flat_map(|part| &part.terms).map(|term| term.word.as_str()));
+    let mut words: Vec<&str> = question
+        .parts
+        .iter()
+        .flat_map(|part| &part.names)
+        .map(|name| name.own.as_str())
+        .collect();
+    words.extend(
+        question
+            .parts
+            .iter()
+            .flat_map(|part| &part.terms)
+            .map(|term| term.word.as_str()),
+    );
     let mut text = format!("{WHO}\n\nNothing was found for: {}.", words.join(", "));
-    let failed: Vec<&str> =
-        round.batches.iter().flatten().filter(|seen| seen.is_error).map(|seen| seen.text.lines().next().unwrap_or_default()).collect();
-    if let Some(first) = failed.first() {
-        let _ = write!(text, "\n{} tool calls failed; the first said: {first}", failed.len());
-    }
-    let top = round
+    let failed: Vec<&str> = round
         .batches
         .iter()
         .flatten()
-        .find(|seen| seen.tool == "file_list" && seen.input.as_object().is_some_and(serde_json::Map::is_empty));
+        .filter(|seen| seen.is_error)
+        .map(|seen| seen.text.lines().next().unwrap_or_default())
+        .collect();
+    if let Some(first) = failed.first() {
+        let _ = write!(
+            text,
+            "\n{} tool calls failed; the first said: {first}",
+            failed.len()
+        );
+    }
+    let top = round.batches.iter().flatten().find(|seen| {
+        seen.tool == "file_list"
+            && seen
+                .input
+                .as_object()
+                .is_some_and(serde_json::Map::is_empty)
+    });
     if let Some(top) = top.filter(|seen| !seen.is_error) {
         text.push_str("\n\nThe folder holds:\n");
         listed(&top.text).take(40).for_each(|path| {

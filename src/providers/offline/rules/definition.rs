@@ -35,10 +35,10 @@ impl Kind {
     /// Returns the kind that a word of a question asks for.
     pub(super) fn from_word(word: &str) -> Option<Self> {
         Some(match word {
-            "function" | "functions" | "method" | "methods" | "fn" | "def" | "func" | "routine" | "constructor" | "procedure" => {
-                Self::Function
-            }
-            "struct" | "structs" | "type" | "types" | "class" | "classes" | "enum" | "enums" | "union" | "structure" => Self::Type,
+            "function" | "functions" | "method" | "methods" | "fn" | "def" | "func" | "routine"
+            | "constructor" | "procedure" => Self::Function,
+            "struct" | "structs" | "type" | "types" | "class" | "classes" | "enum" | "enums"
+            | "union" | "structure" => Self::Type,
             "trait" | "traits" | "interface" | "interfaces" => Self::Trait,
             "constant" | "constants" | "const" | "static" => Self::Constant,
             "macro" | "macros" => Self::Macro,
@@ -98,27 +98,60 @@ impl Definition {
     pub(super) fn read(line: &str) -> Option<Self> {
         let trimmed = line.trim_start();
         let indent = line.len() - trimmed.len();
-        if trimmed.starts_with("//") || trimmed.starts_with('*') || trimmed.starts_with("/*") || trimmed.starts_with("--") {
+        if trimmed.starts_with("//")
+            || trimmed.starts_with('*')
+            || trimmed.starts_with("/*")
+            || trimmed.starts_with("--")
+        {
             return None;
         }
         if let Some(rest) = trimmed.strip_prefix("#define") {
-            return named(rest.trim_start()).map(|name| Self { kind: Kind::Macro, name, indent, public: true });
+            return named(rest.trim_start()).map(|name| Self {
+                kind: Kind::Macro,
+                name,
+                indent,
+                public: true,
+            });
         }
         let (rest, public, constant) = without_modifiers(trimmed);
         let (keyword, after) = split_word(rest);
         let after = after.trim_start();
-        let found = |kind: Kind, rest: &str| named(rest).map(|name| Self { kind, name, indent, public });
+        let found = |kind: Kind, rest: &str| {
+            named(rest).map(|name| Self {
+                kind,
+                name,
+                indent,
+                public,
+            })
+        };
         let function = |rest: &str| found(Kind::Function, after_receiver(rest));
         match keyword {
             "fn" | "def" | "func" | "function" => function(after),
-            "struct" | "enum" | "union" | "class" | "record" | "object" | "type" => found(Kind::Type, after),
+            "struct" | "enum" | "union" | "class" | "record" | "object" | "type" => {
+                found(Kind::Type, after)
+            }
             "trait" | "interface" => found(Kind::Trait, after),
             "macro_rules" => found(Kind::Macro, after.trim_start_matches('!').trim_start()),
             "mod" | "namespace" => found(Kind::Module, after),
-            "impl" => implemented(rest).map(|name| Self { kind: Kind::Block, name, indent, public }),
-            "let" | "var" | "val" => found(if indent == 0 { Kind::Constant } else { Kind::Local }, after.trim_start_matches("mut ")),
-            _ if constant => found(Kind::Constant, rest.trim_start_matches("mut ")).filter(|_| rest.contains([':', '='])),
-            _ => field(rest, indent, public).or_else(|| assigned(rest, indent, public)).or_else(|| variant(rest, indent)),
+            "impl" => implemented(rest).map(|name| Self {
+                kind: Kind::Block,
+                name,
+                indent,
+                public,
+            }),
+            "let" | "var" | "val" => found(
+                if indent == 0 {
+                    Kind::Constant
+                } else {
+                    Kind::Local
+                },
+                after.trim_start_matches("mut "),
+            ),
+            _ if constant => found(Kind::Constant, rest.trim_start_matches("mut "))
+                .filter(|_| rest.contains([':', '='])),
+            _ => field(rest, indent, public)
+                .or_else(|| assigned(rest, indent, public))
+                .or_else(|| variant(rest, indent)),
         }
     }
 }
@@ -134,7 +167,11 @@ fn without_modifiers(mut rest: &str) -> (&str, bool, bool) {
             return (rest, public, constant);
         }
         let mut after = after;
-        if let Some(inner) = after.trim_start().strip_prefix(['(', '"']).filter(|_| word == "pub" || word == "extern") {
+        if let Some(inner) = after
+            .trim_start()
+            .strip_prefix(['(', '"'])
+            .filter(|_| word == "pub" || word == "extern")
+        {
             after = inner.split_once([')', '"']).map_or("", |(_, tail)| tail);
         }
         if !after.starts_with(char::is_whitespace) {
@@ -147,7 +184,10 @@ fn without_modifiers(mut rest: &str) -> (&str, bool, bool) {
 }
 
 fn split_word(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len()))
+    text.split_at(
+        text.find(|c: char| !c.is_alphanumeric() && c != '_')
+            .unwrap_or(text.len()),
+    )
 }
 
 fn named(rest: &str) -> Option<String> {
@@ -159,7 +199,9 @@ fn named(rest: &str) -> Option<String> {
 /// Go writes the receiver before the name: `func (s *Server) Serve(`.
 fn after_receiver(rest: &str) -> &str {
     match rest.strip_prefix('(') {
-        Some(inner) => inner.split_once(')').map_or(rest, |(_, after)| after.trim_start()),
+        Some(inner) => inner
+            .split_once(')')
+            .map_or(rest, |(_, after)| after.trim_start()),
         None => rest,
     }
 }
@@ -167,13 +209,24 @@ fn after_receiver(rest: &str) -> &str {
 /// Returns the type of `impl<T> Trait for Type<T> {`.
 fn implemented(rest: &str) -> Option<String> {
     let rest = rest.strip_prefix("impl")?;
-    let rest = if rest.starts_with('<') { after_generics(rest) } else { rest };
+    let rest = if rest.starts_with('<') {
+        after_generics(rest)
+    } else {
+        rest
+    };
     let subject = match rest.find(" for ") {
         Some(at) => rest.get(at + 5..).unwrap_or_default(),
         None => rest,
     };
-    let subject = subject.trim_start().trim_start_matches('&').trim_start_matches("mut ").trim_start_matches("dyn ");
-    let path = subject.split(['<', ' ', '{', '(', '[']).next().unwrap_or_default();
+    let subject = subject
+        .trim_start()
+        .trim_start_matches('&')
+        .trim_start_matches("mut ")
+        .trim_start_matches("dyn ");
+    let path = subject
+        .split(['<', ' ', '{', '(', '['])
+        .next()
+        .unwrap_or_default();
     named(path.rsplit("::").next().unwrap_or(path))
 }
 
@@ -198,7 +251,10 @@ fn after_generics(rest: &str) -> &str {
 fn field(rest: &str, indent: usize, public: bool) -> Option<Definition> {
     let (name, after) = split_word(rest);
     let tail = after.strip_prefix(": ")?;
-    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let plain = !name.is_empty()
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     (plain && (indent > 0 || public) && !tail.trim().is_empty()).then(|| Definition {
         kind: Kind::Field,
         name: name.to_owned(),
@@ -211,23 +267,38 @@ fn field(rest: &str, indent: usize, public: bool) -> Option<Definition> {
 fn assigned(rest: &str, indent: usize, public: bool) -> Option<Definition> {
     let (name, after) = split_word(rest);
     let after = after.trim_start();
-    let capitals = name.len() > 2 && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let capitals = name.len() > 2
+        && name
+            .chars()
+            .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     let assigns = after.starts_with('=') && !after.starts_with("==") && !after.starts_with("=>");
     let typed = capitals && after.starts_with(": ") && after.contains(" = ");
     ((assigns && (indent == 0 || capitals)) || typed).then_some(())?;
-    named(name).map(|name| Definition { kind: Kind::Constant, name, indent, public })
+    named(name).map(|name| Definition {
+        kind: Kind::Constant,
+        name,
+        indent,
+        public,
+    })
 }
 
 /// `Name,`, `Name(Type),` or `Name {` of an enumeration. An argument that is a bare type matches
 /// too; this is accepted.
 fn variant(rest: &str, indent: usize) -> Option<Definition> {
     let (name, after) = split_word(rest);
-    let camel = name.len() > 1 && name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().any(|c| c.is_ascii_lowercase());
+    let camel = name.len() > 1
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.chars().any(|c| c.is_ascii_lowercase());
     let ends = after == ","
         || after == " {"
         || (after.starts_with('(') && after.ends_with("),"))
         || (after.starts_with(" = ") && after.ends_with(','));
-    (camel && ends && indent > 0).then(|| Definition { kind: Kind::Variant, name: name.to_owned(), indent, public: false })
+    (camel && ends && indent > 0).then(|| Definition {
+        kind: Kind::Variant,
+        name: name.to_owned(),
+        indent,
+        public: false,
+    })
 }
 
 #[cfg(test)]
@@ -237,13 +308,33 @@ mod tests {
     #[test]
     fn definitions_are_read_from_many_languages() {
         for (line, kind, name) in [
-            ("    pub fn delay(&self, attempt: u32) -> Duration {", Kind::Function, "delay"),
-            ("pub(crate) const unsafe extern \"C\" fn raw(x: u8)", Kind::Function, "raw"),
-            ("pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);", Kind::Constant, "RETRY_AFTER_MAX"),
+            (
+                "    pub fn delay(&self, attempt: u32) -> Duration {",
+                Kind::Function,
+                "delay",
+            ),
+            (
+                "pub(crate) const unsafe extern \"C\" fn raw(x: u8)",
+                Kind::Function,
+                "raw",
+            ),
+            (
+                "pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);",
+                Kind::Constant,
+                "RETRY_AFTER_MAX",
+            ),
             ("static mut COUNT: u32 = 0;", Kind::Constant, "COUNT"),
             ("pub struct History {", Kind::Type, "History"),
-            ("impl<'a, K: Eq + Hash, V, S: BuildHasher + Clone> DashMap<K, V, S> {", Kind::Block, "DashMap"),
-            ("impl<T: Into<Vec<u8>>> From<T> for crate::Bytes {", Kind::Block, "Bytes"),
+            (
+                "impl<'a, K: Eq + Hash, V, S: BuildHasher + Clone> DashMap<K, V, S> {",
+                Kind::Block,
+                "DashMap",
+            ),
+            (
+                "impl<T: Into<Vec<u8>>> From<T> for crate::Bytes {",
+                Kind::Block,
+                "Bytes",
+            ),
             ("macro_rules! tri {", Kind::Macro, "tri"),
             ("    max_delay_ms: 10_000,", Kind::Field, "max_delay_ms"),
             ("    pub max_retries: u32,", Kind::Field, "max_retries"),
@@ -251,16 +342,28 @@ mod tests {
             ("def retry_delay(attempt):", Kind::Function, "retry_delay"),
             ("MAX_DELAY = 30", Kind::Constant, "MAX_DELAY"),
             ("    MAX_DELAY: int = 30", Kind::Constant, "MAX_DELAY"),
-            ("export async function send(request) {", Kind::Function, "send"),
+            (
+                "export async function send(request) {",
+                Kind::Function,
+                "send",
+            ),
             ("export const LIMIT = 5;", Kind::Constant, "LIMIT"),
-            ("func (s *Server) Serve(l net.Listener) error {", Kind::Function, "Serve"),
+            (
+                "func (s *Server) Serve(l net.Listener) error {",
+                Kind::Function,
+                "Serve",
+            ),
             ("#define BUF_MAX 512", Kind::Macro, "BUF_MAX"),
             ("mod tests {", Kind::Module, "tests"),
             ("    TooManyHeaders,", Kind::Variant, "TooManyHeaders"),
             ("    Io(std::io::Error),", Kind::Variant, "Io"),
         ] {
             let read = Definition::read(line);
-            assert_eq!(read.as_ref().map(|d| (d.kind, d.name.as_str())), Some((kind, name)), "{line}");
+            assert_eq!(
+                read.as_ref().map(|d| (d.kind, d.name.as_str())),
+                Some((kind, name)),
+                "{line}"
+            );
         }
     }
 

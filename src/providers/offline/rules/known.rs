@@ -18,7 +18,11 @@ impl Known {
     /// Collects the results of all tool calls.
     pub(super) fn from_round(round: &Round) -> Self {
         let mut lines = Lines::default();
-        round.batches.iter().flatten().for_each(|seen| lines.take_in(seen));
+        round
+            .batches
+            .iter()
+            .flatten()
+            .for_each(|seen| lines.take_in(seen));
         let sites = sites(&lines);
         Self { lines, sites }
     }

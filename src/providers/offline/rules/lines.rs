@@ -18,7 +18,10 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn from_text(text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { words: tokens(&text), text }
+        Self {
+            words: tokens(&text),
+            text,
+        }
     }
 }
 
@@ -44,7 +47,9 @@ impl Lines {
                 }
             }
             "file_read" => {
-                let Some(path) = seen.argument("path") else { return };
+                let Some(path) = seen.argument("path") else {
+                    return;
+                };
                 for line in seen.text.lines() {
                     if let Some((number, text)) = line.split_once('\t')
                         && let Ok(number) = number.trim().parse()
@@ -59,17 +64,24 @@ impl Lines {
 
     fn put(&mut self, path: &str, line: u32, text: &str) {
         let file = self.files.entry(plain(path).to_owned()).or_default();
-        file.entry(line).or_insert_with(|| Line::from_text(text.chars().take(LINE_CHARS_MAX).collect::<String>()));
+        file.entry(line).or_insert_with(|| {
+            Line::from_text(text.chars().take(LINE_CHARS_MAX).collect::<String>())
+        });
     }
 
     /// A line's text.
     pub(super) fn get(&self, path: &str, line: u32) -> Option<&str> {
-        self.files.get(path)?.get(&line).map(|line| line.text.as_str())
+        self.files
+            .get(path)?
+            .get(&line)
+            .map(|line| line.text.as_str())
     }
 
     /// Whether every line from `first` to `last` is known.
     pub(super) fn knows(&self, path: &str, first: u32, last: u32) -> bool {
-        self.files.get(path).is_some_and(|lines| lines.range(first..=last).count() as u32 == last.saturating_sub(first) + 1)
+        self.files.get(path).is_some_and(|lines| {
+            lines.range(first..=last).count() as u32 == last.saturating_sub(first) + 1
+        })
     }
 }
 
@@ -85,7 +97,9 @@ pub(super) struct Hit<'a> {
 
 /// Reads `path:line: text` and `path-line- text`.
 pub(super) fn hits(output: &str) -> impl Iterator<Item = Hit<'_>> {
-    output.lines().filter_map(|line| separated(line, ':', true).or_else(|| separated(line, '-', false)))
+    output
+        .lines()
+        .filter_map(|line| separated(line, ':', true).or_else(|| separated(line, '-', false)))
 }
 
 fn separated(line: &str, mark: char, matched: bool) -> Option<Hit<'_>> {
@@ -94,11 +108,20 @@ fn separated(line: &str, mark: char, matched: bool) -> Option<Hit<'_>> {
         let rest = line.get(at + 1..)?;
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let number = rest.get(..digits).and_then(|number| number.parse().ok());
-        let after = rest.get(digits..).and_then(|after| after.strip_prefix(mark));
-        if let (Some(number), Some(text)) = (number, after.filter(|text| text.is_empty() || text.starts_with(' ')))
-            && at > 0
+        let after = rest
+            .get(digits..)
+            .and_then(|after| after.strip_prefix(mark));
+        if let (Some(number), Some(text)) = (
+            number,
+            after.filter(|text| text.is_empty() || text.starts_with(' ')),
+        ) && at > 0
         {
-            return Some(Hit { path: plain(line.get(..at)?), line: number, text: text.strip_prefix(' ').unwrap_or(text), matched });
+            return Some(Hit {
+                path: plain(line.get(..at)?),
+                line: number,
+                text: text.strip_prefix(' ').unwrap_or(text),
+                matched,
+            });
         }
         from = at + 1;
     }
@@ -107,7 +130,10 @@ fn separated(line: &str, mark: char, matched: bool) -> Option<Hit<'_>> {
 
 /// The paths of a `file_list` answer: folders end with a slash, notes stand in brackets.
 pub(super) fn listed(output: &str) -> impl Iterator<Item = &str> {
-    output.lines().map(|line| plain(line.trim())).filter(|line| !line.is_empty() && !is_note(line))
+    output
+        .lines()
+        .map(|line| plain(line.trim()))
+        .filter(|line| !line.is_empty() && !is_note(line))
 }
 
 fn is_note(line: &str) -> bool {
@@ -117,10 +143,20 @@ fn is_note(line: &str) -> bool {
 /// Returns how many more entries the note at the end of a list mentions, and whether the number is
 /// a lower bound.
 pub(super) fn left_out(output: &str) -> (u64, bool) {
-    let Some(note) = output.lines().rfind(|line| line.starts_with('[') && line.contains("more")) else { return (0, false) };
+    let Some(note) = output
+        .lines()
+        .rfind(|line| line.starts_with('[') && line.contains("more"))
+    else {
+        return (0, false);
+    };
     let before = note.split("more").next().unwrap_or_default();
-    let number = before.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty());
-    (number.and_then(|number| number.parse().ok()).unwrap_or(0), note.contains("at least"))
+    let number = before
+        .rsplit(|c: char| !c.is_ascii_digit())
+        .find(|digits| !digits.is_empty());
+    (
+        number.and_then(|number| number.parse().ok()).unwrap_or(0),
+        note.contains("at least"),
+    )
 }
 
 fn plain(path: &str) -> &str {
@@ -140,9 +176,24 @@ mod tests {
         assert_eq!(
             hits(output).collect::<Vec<_>>(),
             [
-                Hit { path: "a-1/b.rs", line: 12, text: "let x: 3: = y;", matched: true },
-                Hit { path: "a-1/b.rs", line: 13, text: "next-4- ", matched: false },
-                Hit { path: "c.rs", line: 7, text: "", matched: true },
+                Hit {
+                    path: "a-1/b.rs",
+                    line: 12,
+                    text: "let x: 3: = y;",
+                    matched: true
+                },
+                Hit {
+                    path: "a-1/b.rs",
+                    line: 13,
+                    text: "next-4- ",
+                    matched: false
+                },
+                Hit {
+                    path: "c.rs",
+                    line: 7,
+                    text: "",
+                    matched: true
+                },
             ]
         );
     }
@@ -150,12 +201,20 @@ mod tests {
     #[test]
     fn errors_and_notes_leave_nothing() {
         let mut lines = Lines::default();
-        let seen = |text: &str, is_error| Seen { tool: "file_read".into(), input: json!({"path": "./x.rs"}), text: text.into(), is_error };
+        let seen = |text: &str, is_error| Seen {
+            tool: "file_read".into(),
+            input: json!({"path": "./x.rs"}),
+            text: text.into(),
+            is_error,
+        };
 
         lines.take_in(&seen("1\tfn a() {\n2\t}\n[lines 1-2 of 9 shown]", false));
         lines.take_in(&seen("3\tno", true));
 
-        assert_eq!(lines.files["x.rs"], FileLines::from([(1, Line::from_text("fn a() {")), (2, Line::from_text("}"))]));
+        assert_eq!(
+            lines.files["x.rs"],
+            FileLines::from([(1, Line::from_text("fn a() {")), (2, Line::from_text("}"))])
+        );
         assert!(lines.knows("x.rs", 1, 2) && !lines.knows("x.rs", 1, 3));
     }
 

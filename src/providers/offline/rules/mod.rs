@@ -63,12 +63,18 @@ impl LlmProvider for Offline {
         }
     }
 
-    fn stream(&self, request: ModelRequest, cancel: CancellationToken) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         reply(&request).play(&request, cancel)
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
-        Box::pin(std::future::ready(Ok(callboard_actors::scripted::estimate_tokens(&request))))
+        Box::pin(std::future::ready(Ok(
+            callboard_actors::scripted::estimate_tokens(&request),
+        )))
     }
 }
 
@@ -78,10 +84,14 @@ fn reply(request: &ModelRequest) -> Reply {
         Ok(text) => text_reply(text, request.max_tokens),
         Err(calls) => {
             let messages = request.messages.len();
-            calls.into_iter().enumerate().fold(Reply::empty(), |reply, (at, call)| {
-                let input = RawJson::of(&call.input).unwrap_or_else(|_| RawJson::empty_object());
-                reply.and_tool_with_id(format!("off_{messages}_{at}"), call.tool, input)
-            })
+            calls
+                .into_iter()
+                .enumerate()
+                .fold(Reply::empty(), |reply, (at, call)| {
+                    let input =
+                        RawJson::of(&call.input).unwrap_or_else(|_| RawJson::empty_object());
+                    reply.and_tool_with_id(format!("off_{messages}_{at}"), call.tool, input)
+                })
         }
     }
 }
@@ -91,7 +101,9 @@ fn text_reply(mut text: String, max_tokens: u32) -> Reply {
     let most = (max_tokens as usize).saturating_mul(4);
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
-        return Reply::text(text).chunk_words(DELTA_BYTES).stop(ProviderStop::MaxTokens);
+        return Reply::text(text)
+            .chunk_words(DELTA_BYTES)
+            .stop(ProviderStop::MaxTokens);
     }
     Reply::text(text).chunk_words(DELTA_BYTES)
 }
@@ -107,13 +119,21 @@ fn answered(round: &Round, request: &ModelRequest) -> Step {
     let question = Question::read(&round.question);
     match &question.intent {
         Intent::Talk => Ok(talk(offered)),
-        _ if !(offered.grep || offered.list || offered.read) && round.batches.is_empty() => Ok(without_tools()),
+        _ if !(offered.grep || offered.list || offered.read) && round.batches.is_empty() => {
+            Ok(without_tools())
+        }
         Intent::ListFiles { glob, count } => survey::files(glob.as_deref(), *count, round, offered),
-        Intent::ListDefinitions { of, count } => survey::definitions(of, *count, &question, round, offered),
+        Intent::ListDefinitions { of, count } => {
+            survey::definitions(of, *count, &question, round, offered)
+        }
         Intent::AboutFile { path } => survey::about(path, round, offered),
         Intent::Find => {
             let calls: Vec<Call> = plan::next(&question, round, offered);
-            if calls.is_empty() { Ok(answer::found(&question, round)) } else { Err(calls) }
+            if calls.is_empty() {
+                Ok(answer::found(&question, round))
+            } else {
+                Err(calls)
+            }
         }
     }
 }
@@ -122,7 +142,9 @@ fn talk(offered: Offered) -> String {
     if !(offered.grep || offered.list || offered.read) {
         return without_tools();
     }
-    format!("{WHO}\n\nHello. Ask about the files of this folder, for example: Where is the retry delay computed?")
+    format!(
+        "{WHO}\n\nHello. Ask about the files of this folder, for example: Where is the retry delay computed?"
+    )
 }
 
 fn without_tools() -> String {

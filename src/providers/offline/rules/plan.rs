@@ -49,26 +49,41 @@ const LETTERS: &str = "[0-9A-Za-z_]*";
 const BORDER: &str = r"(?-u:\b)";
 
 fn grep(pattern: String) -> Call {
-    Call { tool: "grep_search", input: json!({ "pattern": pattern }) }
+    Call {
+        tool: "grep_search",
+        input: json!({ "pattern": pattern }),
+    }
 }
 
 fn grep_source(pattern: String) -> Call {
-    Call { tool: "grep_search", input: json!({ "pattern": pattern, "glob": SOURCE }) }
+    Call {
+        tool: "grep_search",
+        input: json!({ "pattern": pattern, "glob": SOURCE }),
+    }
 }
 
 /// Requests the outline of a file.
 pub(super) fn outline(path: &str) -> Call {
-    Call { tool: "grep_search", input: json!({ "pattern": OUTLINE, "path": path }) }
+    Call {
+        tool: "grep_search",
+        input: json!({ "pattern": OUTLINE, "path": path }),
+    }
 }
 
 /// Requests `count` lines of a file from `first` on.
 pub(super) fn read(path: &str, first: u32, count: u32) -> Call {
-    Call { tool: "file_read", input: json!({ "path": path, "offset": first.max(1), "limit": count }) }
+    Call {
+        tool: "file_read",
+        input: json!({ "path": path, "offset": first.max(1), "limit": count }),
+    }
 }
 
 /// Requests the top of the folder.
 pub(super) fn top() -> Call {
-    Call { tool: "file_list", input: json!({}) }
+    Call {
+        tool: "file_list",
+        input: json!({}),
+    }
 }
 
 /// Returns the next batch of a search; empty when it is time to answer.
@@ -81,7 +96,11 @@ pub(super) fn next(question: &Question, round: &Round, offered: Offered) -> Vec<
         first(question)
     } else {
         let known = Known::from_round(round);
-        if done == 1 && known.lines.files.is_empty() { looser(question) } else { closer(question, &known) }
+        if done == 1 && known.lines.files.is_empty() {
+            looser(question)
+        } else {
+            closer(question, &known)
+        }
     };
     fresh(calls, round, offered)
 }
@@ -96,7 +115,10 @@ pub(super) fn fresh(calls: Vec<Call>, round: &Round, offered: Offered) -> Vec<Ca
             "file_list" => offered.list,
             _ => offered.read,
         };
-        let again = before.iter().any(|seen| seen.tool == call.tool && seen.input == call.input) || kept.contains(&call);
+        let again = before
+            .iter()
+            .any(|seen| seen.tool == call.tool && seen.input == call.input)
+            || kept.contains(&call);
         if may && !again && kept.len() < CALLS_MAX {
             kept.push(call);
         }
@@ -108,7 +130,13 @@ pub(super) fn fresh(calls: Vec<Call>, round: &Round, offered: Offered) -> Vec<Ca
 /// contain several of them.
 fn first(question: &Question) -> Vec<Call> {
     let mut calls = Vec::new();
-    let names: Vec<&str> = question.parts.iter().flat_map(|part| &part.names).map(|name| name.own.as_str()).take(3).collect();
+    let names: Vec<&str> = question
+        .parts
+        .iter()
+        .flat_map(|part| &part.names)
+        .map(|name| name.own.as_str())
+        .take(3)
+        .collect();
     for name in &names {
         let name = escape(name);
         calls.push(grep(format!(
@@ -117,41 +145,80 @@ fn first(question: &Question) -> Vec<Call> {
     }
     for part in &question.parts {
         if part.wants == Wants::Uses {
-            part.names.iter().take(2).for_each(|name| calls.push(grep(format!(r"\b{}\b", escape(&name.own)))));
+            part.names
+                .iter()
+                .take(2)
+                .for_each(|name| calls.push(grep(format!(r"\b{}\b", escape(&name.own)))));
         }
     }
     let terms = lead(question);
     let meeting = meet(&terms, LETTERS);
     if let Some(meeting) = &meeting {
-        calls.push(grep_source(format!(r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}(?:{meeting})")));
+        calls.push(grep_source(format!(
+            r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}(?:{meeting})"
+        )));
     }
     if let Some(meeting) = meet(&terms, ".*") {
         calls.push(grep_source(format!("(?i){meeting}")));
     }
     if !names.is_empty() && !terms.is_empty() {
-        let any = terms.iter().map(|term| term.pattern()).collect::<Vec<_>>().join("|");
-        let names = names.iter().map(|name| escape(name)).collect::<Vec<_>>().join("|");
-        calls.push(grep_source(format!(r"(?i){BORDER}(?:{names}){BORDER}.*(?:{any})|(?:{any}).*{BORDER}(?:{names}){BORDER}")));
+        let any = terms
+            .iter()
+            .map(|term| term.pattern())
+            .collect::<Vec<_>>()
+            .join("|");
+        let names = names
+            .iter()
+            .map(|name| escape(name))
+            .collect::<Vec<_>>()
+            .join("|");
+        calls.push(grep_source(format!(
+            r"(?i){BORDER}(?:{names}){BORDER}.*(?:{any})|(?:{any}).*{BORDER}(?:{names}){BORDER}"
+        )));
     }
     for term in terms.iter().take(5) {
-        calls.push(grep_source(format!(r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}{}", term.pattern())));
+        calls.push(grep_source(format!(
+            r"(?i){BORDER}{KEYWORDS} +(?:mut +)?{LETTERS}{}",
+            term.pattern()
+        )));
     }
     if question.parts.iter().any(|part| part.wants == Wants::Value) && !terms.is_empty() {
-        let any = terms.iter().filter(|term| !term.weak || terms.len() == 1).map(|term| term.pattern()).collect::<Vec<_>>().join("|");
+        let any = terms
+            .iter()
+            .filter(|term| !term.weak || terms.len() == 1)
+            .map(|term| term.pattern())
+            .collect::<Vec<_>>()
+            .join("|");
         if !any.is_empty() {
-            calls.push(grep_source(format!(r"(?i)(?:{any}){LETTERS}{BORDER}[^=:(]*(?::[^=]*)?[=:(] *[^ ]*{BORDER}[0-9]")));
+            calls.push(grep_source(format!(
+                r"(?i)(?:{any}){LETTERS}{BORDER}[^=:(]*(?::[^=]*)?[=:(] *[^ ]*{BORDER}[0-9]"
+            )));
         }
     }
     for path in question.paths.iter().take(2) {
-        let any = terms.iter().map(|term| term.pattern()).collect::<Vec<_>>().join("|");
+        let any = terms
+            .iter()
+            .map(|term| term.pattern())
+            .collect::<Vec<_>>()
+            .join("|");
         if !any.is_empty() {
-            calls.push(Call { tool: "grep_search", input: json!({ "pattern": format!("(?i){any}"), "path": path, "context": 2 }) });
+            calls.push(Call {
+                tool: "grep_search",
+                input: json!({ "pattern": format!("(?i){any}"), "path": path, "context": 2 }),
+            });
         }
     }
-    let files: Vec<&str> =
-        terms.iter().flat_map(|term| term.forms.iter().take(1)).map(String::as_str).filter(|form| form.len() > 2).collect();
+    let files: Vec<&str> = terms
+        .iter()
+        .flat_map(|term| term.forms.iter().take(1))
+        .map(String::as_str)
+        .filter(|form| form.len() > 2)
+        .collect();
     if !files.is_empty() {
-        calls.push(Call { tool: "file_list", input: json!({ "glob": format!("**/*{{{}}}*.*", files.join(",")) }) });
+        calls.push(Call {
+            tool: "file_list",
+            input: json!({ "glob": format!("**/*{{{}}}*.*", files.join(",")) }),
+        });
     }
     calls
 }
@@ -159,8 +226,16 @@ fn first(question: &Question) -> Vec<Call> {
 /// Returns the terms of all parts that lead the search.
 fn lead(question: &Question) -> Vec<&Term> {
     let mut terms: Vec<&Term> = Vec::new();
-    for term in question.parts.iter().flat_map(|part| &part.terms).filter(|term| !term.is_faint()) {
-        if !terms.iter().any(|known| known.forms.first() == term.forms.first()) {
+    for term in question
+        .parts
+        .iter()
+        .flat_map(|part| &part.terms)
+        .filter(|term| !term.is_faint())
+    {
+        if !terms
+            .iter()
+            .any(|known| known.forms.first() == term.forms.first())
+        {
             terms.push(term);
         }
     }
@@ -173,7 +248,11 @@ fn lead(question: &Question) -> Vec<&Term> {
 fn meet(terms: &[&Term], between: &str) -> Option<String> {
     let mut pairs = Vec::new();
     for (at, a) in terms.iter().enumerate() {
-        for b in terms.iter().skip(at + 1).filter(|b| !(a.weak && b.weak && terms.len() > 2)) {
+        for b in terms
+            .iter()
+            .skip(at + 1)
+            .filter(|b| !(a.weak && b.weak && terms.len() > 2))
+        {
             let a = a.pattern();
             let b = b.pattern();
             pairs.push(format!("{a}{between}{b}|{b}{between}{a}"));
@@ -184,7 +263,11 @@ fn meet(terms: &[&Term], between: &str) -> Option<String> {
 
 /// After a search without matches: searches for any single word, and lists the folder.
 fn looser(question: &Question) -> Vec<Call> {
-    let mut calls: Vec<Call> = lead(question).iter().take(5).map(|term| grep(format!("(?i){}", term.pattern()))).collect();
+    let mut calls: Vec<Call> = lead(question)
+        .iter()
+        .take(5)
+        .map(|term| grep(format!("(?i){}", term.pattern())))
+        .collect();
     for name in question.parts.iter().flat_map(|part| &part.names).take(3) {
         calls.push(grep(format!("(?i){}", escape(&name.own))));
     }
@@ -202,22 +285,42 @@ fn closer(question: &Question, known: &Known) -> Vec<Call> {
         let ranked = known.ranked(part);
         for Ranked { site, .. } in ranked.iter().take(READS_MAX) {
             let last = site.line + if site.body_to > site.line { 4 } else { 8 };
-            if !known.lines.knows(&site.path, site.line.saturating_sub(6).max(1), last) {
-                reads.push(read(&site.path, site.line.saturating_sub(BEFORE), BEFORE + AFTER));
+            if !known
+                .lines
+                .knows(&site.path, site.line.saturating_sub(6).max(1), last)
+            {
+                reads.push(read(
+                    &site.path,
+                    site.line.saturating_sub(BEFORE),
+                    BEFORE + AFTER,
+                ));
             }
         }
         for path in promising(part, known, &ranked) {
             outlines.push(outline(&path));
         }
         for (path, line) in lines_with_most_terms(part, known) {
-            if !known.lines.knows(&path, line.saturating_sub(3).max(1), line + 8) {
-                reads.push(read(&path, line.saturating_sub(BEFORE / 2), BEFORE + AFTER / 2));
+            if !known
+                .lines
+                .knows(&path, line.saturating_sub(3).max(1), line + 8)
+            {
+                reads.push(read(
+                    &path,
+                    line.saturating_sub(BEFORE / 2),
+                    BEFORE + AFTER / 2,
+                ));
             }
         }
         let wanted = attribute::names_to_resolve(question, known, &ranked);
         if !wanted.is_empty() {
-            let names = wanted.iter().map(|name| escape(name)).collect::<Vec<_>>().join("|");
-            follow.push(grep_source(format!(r"\b(?:{names})\b\s*(?::[^=:][^=]*)?(?:=[^=>]|:\s)")));
+            let names = wanted
+                .iter()
+                .map(|name| escape(name))
+                .collect::<Vec<_>>()
+                .join("|");
+            follow.push(grep_source(format!(
+                r"\b(?:{names})\b\s*(?::[^=:][^=]*)?(?:=[^=>]|:\s)"
+            )));
         }
     }
     follow.into_iter().chain(reads).chain(outlines).collect()
@@ -236,8 +339,13 @@ fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
         let mut met: BTreeSet<usize> = BTreeSet::new();
         let mut most = 0.0_f64;
         for Line { words, .. } in file.values() {
-            let on_line: Vec<usize> =
-                part.terms.iter().enumerate().filter(|(_, term)| term.fits_any(words) > 0.0).map(|(at, _)| at).collect();
+            let on_line: Vec<usize> = part
+                .terms
+                .iter()
+                .enumerate()
+                .filter(|(_, term)| term.fits_any(words) > 0.0)
+                .map(|(at, _)| at)
+                .collect();
             most = most.max(on_line.iter().filter_map(|at| weights.get(*at)).sum());
             met.extend(on_line);
         }
@@ -251,9 +359,16 @@ fn promising(part: &Part, known: &Known, ranked: &[Ranked]) -> Vec<String> {
             *score *= 0.3;
         }
     }
-    let mut files: Vec<(&str, f64)> = files.into_iter().filter(|(path, _)| !is_prose(&lower(path))).collect();
+    let mut files: Vec<(&str, f64)> = files
+        .into_iter()
+        .filter(|(path, _)| !is_prose(&lower(path)))
+        .collect();
     files.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
-    files.into_iter().take(OUTLINES_MAX).map(|(path, _)| path.to_owned()).collect()
+    files
+        .into_iter()
+        .take(OUTLINES_MAX)
+        .map(|(path, _)| path.to_owned())
+        .collect()
 }
 
 /// Returns the lines that contain most of the words, source before prose.
@@ -264,7 +379,12 @@ pub(super) fn lines_with_most_terms(part: &Part, known: &Known) -> Vec<(String, 
         let lower = path.to_lowercase();
         let aside = is_prose(&lower) || (is_test(&lower) && !part.tests);
         for (&line, Line { text, words }) in file {
-            let score: f64 = part.terms.iter().zip(&weights).map(|(term, weight)| weight * term.fits_any(words)).sum();
+            let score: f64 = part
+                .terms
+                .iter()
+                .zip(&weights)
+                .map(|(term, weight)| weight * term.fits_any(words))
+                .sum();
             let comment = if is_comment(text) { 0.1 } else { 0.0 };
             if score > 0.0 {
                 scored.push((score + comment - if aside { 1.0 } else { 0.0 }, path, line));
@@ -274,7 +394,10 @@ pub(super) fn lines_with_most_terms(part: &Part, known: &Known) -> Vec<(String, 
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)).then(a.2.cmp(&b.2)));
     let mut kept: Vec<(String, u32)> = Vec::new();
     for (_, path, line) in scored {
-        if !kept.iter().any(|(known, at)| known == path && at.abs_diff(line) < 40) {
+        if !kept
+            .iter()
+            .any(|(known, at)| known == path && at.abs_diff(line) < 40)
+        {
             kept.push((path.to_owned(), line));
         }
         if kept.len() >= 3 {

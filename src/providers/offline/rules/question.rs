@@ -85,8 +85,7 @@ const ENDINGS: &[(&str, &str)] = &[
     ("text", "txt"),
 ];
 
-const FILE_ENDINGS: &str =
-    "rs py js ts tsx jsx go java c h cc cpp hpp md toml json yaml yml txt sql html css sh rb kt swift cs php lock xml cfg ini lua zig";
+const FILE_ENDINGS: &str = "rs py js ts tsx jsx go java c h cc cpp hpp md toml json yaml yml txt sql html css sh rb kt swift cs php lock xml cfg ini lua zig";
 
 impl Question {
     /// Parses a prompt.
@@ -97,7 +96,10 @@ impl Question {
             let part = Part::read(text, &paths, parts.is_empty());
             if !part.is_empty() {
                 parts.push(part);
-            } else if let Some(before) = parts.last_mut().filter(|before| part.wants == Wants::Value && before.wants == Wants::Place) {
+            } else if let Some(before) = parts
+                .last_mut()
+                .filter(|before| part.wants == Wants::Value && before.wants == Wants::Place)
+            {
                 // "… and what is its value?" asks about the same subject again: answer both with
                 // its value.
                 before.wants = Wants::Value;
@@ -107,7 +109,11 @@ impl Question {
             first.refers = false;
         }
         let intent = intent(prompt, &parts, &paths);
-        Self { intent, parts, paths }
+        Self {
+            intent,
+            parts,
+            paths,
+        }
     }
 }
 
@@ -117,7 +123,10 @@ impl Part {
         let lower = text.to_lowercase();
         let words = tokens(&without(text, &names, paths));
         let has = |word: &str| words.iter().any(|w| w == word);
-        let kinds: Vec<Kind> = words.iter().filter_map(|word| Kind::from_word(word)).collect();
+        let kinds: Vec<Kind> = words
+            .iter()
+            .filter_map(|word| Kind::from_word(word))
+            .collect();
         let uses = lower.contains(" used")
             || lower.contains("who calls")
             || lower.contains("usages")
@@ -126,8 +135,12 @@ impl Part {
             || lower.contains("called from")
             || lower.contains("what calls");
         let place = has("where") || has("which");
-        let figure = ["value", "default", "many", "long", "big", "large", "much", "limit", "cap", "maximum", "minimum", "max", "size"];
-        let asks_figure = figure.iter().any(|word| has(word)) && (has("what") || has("how") || has("value"));
+        let figure = [
+            "value", "default", "many", "long", "big", "large", "much", "limit", "cap", "maximum",
+            "minimum", "max", "size",
+        ];
+        let asks_figure =
+            figure.iter().any(|word| has(word)) && (has("what") || has("how") || has("value"));
         let wants = if uses && (place || !has("how")) {
             Wants::Uses
         } else if asks_figure && !(place && first && !has("value")) {
@@ -136,26 +149,47 @@ impl Part {
             Wants::Place
         };
         let mut terms: Vec<Term> = Vec::new();
-        for word in words.iter().filter(|word| word.chars().count() > 1 && !is_stop(word)) {
+        for word in words
+            .iter()
+            .filter(|word| word.chars().count() > 1 && !is_stop(word))
+        {
             // The kind that is asked for is not a term of the search, unless there is no other.
             if Kind::from_word(word).is_some() || word.chars().all(|c| c.is_ascii_digit()) {
                 continue;
             }
             let term = Term::from_word(word);
-            if !terms.iter().any(|known| known.forms.first() == term.forms.first()) {
+            if !terms
+                .iter()
+                .any(|known| known.forms.first() == term.forms.first())
+            {
                 terms.push(term);
             }
         }
         if terms.is_empty() && names.is_empty() {
-            terms = words.iter().filter(|word| Kind::from_word(word).is_some()).map(|word| Term::from_word(word)).collect();
+            terms = words
+                .iter()
+                .filter(|word| Kind::from_word(word).is_some())
+                .map(|word| Term::from_word(word))
+                .collect();
         }
         if terms.len() > TERMS_MAX {
             terms.sort_by(|a, b| b.weight.total_cmp(&a.weight));
             terms.truncate(TERMS_MAX);
         }
-        let refers = ["its", "it", "their", "they", "that", "this"].iter().any(|word| has(word)) || text.trim().is_empty();
+        let refers = ["its", "it", "their", "they", "that", "this"]
+            .iter()
+            .any(|word| has(word))
+            || text.trim().is_empty();
         let tests = words.iter().any(|word| word == "test" || word == "tests");
-        Self { text: text.trim().to_owned(), wants, names, terms, kinds, refers, tests }
+        Self {
+            text: text.trim().to_owned(),
+            wants,
+            names,
+            terms,
+            kinds,
+            refers,
+            tests,
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -192,8 +226,16 @@ fn split(prompt: &str) -> Vec<&str> {
         .min_by_key(|(at, border)| (*at, border.len()))
     {
         // The question word belongs to the part that follows.
-        let keep = border.trim_start_matches([',', ' ']).trim_start_matches("and ").len();
-        let cut = at + border.len() - if border.contains("wh") || border.contains("how") { keep } else { 0 };
+        let keep = border
+            .trim_start_matches([',', ' '])
+            .trim_start_matches("and ")
+            .len();
+        let cut = at + border.len()
+            - if border.contains("wh") || border.contains("how") {
+                keep
+            } else {
+                0
+            };
         // A comma before a list does not separate questions: the part after it must ask something.
         if border == ", and " && !asks(rest.get(cut..).unwrap_or_default()) {
             from = cut;
@@ -203,7 +245,11 @@ fn split(prompt: &str) -> Vec<&str> {
         (rest, from) = (rest.get(cut..).unwrap_or_default(), 0);
     }
     parts.push(rest);
-    parts.into_iter().map(|part| part.trim_matches(|c: char| c.is_whitespace() || c == '?')).filter(|part| !part.is_empty()).collect()
+    parts
+        .into_iter()
+        .map(|part| part.trim_matches(|c: char| c.is_whitespace() || c == '?'))
+        .filter(|part| !part.is_empty())
+        .collect()
 }
 
 fn find_from(text: &str, pattern: &str, from: usize) -> Option<usize> {
@@ -211,24 +257,44 @@ fn find_from(text: &str, pattern: &str, from: usize) -> Option<usize> {
 }
 
 fn asks(text: &str) -> bool {
-    let first = text.split_whitespace().next().unwrap_or_default().to_lowercase();
-    ["what", "where", "how", "which", "who", "why", "when", "is", "does", "do", "tell", "show"].contains(&first.as_str())
+    let first = text
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
+    [
+        "what", "where", "how", "which", "who", "why", "when", "is", "does", "do", "tell", "show",
+    ]
+    .contains(&first.as_str())
 }
 
 fn trimmed(word: &str) -> &str {
-    word.trim_matches(|c: char| matches!(c, '"' | '\'' | '`' | ',' | ';' | '?' | '!' | '(' | ')' | '[' | ']' | '“' | '”' | '’'))
-        .trim_end_matches(['.', ':'])
+    word.trim_matches(|c: char| {
+        matches!(
+            c,
+            '"' | '\'' | '`' | ',' | ';' | '?' | '!' | '(' | ')' | '[' | ']' | '“' | '”' | '’'
+        )
+    })
+    .trim_end_matches(['.', ':'])
 }
 
 fn paths(prompt: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for word in prompt.split_whitespace().map(trimmed) {
-        let ending = word.rsplit_once('.').map(|(stem, ending)| (!stem.is_empty(), ending));
-        let file =
-            ending.is_some_and(|(stem, ending)| stem && FILE_ENDINGS.split(' ').any(|known| known == ending)) && !word.contains("::");
-        let folder = word.contains('/') && !word.contains("//") && word.len() > 2 && !word.contains('(');
+        let ending = word
+            .rsplit_once('.')
+            .map(|(stem, ending)| (!stem.is_empty(), ending));
+        let file = ending.is_some_and(|(stem, ending)| {
+            stem && FILE_ENDINGS.split(' ').any(|known| known == ending)
+        }) && !word.contains("::");
+        let folder =
+            word.contains('/') && !word.contains("//") && word.len() > 2 && !word.contains('(');
         if file || folder {
-            paths.push(word.trim_start_matches("./").trim_end_matches('/').to_owned());
+            paths.push(
+                word.trim_start_matches("./")
+                    .trim_end_matches('/')
+                    .to_owned(),
+            );
         } else if word.eq_ignore_ascii_case("readme") {
             paths.push("README.md".to_owned());
         } else if word.eq_ignore_ascii_case("changelog") {
@@ -249,11 +315,21 @@ fn names(text: &str, paths: &[String]) -> Vec<Name> {
         }
         for (at_word, word) in piece.split_whitespace().enumerate() {
             let bare = trimmed(word);
-            let own = bare.trim_end_matches("()").trim_end_matches("'s").trim_end_matches("’s");
-            if paths.iter().any(|path| path.ends_with(own) && !own.is_empty()) || bare.eq_ignore_ascii_case("readme") {
+            let own = bare
+                .trim_end_matches("()")
+                .trim_end_matches("'s")
+                .trim_end_matches("’s");
+            if paths
+                .iter()
+                .any(|path| path.ends_with(own) && !own.is_empty())
+                || bare.eq_ignore_ascii_case("readme")
+            {
                 continue;
             }
-            if looks_like_code(own, at == 0 && at_word == 0) || bare.ends_with("()") || word.contains("()") {
+            if looks_like_code(own, at == 0 && at_word == 0)
+                || bare.ends_with("()")
+                || word.contains("()")
+            {
                 names.extend(name(own));
             }
         }
@@ -264,11 +340,19 @@ fn names(text: &str, paths: &[String]) -> Vec<Name> {
 }
 
 fn looks_like_code(word: &str, opens: bool) -> bool {
-    let inner_capital = word.chars().zip(word.chars().skip(1)).any(|(a, b)| a.is_lowercase() && b.is_uppercase());
-    let plain = word.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '.' | '!'));
+    let inner_capital = word
+        .chars()
+        .zip(word.chars().skip(1))
+        .any(|(a, b)| a.is_lowercase() && b.is_uppercase());
+    let plain = word
+        .chars()
+        .all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '.' | '!'));
     let letters = word.chars().filter(|c| c.is_alphabetic()).count();
     let capital = word.chars().next().is_some_and(char::is_uppercase);
-    let shouted = letters > 1 && word.chars().all(|c| c.is_uppercase() || c.is_ascii_digit() || c == '_');
+    let shouted = letters > 1
+        && word
+            .chars()
+            .all(|c| c.is_uppercase() || c.is_ascii_digit() || c == '_');
     let known_word = shouted && !word.contains('_');
     plain
         && letters > 1
@@ -276,20 +360,34 @@ fn looks_like_code(word: &str, opens: bool) -> bool {
             || word.contains("::")
             || inner_capital
             || (word.contains('.') && word.split('.').all(|piece| piece.len() > 1))
-            || (capital && !opens && !known_word && !is_stop(&word.to_lowercase()) && !is_language(word)))
+            || (capital
+                && !opens
+                && !known_word
+                && !is_stop(&word.to_lowercase())
+                && !is_language(word)))
 }
 
 fn is_language(word: &str) -> bool {
-    ENDINGS.iter().any(|(language, _)| word.eq_ignore_ascii_case(language))
+    ENDINGS
+        .iter()
+        .any(|(language, _)| word.eq_ignore_ascii_case(language))
 }
 
 fn name(text: &str) -> Option<Name> {
-    let text = text.trim().trim_end_matches("()").trim_end_matches('!').trim_start_matches(['.', ':', '&']);
+    let text = text
+        .trim()
+        .trim_end_matches("()")
+        .trim_end_matches('!')
+        .trim_start_matches(['.', ':', '&']);
     let text = text.split(['(', '<', '{', ' ']).next().unwrap_or_default();
     let mut pieces = text.rsplit([':', '.']).filter(|piece| !piece.is_empty());
     let own = pieces.next()?.to_owned();
-    let valid = own.chars().all(|c| c.is_alphanumeric() || c == '_') && own.starts_with(|c: char| c.is_alphabetic() || c == '_');
-    valid.then(|| Name { own, parent: pieces.next().map(str::to_owned) })
+    let valid = own.chars().all(|c| c.is_alphanumeric() || c == '_')
+        && own.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    valid.then(|| Name {
+        own,
+        parent: pieces.next().map(str::to_owned),
+    })
 }
 
 /// The text without its identifiers and paths: what remains are words.
@@ -298,9 +396,16 @@ fn without(text: &str, names: &[Name], paths: &[String]) -> String {
         let bare = trimmed(word).trim_end_matches("'s").trim_end_matches("’s");
         let is_name = names.iter().any(|name| {
             bare.contains(&name.own)
-                && (bare.len() <= name.own.len() + 3 || bare.contains("::") || bare.contains('.') || bare.contains('<'))
+                && (bare.len() <= name.own.len() + 3
+                    || bare.contains("::")
+                    || bare.contains('.')
+                    || bare.contains('<'))
         });
-        !is_name && !paths.iter().any(|path| path.contains(bare) && bare.len() > 3) && !bare.eq_ignore_ascii_case("readme")
+        !is_name
+            && !paths
+                .iter()
+                .any(|path| path.contains(bare) && bare.len() > 3)
+            && !bare.eq_ignore_ascii_case("readme")
     });
     kept.collect::<Vec<_>>().join(" ")
 }
@@ -327,16 +432,29 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
                 "enums",
                 "macros",
             ]));
-    let glob = ENDINGS.iter().find(|(word, _)| has(word)).map(|(_, ending)| format!("*.{ending}")).or_else(|| {
-        words
+    let glob = ENDINGS
+        .iter()
+        .find(|(word, _)| has(word))
+        .map(|(_, ending)| format!("*.{ending}"))
+        .or_else(|| {
+            words
+                .iter()
+                .zip(words.iter().skip(1))
+                .find(|(word, next)| {
+                    FILE_ENDINGS.split(' ').any(|e| e == *word) && *next == "files"
+                })
+                .map(|(word, _)| format!("*.{word}"))
+        });
+    if lists
+        && any(&["files", "folders", "directories", "file"])
+        && any(&["functions", "methods", "structs"]).eq(&false)
+    {
+        let subjects: Vec<&str> = parts
             .iter()
-            .zip(words.iter().skip(1))
-            .find(|(word, next)| FILE_ENDINGS.split(' ').any(|e| e == *word) && *next == "files")
-            .map(|(word, _)| format!("*.{word}"))
-    });
-    if lists && any(&["files", "folders", "directories", "file"]) && any(&["functions", "methods", "structs"]).eq(&false) {
-        let subjects: Vec<&str> =
-            parts.iter().flat_map(|part| &part.terms).filter(|term| !term.is_faint()).map(|term| term.word.as_str()).collect();
+            .flat_map(|part| &part.terms)
+            .filter(|term| !term.is_faint())
+            .map(|term| term.word.as_str())
+            .collect();
         let only_files = subjects.iter().all(|word| {
             ENDINGS.iter().any(|(language, _)| language == word)
                 || FILE_ENDINGS.split(' ').any(|e| e == *word)
@@ -365,13 +483,30 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
     }
     let kinds = parts.iter().flat_map(|part| &part.kinds).count();
     if lists && kinds > 0 && parts.len() == 1 {
-        let named = paths.first().cloned().or_else(|| parts.first().and_then(|part| part.names.first()).map(|name| name.own.clone()));
+        let named = paths.first().cloned().or_else(|| {
+            parts
+                .first()
+                .and_then(|part| part.names.first())
+                .map(|name| name.own.clone())
+        });
         let asks_one = any(&["which", "what"])
-            && !any(&["functions", "methods", "types", "structs", "traits", "definitions", "constants", "enums", "macros"]);
+            && !any(&[
+                "functions",
+                "methods",
+                "types",
+                "structs",
+                "traits",
+                "definitions",
+                "constants",
+                "enums",
+                "macros",
+            ]);
         let few_words = parts
             .iter()
             .flat_map(|part| &part.terms)
-            .filter(|term| !term.is_faint() && !["list", "many", "public"].contains(&term.word.as_str()))
+            .filter(|term| {
+                !term.is_faint() && !["list", "many", "public"].contains(&term.word.as_str())
+            })
             .count()
             <= 1;
         if let Some(of) = named.filter(|_| !asks_one && few_words) {
@@ -381,14 +516,33 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
     if let Some(path) = paths.first() {
         let subjects = parts.iter().flat_map(|part| &part.terms).filter(|term| {
             !term.is_faint()
-                && !["summarize", "summary", "describe", "read", "overview", "list", "say", "says"].contains(&term.word.as_str())
+                && ![
+                    "summarize",
+                    "summary",
+                    "describe",
+                    "read",
+                    "overview",
+                    "list",
+                    "say",
+                    "says",
+                ]
+                .contains(&term.word.as_str())
         });
         if subjects.count() == 0 && parts.iter().all(|part| part.names.is_empty()) {
             return Intent::AboutFile { path: path.clone() };
         }
     }
-    let greeting = any(&["hello", "hi", "hey", "thanks", "thank", "bye", "moin"]) && words.len() <= 6;
-    if parts.is_empty() || greeting { if paths.is_empty() { Intent::Talk } else { Intent::Find } } else { Intent::Find }
+    let greeting =
+        any(&["hello", "hi", "hey", "thanks", "thank", "bye", "moin"]) && words.len() <= 6;
+    if parts.is_empty() || greeting {
+        if paths.is_empty() {
+            Intent::Talk
+        } else {
+            Intent::Find
+        }
+    } else {
+        Intent::Find
+    }
 }
 
 #[cfg(test)]
@@ -402,7 +556,12 @@ mod tests {
             .iter()
             .map(|p| {
                 let (wants, refers) = part(p);
-                (wants, p.names.iter().map(|n| n.own.as_str()).collect(), p.terms.iter().map(|t| t.word.as_str()).collect(), refers)
+                (
+                    wants,
+                    p.names.iter().map(|n| n.own.as_str()).collect(),
+                    p.terms.iter().map(|t| t.word.as_str()).collect(),
+                    refers,
+                )
             })
             .collect()
     }
@@ -413,14 +572,40 @@ mod tests {
         for (prompt, expected) in [
             (
                 "Where is the retry delay computed, and what is its cap?",
-                vec![(Place, vec![], vec!["retry", "delay", "computed"], false), (Value, vec![], vec!["cap"], true)],
+                vec![
+                    (Place, vec![], vec!["retry", "delay", "computed"], false),
+                    (Value, vec![], vec!["cap"], true),
+                ],
             ),
-            ("Where is `BytesMut` defined?", vec![(Place, vec!["BytesMut"], vec![], false)]),
-            ("Where is DashMap::shards implemented?", vec![(Place, vec!["shards"], vec![], false)]),
-            ("Which function splits the buffer at an index?", vec![(Place, vec![], vec!["splits", "buffer", "index"], false)]),
-            ("Where is max_delay_ms used?", vec![(Uses, vec!["max_delay_ms"], vec![], false)]),
-            ("What is the default channel capacity?", vec![(Value, vec![], vec!["default", "channel", "capacity"], false)]),
-            ("Where are limits, budgets, and caps checked?", vec![(Place, vec![], vec!["limits", "budgets", "caps", "checked"], false)]),
+            (
+                "Where is `BytesMut` defined?",
+                vec![(Place, vec!["BytesMut"], vec![], false)],
+            ),
+            (
+                "Where is DashMap::shards implemented?",
+                vec![(Place, vec!["shards"], vec![], false)],
+            ),
+            (
+                "Which function splits the buffer at an index?",
+                vec![(Place, vec![], vec!["splits", "buffer", "index"], false)],
+            ),
+            (
+                "Where is max_delay_ms used?",
+                vec![(Uses, vec!["max_delay_ms"], vec![], false)],
+            ),
+            (
+                "What is the default channel capacity?",
+                vec![(Value, vec![], vec!["default", "channel", "capacity"], false)],
+            ),
+            (
+                "Where are limits, budgets, and caps checked?",
+                vec![(
+                    Place,
+                    vec![],
+                    vec!["limits", "budgets", "caps", "checked"],
+                    false,
+                )],
+            ),
         ] {
             assert_eq!(subjects(&Question::read(prompt)), expected, "{prompt}");
         }
@@ -428,16 +613,41 @@ mod tests {
 
     #[test]
     fn intents_are_distinguished() {
-        let files = |glob: Option<&str>, count| Intent::ListFiles { glob: glob.map(str::to_owned), count };
-        let definitions = |of: &str, count| Intent::ListDefinitions { of: of.into(), count };
+        let files = |glob: Option<&str>, count| Intent::ListFiles {
+            glob: glob.map(str::to_owned),
+            count,
+        };
+        let definitions = |of: &str, count| Intent::ListDefinitions {
+            of: of.into(),
+            count,
+        };
         for (prompt, intent) in [
             ("What files are here?", files(None, false)),
             ("How many Rust files are there?", files(Some("*.rs"), true)),
-            ("list the functions in src/lib.rs", definitions("src/lib.rs", false)),
-            ("How many functions are in src/lib.rs?", definitions("src/lib.rs", true)),
-            ("Which methods does BytesMut have?", definitions("BytesMut", false)),
-            ("What does src/lib.rs do?", Intent::AboutFile { path: "src/lib.rs".into() }),
-            ("Summarize the README", Intent::AboutFile { path: "README.md".into() }),
+            (
+                "list the functions in src/lib.rs",
+                definitions("src/lib.rs", false),
+            ),
+            (
+                "How many functions are in src/lib.rs?",
+                definitions("src/lib.rs", true),
+            ),
+            (
+                "Which methods does BytesMut have?",
+                definitions("BytesMut", false),
+            ),
+            (
+                "What does src/lib.rs do?",
+                Intent::AboutFile {
+                    path: "src/lib.rs".into(),
+                },
+            ),
+            (
+                "Summarize the README",
+                Intent::AboutFile {
+                    path: "README.md".into(),
+                },
+            ),
             ("What does the README say about licenses?", Intent::Find),
             ("hello", Intent::Talk),
             ("", Intent::Talk),

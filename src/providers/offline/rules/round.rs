@@ -44,7 +44,12 @@ impl Round {
         for message in messages.iter().rev() {
             if message.role() == Role::User && message.tool_result_ids().is_empty() {
                 question = prompt_of(message);
-                unseen = message.blocks().iter().filter(|block| !is_document_text(block)).filter_map(note).collect();
+                unseen = message
+                    .blocks()
+                    .iter()
+                    .filter(|block| !is_document_text(block))
+                    .filter_map(note)
+                    .collect();
                 break;
             }
             after.push(message);
@@ -53,30 +58,53 @@ impl Round {
         let batches = after
             .iter()
             .zip(after.iter().skip(1))
-            .filter(|(calls, results)| !calls.tool_use_ids().is_empty() && !results.tool_result_ids().is_empty())
+            .filter(|(calls, results)| {
+                !calls.tool_use_ids().is_empty() && !results.tool_result_ids().is_empty()
+            })
             .map(|(calls, results)| exchange(calls, results))
             .collect();
-        Self { question, unseen, batches }
+        Self {
+            question,
+            unseen,
+            batches,
+        }
     }
 }
 
 /// Returns the prompt of a message: its last text that is not a tagged note, which hosts put before
 /// prompts.
 fn prompt_of(message: &Message) -> String {
-    let texts: Vec<String> = message.blocks().iter().filter_map(|block| block.as_text().map(|text| text.trim().to_owned())).collect();
-    texts.iter().rfind(|text| !text.is_empty() && !text.starts_with('<')).or(texts.last()).cloned().unwrap_or_default()
+    let texts: Vec<String> = message
+        .blocks()
+        .iter()
+        .filter_map(|block| block.as_text().map(|text| text.trim().to_owned()))
+        .collect();
+    texts
+        .iter()
+        .rfind(|text| !text.is_empty() && !text.starts_with('<'))
+        .or(texts.last())
+        .cloned()
+        .unwrap_or_default()
 }
 
 fn exchange(calls: &Message, results: &Message) -> Vec<Seen> {
     let mut answers: HashMap<String, (String, bool)> = HashMap::new();
     for block in results.blocks() {
         if let ContentBlock::ToolResult(result) = block {
-            answers.insert(result.tool_use_id, (result.content.text().into_owned(), result.is_error));
+            answers.insert(
+                result.tool_use_id,
+                (result.content.text().into_owned(), result.is_error),
+            );
         }
     }
     let seen = calls.tool_uses().into_iter().map(|call| {
         let (text, is_error) = answers.remove(&call.id).unwrap_or_default();
-        Seen { tool: call.name, input: call.input.parse().unwrap_or_default(), text, is_error }
+        Seen {
+            tool: call.name,
+            input: call.input.parse().unwrap_or_default(),
+            text,
+            is_error,
+        }
     });
     seen.collect()
 }
@@ -93,7 +121,11 @@ impl Offered {
     pub(super) fn from_request(request: &ModelRequest) -> Self {
         let has = |name: &str| request.tools.iter().any(|tool| tool.name == name);
         let may = request.tool_choice != callboard_actors::chat::ToolChoice::None;
-        Self { grep: may && has("grep_search"), list: may && has("file_list"), read: may && has("file_read") }
+        Self {
+            grep: may && has("grep_search"),
+            list: may && has("file_list"),
+            read: may && has("file_read"),
+        }
     }
 }
 
@@ -108,11 +140,18 @@ mod tests {
     fn only_the_last_question_and_its_calls_count() {
         let call = |id: &str| {
             let input = RawJson::from_text(r#"{"path":"a"}"#).unwrap();
-            let block = ContentBlock::ToolUse(ToolUseBlock { id: id.into(), name: "file_read".into(), input });
+            let block = ContentBlock::ToolUse(ToolUseBlock {
+                id: id.into(),
+                name: "file_read".into(),
+                input,
+            });
             Message::new(Role::Assistant, &[block]).unwrap()
         };
-        let result =
-            |id: &str, is_error| ToolResultBlock { tool_use_id: id.into(), content: ToolResultContent::Text(format!("of {id}")), is_error };
+        let result = |id: &str, is_error| ToolResultBlock {
+            tool_use_id: id.into(),
+            content: ToolResultContent::Text(format!("of {id}")),
+            is_error,
+        };
         let messages = MessageList::from_iter([
             Message::user("first?"),
             call("t1"),
@@ -120,7 +159,10 @@ mod tests {
             Message::assistant("done"),
             Message::user("second?"),
             call("t2"),
-            Message::tool_results([result("t2", true)], [ContentBlock::text("<note>budget</note>")]),
+            Message::tool_results(
+                [result("t2", true)],
+                [ContentBlock::text("<note>budget</note>")],
+            ),
         ]);
 
         assert_eq!(
@@ -128,7 +170,12 @@ mod tests {
             Round {
                 question: "second?".into(),
                 unseen: vec![],
-                batches: vec![vec![Seen { tool: "file_read".into(), input: json!({"path": "a"}), text: "of t2".into(), is_error: true }]],
+                batches: vec![vec![Seen {
+                    tool: "file_read".into(),
+                    input: json!({"path": "a"}),
+                    text: "of t2".into(),
+                    is_error: true
+                }]],
             }
         );
     }

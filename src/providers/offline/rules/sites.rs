@@ -35,7 +35,11 @@ pub(super) struct Site {
 
 /// Returns all definitions among the known lines, sorted by path and line.
 pub(super) fn sites(lines: &Lines) -> Vec<Site> {
-    lines.files.iter().flat_map(|(path, file)| of_file(path, file)).collect()
+    lines
+        .files
+        .iter()
+        .flat_map(|(path, file)| of_file(path, file))
+        .collect()
 }
 
 fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
@@ -48,15 +52,26 @@ fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
         if text.trim_start().starts_with("#[cfg(test)]") {
             marked = line;
         }
-        let Some(definition) = Definition::read(text) else { continue };
+        let Some(definition) = Definition::read(text) else {
+            continue;
+        };
         if definition.indent == 0 {
             // `mod tests;` has no body here; unindented lines after a test module are not tests.
-            let tests = definition.kind == Kind::Module && text.contains('{') && (definition.name == "tests" || marked + 1 == line);
+            let tests = definition.kind == Kind::Module
+                && text.contains('{')
+                && (definition.name == "tests" || marked + 1 == line);
             tests_from = tests.then_some(line);
         }
         parents.retain(|(indent, _, _)| *indent < definition.indent);
-        let parent = parents.iter().rev().find(|(_, _, kind)| *kind != Kind::Function).map(|(_, name, _)| name.clone());
-        if matches!(definition.kind, Kind::Block | Kind::Type | Kind::Trait | Kind::Module | Kind::Function) {
+        let parent = parents
+            .iter()
+            .rev()
+            .find(|(_, _, kind)| *kind != Kind::Function)
+            .map(|(_, name, _)| name.clone());
+        if matches!(
+            definition.kind,
+            Kind::Block | Kind::Type | Kind::Trait | Kind::Module | Kind::Function
+        ) {
             parents.push((definition.indent, definition.name.clone(), definition.kind));
         }
         sites.push(Site {
@@ -76,7 +91,10 @@ fn of_file(path: &str, file: &FileLines) -> Vec<Site> {
 /// shows only some lines.
 fn comment_from(file: &FileLines, line: u32) -> u32 {
     let mut from = line;
-    for (&above, known) in file.range(line.saturating_sub(COMMENT_LINES_MAX)..line).rev() {
+    for (&above, known) in file
+        .range(line.saturating_sub(COMMENT_LINES_MAX)..line)
+        .rev()
+    {
         let text = known.text.trim_start();
         let comment = text.starts_with("//")
             || text.starts_with("#[")
@@ -106,17 +124,22 @@ fn body_to(file: &FileLines, line: u32, definition: &Definition) -> u32 {
         }
         let indent = text.len() - trimmed.len();
         if indent <= definition.indent {
-            let closes = indent == definition.indent && (trimmed.starts_with(['}', ')', ']']) || trimmed.starts_with("where"));
+            let closes = indent == definition.indent
+                && (trimmed.starts_with(['}', ')', ']']) || trimmed.starts_with("where"));
             if !closes {
                 break;
             }
             to = below;
-            if !trimmed.ends_with('{') && !trimmed.starts_with("where") && !trimmed.starts_with(')') {
+            if !trimmed.ends_with('{') && !trimmed.starts_with("where") && !trimmed.starts_with(')')
+            {
                 break;
             }
             continue;
         }
-        if holder && Definition::read(text).is_some_and(|inner| !matches!(inner.kind, Kind::Field | Kind::Variant)) {
+        if holder
+            && Definition::read(text)
+                .is_some_and(|inner| !matches!(inner.kind, Kind::Field | Kind::Variant))
+        {
             break;
         }
         to = below;
@@ -127,7 +150,12 @@ fn body_to(file: &FileLines, line: u32, definition: &Definition) -> u32 {
 impl Site {
     /// The known lines of its comment.
     pub(super) fn comment<'a>(&self, lines: &'a Lines) -> impl Iterator<Item = (u32, &'a str)> {
-        within(lines, &self.path, self.comment_from, self.line.saturating_sub(1))
+        within(
+            lines,
+            &self.path,
+            self.comment_from,
+            self.line.saturating_sub(1),
+        )
     }
 
     /// The known lines of its body, without the first.
@@ -136,9 +164,19 @@ impl Site {
     }
 
     /// Returns the words of its comment and the words of its body, both by line.
-    pub(super) fn words_around<'a>(&self, lines: &'a Lines) -> (Vec<&'a [String]>, Vec<&'a [String]>) {
-        let words = |first, last| lines_within(lines, &self.path, first, last).map(|(_, known)| known.words.as_slice()).collect();
-        (words(self.comment_from, self.line.saturating_sub(1)), words(self.line + 1, self.body_to))
+    pub(super) fn words_around<'a>(
+        &self,
+        lines: &'a Lines,
+    ) -> (Vec<&'a [String]>, Vec<&'a [String]>) {
+        let words = |first, last| {
+            lines_within(lines, &self.path, first, last)
+                .map(|(_, known)| known.words.as_slice())
+                .collect()
+        };
+        (
+            words(self.comment_from, self.line.saturating_sub(1)),
+            words(self.line + 1, self.body_to),
+        )
     }
 
     /// Returns the words of its file name and the words of its folders.
@@ -150,19 +188,35 @@ impl Site {
 }
 
 /// Known lines `first..=last` of a file.
-pub(super) fn within<'a>(lines: &'a Lines, path: &str, first: u32, last: u32) -> impl Iterator<Item = (u32, &'a str)> {
+pub(super) fn within<'a>(
+    lines: &'a Lines,
+    path: &str,
+    first: u32,
+    last: u32,
+) -> impl Iterator<Item = (u32, &'a str)> {
     lines_within(lines, path, first, last).map(|(line, known)| (line, known.text.as_str()))
 }
 
-fn lines_within<'a>(lines: &'a Lines, path: &str, first: u32, last: u32) -> impl Iterator<Item = (u32, &'a Line)> {
+fn lines_within<'a>(
+    lines: &'a Lines,
+    path: &str,
+    first: u32,
+    last: u32,
+) -> impl Iterator<Item = (u32, &'a Line)> {
     let file = lines.files.get(path).filter(|_| first <= last);
-    file.into_iter().flat_map(move |file| file.range(first..=last).map(|(line, known)| (*line, known)))
+    file.into_iter()
+        .flat_map(move |file| file.range(first..=last).map(|(line, known)| (*line, known)))
 }
 
 /// Whether a line is a comment.
 pub(super) fn is_comment(text: &str) -> bool {
     let text = text.trim_start();
-    text.starts_with("//") || text.starts_with("/*") || text.starts_with("* ") || text.starts_with("# ") || text == "#" || text == "*"
+    text.starts_with("//")
+        || text.starts_with("/*")
+        || text.starts_with("* ")
+        || text.starts_with("# ")
+        || text == "#"
+        || text == "*"
 }
 
 #[cfg(test)]
@@ -170,8 +224,14 @@ mod tests {
     use super::*;
 
     fn known(text: &str) -> Lines {
-        let file = text.lines().enumerate().map(|(at, line)| (at as u32 + 1, Line::from_text(line))).collect();
-        Lines { files: [("src/a.rs".to_owned(), file)].into() }
+        let file = text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| (at as u32 + 1, Line::from_text(line)))
+            .collect();
+        Lines {
+            files: [("src/a.rs".to_owned(), file)].into(),
+        }
     }
 
     #[test]
@@ -180,8 +240,19 @@ mod tests {
             "impl Policy {\n    /// The delay.\n    #[inline]\n    pub fn delay(&self) -> u8 {\n        let x = 1;\n        x\n    }\n\n    fn other() {}\n}\n\n#[cfg(test)]\nmod tests {\n    fn delay() {}\n}\n\nmod b {\n    fn c() {}\n}\n",
         );
 
-        let shown: Vec<_> =
-            sites(&lines).into_iter().map(|s| (s.definition.name, s.line, s.comment_from, s.body_to, s.parent, s.in_tests)).collect();
+        let shown: Vec<_> = sites(&lines)
+            .into_iter()
+            .map(|s| {
+                (
+                    s.definition.name,
+                    s.line,
+                    s.comment_from,
+                    s.body_to,
+                    s.parent,
+                    s.in_tests,
+                )
+            })
+            .collect();
 
         let policy = || Some("Policy".to_owned());
         assert_eq!(

@@ -27,9 +27,15 @@ pub(super) type Step = Result<String, Vec<Call>>;
 pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Offered) -> Step {
     if round.batches.is_empty() {
         let call = match glob {
-            Some(glob) => Call { tool: "file_list", input: json!({ "glob": glob }) },
+            Some(glob) => Call {
+                tool: "file_list",
+                input: json!({ "glob": glob }),
+            },
             // A count needs all files; a list starts with the top folder.
-            None if count => Call { tool: "file_list", input: json!({ "glob": "**" }) },
+            None if count => Call {
+                tool: "file_list",
+                input: json!({ "glob": "**" }),
+            },
             None => top(),
         };
         let calls = fresh(vec![call], round, offered);
@@ -37,20 +43,37 @@ pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Off
             return Err(calls);
         }
     }
-    let Some(seen) = round.batches.iter().flatten().find(|seen| seen.tool == "file_list") else {
-        return Ok(format!("{WHO}\n\nThe tool `file_list` is not offered, so files cannot be listed."));
+    let Some(seen) = round
+        .batches
+        .iter()
+        .flatten()
+        .find(|seen| seen.tool == "file_list")
+    else {
+        return Ok(format!(
+            "{WHO}\n\nThe tool `file_list` is not offered, so files cannot be listed."
+        ));
     };
     if seen.is_error {
         return Ok(format!("{WHO}\n\nListing failed: {}", seen.text.trim()));
     }
-    let paths: Vec<&str> = listed(&seen.text).filter(|path| glob.is_none() || !path.ends_with('/')).collect();
+    let paths: Vec<&str> = listed(&seen.text)
+        .filter(|path| glob.is_none() || !path.ends_with('/'))
+        .collect();
     let (more, at_least) = left_out(&seen.text);
     let total = paths.len() as u64 + more;
     let what = glob.map_or_else(String::new, |glob| format!(" that match `{glob}`"));
     let mut text = format!("{WHO}\n\n");
     if count {
-        let files = if glob.is_some() { "files" } else { "files and folders" };
-        let _ = write!(text, "There are {}{total} {files}{what}.", if at_least { "at least " } else { "" });
+        let files = if glob.is_some() {
+            "files"
+        } else {
+            "files and folders"
+        };
+        let _ = write!(
+            text,
+            "There are {}{total} {files}{what}.",
+            if at_least { "at least " } else { "" }
+        );
     } else {
         let _ = writeln!(text, "{total} entries{what}:");
         paths.iter().for_each(|path| {
@@ -64,47 +87,108 @@ pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Off
 }
 
 /// Lists or counts what a file or a type defines.
-pub(super) fn definitions(of: &str, count: bool, question: &Question, round: &Round, offered: Offered) -> Step {
+pub(super) fn definitions(
+    of: &str,
+    count: bool,
+    question: &Question,
+    round: &Round,
+    offered: Offered,
+) -> Step {
     let is_path = question.paths.iter().any(|path| path == of);
     let known = Known::from_round(round);
     let calls = match round.batches.len() {
         0 if is_path => vec![outline(of)],
         0 => {
             let name = escape(of);
-            let holders = format!(r"\b(?:impl|struct|enum|trait|class|interface|mod)\b.*\b{name}\b");
+            let holders =
+                format!(r"\b(?:impl|struct|enum|trait|class|interface|mod)\b.*\b{name}\b");
             vec![
-                Call { tool: "grep_search", input: json!({ "pattern": holders }) },
-                Call { tool: "file_list", input: json!({ "glob": format!("**/{}.*", of.to_lowercase()) }) },
+                Call {
+                    tool: "grep_search",
+                    input: json!({ "pattern": holders }),
+                },
+                Call {
+                    tool: "file_list",
+                    input: json!({ "glob": format!("**/{}.*", of.to_lowercase()) }),
+                },
             ]
         }
-        1 if !is_path => holders(of, &known).into_iter().map(|path| outline(&path)).collect(),
+        1 if !is_path => holders(of, &known)
+            .into_iter()
+            .map(|path| outline(&path))
+            .collect(),
         _ => Vec::new(),
     };
     let calls = fresh(calls, round, offered);
     if !calls.is_empty() {
         return Err(calls);
     }
-    let kinds: Vec<Kind> = question.parts.iter().flat_map(|part| part.kinds.clone()).collect();
+    let kinds: Vec<Kind> = question
+        .parts
+        .iter()
+        .flat_map(|part| part.kinds.clone())
+        .collect();
     let wanted = |site: &&Site| {
-        let inside = if is_path { site.path.contains(of) } else { site.parent.as_deref() == Some(of) };
+        let inside = if is_path {
+            site.path.contains(of)
+        } else {
+            site.parent.as_deref() == Some(of)
+        };
         let kind = kinds.is_empty() || kinds.contains(&site.definition.kind);
-        inside && kind && !site.in_tests && !matches!(site.definition.kind, Kind::Local | Kind::Block | Kind::Variant | Kind::Field)
+        inside
+            && kind
+            && !site.in_tests
+            && !matches!(
+                site.definition.kind,
+                Kind::Local | Kind::Block | Kind::Variant | Kind::Field
+            )
     };
     let sites: Vec<&Site> = known.sites.iter().filter(wanted).collect();
-    let word = if kinds.len() == 1 { kinds.first().map_or("definition", |kind| kind.word()) } else { "definition" };
+    let word = if kinds.len() == 1 {
+        kinds.first().map_or("definition", |kind| kind.word())
+    } else {
+        "definition"
+    };
     if sites.is_empty() {
-        let failed = round.batches.iter().flatten().find(|seen| seen.is_error).map(|seen| format!(" ({})", seen.text.trim()));
-        return Ok(format!("{WHO}\n\nNo {word} was found in `{of}`{}.", failed.unwrap_or_default()));
+        let failed = round
+            .batches
+            .iter()
+            .flatten()
+            .find(|seen| seen.is_error)
+            .map(|seen| format!(" ({})", seen.text.trim()));
+        return Ok(format!(
+            "{WHO}\n\nNo {word} was found in `{of}`{}.",
+            failed.unwrap_or_default()
+        ));
     }
-    let mut text = format!("{WHO}\n\n`{of}` has {} {word}{}.\n", sites.len(), if sites.len() == 1 { "" } else { "s" });
+    let mut text = format!(
+        "{WHO}\n\n`{of}` has {} {word}{}.\n",
+        sites.len(),
+        if sites.len() == 1 { "" } else { "s" }
+    );
     for site in sites.iter().filter(|_| !count) {
-        let _ = writeln!(text, "- `{}:{}` `{}`", site.path, site.line, known.lines.get(&site.path, site.line).unwrap_or_default().trim());
+        let _ = writeln!(
+            text,
+            "- `{}:{}` `{}`",
+            site.path,
+            site.line,
+            known
+                .lines
+                .get(&site.path, site.line)
+                .unwrap_or_default()
+                .trim()
+        );
     }
     Ok(text.trim_end().to_owned())
 }
 
 fn holders(of: &str, known: &Known) -> Vec<String> {
-    let mut paths: Vec<String> = known.sites.iter().filter(|site| site.definition.name == of).map(|site| site.path.clone()).collect();
+    let mut paths: Vec<String> = known
+        .sites
+        .iter()
+        .filter(|site| site.definition.name == of)
+        .map(|site| site.path.clone())
+        .collect();
     paths.dedup();
     paths.truncate(6);
     paths
@@ -116,7 +200,13 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
         0 => vec![read(path, 1, LEAD_LINES), outline(path)],
         1 if round.batches.iter().flatten().all(|seen| seen.is_error) => {
             let name = path.rsplit('/').next().unwrap_or(path);
-            vec![Call { tool: "file_list", input: json!({ "glob": format!("**/{name}*") }) }, top()]
+            vec![
+                Call {
+                    tool: "file_list",
+                    input: json!({ "glob": format!("**/{name}*") }),
+                },
+                top(),
+            ]
         }
         _ => Vec::new(),
     };
@@ -126,7 +216,13 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
     }
     let known = Known::from_round(round);
     let Some(file) = known.lines.files.get(path) else {
-        let said = round.batches.iter().flatten().find(|seen| seen.is_error).map(|seen| seen.text.trim().to_owned()).unwrap_or_default();
+        let said = round
+            .batches
+            .iter()
+            .flatten()
+            .find(|seen| seen.is_error)
+            .map(|seen| seen.text.trim().to_owned())
+            .unwrap_or_default();
         let near: Vec<String> = round
             .batches
             .iter()
@@ -135,21 +231,37 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
             .flat_map(|seen| listed(&seen.text))
             .map(|path| format!("- {path}"))
             .collect();
-        let near = if near.is_empty() { String::new() } else { format!("\n\nThere are:\n{}", near.join("\n")) };
+        let near = if near.is_empty() {
+            String::new()
+        } else {
+            format!("\n\nThere are:\n{}", near.join("\n"))
+        };
         return Ok(format!("{WHO}\n\n`{path}` could not be read. {said}{near}"));
     };
     let mut text = format!("{WHO}\n\n`{path}:1` begins so:\n\n");
     let lead = if is_prose(path) { 30 } else { 20 };
     quoted(
         &mut text,
-        file.iter().take(lead).take_while(|(line, _)| **line <= LEAD_LINES).map(|(line, shown)| (*line, shown.text.as_str())),
+        file.iter()
+            .take(lead)
+            .take_while(|(line, _)| **line <= LEAD_LINES)
+            .map(|(line, shown)| (*line, shown.text.as_str())),
     );
-    let sites: Vec<&Site> =
-        known.sites.iter().filter(|s| s.path == path && s.definition.indent == 0 && !s.in_tests && !is_prose(path)).take(30).collect();
+    let sites: Vec<&Site> = known
+        .sites
+        .iter()
+        .filter(|s| s.path == path && s.definition.indent == 0 && !s.in_tests && !is_prose(path))
+        .take(30)
+        .collect();
     if !sites.is_empty() {
         text.push_str("It defines:\n");
         for site in sites {
-            let _ = writeln!(text, "- `{path}:{}` `{}`", site.line, known.lines.get(path, site.line).unwrap_or_default().trim());
+            let _ = writeln!(
+                text,
+                "- `{path}:{}` `{}`",
+                site.line,
+                known.lines.get(path, site.line).unwrap_or_default().trim()
+            );
         }
     }
     Ok(text.trim_end().to_owned())

@@ -141,7 +141,10 @@ pub(super) fn tokens(text: &str) -> Vec<String> {
 
 /// Returns the approximate stem of an English word: the common start of its forms.
 pub(super) fn stem(word: &str) -> String {
-    let strip = |suffix: &str, least: usize| word.strip_suffix(suffix).filter(|rest| rest.len() >= least && rest.is_ascii());
+    let strip = |suffix: &str, least: usize| {
+        word.strip_suffix(suffix)
+            .filter(|rest| rest.len() >= least && rest.is_ascii())
+    };
     if let Some(rest) = strip("ies", 3) {
         return format!("{rest}y");
     }
@@ -160,7 +163,11 @@ pub(super) fn stem(word: &str) -> String {
             return format!("{rest}{}", suffix.strip_suffix("es").unwrap_or(suffix));
         }
     }
-    let singular = if word.ends_with("ss") || word.ends_with("us") || word.ends_with("is") { None } else { strip("s", 3) };
+    let singular = if word.ends_with("ss") || word.ends_with("us") || word.ends_with("is") {
+        None
+    } else {
+        strip("s", 3)
+    };
     let base = singular.unwrap_or(word);
     match base.strip_suffix('e').filter(|rest| rest.len() >= 4) {
         Some(rest) => rest.to_owned(),
@@ -171,7 +178,9 @@ pub(super) fn stem(word: &str) -> String {
 fn without_double(stem: &str) -> String {
     let mut back = stem.chars().rev();
     match (back.next(), back.next()) {
-        (Some(a), Some(b)) if a == b && !matches!(a, 'l' | 's' | 'f' | 'e' | 'o') => stem.get(..stem.len() - 1).unwrap_or(stem).to_owned(),
+        (Some(a), Some(b)) if a == b && !matches!(a, 'l' | 's' | 'f' | 'e' | 'o') => {
+            stem.get(..stem.len() - 1).unwrap_or(stem).to_owned()
+        }
         (Some('e'), _) if stem.len() > 4 => stem.get(..stem.len() - 1).unwrap_or(stem).to_owned(),
         _ => stem.to_owned(),
     }
@@ -198,7 +207,10 @@ impl Term {
     pub(super) fn from_word(word: &str) -> Self {
         let own = stem(word);
         let mut forms = vec![own.clone()];
-        if let Some(rest) = own.strip_suffix('y').filter(|rest| rest.len() >= 3 && !rest.ends_with(['a', 'e', 'o', 'u'])) {
+        if let Some(rest) = own
+            .strip_suffix('y')
+            .filter(|rest| rest.len() >= 3 && !rest.ends_with(['a', 'e', 'o', 'u']))
+        {
             forms.extend([format!("{rest}ies"), format!("{rest}ied")]);
         }
         for family in FAMILIES {
@@ -228,7 +240,12 @@ impl Term {
     /// How well a token of code matches this term: 1 for the word itself, 0.75 for a related one,
     /// else 0.
     pub(super) fn fits(&self, token: &str) -> f64 {
-        let own = 1 + self.forms.iter().skip(1).take_while(|form| form.ends_with("ies") || form.ends_with("ied")).count();
+        let own = 1 + self
+            .forms
+            .iter()
+            .skip(1)
+            .take_while(|form| form.ends_with("ies") || form.ends_with("ied"))
+            .count();
         match self.forms.iter().position(|form| form_fits(form, token)) {
             None => 0.0,
             Some(at) if at < own => 1.0,
@@ -243,7 +260,10 @@ impl Term {
 
     /// The best fit among tokens.
     pub(super) fn fits_any(&self, tokens: &[String]) -> f64 {
-        tokens.iter().map(|token| self.fits(token)).fold(0.0, f64::max)
+        tokens
+            .iter()
+            .map(|token| self.fits(token))
+            .fold(0.0, f64::max)
     }
 
     /// Returns a case-insensitive regular expression that finds the term in a line.
@@ -252,7 +272,13 @@ impl Term {
             .forms
             .iter()
             .filter(|form| form.len() > 1)
-            .map(|form| if form.len() <= 3 { format!(r"(?:(?-u:\b)|_){}(?:s?(?-u:\b)|_)", escape(form)) } else { escape(form) })
+            .map(|form| {
+                if form.len() <= 3 {
+                    format!(r"(?:(?-u:\b)|_){}(?:s?(?-u:\b)|_)", escape(form))
+                } else {
+                    escape(form)
+                }
+            })
             .collect();
         format!("(?:{})", forms.join("|"))
     }
@@ -318,7 +344,17 @@ mod tests {
         let cap = Term::from_word("cap");
         let retry = Term::from_word("retries");
 
-        assert_eq!((cap.fits("cap"), cap.fits("max"), cap.fits("capture")), (1.0, 0.75, 0.0));
-        assert_eq!((retry.fits("retry"), retry.fits("retried"), retry.fits("retrieve")), (1.0, 1.0, 0.0));
+        assert_eq!(
+            (cap.fits("cap"), cap.fits("max"), cap.fits("capture")),
+            (1.0, 0.75, 0.0)
+        );
+        assert_eq!(
+            (
+                retry.fits("retry"),
+                retry.fits("retried"),
+                retry.fits("retrieve")
+            ),
+            (1.0, 1.0, 0.0)
+        );
     }
 }

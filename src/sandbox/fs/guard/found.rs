@@ -51,18 +51,29 @@ pub(super) struct FileStatus {
 }
 
 impl FileStatus {
-    #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ by platform")]
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::useless_conversion,
+        reason = "the types differ by platform"
+    )]
     pub(super) fn of(stat: &Stat) -> Self {
         Self {
             own: (stat.st_dev as u64, stat.st_ino as u64),
             kind: FileType::from_raw_mode(stat.st_mode),
-            changed: (i64::from(stat.st_ctime), i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+            changed: (
+                i64::from(stat.st_ctime),
+                i64::try_from(stat.st_ctime_nsec).unwrap_or(0),
+            ),
         }
     }
 
     /// Reads the status of a path below a folder.
     pub(super) fn at(dir: BorrowedFd<'_>, path: &Path) -> Result<Self, Errno> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
         rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Self::of(&stat))
     }
 
@@ -73,15 +84,26 @@ impl FileStatus {
 }
 
 /// Identity and type of the file with this name; `None` if there is none.
-pub(in crate::sandbox) fn identity(dir: BorrowedFd<'_>, name: &OsStr) -> Option<(Identity, FileType)> {
-    FileStatus::at(dir, Path::new(name)).ok().map(|status| (status.own, status.kind))
+pub(in crate::sandbox) fn identity(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+) -> Option<(Identity, FileType)> {
+    FileStatus::at(dir, Path::new(name))
+        .ok()
+        .map(|status| (status.own, status.kind))
 }
 
 /// The names in a folder, sorted.
 pub(in crate::sandbox) fn names_of(dir: &OwnedFd) -> Vec<OsString> {
-    let entries = Dir::read_from(dir).into_iter().flatten().map_while(Result::ok);
+    let entries = Dir::read_from(dir)
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok);
     let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
-    let mut names: Vec<OsString> = names.filter(|name| name != "." && name != "..").take(NAMES_MAX).collect();
+    let mut names: Vec<OsString> = names
+        .filter(|name| name != "." && name != "..")
+        .take(NAMES_MAX)
+        .collect();
     names.sort();
     names
 }
@@ -121,10 +143,19 @@ impl Found {
             OsString::from_vec(argument)
         };
         let git = self.git.iter().map(move |path| with("g:".to_owned(), path));
-        let read_only = self.read_only.iter().map(move |path| with("r:".to_owned(), path));
-        let hidden = self.hidden.iter().map(move |(path, is_folder)| with(if *is_folder { "d:" } else { "f:" }.to_owned(), path));
-        let protected =
-            self.protected.iter().map(move |(path, (own, folder))| with(format!("p:{}:{}:{}:{}:", own.0, own.1, folder.0, folder.1), path));
+        let read_only = self
+            .read_only
+            .iter()
+            .map(move |path| with("r:".to_owned(), path));
+        let hidden = self.hidden.iter().map(move |(path, is_folder)| {
+            with(if *is_folder { "d:" } else { "f:" }.to_owned(), path)
+        });
+        let protected = self.protected.iter().map(move |(path, (own, folder))| {
+            with(
+                format!("p:{}:{}:{}:{}:", own.0, own.1, folder.0, folder.1),
+                path,
+            )
+        });
         git.chain(read_only).chain(hidden).chain(protected)
     }
 
@@ -143,7 +174,9 @@ impl Found {
                     let (own, rest) = number(rest)?;
                     let (folder_device, rest) = number(rest)?;
                     let (folder, rest) = number(rest)?;
-                    found.protected.insert(path(rest), ((own_device, own), (folder_device, folder)));
+                    found
+                        .protected
+                        .insert(path(rest), ((own_device, own), (folder_device, folder)));
                 }
                 _ => return None,
             }
@@ -177,7 +210,10 @@ mod tests {
         let found = Found {
             git: vec![odd.clone()],
             read_only: vec![odd.join("config"), PathBuf::from("x y")],
-            hidden: vec![(PathBuf::from(".env"), false), (PathBuf::from(".ssh"), true)],
+            hidden: vec![
+                (PathBuf::from(".env"), false),
+                (PathBuf::from(".ssh"), true),
+            ],
             protected: BTreeMap::from([(odd.join("config"), ((1, 2), (3, u64::MAX)))]),
             ..Found::default()
         };

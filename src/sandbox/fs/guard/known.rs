@@ -31,20 +31,34 @@ pub(in crate::sandbox) struct WrittenKnown {
 
 impl From<&Known> for WrittenKnown {
     fn from(known: &Known) -> Self {
-        Self { covered: known.covered.iter().map(|(own, born)| (*own, *born)).collect(), loose: known.loose.iter().copied().collect() }
+        Self {
+            covered: known
+                .covered
+                .iter()
+                .map(|(own, born)| (*own, *born))
+                .collect(),
+            loose: known.loose.iter().copied().collect(),
+        }
     }
 }
 
 impl From<WrittenKnown> for Known {
     fn from(written: WrittenKnown) -> Self {
-        Self { covered: written.covered.into_iter().collect(), loose: written.loose.into_iter().collect() }
+        Self {
+            covered: written.covered.into_iter().collect(),
+            loose: written.loose.into_iter().collect(),
+        }
     }
 }
 
 impl Known {
     /// Builds the set from a search, less every file that one of the `running` commands does not
     /// know: such a file may come from that command.
-    pub(super) fn of<'k>(root: &Root, found: &Found, running: impl Iterator<Item = &'k Self> + Clone) -> Self {
+    pub(super) fn of<'k>(
+        root: &Root,
+        found: &Found,
+        running: impl Iterator<Item = &'k Self> + Clone,
+    ) -> Self {
         let mut known = Self::default();
         for (path, (own, _)) in &found.protected {
             let changed = found.loose.get(path).copied();
@@ -70,7 +84,9 @@ impl Known {
 
     /// Whether a file has the reused inode number of a covered file that is gone.
     pub(super) fn is_another(&self, root: &Root, path: &Path, own: Identity) -> bool {
-        self.covered.get(&own).is_some_and(|before| *before != born(root, path))
+        self.covered
+            .get(&own)
+            .is_some_and(|before| *before != born(root, path))
     }
 }
 
@@ -79,6 +95,8 @@ impl Known {
 fn born(root: &Root, path: &Path) -> Option<Changed> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let wanted = StatxFlags::BTIME;
-    let stat = rustix::fs::statx(&root.dir, path, flags, wanted).ok().filter(|stat| stat.stx_mask & wanted.bits() != 0)?;
+    let stat = rustix::fs::statx(&root.dir, path, flags, wanted)
+        .ok()
+        .filter(|stat| stat.stx_mask & wanted.bits() != 0)?;
     Some((stat.stx_btime.tv_sec, i64::from(stat.stx_btime.tv_nsec)))
 }

@@ -53,7 +53,9 @@ use crate::sandbox::PathRules;
 
 /// Identity of the root folder.
 fn identity_of_root(root: &Root) -> Option<Identity> {
-    FileStatus::at(root.dir.as_fd(), Path::new("")).ok().map(|status| status.own)
+    FileStatus::at(root.dir.as_fd(), Path::new(""))
+        .ok()
+        .map(|status| status.own)
 }
 
 /// The guard of one workspace.
@@ -93,7 +95,10 @@ pub(in crate::sandbox) struct Guarded {
 
 impl Guard {
     pub(in crate::sandbox) fn new(root: Arc<Root>) -> Arc<Self> {
-        Arc::new(Self { root, state: Mutex::default() })
+        Arc::new(Self {
+            root,
+            state: Mutex::default(),
+        })
     }
 
     /// The guarded workspace.
@@ -117,7 +122,11 @@ impl Guard {
         let (listings, remembered, is_alone) = {
             let mut state = self.state();
             state.searching += 1;
-            (state.listings.clone(), state.remembered.clone(), state.running.is_empty())
+            (
+                state.listings.clone(),
+                state.remembered.clone(),
+                state.running.is_empty(),
+            )
         };
         let searched = search::before(&self.root, &listings).map(|mut searched| {
             if !is_alone {
@@ -130,14 +139,23 @@ impl Guard {
         }
         let mut state = self.state();
         let guarded = searched.map(|searched| {
-            let others = state.running.values().chain(&state.ended).map(|known| &**known);
+            let others = state
+                .running
+                .values()
+                .chain(&state.ended)
+                .map(|known| &**known);
             let known = Arc::new(Known::of(&self.root, &searched.found, others));
             state.listings = searched.listings;
             state.remembered = Arc::new(searched.found.protected.keys().cloned().collect());
             let id = state.next;
             state.next += 1;
             state.running.insert(id, known.clone());
-            Guarded { guard: self.clone(), id, found: searched.found, known }
+            Guarded {
+                guard: self.clone(),
+                id,
+                found: searched.found,
+                known,
+            }
         });
         state.searching -= 1;
         if state.searching == 0 {
@@ -150,7 +168,11 @@ impl Guard {
     /// search, so a path that the walk missed may still be in its old place.
     fn check_remembered(&self, found: &mut Found, remembered: &BTreeSet<PathBuf>) {
         let status = |path: &Path| FileStatus::at(self.root.dir.as_fd(), path).ok();
-        let missing: Vec<PathBuf> = remembered.iter().filter(|path| !found.protected.contains_key(*path)).cloned().collect();
+        let missing: Vec<PathBuf> = remembered
+            .iter()
+            .filter(|path| !found.protected.contains_key(*path))
+            .cloned()
+            .collect();
         for path in missing {
             if let (Some(own), Some(above)) = (status(&path), path.parent().and_then(status)) {
                 found.protect(path, own, above.own);
@@ -162,7 +184,10 @@ impl Guard {
         let listings = self.state().listings.clone();
         let (mut lines, searched) = sweep::sweep(&self.root, &listings, known);
         self.state().listings = searched.listings;
-        lines.extend(self.settle(searched.files).map(|excess| format!("[{excess} before more is created]")));
+        lines.extend(
+            self.settle(searched.files)
+                .map(|excess| format!("[{excess} before more is created]")),
+        );
         lines
     }
 
@@ -255,8 +280,13 @@ impl Orphaned {
     /// `None` if the path now names another folder.
     pub(in crate::sandbox) fn of(note: Note) -> Option<Self> {
         let root = Root::open(PathBuf::from(note.root), note.rules).ok()?;
-        (identity_of_root(&root)? == note.identity)
-            .then(|| Self { guard: Guard { root: Arc::new(root), state: Mutex::default() }, known: note.known.into() })
+        (identity_of_root(&root)? == note.identity).then(|| Self {
+            guard: Guard {
+                root: Arc::new(root),
+                state: Mutex::default(),
+            },
+            known: note.known.into(),
+        })
     }
 
     pub(in crate::sandbox) fn sweep(&self) {

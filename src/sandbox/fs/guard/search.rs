@@ -34,7 +34,10 @@ use super::{
 use crate::sandbox::{
     fs::{
         Root,
-        git::{ConfigPath, PROGRAM_NAMES, Parts, REBASE_FOLDERS, REBASE_STEPS, REPOSITORY_FOLDERS, config_paths, steps_run_commands},
+        git::{
+            ConfigPath, PROGRAM_NAMES, Parts, REBASE_FOLDERS, REBASE_STEPS, REPOSITORY_FOLDERS,
+            config_paths, steps_run_commands,
+        },
         jail::FOLDER,
         shown,
     },
@@ -68,23 +71,42 @@ const SETTLED_SECONDS: Duration = Duration::from_secs(3);
 
 /// Magic numbers of file systems that other machines or processes change unnoticed by this kernel:
 /// NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shared folders of virtual machines.
-const REMOTE: &[u32] =
-    &[0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x5346_414f, 0x00c3_6400, 0x7375_7245, 0x6573_5546, 0x786f_4256, 0x6a65_6a63];
+const REMOTE: &[u32] = &[
+    0x6969,
+    0x517b,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0102_1997,
+    0x5346_414f,
+    0x00c3_6400,
+    0x7375_7245,
+    0x6573_5546,
+    0x786f_4256,
+    0x6a65_6a63,
+];
 
 /// Why a workspace cannot be guarded; no command runs then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::sandbox) enum Unguarded {
-    #[error("the workspace is too large to be guarded: it has more than {FOLDERS_MAX} folders; choose a smaller folder as workspace")]
+    #[error(
+        "the workspace is too large to be guarded: it has more than {FOLDERS_MAX} folders; choose a smaller folder as workspace"
+    )]
     Folders,
-    #[error("the workspace is too large to be guarded: it has more than {NAMES_MAX} files; choose a smaller folder as workspace")]
+    #[error(
+        "the workspace is too large to be guarded: it has more than {NAMES_MAX} files; choose a smaller folder as workspace"
+    )]
     Names,
     #[error(
         "the workspace cannot be guarded: more than {COVERS_MAX} files in it are protected or may hold keys; choose a smaller folder as workspace"
     )]
     Covers,
-    #[error("the workspace cannot be guarded: a folder in {0:?} lies too deep to be searched; remove it")]
+    #[error(
+        "the workspace cannot be guarded: a folder in {0:?} lies too deep to be searched; remove it"
+    )]
     Deep(String),
-    #[error("the workspace cannot be guarded: the folder {0:?} cannot be searched ({1}); make it readable or choose another workspace")]
+    #[error(
+        "the workspace cannot be guarded: the folder {0:?} cannot be searched ({1}); make it readable or choose another workspace"
+    )]
     Unreadable(String, String),
 }
 
@@ -171,7 +193,15 @@ struct Search<'a> {
 
 /// Searches a workspace before a command.
 pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Unguarded> {
-    let mut searched = Search::new(root, Purpose { last, known: None, reopens: false }).run();
+    let mut searched = Search::new(
+        root,
+        Purpose {
+            last,
+            known: None,
+            reopens: false,
+        },
+    )
+    .run();
     if let Some(why) = searched.missed.pop() {
         return Err(why);
     }
@@ -184,12 +214,28 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
 /// Searches a workspace after a command, as completely as possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
     let reopens = root.quota().files_max.is_some();
-    Search::new(root, Purpose { last, known: Some(known), reopens }).run()
+    Search::new(
+        root,
+        Purpose {
+            last,
+            known: Some(known),
+            reopens,
+        },
+    )
+    .run()
 }
 
 /// Counts a workspace while a command runs.
 pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
-    Search::new(root, Purpose { last, known: Some(&Known::default()), reopens: false }).run()
+    Search::new(
+        root,
+        Purpose {
+            last,
+            known: Some(&Known::default()),
+            reopens: false,
+        },
+    )
+    .run()
 }
 
 /// Opens a folder by its path below the root, without following a link.
@@ -199,9 +245,16 @@ pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
 
 impl<'a> Search<'a> {
     fn new(root: &'a Root, purpose: Purpose<'a>) -> Self {
-        let device = FileStatus::at(root.dir.as_fd(), Path::new("")).ok().map(|status| status.own.0);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the numbers have 32 bits, their type differs")]
-        let is_remote = rustix::fs::fstatfs(&root.dir).map_or(true, |fs| REMOTE.contains(&(fs.f_type as u32)));
+        let device = FileStatus::at(root.dir.as_fd(), Path::new(""))
+            .ok()
+            .map(|status| status.own.0);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the numbers have 32 bits, their type differs"
+        )]
+        let is_remote =
+            rustix::fs::fstatfs(&root.dir).map_or(true, |fs| REMOTE.contains(&(fs.f_type as u32)));
         Self {
             root,
             purpose,
@@ -227,14 +280,22 @@ impl<'a> Search<'a> {
 
     fn run(mut self) -> Searched {
         self.enter(PathBuf::new(), (0, 0), false, false);
-        let folders_max = if self.is_before() { FOLDERS_MAX } else { FOLDERS_AFTER_MAX };
+        let folders_max = if self.is_before() {
+            FOLDERS_MAX
+        } else {
+            FOLDERS_AFTER_MAX
+        };
         while let Some(item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
             self.searched += 1;
             if self.searched > folders_max || self.known.len() + self.fresh.len() > folders_max {
                 self.missed.push(Unguarded::Folders);
                 break;
             }
-            let names = if item.only_counted { self.count_folder(&item) } else { self.search_folder(&item) };
+            let names = if item.only_counted {
+                self.count_folder(&item)
+            } else {
+                self.search_folder(&item)
+            };
             self.seen.push((item.path, names));
             if self.is_before() && !self.missed.is_empty() {
                 break;
@@ -247,44 +308,90 @@ impl<'a> Search<'a> {
         } else {
             let mut new = self.listings;
             let last = self.purpose.last;
-            let kept = self.seen.into_iter().filter_map(|(path, _)| Some((new.remove(&path).or_else(|| last.get(&path).cloned())?, path)));
+            let kept = self.seen.into_iter().filter_map(|(path, _)| {
+                Some((
+                    new.remove(&path).or_else(|| last.get(&path).cloned())?,
+                    path,
+                ))
+            });
             Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
         };
-        Searched { found: self.found, listings, files, missed: self.missed }
+        Searched {
+            found: self.found,
+            listings,
+            files,
+            missed: self.missed,
+        }
     }
 
     /// Number of names. A repository's folder may have been searched twice and counts once.
     fn count(&self) -> u64 {
         let mut counted = HashSet::new();
-        let firsts = self.seen.iter().filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
+        let firsts = self
+            .seen
+            .iter()
+            .filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
         firsts.map(|(_, names)| names).sum()
     }
 
     fn enter(&mut self, path: PathBuf, above: Identity, covered: bool, in_git: bool) {
-        self.enqueue(Item { last: None, path, above, covered, in_git, only_counted: false });
+        self.enqueue(Item {
+            last: None,
+            path,
+            above,
+            covered,
+            in_git,
+            only_counted: false,
+        });
     }
 
     /// Counts the names in a folder that is not searched, and in all folders below it.
     fn enter_to_count(&mut self, path: PathBuf, above: Identity) {
         if self.counts {
-            self.enqueue(Item { last: None, path, above, covered: false, in_git: false, only_counted: true });
+            self.enqueue(Item {
+                last: None,
+                path,
+                above,
+                covered: false,
+                in_git: false,
+                only_counted: true,
+            });
         }
     }
 
     fn enqueue(&mut self, item: Item<'a>) {
         let last = self.purpose.last.get(&item.path);
-        if last.is_some() { &mut self.known } else { &mut self.fresh }.push_back(Item { last, ..item });
+        if last.is_some() {
+            &mut self.known
+        } else {
+            &mut self.fresh
+        }
+        .push_back(Item { last, ..item });
     }
 
     /// Counts one folder. An unreadable one counts as empty; it is not in the search, so nothing is
     /// missed.
     fn count_folder(&mut self, item: &Item<'_>) -> u64 {
-        let Ok(status) = self.status(&item.path) else { return 0 };
+        let Ok(status) = self.status(&item.path) else {
+            return 0;
+        };
         if status.kind != FileType::Directory {
             return 0;
         }
-        let last = item.last.filter(|last| last.stamp == Stamp { own: status.own, changed: status.changed }).cloned();
-        let Some(listing) = last.or_else(|| self.list_reopening(item, status).ok().flatten()) else { return 0 };
+        let last = item
+            .last
+            .filter(|last| {
+                last.stamp
+                    == Stamp {
+                        own: status.own,
+                        changed: status.changed,
+                    }
+            })
+            .cloned();
+        let Some(listing) = last.or_else(|| self.list_reopening(item, status).ok().flatten())
+        else {
+            return 0;
+        };
         for name in listing.folders.iter().chain(&listing.marked) {
             self.enter_to_count(item.path.join(name), status.own);
         }
@@ -300,12 +407,17 @@ impl<'a> Search<'a> {
         let status = match self.status(&item.path) {
             Ok(status) if status.kind == FileType::Directory => status,
             Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
-            Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => return self.miss(&item.path, errno),
+            Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => {
+                return self.miss(&item.path, errno);
+            }
             // It was removed or became something else; or its parent cannot be entered and is
             // protected as a whole.
             Ok(_) | Err(_) => return 0,
         };
-        let stamp = Stamp { own: status.own, changed: status.changed };
+        let stamp = Stamp {
+            own: status.own,
+            changed: status.changed,
+        };
         let listing = match item.last.filter(|last| last.stamp == stamp) {
             Some(last) => last.clone(),
             None => match self.list_reopening(item, status) {
@@ -330,34 +442,57 @@ impl<'a> Search<'a> {
         for name in &listing.marked {
             self.search_name(item, status.own, name);
         }
-        let skipped: &[&str] =
-            if item.in_git && listing.parts.is_repository() { &["objects", "refs", "logs", "info", "hooks", "lfs"] } else { &[] };
-        for name in listing.folders.iter().filter(|name| !skipped.iter().any(|skipped| *name == skipped)) {
+        let skipped: &[&str] = if item.in_git && listing.parts.is_repository() {
+            &["objects", "refs", "logs", "info", "hooks", "lfs"]
+        } else {
+            &[]
+        };
+        for name in listing
+            .folders
+            .iter()
+            .filter(|name| !skipped.iter().any(|skipped| *name == skipped))
+        {
             self.enter(item.path.join(name), status.own, item.covered, item.in_git);
         }
-        for name in listing.folders.iter().filter(|name| skipped.iter().any(|skipped| *name == skipped)) {
+        for name in listing
+            .folders
+            .iter()
+            .filter(|name| skipped.iter().any(|skipped| *name == skipped))
+        {
             self.enter_to_count(item.path.join(name), status.own);
         }
         listing.names
     }
 
     fn miss(&mut self, path: &Path, errno: Errno) -> u64 {
-        self.missed.push(Unguarded::Unreadable(shown(path), std::io::Error::from(errno).to_string()));
+        self.missed.push(Unguarded::Unreadable(
+            shown(path),
+            std::io::Error::from(errno).to_string(),
+        ));
         0
     }
 
     /// Reports a path that is too deep, shortened to fit a line.
     fn miss_deep(&mut self, path: &Path) -> u64 {
-        self.missed.push(Unguarded::Deep(shown(&path.iter().take(3).collect::<PathBuf>())));
+        self.missed.push(Unguarded::Deep(shown(
+            &path.iter().take(3).collect::<PathBuf>(),
+        )));
         0
     }
 
     /// Lists a folder. A folder that a command closed to its own user is reopened first.
-    fn list_reopening(&mut self, item: &Item<'_>, status: FileStatus) -> Result<Option<Arc<Listing>>, Errno> {
+    fn list_reopening(
+        &mut self,
+        item: &Item<'_>,
+        status: FileStatus,
+    ) -> Result<Option<Arc<Listing>>, Errno> {
         match self.list(&item.path) {
             Err(Errno::ACCESS | Errno::PERM)
                 if self.purpose.reopens
-                    && !self.purpose.known.is_some_and(|known| known.has(status.own, None))
+                    && !self
+                        .purpose
+                        .known
+                        .is_some_and(|known| known.has(status.own, None))
                     && reopen(self.root, &item.path).is_some() =>
             {
                 self.list(&item.path)
@@ -401,13 +536,15 @@ impl<'a> Search<'a> {
             }
             parts.add(&lower);
             let rules = self.root.rules();
-            let is_marked = || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
+            let is_marked =
+                || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
             if lower == ".git" || (self.names.has(&lower) && is_marked()) {
                 marked.push(name.to_owned());
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::Unknown => FileStatus::at(dir.as_fd(), Path::new(name)).map_or(FileType::Unknown, |status| status.kind),
+                FileType::Unknown => FileStatus::at(dir.as_fd(), Path::new(name))
+                    .map_or(FileType::Unknown, |status| status.kind),
                 kind => kind,
             };
             if kind == FileType::Directory {
@@ -416,7 +553,16 @@ impl<'a> Search<'a> {
         }
         folders.sort();
         marked.sort();
-        let listing = Arc::new(Listing { stamp: Stamp { own: status.own, changed: status.changed }, folders, marked, parts, names });
+        let listing = Arc::new(Listing {
+            stamp: Stamp {
+                own: status.own,
+                changed: status.changed,
+            },
+            folders,
+            marked,
+            parts,
+            names,
+        });
         if self.remembers == Some(status.own.0) && is_settled(status.changed) {
             self.listings.insert(path.to_owned(), listing.clone());
         }
@@ -455,7 +601,9 @@ impl<'a> Search<'a> {
             self.protect(path.clone(), status, here);
         }
         if self.root.rules().is_sensitive(&path) && status.is_coverable() {
-            self.found.hidden.push((path.clone(), status.kind == FileType::Directory));
+            self.found
+                .hidden
+                .push((path.clone(), status.kind == FileType::Directory));
             if status.kind == FileType::Directory {
                 self.enter_to_count(path, here);
             }
@@ -466,7 +614,9 @@ impl<'a> Search<'a> {
 
     /// Protects the files of a repository that decide which programs git runs.
     fn search_repository(&mut self, path: &Path) {
-        let Ok(FileStatus { own: here, .. }) = self.status(path) else { return };
+        let Ok(FileStatus { own: here, .. }) = self.status(path) else {
+            return;
+        };
         if !self.repositories.insert(path.to_owned()) {
             return;
         }
@@ -482,8 +632,12 @@ impl<'a> Search<'a> {
         for name in REPOSITORY_FOLDERS.iter().chain(REBASE_FOLDERS) {
             let path = path.join(name);
             match self.status(&path) {
-                Ok(status) if status.kind != FileType::Directory => self.protect(path, status, here),
-                Ok(status) if REBASE_FOLDERS.contains(name) => self.search_steps(&path.join(REBASE_STEPS), status.own),
+                Ok(status) if status.kind != FileType::Directory => {
+                    self.protect(path, status, here)
+                }
+                Ok(status) if REBASE_FOLDERS.contains(name) => {
+                    self.search_steps(&path.join(REBASE_STEPS), status.own)
+                }
                 Ok(_) => self.enter(path, here, false, true),
                 Err(_) => {}
             }
@@ -493,8 +647,13 @@ impl<'a> Search<'a> {
     /// Protects a list of rebase steps if it runs commands. Other lists stay writable, so that a
     /// rebase can continue.
     fn search_steps(&mut self, path: &Path, here: Identity) {
-        let Ok(status) = self.status(path) else { return };
-        let runs = || read(self.root, path).is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps));
+        let Ok(status) = self.status(path) else {
+            return;
+        };
+        let runs = || {
+            read(self.root, path)
+                .is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps))
+        };
         if status.kind != FileType::RegularFile || runs() {
             self.protect(path.to_owned(), status, here);
         }
@@ -502,10 +661,16 @@ impl<'a> Search<'a> {
 
     fn protect(&mut self, path: PathBuf, status: FileStatus, here: Identity) {
         let changed = (!status.is_coverable()).then_some(status.changed);
-        if self.purpose.known.is_none_or(|known| known.has(status.own, changed)) {
+        if self
+            .purpose
+            .known
+            .is_none_or(|known| known.has(status.own, changed))
+        {
             match status.kind {
                 FileType::Symlink => self.follow(&path),
-                FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => self.follow_config(&path),
+                FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => {
+                    self.follow_config(&path)
+                }
                 _ => {}
             }
         }
@@ -514,9 +679,17 @@ impl<'a> Search<'a> {
 
     /// Protects the hooks and included configuration that a repository's configuration names.
     fn follow_config(&mut self, config: &Path) {
-        let Some(repository) = config.parent() else { return };
-        let top = if repository.file_name() == Some(OsStr::new(".git")) { repository.parent().unwrap_or(repository) } else { repository };
-        let paths = read(self.root, config).map(|content| config_paths(&String::from_utf8_lossy(&content))).unwrap_or_default();
+        let Some(repository) = config.parent() else {
+            return;
+        };
+        let top = if repository.file_name() == Some(OsStr::new(".git")) {
+            repository.parent().unwrap_or(repository)
+        } else {
+            repository
+        };
+        let paths = read(self.root, config)
+            .map(|content| config_paths(&String::from_utf8_lossy(&content)))
+            .unwrap_or_default();
         for path in paths {
             let path = match path {
                 ConfigPath::Hooks(path) => top.join(path),
@@ -543,9 +716,17 @@ impl<'a> Search<'a> {
 
     /// Protects the target of a protected link as well.
     fn follow(&mut self, link: &Path) {
-        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else { return };
-        let is_git = link.file_name().is_some_and(|name| lower_name(name) == ".git");
-        if is_git && self.status(&target).is_ok_and(|status| status.kind == FileType::Directory) {
+        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
+            return;
+        };
+        let is_git = link
+            .file_name()
+            .is_some_and(|name| lower_name(name) == ".git");
+        if is_git
+            && self
+                .status(&target)
+                .is_ok_and(|status| status.kind == FileType::Directory)
+        {
             self.search_repository(&target);
         } else {
             self.protect_target(target, link);
@@ -555,27 +736,42 @@ impl<'a> Search<'a> {
 
 /// Gives this user access to a folder of this user again.
 fn reopen(root: &Root, path: &Path) -> Option<()> {
-    let dir = root.open_real(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC).ok()?;
+    let dir = root
+        .open_real(
+            path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        )
+        .ok()?;
     let stat = rustix::fs::fstat(&dir).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return None;
     }
     // A descriptor opened with O_PATH does not allow `fchmod`; its name under `/proc` allows
     // `chmod`.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU).ok()
+    rustix::fs::chmod(
+        format!("/proc/self/fd/{}", dir.as_raw_fd()),
+        Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU,
+    )
+    .ok()
 }
 
 /// Whether a folder's last change is old enough that a listing made now includes it.
 fn is_settled((seconds, nanoseconds): Changed) -> bool {
-    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else { return false };
+    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else {
+        return false;
+    };
     let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
     let settled = if nanos == 0 { SETTLED_SECONDS } else { SETTLED };
-    SystemTime::now().duration_since(changed).is_ok_and(|age| age > settled)
+    SystemTime::now()
+        .duration_since(changed)
+        .is_ok_and(|age| age > settled)
 }
 
 /// Whether every name in a folder passes; `false` if the folder cannot be listed.
 pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
-    let Ok(entries) = Dir::read_from(dir) else { return false };
+    let Ok(entries) = Dir::read_from(dir) else {
+        return false;
+    };
     entries.into_iter().all(|entry| {
         entry.is_ok_and(|entry| {
             let name = entry.file_name().to_bytes();
@@ -586,8 +782,16 @@ pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
 
 /// Reads the beginning of a file, without following links.
 pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
-    let fd = root.open_real(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).ok()?;
+    let fd = root
+        .open_real(
+            path,
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        )
+        .ok()?;
     let mut content = Vec::new();
-    std::fs::File::from(fd).take(GIT_FILE_BYTES_MAX as u64).read_to_end(&mut content).ok()?;
+    std::fs::File::from(fd)
+        .take(GIT_FILE_BYTES_MAX as u64)
+        .read_to_end(&mut content)
+        .ok()?;
     Some(content)
 }

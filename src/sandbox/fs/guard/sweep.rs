@@ -36,7 +36,9 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
     let mut lines = Vec::new();
     for (path, (own, _)) in &searched.found.protected {
         let changed = searched.found.loose.get(path).copied();
-        if (known.has(*own, changed) && !known.is_another(root, path, *own)) || is_harmless(root, path) {
+        if (known.has(*own, changed) && !known.is_another(root, path, *own))
+            || is_harmless(root, path)
+        {
             continue;
         }
         let what = shown(path);
@@ -48,7 +50,13 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
             None => format!("[refused: {what} may be created by the user only; it could not be moved aside: do not use it]"),
         });
     }
-    lines.extend(searched.missed.iter().take(3).map(|why| format!("[what this command left could not be searched: {why}]")));
+    lines.extend(
+        searched
+            .missed
+            .iter()
+            .take(3)
+            .map(|why| format!("[what this command left could not be searched: {why}]")),
+    );
     (lines, searched)
 }
 
@@ -56,12 +64,24 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
 /// nothing: a `hooks` folder with git's own samples, or the path from a linked worktree to the
 /// repository that contains it.
 fn is_harmless(root: &Root, path: &Path) -> bool {
-    let is_in_worktrees = || path.parent().and_then(Path::parent).and_then(Path::file_name) == Some(OsStr::new("worktrees"));
+    let is_in_worktrees = || {
+        path.parent()
+            .and_then(Path::parent)
+            .and_then(Path::file_name)
+            == Some(OsStr::new("worktrees"))
+    };
     match path.file_name().and_then(OsStr::to_str) {
-        Some("hooks") => open_real(root, path).is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
-        Some("commondir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| content.trim_ascii_end() == b"../.."),
+        Some("hooks") => open_real(root, path)
+            .is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
+        Some("commondir") => {
+            is_in_worktrees()
+                && search::read(root, path)
+                    .is_some_and(|content| content.trim_ascii_end() == b"../..")
+        }
         // Git reads it only to list and prune worktrees.
-        Some("gitdir") => is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty()),
+        Some("gitdir") => {
+            is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty())
+        }
         _ => false,
     }
 }
@@ -89,7 +109,9 @@ fn move_aside(root: &Root, path: &Path) -> Option<Aside> {
         }
         other => other,
     };
-    aside.ok().map(|aside| aside.map_or(Aside::Removed, |aside| Aside::Moved(parent.join(aside))))
+    aside
+        .ok()
+        .map(|aside| aside.map_or(Aside::Removed, |aside| Aside::Moved(parent.join(aside))))
 }
 
 /// Returns the new name; `None` if the file was removed, which works even on a full disk.
@@ -104,21 +126,32 @@ fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Err
 /// Renames to a numbered name. A command may have taken all of those, so the last attempt is a
 /// random name.
 fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
-    let numbers = (1..=NUMBERS_MAX).map(|n| if n == 1 { ".refused".to_owned() } else { format!(".refused.{n}") });
-    let chances = (0..CHANCES_MAX).filter_map(|_| getrandom::u64().ok()).map(|chance| format!(".refused.{chance:016x}"));
+    let numbers = (1..=NUMBERS_MAX).map(|n| {
+        if n == 1 {
+            ".refused".to_owned()
+        } else {
+            format!(".refused.{n}")
+        }
+    });
+    let chances = (0..CHANCES_MAX)
+        .filter_map(|_| getrandom::u64().ok())
+        .map(|chance| format!(".refused.{chance:016x}"));
     for ending in numbers.chain(chances) {
         let mut aside = name.to_owned().into_vec();
         aside.truncate(NAME_KEPT);
         aside.extend_from_slice(ending.as_bytes());
         let aside = OsString::from_vec(aside);
-        let renamed = match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
-            // Not every file system supports RENAME_NOREPLACE.
-            Err(Errno::INVAL | Errno::NOSYS) => match FileStatus::at(dir.as_fd(), Path::new(&aside)) {
-                Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
-                _ => Err(Errno::EXIST),
-            },
-            other => other,
-        };
+        let renamed =
+            match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
+                // Not every file system supports RENAME_NOREPLACE.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    match FileStatus::at(dir.as_fd(), Path::new(&aside)) {
+                        Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
+                        _ => Err(Errno::EXIST),
+                    }
+                }
+                other => other,
+            };
         match renamed {
             Ok(()) => return Ok(aside),
             Err(Errno::EXIST) => {}

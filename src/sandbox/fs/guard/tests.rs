@@ -16,7 +16,11 @@ fn write(folder: &tempfile::TempDir, path: &str, text: &str) {
 }
 
 fn paths(found: &Found) -> Vec<String> {
-    found.protected.keys().map(|path| path.to_string_lossy().into_owned()).collect()
+    found
+        .protected
+        .keys()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect()
 }
 
 fn repository(folder: &tempfile::TempDir, path: &str) {
@@ -34,9 +38,17 @@ fn what_names_programs_is_found_in_every_kind_of_repository() {
     for name in ["HEAD", "commondir", "gitdir", "config.worktree"] {
         write(&folder, &format!("plain/.git/worktrees/wt/{name}"), "x");
     }
-    write(&folder, "plain/.git/rebase-merge/git-rebase-todo", "pick 1\nexec make\n");
+    write(
+        &folder,
+        "plain/.git/rebase-merge/git-rebase-todo",
+        "pick 1\nexec make\n",
+    );
     write(&folder, "bare/rebase-merge/git-rebase-todo", "pick 1\n");
-    write(&folder, "module/.git", "gitdir: ../plain/.git/modules/deep/er\n");
+    write(
+        &folder,
+        "module/.git",
+        "gitdir: ../plain/.git/modules/deep/er\n",
+    );
     write(&folder, "ordinary/config", "x");
 
     let guarded = guard.search().unwrap();
@@ -54,22 +66,51 @@ fn what_names_programs_is_found_in_every_kind_of_repository() {
             "plain/.git/worktrees/wt/gitdir",
         ]
     );
-    let git: BTreeSet<_> = guarded.found().git.iter().map(|path| path.to_str().unwrap()).collect();
-    assert_eq!(git, BTreeSet::from(["bare", "plain/.git", "plain/.git/modules/deep/er", "plain/.git/worktrees/wt"]));
+    let git: BTreeSet<_> = guarded
+        .found()
+        .git
+        .iter()
+        .map(|path| path.to_str().unwrap())
+        .collect();
+    assert_eq!(
+        git,
+        BTreeSet::from([
+            "bare",
+            "plain/.git",
+            "plain/.git/modules/deep/er",
+            "plain/.git/worktrees/wt"
+        ])
+    );
 }
 
 #[test]
 fn a_git_that_is_no_folder_is_protected_by_itself_wherever_it_leads() {
     let (folder, guard) = fixture();
     repository(&folder, "meta");
-    for (name, target) in [("a", "/proc/self/cwd/y"), ("b", "../nothing"), ("c", ".git"), ("d", "/etc"), ("e", "../meta")] {
+    for (name, target) in [
+        ("a", "/proc/self/cwd/y"),
+        ("b", "../nothing"),
+        ("c", ".git"),
+        ("d", "/etc"),
+        ("e", "../meta"),
+    ] {
         fs::create_dir(folder.path().join(name)).unwrap();
         std::os::unix::fs::symlink(target, folder.path().join(name).join(".git")).unwrap();
     }
 
     let guarded = guard.search().unwrap();
 
-    assert_eq!(paths(guarded.found()), ["a/.git", "b/.git", "c/.git", "d/.git", "e/.git", "meta/config"]);
+    assert_eq!(
+        paths(guarded.found()),
+        [
+            "a/.git",
+            "b/.git",
+            "c/.git",
+            "d/.git",
+            "e/.git",
+            "meta/config"
+        ]
+    );
     assert_eq!(guarded.found().loose.len(), 5);
     assert_eq!(guarded.end(), Vec::<String>::new(), "the user's own stay");
 }
@@ -111,29 +152,57 @@ fn what_a_protected_link_of_the_user_leads_to_is_protected_with_it() {
 
     let guarded = guard.search().unwrap();
 
-    assert_eq!(paths(guarded.found()), [".git/config", ".git/hooks", "githooks"]);
-    assert!(guarded.found().read_only.contains(&PathBuf::from("githooks")));
+    assert_eq!(
+        paths(guarded.found()),
+        [".git/config", ".git/hooks", "githooks"]
+    );
+    assert!(
+        guarded
+            .found()
+            .read_only
+            .contains(&PathBuf::from("githooks"))
+    );
 }
 
 #[test]
 fn hooks_and_files_that_the_users_configuration_names_are_protected_with_it() {
     let (folder, guard) = fixture();
     repository(&folder, "repo/.git");
-    write(&folder, "repo/.git/config", "[core]\n\thooksPath = .githooks\n[include]\n\tpath = ../shared\n\tpath = ../..\n");
+    write(
+        &folder,
+        "repo/.git/config",
+        "[core]\n\thooksPath = .githooks\n[include]\n\tpath = ../shared\n\tpath = ../..\n",
+    );
     write(&folder, "repo/.githooks/pre-commit", "x");
     repository(&folder, "other/.git");
-    write(&folder, "other/.git/config", "[core]\n\thooksPath = later\n");
+    write(
+        &folder,
+        "other/.git/config",
+        "[core]\n\thooksPath = later\n",
+    );
     write(&folder, "src/main.rs", "x");
 
     let guarded = guard.search().unwrap();
-    assert_eq!(paths(guarded.found()), ["other/.git/config", "repo/.git/config", "repo/.githooks"]);
+    assert_eq!(
+        paths(guarded.found()),
+        ["other/.git/config", "repo/.git/config", "repo/.githooks"]
+    );
     write(&folder, "repo/shared", "evil");
     write(&folder, "other/later/post-commit", "evil");
     // Paths that a new configuration names stay in place.
-    write(&folder, "src/.git/config", "[core]\n\thooksPath = ../src/main.rs\n[include]\n\tpath = ../main.rs\n");
+    write(
+        &folder,
+        "src/.git/config",
+        "[core]\n\thooksPath = ../src/main.rs\n[include]\n\tpath = ../main.rs\n",
+    );
 
     assert_eq!(guarded.end().len(), 3);
-    for (place, is_there) in [("repo/shared", false), ("other/later", false), ("src/.git/config", false), ("src/main.rs", true)] {
+    for (place, is_there) in [
+        ("repo/shared", false),
+        ("other/later", false),
+        ("src/.git/config", false),
+        ("src/main.rs", true),
+    ] {
         assert_eq!(folder.path().join(place).exists(), is_there, "{place}");
     }
 }
@@ -146,11 +215,18 @@ fn names_that_are_taken_keep_nothing_in_its_place() {
     write(&folder, ".mcp.json", "evil");
     write(&folder, ".mcp.json.refused", "taken");
     (2..=1000).for_each(|n| write(&folder, &format!(".mcp.json.refused.{n}"), "taken"));
-    write(&folder, &format!("{}.code-workspace", "x".repeat(240)), "evil");
+    write(
+        &folder,
+        &format!("{}.code-workspace", "x".repeat(240)),
+        "evil",
+    );
 
     let lines = guarded.end();
 
-    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("it was moved to")), "{lines:?}");
+    assert!(
+        lines.len() == 2 && lines.iter().all(|line| line.contains("it was moved to")),
+        "{lines:?}"
+    );
     assert!(!folder.path().join(".mcp.json").exists());
 }
 
@@ -181,17 +257,28 @@ fn what_a_command_made_is_not_vouched_for_by_one_that_ran_beside_it() {
 
     let lines = second.end();
 
-    assert_eq!(lines, ["[refused: a/.mcp.json may be created by the user only; it was moved to a/.mcp.json.refused]"]);
-    assert_eq!(fs::read_to_string(folder.path().join(".mcp.json")).unwrap(), "the user's");
+    assert_eq!(
+        lines,
+        [
+            "[refused: a/.mcp.json may be created by the user only; it was moved to a/.mcp.json.refused]"
+        ]
+    );
+    assert_eq!(
+        fs::read_to_string(folder.path().join(".mcp.json")).unwrap(),
+        "the user's"
+    );
 }
 
 #[test]
 fn sixty_thousand_names_in_a_folder_hide_nothing() {
     let (folder, guard) = fixture();
     for n in 0..60_000 {
-        fs::hard_link(folder.path().join("first"), folder.path().join(n.to_string()))
-            .or_else(|_| fs::write(folder.path().join("first"), ""))
-            .unwrap();
+        fs::hard_link(
+            folder.path().join("first"),
+            folder.path().join(n.to_string()),
+        )
+        .or_else(|_| fs::write(folder.path().join("first"), ""))
+        .unwrap();
     }
     for name in [".env", ".git/config", "AGENTS.md"] {
         write(&folder, name, "x");
@@ -222,7 +309,13 @@ fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
     let mut here: std::os::fd::OwnedFd = fs::File::open(folder.path()).unwrap().into();
     for _ in 0..25 {
         rustix::fs::mkdirat(&here, &name, rustix::fs::Mode::RWXU).unwrap();
-        here = rustix::fs::openat(&here, &name, crate::sandbox::fs::jail::FOLDER, rustix::fs::Mode::empty()).unwrap();
+        here = rustix::fs::openat(
+            &here,
+            &name,
+            crate::sandbox::fs::jail::FOLDER,
+            rustix::fs::Mode::empty(),
+        )
+        .unwrap();
     }
 
     assert!(matches!(guard.search().unwrap_err(), Unguarded::Deep(_)));
@@ -247,7 +340,10 @@ fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
         .map(|_| {
             let start = Instant::now();
             let guarded = guard.search().unwrap();
-            assert_eq!((paths(guarded.found()), guarded.found().hidden.len()), (vec!["9/99/.git/config".to_owned()], 1));
+            assert_eq!(
+                (paths(guarded.found()), guarded.found().hidden.len()),
+                (vec!["9/99/.git/config".to_owned()], 1)
+            );
             start.elapsed()
         })
         .collect();
@@ -255,32 +351,65 @@ fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
     println!("{folders} folders, {} files: {times:?}", folders * files);
     assert!(guard.state().listings.len() > folders);
     write(&folder, "5/55/2055/.git/config", "evil");
-    assert_eq!(guard.search().unwrap().found().protected.len(), 2, "a change is seen at once");
+    assert_eq!(
+        guard.search().unwrap().found().protected.len(),
+        2,
+        "a change is seen at once"
+    );
 }
 
 #[test]
 fn the_search_counts_what_a_walk_counts_and_no_name_is_out_of_its_sight() {
     let folder = tempfile::tempdir().unwrap();
-    let quota = WorkspaceQuota { files_max: Some(1000), ..WorkspaceQuota::default() };
-    let guard = Guard::new(Arc::new(Root::open(folder.path(), PathRules::default()).unwrap().bounded(quota)));
+    let quota = WorkspaceQuota {
+        files_max: Some(1000),
+        ..WorkspaceQuota::default()
+    };
+    let guard = Guard::new(Arc::new(
+        Root::open(folder.path(), PathRules::default())
+            .unwrap()
+            .bounded(quota),
+    ));
     repository(&folder, "plain/.git");
     repository(&folder, "bare");
     repository(&folder, "plain/.git/modules/deep/er");
-    for path in [".git/objects/aa/b", ".git/objects/pack/c", ".git/logs/refs/x", "bare/objects/a/b", "bare/modules/m/objects/d/e"] {
+    for path in [
+        ".git/objects/aa/b",
+        ".git/objects/pack/c",
+        ".git/logs/refs/x",
+        "bare/objects/a/b",
+        "bare/modules/m/objects/d/e",
+    ] {
         write(&folder, path, "x");
     }
-    for path in [".ssh/hoard/a", ".ssh/hoard/b", ".vscode/.git/objects/x", "node_modules/.bin/x", ".husky/_/x", "sub/.env"] {
+    for path in [
+        ".ssh/hoard/a",
+        ".ssh/hoard/b",
+        ".vscode/.git/objects/x",
+        "node_modules/.bin/x",
+        ".husky/_/x",
+        "sub/.env",
+    ] {
         write(&folder, path, "x");
     }
     std::os::unix::fs::symlink("..", folder.path().join("up")).unwrap();
 
-    for more in ["", "plain/.git/objects/new/file", ".ssh/hoard/deep/file", ".vscode/.git/objects/new/file"] {
+    for more in [
+        "",
+        "plain/.git/objects/new/file",
+        ".ssh/hoard/deep/file",
+        ".vscode/.git/objects/new/file",
+    ] {
         if !more.is_empty() {
             write(&folder, more, "x");
         }
         let guarded = guard.search().unwrap();
         let searched = guard.root.usage().unwrap();
-        assert_eq!((searched, guard.count()), (guard.root.count(), searched), "{more}");
+        assert_eq!(
+            (searched, guard.count()),
+            (guard.root.count(), searched),
+            "{more}"
+        );
         guarded.end();
         assert_eq!(guard.root.usage(), Some(searched), "{more}");
     }

@@ -70,7 +70,12 @@ pub(super) const REFUSED: &[i64] = &[
 ];
 
 #[cfg(target_arch = "x86_64")]
-pub(super) const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt, libc::SYS_uselib];
+pub(super) const REFUSED_HERE: &[i64] = &[
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_uselib,
+];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const REFUSED_HERE: &[i64] = &[];
 
@@ -116,14 +121,25 @@ pub(super) const ATTRIBUTES: &[i64] = &[
 
 /// The same calls under their older names.
 #[cfg(target_arch = "x86_64")]
-pub(super) const ATTRIBUTES_HERE: &[i64] =
-    &[libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes, libc::SYS_futimesat];
+pub(super) const ATTRIBUTES_HERE: &[i64] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const ATTRIBUTES_HERE: &[i64] = &[];
 
 /// Change an open file, even one opened for reading only. Refused to a superuser, who owns the
 /// system's files.
-pub(super) const ATTRIBUTES_OF_OPEN_FILES: &[i64] = &[libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr, libc::SYS_fremovexattr];
+pub(super) const ATTRIBUTES_OF_OPEN_FILES: &[i64] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fsetxattr,
+    libc::SYS_fremovexattr,
+];
 
 /// Calls that set a file's mode: the call, the index of the mode argument, and the index of the
 /// flags argument if there is one. A mode with the set-user-ID bit is refused: where the host runs
@@ -138,15 +154,25 @@ pub(super) const MODES: &[(i64, u8, Option<u8>)] = &[
 
 /// The same calls under their older names.
 #[cfg(target_arch = "x86_64")]
-pub(super) const MODES_HERE: &[(i64, u8, Option<u8>)] =
-    &[(libc::SYS_chmod, 1, None), (libc::SYS_open, 2, Some(1)), (libc::SYS_creat, 1, None), (libc::SYS_mknod, 1, None)];
+pub(super) const MODES_HERE: &[(i64, u8, Option<u8>)] = &[
+    (libc::SYS_chmod, 1, None),
+    (libc::SYS_open, 2, Some(1)),
+    (libc::SYS_creat, 1, None),
+    (libc::SYS_mknod, 1, None),
+];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const MODES_HERE: &[(i64, u8, Option<u8>)] = &[];
 
 /// Reported as unknown behind both boundaries, so that programs fall back to older calls. `clone3`
 /// and `openat2` pass their flags in memory, where no filter reads them; secret memory appears in
 /// no process's figures; `statmount` and `listmount` list the mounts of the host.
-pub(super) const UNKNOWN: &[i64] = &[libc::SYS_clone3, libc::SYS_openat2, libc::SYS_memfd_secret, SYS_STATMOUNT, SYS_LISTMOUNT];
+pub(super) const UNKNOWN: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+    libc::SYS_memfd_secret,
+    SYS_STATMOUNT,
+    SYS_LISTMOUNT,
+];
 
 /// Also unknown behind Landlock: watching a folder reveals the names in it, inside or outside the
 /// workspace.
@@ -160,13 +186,23 @@ pub(super) const LANDLOCK_UNKNOWN: &[i64] = &[libc::SYS_inotify_init1];
 pub(super) const UNCOUNTED: &[i64] = &[libc::SYS_memfd_create];
 
 /// The same for System V IPC in an IPC namespace. Behind Landlock these calls are refused.
-pub(super) const NAMESPACES_UNCOUNTED: &[i64] = &[libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget];
+pub(super) const NAMESPACES_UNCOUNTED: &[i64] =
+    &[libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget];
 
 /// `setsockopt`, in the width that the filter compares, and the options that set the size of a
 /// socket's buffers.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of calls are small")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of calls are small"
+)]
 pub(super) const SET_OPTION: u32 = libc::SYS_setsockopt as u32;
-pub(super) const BUFFER_SIZES: [i32; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
+pub(super) const BUFFER_SIZES: [i32; 4] = [
+    libc::SO_SNDBUF,
+    libc::SO_RCVBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVBUFFORCE,
+];
 
 /// Flags of `clone` and `unshare` that create namespaces.
 pub(super) const CLONE_FLAGS: &[i32] = &[
@@ -199,5 +235,10 @@ pub(super) const PROTOCOLS: [u64; 3] = [0, libc::IPPROTO_TCP as u64, libc::IPPRO
 pub(super) const OTHER_KINDS: &[u64] = &[3, 4, 5, 6, 10];
 
 /// Calls whose first argument is a process id, 0 for the caller: limits, scheduling and affinity.
-pub(super) const OF_A_PROCESS: &[i64] =
-    &[libc::SYS_prlimit64, libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr];
+pub(super) const OF_A_PROCESS: &[i64] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+];

@@ -27,8 +27,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-    sock_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +94,10 @@ pub(super) fn bytes(behind: Behind, uncounted: Uncounted) -> Result<Vec<u8>, Str
         bytes.extend(step.k.to_ne_bytes());
         bytes
     };
-    Ok(program(behind, uncounted)?.into_iter().flat_map(instruction).collect())
+    Ok(program(behind, uncounted)?
+        .into_iter()
+        .flat_map(instruction)
+        .collect())
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -104,7 +107,9 @@ fn failed(error: impl std::fmt::Display) -> String {
 }
 
 fn arch() -> Result<TargetArch, String> {
-    std::env::consts::ARCH.try_into().map_err(|_| "no filter of system calls for this processor".to_owned())
+    std::env::consts::ARCH
+        .try_into()
+        .map_err(|_| "no filter of system calls for this processor".to_owned())
 }
 
 /// Builds one program of four parts: calls beyond the list, unknown calls, pretended calls, refused
@@ -112,7 +117,11 @@ fn arch() -> Result<TargetArch, String> {
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // Load the call's number; above the last reviewed one, return "no such call".
-    let mut program = vec![step(0x20, 0, 0, 0), step(0x25, 0, 1, calls::LAST), step(0x06, 0, 0, 0x0005_0000 | libc::ENOSYS.unsigned_abs())];
+    let mut program = vec![
+        step(0x20, 0, 0, 0),
+        step(0x25, 0, 1, calls::LAST),
+        step(0x06, 0, 0, 0x0005_0000 | libc::ENOSYS.unsigned_abs()),
+    ];
     program.extend(part(unknown(behind, uncounted), libc::ENOSYS)?);
     // The last step of a part allows every call that the part does not name; dropping it lets those
     // calls fall through. These rules check no arguments, so no other step allows a call.
@@ -127,26 +136,52 @@ fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
 /// (`exec::machine`).
 fn pretended() -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    let argument = |n: u32| step(0x20, 0, 0, 16 + 8 * n + if cfg!(target_endian = "big") { 4 } else { 0 });
+    let argument = |n: u32| {
+        step(
+            0x20,
+            0,
+            0,
+            16 + 8 * n + if cfg!(target_endian = "big") { 4 } else { 0 },
+        )
+    };
     let is_not = |k: i32, past| step(0x15, 0, past, k.unsigned_abs());
     let options = calls::BUFFER_SIZES;
     let past = u8::try_from(options.len()).unwrap_or(u8::MAX);
-    let mut steps = vec![step(0x20, 0, 0, 0), step(0x15, 0, past + 5, calls::SET_OPTION), argument(1), is_not(libc::SOL_SOCKET, past + 3)];
+    let mut steps = vec![
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, past + 5, calls::SET_OPTION),
+        argument(1),
+        is_not(libc::SOL_SOCKET, past + 3),
+    ];
     steps.push(argument(2));
-    steps.extend(options.iter().zip((1..=past).rev()).map(|(option, left)| step(0x15, left, 0, option.unsigned_abs())));
+    steps.extend(
+        options
+            .iter()
+            .zip((1..=past).rev())
+            .map(|(option, left)| step(0x15, left, 0, option.unsigned_abs())),
+    );
     // No match: jump over the answer.
     steps.extend([step(0x05, 0, 0, 1), step(0x06, 0, 0, 0x0005_0000)]);
     steps
 }
 
 fn part(rules: Rules, errno: i32) -> Result<BpfProgram, String> {
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno.unsigned_abs()), arch()?)
-        .and_then(BpfProgram::try_from)
-        .map_err(failed)
+    SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno.unsigned_abs()),
+        arch()?,
+    )
+    .and_then(BpfProgram::try_from)
+    .map_err(failed)
 }
 
 fn whole<'a>(lists: impl IntoIterator<Item = &'a [i64]>) -> Rules {
-    lists.into_iter().flatten().map(|call| (*call, Vec::new())).collect()
+    lists
+        .into_iter()
+        .flatten()
+        .map(|call| (*call, Vec::new()))
+        .collect()
 }
 
 fn unknown(behind: Behind, uncounted: Uncounted) -> Rules {
@@ -164,9 +199,18 @@ fn unknown(behind: Behind, uncounted: Uncounted) -> Rules {
 
 fn refused(behind: Behind) -> Result<Rules, String> {
     let mut rules = whole([calls::REFUSED, calls::REFUSED_HERE]);
-    let flags = calls::CLONE_FLAGS.iter().map(|flag| u64::from(flag.unsigned_abs()));
-    rules.insert(libc::SYS_clone, flags.map(|flag| rule([is(0, Op::MaskedEq(flag), flag)])).collect::<Result<_, _>>()?);
-    let kinds = (0..16).filter(|kind| !calls::PAIRS.contains(kind)).map(|kind| rule([is(1, Op::MaskedEq(0xf), kind)]));
+    let flags = calls::CLONE_FLAGS
+        .iter()
+        .map(|flag| u64::from(flag.unsigned_abs()));
+    rules.insert(
+        libc::SYS_clone,
+        flags
+            .map(|flag| rule([is(0, Op::MaskedEq(flag), flag)]))
+            .collect::<Result<_, _>>()?,
+    );
+    let kinds = (0..16)
+        .filter(|kind| !calls::PAIRS.contains(kind))
+        .map(|kind| rule([is(1, Op::MaskedEq(0xf), kind)]));
     let pairs = std::iter::once(rule([is(0, Op::Ne, family(libc::AF_UNIX))])).chain(kinds);
     rules.insert(libc::SYS_socketpair, pairs.collect::<Result<_, _>>()?);
     let mut controls = calls::CONTROLS.to_vec();
@@ -184,7 +228,13 @@ fn refused(behind: Behind) -> Result<Rules, String> {
             rules.insert(*call, owners_rights(*mode, *flags)?);
         }
     }
-    rules.insert(libc::SYS_ioctl, controls.into_iter().map(|request| rule([is(1, Op::Eq, request)])).collect::<Result<_, _>>()?);
+    rules.insert(
+        libc::SYS_ioctl,
+        controls
+            .into_iter()
+            .map(|request| rule([is(1, Op::Eq, request)]))
+            .collect::<Result<_, _>>()?,
+    );
     Ok(rules)
 }
 
@@ -198,21 +248,42 @@ fn landlock(outside: Outside) -> Result<Rules, String> {
         }
         // Setting the times of an open file passes a null path. The pointer has two halves, and
         // both are compared.
-        rules.insert(libc::SYS_utimensat, vec![rule([SeccompCondition::new(1, Len::Qword, Op::Ne, 0)])?]);
+        rules.insert(
+            libc::SYS_utimensat,
+            vec![rule([SeccompCondition::new(1, Len::Qword, Op::Ne, 0)])?],
+        );
     }
     for call in calls::OF_A_PROCESS {
         rules.insert(*call, vec![rule([is(0, Op::Ne, 0)])?]);
     }
-    rules.insert(libc::SYS_setpriority, vec![rule([is(0, Op::Ne, 0)])?, rule([is(1, Op::Ne, 0)])?]);
-    rules.insert(libc::SYS_ioprio_set, vec![rule([is(0, Op::Ne, 1)])?, rule([is(1, Op::Ne, 0)])?]);
+    rules.insert(
+        libc::SYS_setpriority,
+        vec![rule([is(0, Op::Ne, 0)])?, rule([is(1, Op::Ne, 0)])?],
+    );
+    rules.insert(
+        libc::SYS_ioprio_set,
+        vec![rule([is(0, Op::Ne, 1)])?, rule([is(1, Op::Ne, 0)])?],
+    );
     Ok(rules)
 }
 
 /// Refuses a mode with the set-user-ID bit. With `flags`, the index of an argument, refuses it only
 /// if those flags create a file.
 fn owners_rights(mode: u8, flags: Option<u8>) -> Result<Vec<SeccompRule>, String> {
-    let all_of = |argument, bits: i32| is(argument, Op::MaskedEq(u64::from(bits.unsigned_abs())), u64::from(bits.unsigned_abs()));
-    let set_user_id = || is(mode, Op::MaskedEq(u64::from(libc::S_ISUID)), u64::from(libc::S_ISUID));
+    let all_of = |argument, bits: i32| {
+        is(
+            argument,
+            Op::MaskedEq(u64::from(bits.unsigned_abs())),
+            u64::from(bits.unsigned_abs()),
+        )
+    };
+    let set_user_id = || {
+        is(
+            mode,
+            Op::MaskedEq(u64::from(libc::S_ISUID)),
+            u64::from(libc::S_ISUID),
+        )
+    };
     match flags {
         None => Ok(vec![rule([set_user_id()])?]),
         Some(flags) => [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY]
@@ -226,18 +297,34 @@ fn owners_rights(mode: u8, flags: Option<u8>) -> Result<Vec<SeccompRule>, String
 /// netlink for routes, with which programs list addresses. Families such as vsock belong to the
 /// whole machine and ignore the namespace.
 fn sockets(unix: UnixSockets) -> Result<Vec<SeccompRule>, String> {
-    let mut families = vec![family(libc::AF_INET), family(libc::AF_INET6), family(libc::AF_NETLINK)];
+    let mut families = vec![
+        family(libc::AF_INET),
+        family(libc::AF_INET6),
+        family(libc::AF_NETLINK),
+    ];
     if unix == UnixSockets::Allowed {
         families.push(family(libc::AF_UNIX));
     }
     let netlink = family(libc::AF_NETLINK);
     let mut rules = vec![
         rule(families.into_iter().map(|family| is(0, Op::Ne, family)))?,
-        rule([is(0, Op::Eq, netlink), is(2, Op::Ne, libc::NETLINK_ROUTE as u64)])?,
-        rule(std::iter::once(is(0, Op::Ne, netlink)).chain(calls::PROTOCOLS.iter().map(|protocol| is(2, Op::Ne, *protocol))))?,
+        rule([
+            is(0, Op::Eq, netlink),
+            is(2, Op::Ne, libc::NETLINK_ROUTE as u64),
+        ])?,
+        rule(
+            std::iter::once(is(0, Op::Ne, netlink)).chain(
+                calls::PROTOCOLS
+                    .iter()
+                    .map(|protocol| is(2, Op::Ne, *protocol)),
+            ),
+        )?,
     ];
     for kind in calls::OTHER_KINDS {
-        rules.push(rule([is(0, Op::Ne, netlink), is(1, Op::MaskedEq(0xf), *kind)])?);
+        rules.push(rule([
+            is(0, Op::Ne, netlink),
+            is(1, Op::MaskedEq(0xf), *kind),
+        ])?);
     }
     Ok(rules)
 }
@@ -254,5 +341,9 @@ fn is(argument: u8, op: Op, value: u64) -> Condition {
 
 /// A rule that matches if all its conditions do.
 fn rule(conditions: impl IntoIterator<Item = Condition>) -> Result<SeccompRule, String> {
-    conditions.into_iter().collect::<Result<Vec<_>, _>>().and_then(SeccompRule::new).map_err(failed)
+    conditions
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(SeccompRule::new)
+        .map_err(failed)
 }

@@ -38,7 +38,9 @@ const OF_A_PARSER: &[i64] = &[
 pub(in crate::sandbox) fn install_for_parser() -> Result<(), String> {
     let rules: Rules = OF_A_PARSER.iter().map(|call| (*call, Vec::new())).collect();
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let program = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch()?).and_then(BpfProgram::try_from).map_err(failed)?;
+    let program = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch()?)
+        .and_then(BpfProgram::try_from)
+        .map_err(failed)?;
     seccompiler::apply_filter(&program).map_err(failed)
 }
 
@@ -55,7 +57,8 @@ mod tests {
         // A filter applies to the thread that installs it.
         let tried = std::thread::spawn(move || {
             install_for_parser().unwrap();
-            let refused = |result: std::io::Result<()>| result.map_err(|error| error.raw_os_error());
+            let refused =
+                |result: std::io::Result<()>| result.map_err(|error| error.raw_os_error());
             [
                 refused(File::open("/etc/hostname").map(drop)),
                 refused(File::create("/tmp/callboard-never").map(drop)),

@@ -31,7 +31,9 @@ fn run(program: &[sock_filter], arch: u32, number: u32, arguments: &[u64]) -> u3
         at += 1;
         let mut jump = |taken: bool| at += usize::from(if taken { *jt } else { *jf });
         match code {
-            0x20 => value = u32::from_ne_bytes(data[*k as usize..*k as usize + 4].try_into().unwrap()),
+            0x20 => {
+                value = u32::from_ne_bytes(data[*k as usize..*k as usize + 4].try_into().unwrap())
+            }
             0x54 => value &= k,
             0x05 => at += *k as usize,
             0x15 => jump(value == *k),
@@ -45,12 +47,23 @@ fn run(program: &[sock_filter], arch: u32, number: u32, arguments: &[u64]) -> u3
 }
 
 fn verdict(behind: Behind, uncounted: Uncounted, call: i64, arguments: &[u64]) -> u32 {
-    run(&program(behind, uncounted).unwrap(), ARCH, call as u32, arguments)
+    run(
+        &program(behind, uncounted).unwrap(),
+        ARCH,
+        call as u32,
+        arguments,
+    )
 }
 
 fn every() -> [Behind; 5] {
     let landlock = [Outside::ReadOnly, Outside::Writable { superuser: true }].map(Behind::Landlock);
-    [LANDLOCK, landlock[0], landlock[1], COMMAND, Behind::Namespaces(UnixSockets::Allowed)]
+    [
+        LANDLOCK,
+        landlock[0],
+        landlock[1],
+        COMMAND,
+        Behind::Namespaces(UnixSockets::Allowed),
+    ]
 }
 
 #[test]
@@ -58,14 +71,34 @@ fn what_is_refused_behind_both_boundaries_is_refused_in_every_filter() {
     let lists = [calls::REFUSED, calls::REFUSED_HERE].concat();
 
     for behind in every() {
-        assert_eq!(lists.iter().find(|call| verdict(behind, Uncounted::Allowed, **call, &[]) != EPERM), None, "{behind:?}");
-        assert_eq!(calls::UNKNOWN.iter().find(|call| verdict(behind, Uncounted::Allowed, **call, &[]) != ENOSYS), None, "{behind:?}");
+        assert_eq!(
+            lists
+                .iter()
+                .find(|call| verdict(behind, Uncounted::Allowed, **call, &[]) != EPERM),
+            None,
+            "{behind:?}"
+        );
+        assert_eq!(
+            calls::UNKNOWN
+                .iter()
+                .find(|call| verdict(behind, Uncounted::Allowed, **call, &[]) != ENOSYS),
+            None,
+            "{behind:?}"
+        );
         for flag in calls::CLONE_FLAGS {
             let flags = u64::from(flag.unsigned_abs()) | 17;
-            assert_eq!(verdict(behind, Uncounted::Allowed, libc::SYS_clone, &[flags]), EPERM, "{behind:?} {flag:#x}");
+            assert_eq!(
+                verdict(behind, Uncounted::Allowed, libc::SYS_clone, &[flags]),
+                EPERM,
+                "{behind:?} {flag:#x}"
+            );
         }
         for request in [0x5412, 0x541C, 0xffff_ffff_0000_5412] {
-            assert_eq!(verdict(behind, Uncounted::Allowed, libc::SYS_ioctl, &[0, request]), EPERM, "{behind:?} {request:#x}");
+            assert_eq!(
+                verdict(behind, Uncounted::Allowed, libc::SYS_ioctl, &[0, request]),
+                EPERM,
+                "{behind:?} {request:#x}"
+            );
         }
     }
 }
@@ -74,17 +107,38 @@ fn what_is_refused_behind_both_boundaries_is_refused_in_every_filter() {
 fn the_buffers_of_a_socket_keep_their_size_and_its_other_options_are_set() {
     const PRETENDED: u32 = 0x0005_0000;
     let set = |behind, level: i32, option: i32| {
-        verdict(behind, Uncounted::Unknown, libc::SYS_setsockopt, &[3, level.unsigned_abs().into(), option.unsigned_abs().into()])
+        verdict(
+            behind,
+            Uncounted::Unknown,
+            libc::SYS_setsockopt,
+            &[3, level.unsigned_abs().into(), option.unsigned_abs().into()],
+        )
     };
     for behind in every() {
         for option in calls::BUFFER_SIZES {
-            assert_eq!(set(behind, libc::SOL_SOCKET, option), PRETENDED, "{behind:?} {option}");
-            assert_eq!(set(behind, libc::IPPROTO_TCP, option), ALLOWED, "{behind:?} {option} of TCP");
+            assert_eq!(
+                set(behind, libc::SOL_SOCKET, option),
+                PRETENDED,
+                "{behind:?} {option}"
+            );
+            assert_eq!(
+                set(behind, libc::IPPROTO_TCP, option),
+                ALLOWED,
+                "{behind:?} {option} of TCP"
+            );
         }
         for option in (0..64).filter(|option| !calls::BUFFER_SIZES.contains(option)) {
-            assert_eq!(set(behind, libc::SOL_SOCKET, option), ALLOWED, "{behind:?} {option}");
+            assert_eq!(
+                set(behind, libc::SOL_SOCKET, option),
+                ALLOWED,
+                "{behind:?} {option}"
+            );
         }
-        assert_eq!(verdict(behind, Uncounted::Unknown, libc::SYS_getsockopt, &[3, 1, 7]), ALLOWED, "{behind:?}");
+        assert_eq!(
+            verdict(behind, Uncounted::Unknown, libc::SYS_getsockopt, &[3, 1, 7]),
+            ALLOWED,
+            "{behind:?}"
+        );
     }
 }
 
@@ -109,52 +163,104 @@ fn ordinary_calls_are_allowed_in_every_filter() {
 
     for behind in every() {
         for (call, arguments) in ordinary {
-            assert_eq!(verdict(behind, Uncounted::Unknown, call, arguments), ALLOWED, "{behind:?} {call}");
+            assert_eq!(
+                verdict(behind, Uncounted::Unknown, call, arguments),
+                ALLOWED,
+                "{behind:?} {call}"
+            );
         }
     }
 }
 
 #[test]
 fn a_command_behind_bubblewrap_makes_sockets_of_the_internet_and_no_others() {
-    let made = |unix, arguments: &[u64]| verdict(Behind::Namespaces(unix), Uncounted::Unknown, libc::SYS_socket, arguments) == ALLOWED;
+    let made = |unix, arguments: &[u64]| {
+        verdict(
+            Behind::Namespaces(unix),
+            Uncounted::Unknown,
+            libc::SYS_socket,
+            arguments,
+        ) == ALLOWED
+    };
 
-    for fine in [[2, 1, 0], [2, 0x8_0801, 6], [2, 2, 17], [10, 1, 0], [10, 2, 0], [16, 3, 0]] {
+    for fine in [
+        [2, 1, 0],
+        [2, 0x8_0801, 6],
+        [2, 2, 17],
+        [10, 1, 0],
+        [10, 2, 0],
+        [16, 3, 0],
+    ] {
         assert!(made(UnixSockets::Refused, &fine), "{fine:?}");
     }
     for family in (0..64).filter(|family| ![2, 10, 16].contains(family)) {
         for kind in [1, 2] {
-            assert!(!made(UnixSockets::Refused, &[family, kind, 0]), "{family} {kind}");
-            assert_eq!(made(UnixSockets::Allowed, &[family, kind, 0]), family == 1, "{family} {kind}");
+            assert!(
+                !made(UnixSockets::Refused, &[family, kind, 0]),
+                "{family} {kind}"
+            );
+            assert_eq!(
+                made(UnixSockets::Allowed, &[family, kind, 0]),
+                family == 1,
+                "{family} {kind}"
+            );
         }
     }
     // Raw, ICMP, SCTP twice, device packets, MPTCP, and netlink other than routes.
-    for other in
-        [[2, 3, 255], [2, 3, 6], [2, 2, 1], [2, 1, 132], [2, 5, 0], [2, 10, 3], [10, 1, 262], [10, 0x8_0003, 17], [16, 3, 15], [16, 3, 4]]
-    {
+    for other in [
+        [2, 3, 255],
+        [2, 3, 6],
+        [2, 2, 1],
+        [2, 1, 132],
+        [2, 5, 0],
+        [2, 10, 3],
+        [10, 1, 262],
+        [10, 0x8_0003, 17],
+        [16, 3, 15],
+        [16, 3, 4],
+    ] {
         assert!(!made(UnixSockets::Allowed, &other), "{other:?}");
     }
     // The kernel ignores the upper half of the argument, and so does the filter.
-    assert!(!made(UnixSockets::Refused, &[1 << 32 | 1, 1, 0]) && made(UnixSockets::Refused, &[1 << 32 | 2, 1, 0]));
+    assert!(
+        !made(UnixSockets::Refused, &[1 << 32 | 1, 1, 0])
+            && made(UnixSockets::Refused, &[1 << 32 | 2, 1, 0])
+    );
 }
 
 #[test]
 fn landlock_refuses_every_socket_and_a_superuser_more() {
     let judged = |superuser, call, arguments: &[u64]| {
-        verdict(Behind::Landlock(Outside::Writable { superuser }), Uncounted::Unknown, call, arguments)
+        verdict(
+            Behind::Landlock(Outside::Writable { superuser }),
+            Uncounted::Unknown,
+            call,
+            arguments,
+        )
     };
 
     for list in [calls::LANDLOCK, calls::ATTRIBUTES, calls::ATTRIBUTES_HERE] {
-        assert_eq!(list.iter().find(|call| judged(false, **call, &[2, 1, 0]) != EPERM), None);
+        assert_eq!(
+            list.iter()
+                .find(|call| judged(false, **call, &[2, 1, 0]) != EPERM),
+            None
+        );
     }
     for call in calls::ATTRIBUTES_OF_OPEN_FILES {
-        assert_eq!((judged(false, *call, &[]), judged(true, *call, &[])), (ALLOWED, EPERM));
+        assert_eq!(
+            (judged(false, *call, &[]), judged(true, *call, &[])),
+            (ALLOWED, EPERM)
+        );
     }
     for call in calls::OF_A_PROCESS {
         assert_eq!(judged(false, *call, &[1]), EPERM);
     }
     assert_eq!(judged(false, libc::SYS_utimensat, &[3, 1 << 40]), EPERM);
     assert_eq!(judged(false, libc::SYS_inotify_init1, &[]), ENOSYS);
-    assert_eq!([1, 2].map(|kind| judged(false, libc::SYS_socketpair, &[1, kind])), [ALLOWED, EPERM]);
+    assert_eq!(
+        [1, 2].map(|kind| judged(false, libc::SYS_socketpair, &[1, kind])),
+        [ALLOWED, EPERM]
+    );
 }
 
 #[test]
@@ -162,13 +268,30 @@ fn memory_that_is_in_no_figures_is_unknown_unless_something_else_bounds_it() {
     let with = |behind, uncounted, call| verdict(behind, uncounted, call, &[]);
 
     for behind in every() {
-        assert_eq!(with(behind, Uncounted::Unknown, libc::SYS_memfd_create), ENOSYS);
-        assert_eq!(with(behind, Uncounted::Allowed, libc::SYS_memfd_create), ALLOWED);
-        assert_eq!(with(behind, Uncounted::Allowed, libc::SYS_memfd_secret), ENOSYS);
+        assert_eq!(
+            with(behind, Uncounted::Unknown, libc::SYS_memfd_create),
+            ENOSYS
+        );
+        assert_eq!(
+            with(behind, Uncounted::Allowed, libc::SYS_memfd_create),
+            ALLOWED
+        );
+        assert_eq!(
+            with(behind, Uncounted::Allowed, libc::SYS_memfd_secret),
+            ENOSYS
+        );
     }
     for call in calls::NAMESPACES_UNCOUNTED {
-        assert_eq!([Uncounted::Unknown, Uncounted::Allowed].map(|uncounted| with(COMMAND, uncounted, *call)), [ENOSYS, ALLOWED]);
-        assert_eq!([Uncounted::Unknown, Uncounted::Allowed].map(|uncounted| with(LANDLOCK, uncounted, *call)), [EPERM, EPERM]);
+        assert_eq!(
+            [Uncounted::Unknown, Uncounted::Allowed]
+                .map(|uncounted| with(COMMAND, uncounted, *call)),
+            [ENOSYS, ALLOWED]
+        );
+        assert_eq!(
+            [Uncounted::Unknown, Uncounted::Allowed]
+                .map(|uncounted| with(LANDLOCK, uncounted, *call)),
+            [EPERM, EPERM]
+        );
     }
 }
 
@@ -179,9 +302,16 @@ fn calls_beyond_the_list_are_unknown_and_another_processors_calls_end_the_proces
         let judged = |arch, number| run(&program, arch, number, &[2, 1, 0]);
 
         // Future calls, the 32-bit calls of x86-64 (`socket` among them), and -1.
-        assert_eq!([calls::LAST + 1, 468, 0x4000_0000, 0x4000_0029, u32::MAX].map(|number| judged(ARCH, number)), [ENOSYS; 5]);
+        assert_eq!(
+            [calls::LAST + 1, 468, 0x4000_0000, 0x4000_0029, u32::MAX]
+                .map(|number| judged(ARCH, number)),
+            [ENOSYS; 5]
+        );
         // On another architecture the same numbers mean other calls: 359 is `socket` on i386.
-        assert_eq!([5, 102, 359].map(|number| judged(0x4000_0003, number)), [KILLED; 3]);
+        assert_eq!(
+            [5, 102, 359].map(|number| judged(0x4000_0003, number)),
+            [KILLED; 3]
+        );
     }
 }
 
@@ -192,17 +322,39 @@ fn a_filter_fits_into_the_smallest_pipe() {
         let bytes = bytes(Behind::Namespaces(unix), Uncounted::Unknown).unwrap();
 
         println!("the filter has {} bytes", bytes.len());
-        assert!(bytes.len() <= 8192 && bytes.len().is_multiple_of(8), "{}", bytes.len());
+        assert!(
+            bytes.len() <= 8192 && bytes.len().is_multiple_of(8),
+            "{}",
+            bytes.len()
+        );
     }
 }
 
 #[test]
 fn attributes_by_path_are_refused_only_where_other_mounts_can_be_written() {
-    let judged = |outside, call| verdict(Behind::Landlock(outside), Uncounted::Unknown, call, &[1, 2, 0o755, 0]);
+    let judged = |outside, call| {
+        verdict(
+            Behind::Landlock(outside),
+            Uncounted::Unknown,
+            call,
+            &[1, 2, 0o755, 0],
+        )
+    };
 
-    for call in [calls::ATTRIBUTES, calls::ATTRIBUTES_HERE, calls::ATTRIBUTES_OF_OPEN_FILES, &[libc::SYS_utimensat]].concat() {
+    for call in [
+        calls::ATTRIBUTES,
+        calls::ATTRIBUTES_HERE,
+        calls::ATTRIBUTES_OF_OPEN_FILES,
+        &[libc::SYS_utimensat],
+    ]
+    .concat()
+    {
         assert_eq!(judged(Outside::ReadOnly, call), ALLOWED, "{call}");
-        assert_eq!(judged(Outside::Writable { superuser: true }, call), EPERM, "{call}");
+        assert_eq!(
+            judged(Outside::Writable { superuser: true }, call),
+            EPERM,
+            "{call}"
+        );
     }
 }
 
@@ -213,11 +365,23 @@ fn no_filter_lets_a_file_be_made_that_runs_with_its_owners_rights() {
             let mut arguments = [0_u64; 6];
             arguments[usize::from(*mode)] = 0o104_755;
             if let Some(flags) = flags {
-                assert_eq!(verdict(behind, Uncounted::Unknown, *call, &arguments), ALLOWED, "{behind:?} {call}: it creates nothing");
+                assert_eq!(
+                    verdict(behind, Uncounted::Unknown, *call, &arguments),
+                    ALLOWED,
+                    "{behind:?} {call}: it creates nothing"
+                );
                 arguments[usize::from(*flags)] = u64::from(libc::O_CREAT.unsigned_abs()) | 1;
             }
-            assert_eq!(verdict(behind, Uncounted::Unknown, *call, &arguments), EPERM, "{behind:?} {call}");
+            assert_eq!(
+                verdict(behind, Uncounted::Unknown, *call, &arguments),
+                EPERM,
+                "{behind:?} {call}"
+            );
         }
-        assert_eq!(verdict(behind, Uncounted::Unknown, libc::SYS_openat2, &[]), ENOSYS, "{behind:?}: its mode cannot be seen");
+        assert_eq!(
+            verdict(behind, Uncounted::Unknown, libc::SYS_openat2, &[]),
+            ENOSYS,
+            "{behind:?}: its mode cannot be seen"
+        );
     }
 }

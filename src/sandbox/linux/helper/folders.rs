@@ -14,8 +14,8 @@ use std::{
 };
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -33,7 +33,13 @@ const KERNEL: ABI = ABI::V6;
 const ENTRIES_MAX: usize = 8192;
 
 /// Harmless devices that programs need.
-const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+];
 
 /// Files about the machine that programs read. None describes a process: `/proc/PID` could reveal
 /// the host's environment, which holds keys.
@@ -68,16 +74,28 @@ pub(super) struct Rules(RulesetCreated);
 impl Rules {
     /// Builds the rules for a workspace. A rule applies to the file that exists now: a new file
     /// under the same name gets no access.
-    pub(super) fn of(root: &Root, found: &Found, private: &Path, read_only: &[PathBuf]) -> Result<Self, String> {
+    pub(super) fn of(
+        root: &Root,
+        found: &Found,
+        private: &Path,
+        read_only: &[PathBuf],
+    ) -> Result<Self, String> {
         let created = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(KERNEL))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(KERNEL)))
             .and_then(|ruleset| ruleset.scope(Scope::from_all(KERNEL)))
             .and_then(Ruleset::create);
-        let created = created.map_err(|_| "the kernel's Landlock is off or older than Linux 6.12".to_owned())?;
+        let created = created
+            .map_err(|_| "the kernel's Landlock is off or older than Linux 6.12".to_owned())?;
         let mut rules = Self(created);
-        for path in SYSTEM.iter().chain(PROGRAMS).chain(MACHINE).map(Path::new).chain(read_only.iter().map(PathBuf::as_path)) {
+        for path in SYSTEM
+            .iter()
+            .chain(PROGRAMS)
+            .chain(MACHINE)
+            .map(Path::new)
+            .chain(read_only.iter().map(PathBuf::as_path))
+        {
             rules.allow_path(path, READ)?;
         }
         for path in DEVICES {
@@ -96,20 +114,38 @@ impl Rules {
     }
 
     fn allow(&mut self, fd: &OwnedFd, access: BitFlags<AccessFs>) -> Result<(), String> {
-        let kind = rustix::fs::fstat(fd).map_err(|error| format!("a rule: {error}"))?.st_mode;
+        let kind = rustix::fs::fstat(fd)
+            .map_err(|error| format!("a rule: {error}"))?
+            .st_mode;
         let is_folder = FileType::from_raw_mode(kind) == FileType::Directory;
-        let access = if is_folder { access } else { access & AccessFs::from_file(KERNEL) };
+        let access = if is_folder {
+            access
+        } else {
+            access & AccessFs::from_file(KERNEL)
+        };
         if access.is_empty() {
             return Ok(());
         }
-        (&mut self.0).add_rule(PathBeneath::new(fd, access)).map(drop).map_err(|error| format!("a rule: {error}"))
+        (&mut self.0)
+            .add_rule(PathBeneath::new(fd, access))
+            .map(drop)
+            .map_err(|error| format!("a rule: {error}"))
     }
 
     fn allow_workspace(&mut self, root: &Root, found: &Found) -> Result<(), String> {
         let found = &*with_second_names(root, found);
-        let hidden: BTreeSet<&Path> = found.hidden.iter().map(|(path, _)| path.as_path()).collect();
+        let hidden: BTreeSet<&Path> = found
+            .hidden
+            .iter()
+            .map(|(path, _)| path.as_path())
+            .collect();
         let mut closed: BTreeSet<PathBuf> = found.git.iter().cloned().collect();
-        let named = found.protected.keys().chain(&found.read_only).chain(&found.git).map(PathBuf::as_path);
+        let named = found
+            .protected
+            .keys()
+            .chain(&found.read_only)
+            .chain(&found.git)
+            .map(PathBuf::as_path);
         for path in named.chain(hidden.iter().copied()) {
             closed.extend(path.ancestors().skip(1).map(Path::to_owned));
         }
@@ -122,7 +158,9 @@ impl Rules {
         twins.extend(hidden.iter().filter_map(|path| identity_of(root, path)));
         let mut entries = 0;
         for folder in &closed {
-            let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else { continue };
+            let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else {
+                continue;
+            };
             self.allow(&dir, LIST)?;
             for name in names_of(&dir) {
                 entries += 1;
@@ -136,7 +174,9 @@ impl Rules {
                 let access = match identity(dir.as_fd(), &name) {
                     _ if found.protected.contains_key(&path) => READ,
                     Some((own, _)) if twins.contains(&own) => continue,
-                    Some((_, FileType::Directory | FileType::RegularFile | FileType::Fifo)) => WRITE,
+                    Some((_, FileType::Directory | FileType::RegularFile | FileType::Fifo)) => {
+                        WRITE
+                    }
                     _ => continue,
                 };
                 self.allow_entry(&dir, &name, access)?;
@@ -145,8 +185,18 @@ impl Rules {
         Ok(())
     }
 
-    fn allow_entry(&mut self, dir: &OwnedFd, name: &OsStr, access: BitFlags<AccessFs>) -> Result<(), String> {
-        match rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+    fn allow_entry(
+        &mut self,
+        dir: &OwnedFd,
+        name: &OsStr,
+        access: BitFlags<AccessFs>,
+    ) -> Result<(), String> {
+        match rustix::fs::openat(
+            dir,
+            name,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
             // The name may have become a link since the check. A rule on a link allows nothing.
             Ok(fd) => self.allow(&fd, access),
             Err(_) => Ok(()),

@@ -27,7 +27,9 @@ const CONNECTIONS_MAX: usize = 128;
 /// Reports that it listens, then forwards until it is killed.
 pub(super) fn run(nonce: &str) -> std::io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, FORWARD_PORT)).await?;
         let mut stdout = std::io::stdout().lock();
@@ -36,7 +38,9 @@ pub(super) fn run(nonce: &str) -> std::io::Result<()> {
         drop(stdout);
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         while let Ok(permit) = permits.clone().acquire_owned().await {
-            let Ok((mut program, _)) = listener.accept().await else { continue };
+            let Ok((mut program, _)) = listener.accept().await else {
+                continue;
+            };
             tokio::spawn(async move {
                 if let Ok(mut proxy) = UnixStream::connect(FORWARD_SOCKET).await {
                     let _ = tokio::io::copy_bidirectional(&mut program, &mut proxy).await;

@@ -32,17 +32,24 @@ const OOM_SCORE: &str = "500";
 
 pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
     let said = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
-    let open = || Root::open(&plan.root, plan.rules.clone()).map_err(|error| format!("the workspace: {}", error.kind()));
+    let open = || {
+        Root::open(&plan.root, plan.rules.clone())
+            .map_err(|error| format!("the workspace: {}", error.kind()))
+    };
     // Fails if the process is a session leader already, which happens only if it was started by
     // hand.
     let _ = rustix::process::setsid();
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     limit(&plan.limits).map_err(said("limits"))?;
     let mut root = open()?;
-    let mut found = Found::of_arguments(found).ok_or("what was found in the workspace is not known")?;
+    let mut found =
+        Found::of_arguments(found).ok_or("what was found in the workspace is not known")?;
     if plan.namespace.is_some() {
         mounts::close([root.real_path(), &plan.private])?;
-        let shown = SYSTEM.iter().map(Path::new).chain(plan.read_only.iter().map(PathBuf::as_path));
+        let shown = SYSTEM
+            .iter()
+            .map(Path::new)
+            .chain(plan.read_only.iter().map(PathBuf::as_path));
         mounts::narrow([root.real_path(), &plan.private].into_iter().chain(shown))?;
         // The root was opened below the new mounts, which are what the command sees, so it is
         // opened again.
@@ -51,26 +58,41 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
         // Mounts cover the protected names, so Landlock need not restrict their folders.
         found = Found::default();
     }
-    let (folder, _) = root.open_folder(&plan.folder.to_string_lossy()).map_err(|error| error.to_string())?;
+    let (folder, _) = root
+        .open_folder(&plan.folder.to_string_lossy())
+        .map_err(|error| error.to_string())?;
     let rules = folders::Rules::of(&root, &found, &plan.private, &plan.read_only)?;
     let superuser = leave_superuser(&plan.root, &plan.private)?;
     drop_capabilities().map_err(said("capabilities"))?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(said("the supervisor"))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(said("the supervisor"))?;
     rustix::process::fchdir(&folder).map_err(said("the folder"))?;
     rustix::thread::set_no_new_privs(true).map_err(said("privileges"))?;
     drop((root, folder));
     rules.enforce()?;
-    let outside = if plan.namespace.is_some() { Outside::ReadOnly } else { Outside::Writable { superuser } };
+    let outside = if plan.namespace.is_some() {
+        Outside::ReadOnly
+    } else {
+        Outside::Writable { superuser }
+    };
     filter::install(Behind::Landlock(outside), Uncounted::Unknown)?;
     let command = command.to_str().ok_or("the command is no text")?;
     let private = plan.private.to_string_lossy().into_owned();
     let root = plan.root.to_string_lossy().into_owned();
-    let environment = ENVIRONMENT.iter().copied().filter(|(name, _)| *name != "HOME").chain([
-        ("HOME", private.as_str()),
-        ("TMPDIR", private.as_str()),
-        ("WORKSPACE", root.as_str()),
-    ]);
-    let environment = environment.chain(plan.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    let environment = ENVIRONMENT
+        .iter()
+        .copied()
+        .filter(|(name, _)| *name != "HOME")
+        .chain([
+            ("HOME", private.as_str()),
+            ("TMPDIR", private.as_str()),
+            ("WORKSPACE", root.as_str()),
+        ]);
+    let environment = environment.chain(
+        plan.environment
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str())),
+    );
     let error = become_command(&shell::command(command, &plan.nonce), environment);
     Err(format!("bash: {}", error.kind()))
 }
@@ -88,8 +110,16 @@ fn limit(limits: &ExecLimits) -> Result<(), rustix::io::Errno> {
         (Resource::Fsize, limits.file_bytes),
     ] {
         // The limit cannot exceed the host's own.
-        let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
-        rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+        let most = rustix::process::getrlimit(resource)
+            .maximum
+            .map_or(most, |maximum| maximum.min(most));
+        rustix::process::setrlimit(
+            resource,
+            Rlimit {
+                current: Some(most),
+                maximum: Some(most),
+            },
+        )?;
     }
     Ok(())
 }
@@ -105,7 +135,11 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
         return Ok(true);
     }
     let become_owner = || {
-        rustix::fs::chown(private, Some(Uid::from_raw(owner.uid())), Some(Gid::from_raw(owner.gid())))?;
+        rustix::fs::chown(
+            private,
+            Some(Uid::from_raw(owner.uid())),
+            Some(Gid::from_raw(owner.gid())),
+        )?;
         rustix::thread::set_thread_groups(&[])?;
         let uid = Uid::from_raw(owner.uid());
         let gid = Gid::from_raw(owner.gid());
@@ -114,7 +148,8 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
         rustix::thread::set_keep_capabilities(true)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)
     };
-    become_owner().map_err(|error: rustix::io::Errno| format!("the owner of the workspace: {error}"))?;
+    become_owner()
+        .map_err(|error: rustix::io::Errno| format!("the owner of the workspace: {error}"))?;
     Ok(false)
 }
 
@@ -123,7 +158,13 @@ fn leave_superuser(root: &Path, private: &Path) -> Result<bool, String> {
 fn drop_capabilities() -> Result<(), rustix::io::Errno> {
     let held = rustix::thread::capabilities(None)?;
     if held.permitted.contains(CapabilitySet::SETPCAP) {
-        rustix::thread::set_capabilities(None, CapabilitySets { effective: held.permitted, ..held })?;
+        rustix::thread::set_capabilities(
+            None,
+            CapabilitySets {
+                effective: held.permitted,
+                ..held
+            },
+        )?;
         for capability in (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
             match rustix::thread::capability_is_in_bounding_set(capability) {
                 Ok(true) => rustix::thread::remove_capability_from_bounding_set(capability)?,
@@ -142,5 +183,12 @@ fn drop_capabilities() -> Result<(), rustix::io::Errno> {
     }
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )
 }

@@ -66,8 +66,15 @@ fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
     if matches!(arguments.as_slice(), [stage] if stage == watchdog::STAGE) {
         return watchdog::run();
     }
-    let [stage, plan, command, found @ ..] = arguments.as_slice() else { return FAILED };
-    let Some(plan) = plan.to_str().and_then(|plan| serde_json::from_str::<Plan>(plan).ok()) else { return FAILED };
+    let [stage, plan, command, found @ ..] = arguments.as_slice() else {
+        return FAILED;
+    };
+    let Some(plan) = plan
+        .to_str()
+        .and_then(|plan| serde_json::from_str::<Plan>(plan).ok())
+    else {
+        return FAILED;
+    };
     let ended = match stage.to_str() {
         Some(supervisor::STAGE) => supervisor::run(&plan, command, found),
         Some(inner::STAGE) => inner::run(&plan, command, found),

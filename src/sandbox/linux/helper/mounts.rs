@@ -16,7 +16,10 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags},
+    fs::{
+        AtFlags, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes,
+        StatxFlags,
+    },
     io::Errno,
     mount::{MountFlags, mount, mount_bind_recursive, mount_remount},
 };
@@ -27,7 +30,9 @@ use crate::sandbox::fs::{Found, Identity, Root, identity, names_of};
 const NAMES_MAX: usize = 50_000;
 
 /// Folders in which a command sees only what it may use.
-const EMPTIED: &[&str] = &["/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
+const EMPTIED: &[&str] = &[
+    "/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var",
+];
 
 /// Mount options of an empty folder that will contain mount points.
 const SMALL: &std::ffi::CStr = c"size=1m,mode=755";
@@ -40,13 +45,18 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
     let mut own = Vec::new();
     for folder in writable {
         // The kernel lists mounts by their real paths.
-        let folder = folder.canonicalize().map_err(|error| format!("a writable folder: {}", error.kind()))?;
-        mount_bind_recursive(&folder, &folder).map_err(|error| format!("the mount of a writable folder: {error}"))?;
+        let folder = folder
+            .canonicalize()
+            .map_err(|error| format!("a writable folder: {}", error.kind()))?;
+        mount_bind_recursive(&folder, &folder)
+            .map_err(|error| format!("the mount of a writable folder: {error}"))?;
         own.push(folder);
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("the list of mounts: {}", error.kind()))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| format!("the list of mounts: {}", error.kind()))?;
     for Mounted { place, flags } in mounts.lines().filter_map(Mounted::parse) {
-        if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder)) {
+        if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder))
+        {
             continue;
         }
         match mount_remount(&place, MountFlags::BIND | MountFlags::RDONLY | flags, c"") {
@@ -58,7 +68,11 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
         }
     }
     let whole = rustix::fs::statvfs("/").map_err(|error| format!("the root folder: {error}"))?;
-    if whole.f_flag.contains(StatVfsMountFlags::RDONLY) { Ok(()) } else { Err("the root folder is not read-only".to_owned()) }
+    if whole.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        Ok(())
+    } else {
+        Err("the root folder is not read-only".to_owned())
+    }
 }
 
 /// Whether a mount is visible at a place.
@@ -75,17 +89,27 @@ pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), St
     let io = |error: std::io::Error| format!("a shown folder: {}", error.kind());
     let shown: Vec<&Path> = shown.collect();
     for folder in EMPTIED {
-        let Ok(folder) = Path::new(folder).canonicalize() else { continue };
+        let Ok(folder) = Path::new(folder).canonicalize() else {
+            continue;
+        };
         // A workspace that contains the whole folder keeps it visible. A folder that is a link
         // elsewhere keeps its contents.
         if shown.iter().any(|place| folder.starts_with(place)) || folder.components().count() != 2 {
             continue;
         }
-        let kept = shown.iter().filter(|place| place.starts_with(&folder)).filter_map(|place| {
-            let fd = rustix::fs::open(*place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-            let kind = rustix::fs::fstat(&fd).ok()?.st_mode;
-            Some((*place, fd, FileType::from_raw_mode(kind) == FileType::Directory))
-        });
+        let kept = shown
+            .iter()
+            .filter(|place| place.starts_with(&folder))
+            .filter_map(|place| {
+                let fd =
+                    rustix::fs::open(*place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+                let kind = rustix::fs::fstat(&fd).ok()?.st_mode;
+                Some((
+                    *place,
+                    fd,
+                    FileType::from_raw_mode(kind) == FileType::Directory,
+                ))
+            });
         let kept: Vec<(&Path, OwnedFd, bool)> = kept.collect();
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("tmpfs", &folder, "tmpfs", flags, SMALL).map_err(said("an empty folder"))?;
@@ -94,11 +118,16 @@ pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), St
                 std::fs::create_dir_all(place).map_err(io)?;
             } else {
                 std::fs::create_dir_all(place.parent().unwrap_or(&folder)).map_err(io)?;
-                std::fs::File::options().append(true).create(true).open(place).map_err(io)?;
+                std::fs::File::options()
+                    .append(true)
+                    .create(true)
+                    .open(place)
+                    .map_err(io)?;
             }
             mount_bind_recursive(through(&fd), place).map_err(said("a shown folder"))?;
         }
-        mount_remount(&folder, MountFlags::BIND | MountFlags::RDONLY | flags, c"").map_err(said("an empty folder"))?;
+        mount_remount(&folder, MountFlags::BIND | MountFlags::RDONLY | flags, c"")
+            .map_err(said("an empty folder"))?;
     }
     Ok(())
 }
@@ -122,7 +151,10 @@ impl Mounted {
             "noexec" => MountFlags::NOEXEC,
             _ => MountFlags::empty(),
         });
-        Some(Self { place, flags: flags.collect() })
+        Some(Self {
+            place,
+            flags: flags.collect(),
+        })
     }
 }
 
@@ -132,7 +164,10 @@ fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| *first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
+        let code = after
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|code| std::str::from_utf8(code).ok());
         let (byte, left) = match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
             Some(byte) => (byte, after.get(3..).unwrap_or_default()),
             None => (*first, after),
@@ -156,7 +191,15 @@ pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
         lay(root, path, &Cover::ReadOnly)?;
     }
     for (path, is_folder) in &found.hidden {
-        lay(root, path, if *is_folder { &Cover::EmptyFolder } else { &Cover::EmptyFile })?;
+        lay(
+            root,
+            path,
+            if *is_folder {
+                &Cover::EmptyFolder
+            } else {
+                &Cover::EmptyFile
+            },
+        )?;
     }
     Ok(())
 }
@@ -179,7 +222,8 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     let source = match cover {
         Cover::Itself | Cover::ReadOnly => Some(&place),
         Cover::EmptyFile => {
-            null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(said)?;
+            null = rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                .map_err(said)?;
             Some(&null)
         }
         Cover::EmptyFolder => None,
@@ -187,7 +231,8 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     match source {
         Some(source) => mount_bind_recursive(through(source), through(&place)).map_err(said)?,
         None => {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            let flags =
+                MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             mount("tmpfs", through(&place), "tmpfs", flags, EMPTY).map_err(said)?;
         }
     }
@@ -205,8 +250,17 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
             (StatVfsMountFlags::NODEV, MountFlags::NODEV),
             (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
         ];
-        let flags: MountFlags = flags.into_iter().filter(|(kind, _)| kept.contains(*kind)).map(|(_, flag)| flag).collect();
-        mount_remount(through(&laid), MountFlags::BIND | MountFlags::RDONLY | flags, c"").map_err(|error| match error {
+        let flags: MountFlags = flags
+            .into_iter()
+            .filter(|(kind, _)| kept.contains(*kind))
+            .map(|(_, flag)| flag)
+            .collect();
+        mount_remount(
+            through(&laid),
+            MountFlags::BIND | MountFlags::RDONLY | flags,
+            c"",
+        )
+        .map_err(|error| match error {
             Errno::INVAL => changed(), // it is not a mount point
             other => said(other),
         })?;
@@ -216,7 +270,13 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
 
 fn open(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(&root.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+    rustix::fs::openat2(
+        &root.dir,
+        path,
+        flags,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    )
 }
 
 /// Path under `/proc` of an open descriptor, which names exactly that file.
@@ -235,7 +295,11 @@ pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -
     let mut found = Cow::Borrowed(found);
     for (path, is_hidden) in second_names(root, &found) {
         let found = found.to_mut();
-        if is_hidden { found.hidden.push((path, false)) } else { found.read_only.push(path) }
+        if is_hidden {
+            found.hidden.push((path, false))
+        } else {
+            found.read_only.push(path)
+        }
     }
     found
 }
@@ -244,26 +308,41 @@ pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -
 /// same file under another name. Searches the workspace only if one of those files has several
 /// links, and checks [`NAMES_MAX`] names at most.
 fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
-    let hidden = found.hidden.iter().filter(|(_, is_folder)| !is_folder).map(|(path, _)| (path.as_path(), true));
+    let hidden = found
+        .hidden
+        .iter()
+        .filter(|(_, is_folder)| !is_folder)
+        .map(|(path, _)| (path.as_path(), true));
     let covered = hidden.chain(found.read_only.iter().map(|path| (path.as_path(), false)));
-    let wanted: Vec<(Identity, bool)> = covered.filter_map(|(path, is_hidden)| Some((with_second_name(root, path)?, is_hidden))).collect();
+    let wanted: Vec<(Identity, bool)> = covered
+        .filter_map(|(path, is_hidden)| Some((with_second_name(root, path)?, is_hidden)))
+        .collect();
     if wanted.is_empty() {
         return Vec::new();
     }
-    let known: BTreeSet<&Path> =
-        found.hidden.iter().map(|(path, _)| path.as_path()).chain(found.read_only.iter().map(PathBuf::as_path)).collect();
+    let known: BTreeSet<&Path> = found
+        .hidden
+        .iter()
+        .map(|(path, _)| path.as_path())
+        .chain(found.read_only.iter().map(PathBuf::as_path))
+        .collect();
     let mut second = Vec::new();
     let mut folders = vec![PathBuf::new()];
     let mut names = 0;
     while let Some(folder) = folders.pop().filter(|_| names < NAMES_MAX) {
-        let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else { continue };
+        let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else {
+            continue;
+        };
         for name in names_of(&dir) {
             names += 1;
             let path = folder.join(&name);
-            let Some((own, kind)) = identity(dir.as_fd(), &name) else { continue };
+            let Some((own, kind)) = identity(dir.as_fd(), &name) else {
+                continue;
+            };
             if kind == FileType::Directory {
                 folders.push(path);
-            } else if let Some((_, is_hidden)) = wanted.iter().find(|(identity, _)| *identity == own)
+            } else if let Some((_, is_hidden)) =
+                wanted.iter().find(|(identity, _)| *identity == own)
                 && !known.contains(path.as_path())
             {
                 second.push((path, *is_hidden));
@@ -293,9 +372,18 @@ mod tests {
 
         assert_eq!(
             Mounted::parse(line),
-            Some(Mounted { place: PathBuf::from("/mnt/a b\\c"), flags: MountFlags::NOSUID | MountFlags::NODEV })
+            Some(Mounted {
+                place: PathBuf::from("/mnt/a b\\c"),
+                flags: MountFlags::NOSUID | MountFlags::NODEV
+            })
         );
-        assert_eq!(Mounted::parse(closed), Some(Mounted { place: PathBuf::from("/"), flags: MountFlags::RDONLY | MountFlags::NOEXEC }));
+        assert_eq!(
+            Mounted::parse(closed),
+            Some(Mounted {
+                place: PathBuf::from("/"),
+                flags: MountFlags::RDONLY | MountFlags::NOEXEC
+            })
+        );
         assert_eq!(Mounted::parse("43 42"), None);
     }
 }

@@ -42,22 +42,42 @@ pub(super) fn run(nonce: &str) -> Result<i32, String> {
     confine()?;
     let failed = |error: std::io::Error| error.kind().to_string();
     let mut bytes = Vec::new();
-    std::io::stdin().lock().take(PDF_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    std::io::stdin()
+        .lock()
+        .take(PDF_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     let answer = match text_of(&bytes) {
         Ok((pages, text)) => format!("{nonce} {} {pages}\n{text}", word::PAGES),
         Err(why) => format!("{nonce} {why}\n"),
     };
-    std::io::stdout().lock().write_all(answer.as_bytes()).map_err(failed)?;
+    std::io::stdout()
+        .lock()
+        .write_all(answer.as_bytes())
+        .map_err(failed)?;
     Ok(0)
 }
 
 fn confine() -> Result<(), String> {
     let said = |error: rustix::io::Errno| format!("limits: {error}");
-    for (resource, most) in
-        [(Resource::Core, 0), (Resource::Cpu, CPU_SECONDS), (Resource::Data, MEMORY_BYTES), (Resource::Fsize, 0), (Resource::Memlock, 0)]
-    {
-        let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
-        rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).map_err(said)?;
+    for (resource, most) in [
+        (Resource::Core, 0),
+        (Resource::Cpu, CPU_SECONDS),
+        (Resource::Data, MEMORY_BYTES),
+        (Resource::Fsize, 0),
+        (Resource::Memlock, 0),
+    ] {
+        let most = rustix::process::getrlimit(resource)
+            .maximum
+            .map_or(most, |maximum| maximum.min(most));
+        rustix::process::setrlimit(
+            resource,
+            Rlimit {
+                current: Some(most),
+                maximum: Some(most),
+            },
+        )
+        .map_err(said)?;
     }
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(said)?;
     rustix::thread::set_no_new_privs(true).map_err(said)?;
@@ -66,8 +86,12 @@ fn confine() -> Result<(), String> {
 
 /// Returns the number of pages and their text.
 fn text_of(bytes: &[u8]) -> Result<(usize, String), &'static str> {
-    let options = LoadOptions { max_decompressed_size: Some(STREAM_BYTES_MAX), ..LoadOptions::default() };
-    let document = Document::load_mem_with_options(bytes, options).map_err(|error| reason(&error))?;
+    let options = LoadOptions {
+        max_decompressed_size: Some(STREAM_BYTES_MAX),
+        ..LoadOptions::default()
+    };
+    let document =
+        Document::load_mem_with_options(bytes, options).map_err(|error| reason(&error))?;
     if document.is_encrypted() || document.was_encrypted() {
         return Err(word::ENCRYPTED);
     }
@@ -95,17 +119,25 @@ fn text_of(bytes: &[u8]) -> Result<(usize, String), &'static str> {
         text.push('\n');
         if text.len() > DOCUMENT_TEXT_BYTES_MAX {
             let end = format!("\n[the text is cut on page {number} of {}]", pages.len());
-            text.truncate(text.floor_char_boundary(DOCUMENT_TEXT_BYTES_MAX.saturating_sub(end.len())));
+            text.truncate(
+                text.floor_char_boundary(DOCUMENT_TEXT_BYTES_MAX.saturating_sub(end.len())),
+            );
             text.push_str(&end);
             break;
         }
     }
-    if says_something { Ok((pages.len(), text)) } else { Err(failure.unwrap_or(word::NO_TEXT)) }
+    if says_something {
+        Ok((pages.len(), text))
+    } else {
+        Err(failure.unwrap_or(word::NO_TEXT))
+    }
 }
 
 fn reason(error: &Error) -> &'static str {
     match error {
-        Error::Decryption(_) | Error::InvalidPassword | Error::UnsupportedSecurityHandler(_) => word::ENCRYPTED,
+        Error::Decryption(_) | Error::InvalidPassword | Error::UnsupportedSecurityHandler(_) => {
+            word::ENCRYPTED
+        }
         Error::Decompress(lopdf::DecompressError::MemoryLimitExceeded { .. }) => word::BOUNDS,
         _ => word::BROKEN,
     }

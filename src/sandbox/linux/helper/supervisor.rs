@@ -33,17 +33,25 @@ pub(super) const STAGE: &str = "supervise";
 const END_MAX: Duration = Duration::from_millis(1700);
 
 /// Delay between two rounds of killing.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 2_000_000,
+};
 
 pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i32, String> {
-    let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {}", error.kind());
+    let said =
+        |what: &'static str| move |error: std::io::Error| format!("{what}: {}", error.kind());
     let parent = rustix::process::getppid();
     if parent.map(Pid::as_raw_pid) != Some(plan.host) {
         return Ok(super::FAILED); // the host is gone already
     }
     let host = pidfd(plan.host).ok_or("the host cannot be watched")?;
-    rustix::process::set_child_subreaper(parent).map_err(|e| said("orphans cannot be adopted")(e.into()))?;
-    DirBuilder::new().mode(0o700).create(&plan.private).map_err(said("no private folder"))?;
+    rustix::process::set_child_subreaper(parent)
+        .map_err(|e| said("orphans cannot be adopted")(e.into()))?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&plan.private)
+        .map_err(said("no private folder"))?;
     let ended = watch(plan, command, found, &host);
     // Whatever the command did to the folder, it is ours and the command is gone.
     let _ = fs::remove_dir_all(&plan.private);
@@ -52,23 +60,41 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
 
 fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Result<i32, String> {
     let plan_text = serde_json::to_string(plan).map_err(|_| "the plan cannot be encoded")?;
-    let arguments = [OsStr::new(ASK), OsStr::new(inner::STAGE), OsStr::new(&plan_text), command];
-    let child = start_helper(plan.namespace, arguments.into_iter().chain(found.iter().map(OsString::as_os_str)))
-        .map_err(|error| format!("the helper cannot be started: {}", error.kind()))?;
-    let child = i32::try_from(child).ok().and_then(Pid::from_raw).ok_or("no process")?;
+    let arguments = [
+        OsStr::new(ASK),
+        OsStr::new(inner::STAGE),
+        OsStr::new(&plan_text),
+        command,
+    ];
+    let child = start_helper(
+        plan.namespace,
+        arguments
+            .into_iter()
+            .chain(found.iter().map(OsString::as_os_str)),
+    )
+    .map_err(|error| format!("the helper cannot be started: {}", error.kind()))?;
+    let child = i32::try_from(child)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or("no process")?;
     let child_fd = pidfd(child.as_raw_pid()).ok_or("the command cannot be watched")?;
     let control = std::io::stdin();
     let status = loop {
         let watched = [PollFlags::IN, PollFlags::empty(), PollFlags::IN];
         let fds = [child_fd.as_fd(), control.as_fd(), host.as_fd()];
-        let mut fds: Vec<PollFd<'_>> = fds.into_iter().zip(watched).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)).collect();
+        let mut fds: Vec<PollFd<'_>> = fds
+            .into_iter()
+            .zip(watched)
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
+            .collect();
         let _ = poll(&mut fds, None);
         let rose: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         // Reaps orphans as well as the child.
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if pid == child {
                 let left = left_running();
-                let _ = std::io::stderr().write_all(word(&plan.nonce, "left", &left.to_string()).as_bytes());
+                let _ = std::io::stderr()
+                    .write_all(word(&plan.nonce, "left", &left.to_string()).as_bytes());
                 end_all();
                 return Ok(code(status));
             }
@@ -88,14 +114,21 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
 
 /// Counts the descendants that still run; a zombie has ended.
 fn left_running() -> usize {
-    let runs = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    below(rustix::process::getpid().as_raw_pid()).iter().filter(|pid| runs(pid)).count()
+    let runs = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    below(rustix::process::getpid().as_raw_pid())
+        .iter()
+        .filter(|pid| runs(pid))
+        .count()
 }
 
 fn end_all() {
     let start = Instant::now();
     while start.elapsed() < END_MAX {
-        below(rustix::process::getpid().as_raw_pid()).into_iter().for_each(kill);
+        below(rustix::process::getpid().as_raw_pid())
+            .into_iter()
+            .for_each(kill);
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
@@ -108,5 +141,8 @@ fn end_all() {
 }
 
 fn code(status: WaitStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(super::FAILED)
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+        .unwrap_or(super::FAILED)
 }

@@ -29,7 +29,15 @@ fn over(home: &Home, model: &ModelServer) -> Key {
 
 async fn prompt(served: &Served, key: &str, number: usize) -> String {
     let path = format!("/v1/conversations/c{number}/messages");
-    let answer = served.ask_with(Method::POST, &path, key, Some(json!({"content": "Go."})), &[("prefer", "respond-async")]).await;
+    let answer = served
+        .ask_with(
+            Method::POST,
+            &path,
+            key,
+            Some(json!({"content": "Go."})),
+            &[("prefer", "respond-async")],
+        )
+        .await;
     assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
     answer.body["round_id"].as_str().unwrap().to_owned()
 }
@@ -40,7 +48,14 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
     let begun: String = sse(anthropic_text("So far").iter().take(3));
     let ends = || Reply::events(anthropic_text("In time."));
     let stalls = || Reply::stream().send(begun.clone()).then(Step::Stall);
-    let model = ModelServer::start((0..BUSY).map(|n| if n % 2 == 0 { ends().delay(Duration::from_millis(500)) } else { stalls() })).await;
+    let model = ModelServer::start((0..BUSY).map(|n| {
+        if n % 2 == 0 {
+            ends().delay(Duration::from_millis(500))
+        } else {
+            stalls()
+        }
+    }))
+    .await;
     let acme = over(&home, &model);
     let served = Served::start(&home, &["--grace", "3"]);
     let rounds = join_all((0..BUSY).map(|number| prompt(&served, &acme.key, number))).await;
@@ -55,11 +70,23 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
     let path = |number: usize| format!("/v1/conversations/c{number}/messages");
     let mut ends = [0, 0];
     for (number, round) in rounds.iter().enumerate() {
-        let watched = again.client.get(format!("{}/v1/conversations/c{number}/events?round={round}", again.url)).bearer_auth(&acme.key);
+        let watched = again
+            .client
+            .get(format!(
+                "{}/v1/conversations/c{number}/events?round={round}",
+                again.url
+            ))
+            .bearer_auth(&acme.key);
         let watched = watched.send().await.unwrap().text().await.unwrap();
-        assert!(watched.contains("event: round_finished"), "{number} {watched}");
+        assert!(
+            watched.contains("event: round_finished"),
+            "{number} {watched}"
+        );
         let history = again.get(&path(number), &acme.key).await.body.to_string();
-        assert!(history.contains("In time.") || history.contains("Taken up."), "{number} {history}");
+        assert!(
+            history.contains("In time.") || history.contains("Taken up."),
+            "{number} {history}"
+        );
         ends[usize::from(history.contains("Taken up."))] += 1;
     }
     assert_eq!(ends, [BUSY / 2, BUSY / 2], "{}", again.err());
@@ -69,7 +96,10 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     let home = Home::new();
-    let model = ModelServer::start([Reply::stream().send(sse(anthropic_text("So far").iter().take(3))).then(Step::Stall)]).await;
+    let model = ModelServer::start([Reply::stream()
+        .send(sse(anthropic_text("So far").iter().take(3)))
+        .then(Step::Stall)])
+    .await;
     let acme = over(&home, &model);
     let served = Served::start(&home, &["--grace", "60"]);
     prompt(&served, &acme.key, 0).await;

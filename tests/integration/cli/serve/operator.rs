@@ -10,7 +10,13 @@ use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse
 fn host(home: &Home) -> (Key, Key) {
     let admin = Key::new(home);
     let acme = Key::new(home);
-    configure(home, &format!("[host]\nadmin_key_sha256 = \"{}\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", admin.hash, acme.hash));
+    configure(
+        home,
+        &format!(
+            "[host]\nadmin_key_sha256 = \"{}\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+            admin.hash, acme.hash
+        ),
+    );
     (admin, acme)
 }
 
@@ -21,28 +27,91 @@ async fn what_the_operator_changed_survives_a_restart() {
     let served = Served::start(&home, &[]);
     let body = json!({"weight": 2, "quotas": {"turns_max": 4}});
 
-    let put = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(body)).await;
-    let made = served.ask(Method::POST, "/v1/admin/tenants/beta/keys", &admin.key, None).await;
+    let put = served
+        .ask(
+            Method::PUT,
+            "/v1/admin/tenants/beta",
+            &admin.key,
+            Some(body),
+        )
+        .await;
+    let made = served
+        .ask(
+            Method::POST,
+            "/v1/admin/tenants/beta/keys",
+            &admin.key,
+            None,
+        )
+        .await;
     let beta = made.body["key"].as_str().unwrap().to_owned();
-    let paused = served.ask(Method::POST, "/v1/admin/tenants/acme/pause", &admin.key, None).await;
-    let rekeyed = served.ask(Method::POST, "/v1/admin/tenants/acme/keys", &admin.key, Some(json!({"replace": true}))).await;
+    let paused = served
+        .ask(
+            Method::POST,
+            "/v1/admin/tenants/acme/pause",
+            &admin.key,
+            None,
+        )
+        .await;
+    let rekeyed = served
+        .ask(
+            Method::POST,
+            "/v1/admin/tenants/acme/keys",
+            &admin.key,
+            Some(json!({"replace": true})),
+        )
+        .await;
     let fresh = rekeyed.body["key"].as_str().unwrap().to_owned();
 
-    assert_eq!((put.status, made.status, paused.status), (StatusCode::CREATED, StatusCode::CREATED, StatusCode::NO_CONTENT));
-    assert_eq!((served.opens(&beta).await, served.opens(&fresh).await, served.opens(&acme.key).await), (true, true, false));
+    assert_eq!(
+        (put.status, made.status, paused.status),
+        (
+            StatusCode::CREATED,
+            StatusCode::CREATED,
+            StatusCode::NO_CONTENT
+        )
+    );
+    assert_eq!(
+        (
+            served.opens(&beta).await,
+            served.opens(&fresh).await,
+            served.opens(&acme.key).await
+        ),
+        (true, true, false)
+    );
     assert_eq!(served.stop().code, Some(0));
 
     let again = Served::start(&home, &[]);
-    assert_eq!((again.opens(&beta).await, again.opens(&fresh).await, again.opens(&acme.key).await), (true, true, false));
+    assert_eq!(
+        (
+            again.opens(&beta).await,
+            again.opens(&fresh).await,
+            again.opens(&acme.key).await
+        ),
+        (true, true, false)
+    );
     let listed = again.get("/v1/admin/tenants", &admin.key).await.body;
-    let paused: Vec<_> =
-        listed["tenants"].as_array().unwrap().iter().map(|tenant| (tenant["id"].clone(), tenant["paused"].clone())).collect();
-    assert_eq!(paused, [(json!("acme"), json!(true)), (json!("beta"), json!(false))]);
-    let kept = std::fs::read_to_string(home.path().join("home/.local/share/callboard/tenants.json")).unwrap();
+    let paused: Vec<_> = listed["tenants"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tenant| (tenant["id"].clone(), tenant["paused"].clone()))
+        .collect();
+    assert_eq!(
+        paused,
+        [(json!("acme"), json!(true)), (json!("beta"), json!(false))]
+    );
+    let kept =
+        std::fs::read_to_string(home.path().join("home/.local/share/callboard/tenants.json"))
+            .unwrap();
     assert!(!kept.contains(&beta) && !kept.contains(&fresh), "{kept}");
 
-    let removed = again.ask(Method::DELETE, "/v1/admin/tenants/beta", &admin.key, None).await;
-    assert_eq!((removed.status, again.opens(&beta).await), (StatusCode::NO_CONTENT, false));
+    let removed = again
+        .ask(Method::DELETE, "/v1/admin/tenants/beta", &admin.key, None)
+        .await;
+    assert_eq!(
+        (removed.status, again.opens(&beta).await),
+        (StatusCode::NO_CONTENT, false)
+    );
     assert_eq!(again.stop().code, Some(0));
     assert!(!Served::start(&home, &[]).opens(&beta).await);
 }
@@ -51,16 +120,29 @@ async fn what_the_operator_changed_survives_a_restart() {
 async fn a_tenant_whose_workspace_holds_the_store_is_not_made() {
     let home = Home::new();
     let admin = Key::new(&home);
-    let text = format!("[host]\nadmin_key_sha256 = \"{}\"\n[store]\nurl = \"sqlite:src/all.db\"\n", admin.hash);
+    let text = format!(
+        "[host]\nadmin_key_sha256 = \"{}\"\n[store]\nurl = \"sqlite:src/all.db\"\n",
+        admin.hash
+    );
     configure(&home, &text);
     let served = Served::start(&home, &[]);
     let workspace = home.work().join("src");
 
-    let put = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({"workspace": workspace}))).await;
+    let put = served
+        .ask(
+            Method::PUT,
+            "/v1/admin/tenants/beta",
+            &admin.key,
+            Some(json!({"workspace": workspace})),
+        )
+        .await;
 
     assert_eq!(put.status, StatusCode::UNPROCESSABLE_ENTITY, "{put:?}");
     let detail = put.body["detail"].as_str().unwrap();
-    assert!(detail.contains("the session store lies inside the workspace of tenant `beta`"), "{detail}");
+    assert!(
+        detail.contains("the session store lies inside the workspace of tenant `beta`"),
+        "{detail}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,18 +151,63 @@ async fn the_configuration_file_wins_for_the_tenants_that_it_names() {
     let (admin, acme) = host(&home);
     let served = Served::start(&home, &[]);
 
-    let put = served.ask(Method::PUT, "/v1/admin/tenants/acme", &admin.key, Some(json!({"weight": 9}))).await;
-    let removed = served.ask(Method::DELETE, "/v1/admin/tenants/acme", &admin.key, None).await;
-    let wrong = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({"quotas": {"turn_max": 1}}))).await;
-    let stolen = served.ask(Method::PUT, "/v1/admin/tenants/beta", &admin.key, Some(json!({"key_sha256": acme.hash}))).await;
+    let put = served
+        .ask(
+            Method::PUT,
+            "/v1/admin/tenants/acme",
+            &admin.key,
+            Some(json!({"weight": 9})),
+        )
+        .await;
+    let removed = served
+        .ask(Method::DELETE, "/v1/admin/tenants/acme", &admin.key, None)
+        .await;
+    let wrong = served
+        .ask(
+            Method::PUT,
+            "/v1/admin/tenants/beta",
+            &admin.key,
+            Some(json!({"quotas": {"turn_max": 1}})),
+        )
+        .await;
+    let stolen = served
+        .ask(
+            Method::PUT,
+            "/v1/admin/tenants/beta",
+            &admin.key,
+            Some(json!({"key_sha256": acme.hash})),
+        )
+        .await;
 
     for answer in [&put, &removed] {
-        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
-        assert!(answer.body["detail"].as_str().unwrap().contains("tenant `acme` is configured at callboard.toml:3"), "{answer:?}");
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{answer:?}"
+        );
+        assert!(
+            answer.body["detail"]
+                .as_str()
+                .unwrap()
+                .contains("tenant `acme` is configured at callboard.toml:3"),
+            "{answer:?}"
+        );
     }
-    assert_eq!((wrong.status, wrong.body["pointer"].clone()), (StatusCode::UNPROCESSABLE_ENTITY, json!("/quotas/turn_max")));
-    assert!(wrong.body["detail"].as_str().unwrap().contains("did you mean `turns_max`?"), "{wrong:?}");
-    assert_eq!((stolen.status, stolen.body["pointer"].clone()), (StatusCode::UNPROCESSABLE_ENTITY, json!("/key_sha256")));
+    assert_eq!(
+        (wrong.status, wrong.body["pointer"].clone()),
+        (StatusCode::UNPROCESSABLE_ENTITY, json!("/quotas/turn_max"))
+    );
+    assert!(
+        wrong.body["detail"]
+            .as_str()
+            .unwrap()
+            .contains("did you mean `turns_max`?"),
+        "{wrong:?}"
+    );
+    assert_eq!(
+        (stolen.status, stolen.body["pointer"].clone()),
+        (StatusCode::UNPROCESSABLE_ENTITY, json!("/key_sha256"))
+    );
     assert!(served.opens(&acme.key).await);
 }
 
@@ -89,15 +216,46 @@ async fn a_tenant_that_was_erased_is_served_as_it_is_configured() {
     let home = Home::new();
     let (admin, acme) = host(&home);
     let served = Served::start(&home, &[]);
-    let say = || served.ask(Method::POST, "/v1/conversations/one/messages", &acme.key, Some(json!({"content": "Hello"})));
+    let say = || {
+        served.ask(
+            Method::POST,
+            "/v1/conversations/one/messages",
+            &acme.key,
+            Some(json!({"content": "Hello"})),
+        )
+    };
     assert_eq!(say().await.body["status"], "completed");
     let quota = json!({"requests_per_minute": 1});
-    assert_eq!(served.ask(Method::PUT, "/v1/admin/tenants/acme/quota", &admin.key, Some(quota)).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        served
+            .ask(
+                Method::PUT,
+                "/v1/admin/tenants/acme/quota",
+                &admin.key,
+                Some(quota)
+            )
+            .await
+            .status,
+        StatusCode::NO_CONTENT
+    );
 
-    let erased = served.ask(Method::DELETE, "/v1/admin/tenants/acme/data", &admin.key, None).await;
+    let erased = served
+        .ask(
+            Method::DELETE,
+            "/v1/admin/tenants/acme/data",
+            &admin.key,
+            None,
+        )
+        .await;
 
-    assert_eq!((erased.status, erased.body["conversations"].clone()), (StatusCode::OK, json!(1)));
-    assert_eq!(served.get("/v1/conversations/one", &acme.key).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        (erased.status, erased.body["conversations"].clone()),
+        (StatusCode::OK, json!(1))
+    );
+    assert_eq!(
+        served.get("/v1/conversations/one", &acme.key).await.status,
+        StatusCode::NOT_FOUND
+    );
     assert_eq!(say().await.body["status"], "completed");
     // Erasing data does not reset the quota: the second prompt of this minute exceeds it.
     assert_eq!(say().await.status, StatusCode::TOO_MANY_REQUESTS);
@@ -111,7 +269,11 @@ async fn a_key_is_exchanged_while_a_round_runs() {
     let events = sse(anthropic_text("Done in peace."));
     let (begin, rest) = events.split_at(events.len() / 2);
     let pause = Step::Pause(std::time::Duration::from_millis(700));
-    let model = ModelServer::start([Reply::stream().send(begin.to_owned()).then(pause).send(rest.to_owned())]).await;
+    let model = ModelServer::start([Reply::stream()
+        .send(begin.to_owned())
+        .then(pause)
+        .send(rest.to_owned())])
+    .await;
     configure(
         &home,
         &format!(
@@ -124,19 +286,55 @@ async fn a_key_is_exchanged_while_a_round_runs() {
     );
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let text = std::fs::read_to_string(home.work().join("callboard.toml")).unwrap();
-    configure(&home, &text.replace("api_key_env = \"SLOW_KEY\"", "api_key_file = \"key\""));
+    configure(
+        &home,
+        &text.replace("api_key_env = \"SLOW_KEY\"", "api_key_file = \"key\""),
+    );
     let served = Served::start(&home, &[]);
     let say = json!({"content": "Take your time."});
-    let prompt =
-        served.ask_with(Method::POST, "/v1/conversations/one/messages", &acme.key, Some(say), &[("prefer", "respond-async")]).await;
+    let prompt = served
+        .ask_with(
+            Method::POST,
+            "/v1/conversations/one/messages",
+            &acme.key,
+            Some(say),
+            &[("prefer", "respond-async")],
+        )
+        .await;
     model.requests_came(1).await;
 
-    let made = served.ask(Method::POST, "/v1/admin/tenants/acme/keys", &admin.key, Some(json!({"replace": true}))).await;
+    let made = served
+        .ask(
+            Method::POST,
+            "/v1/admin/tenants/acme/keys",
+            &admin.key,
+            Some(json!({"replace": true})),
+        )
+        .await;
 
     let fresh = made.body["key"].as_str().unwrap();
-    assert_eq!((prompt.status, served.opens(&acme.key).await, served.opens(fresh).await), (StatusCode::ACCEPTED, false, true));
+    assert_eq!(
+        (
+            prompt.status,
+            served.opens(&acme.key).await,
+            served.opens(fresh).await
+        ),
+        (StatusCode::ACCEPTED, false, true)
+    );
     model.replies_done(1).await;
     let events = prompt.body["events"].as_str().unwrap();
-    let watched = served.client.get(format!("{}{events}", served.url)).bearer_auth(fresh).send().await.unwrap().text().await.unwrap();
-    assert!(watched.contains("Done in peace.") && watched.contains("round_finished"), "{watched}");
+    let watched = served
+        .client
+        .get(format!("{}{events}", served.url))
+        .bearer_auth(fresh)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(
+        watched.contains("Done in peace.") && watched.contains("round_finished"),
+        "{watched}"
+    );
 }

@@ -58,7 +58,13 @@ struct Tenant {
 
 impl Tenant {
     async fn events(&self, conversation: usize, cursor: &str) -> Option<Response> {
-        let request = self.client.get(format!("{}/v1/conversations/c{conversation}/events", self.url)).bearer_auth(&self.key);
+        let request = self
+            .client
+            .get(format!(
+                "{}/v1/conversations/c{conversation}/events",
+                self.url
+            ))
+            .bearer_auth(&self.key);
         let response = request.header("last-event-id", cursor).send().await.ok()?;
         (response.status() == StatusCode::OK).then_some(response)
     }
@@ -66,10 +72,21 @@ impl Tenant {
     /// Sends a prompt with an idempotency key until it is acknowledged; returns its round.
     async fn say(&self, conversation: usize, text: &str) -> String {
         loop {
-            let request = self.client.post(format!("{}/v1/conversations/c{conversation}/messages", self.url)).bearer_auth(&self.key);
-            let request =
-                request.header("prefer", "respond-async").header("idempotency-key", text).header("content-type", "application/json");
-            if let Ok(response) = request.body(json!({ "content": text }).to_string()).send().await
+            let request = self
+                .client
+                .post(format!(
+                    "{}/v1/conversations/c{conversation}/messages",
+                    self.url
+                ))
+                .bearer_auth(&self.key);
+            let request = request
+                .header("prefer", "respond-async")
+                .header("idempotency-key", text)
+                .header("content-type", "application/json");
+            if let Ok(response) = request
+                .body(json!({ "content": text }).to_string())
+                .send()
+                .await
                 && response.status() == StatusCode::ACCEPTED
                 && let Ok(body) = response.text().await
             {
@@ -104,13 +121,28 @@ struct Watcher {
 
 impl Watcher {
     fn take(&mut self, block: &str) {
-        let Some(data) = block.lines().find_map(|line| line.strip_prefix("data: ")) else { return };
+        let Some(data) = block.lines().find_map(|line| line.strip_prefix("data: ")) else {
+            return;
+        };
         let event: Value = serde_json::from_str(data).unwrap();
         let id = event["id"].as_str().unwrap();
-        assert!(self.cursor.is_empty() || numbers(id) > numbers(&self.cursor), "{id} arrived after {}", self.cursor);
+        assert!(
+            self.cursor.is_empty() || numbers(id) > numbers(&self.cursor),
+            "{id} arrived after {}",
+            self.cursor
+        );
         id.clone_into(&mut self.cursor);
         let kind = event["type"].as_str().unwrap();
-        if !["text_delta", "thinking_delta", "tool_progress", "retry", "context", "queued"].contains(&kind) {
+        if ![
+            "text_delta",
+            "thinking_delta",
+            "tool_progress",
+            "retry",
+            "context",
+            "queued",
+        ]
+        .contains(&kind)
+        {
             self.durable.push(numbers(id));
         }
         let round = event["round_id"].as_str().unwrap_or_default().to_owned();
@@ -118,7 +150,10 @@ impl Watcher {
         match kind {
             "text_delta" => pending.push_str(event["text"].as_str().unwrap()),
             "message" => {
-                let text = event["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+                let text = event["message"]["content"][0]["text"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
                 let shown = std::mem::take(pending);
                 if self.unbroken && !shown.is_empty() {
                     assert_eq!(shown, text, "the shown text is the sent text");
@@ -140,7 +175,11 @@ impl Watcher {
 
     /// Connects and reads at most `count` events, each within `patience`; then disconnects.
     async fn look(&mut self, tenant: &Tenant, count: usize, patience: Duration) -> bool {
-        let cursor = if self.cursor.is_empty() { "0.0.0" } else { &self.cursor };
+        let cursor = if self.cursor.is_empty() {
+            "0.0.0"
+        } else {
+            &self.cursor
+        };
         let Some(mut response) = tenant.events(self.conversation, cursor).await else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             return false;
@@ -149,7 +188,9 @@ impl Watcher {
         let mut text = String::new();
         let mut read = 0;
         while read < count {
-            let Ok(Ok(Some(chunk))) = tokio::time::timeout(patience, response.chunk()).await else { break };
+            let Ok(Ok(Some(chunk))) = tokio::time::timeout(patience, response.chunk()).await else {
+                break;
+            };
             text.push_str(std::str::from_utf8(&chunk).unwrap());
             while let Some((block, rest)) = text.split_once("\n\n") {
                 self.take(block);
@@ -164,7 +205,13 @@ impl Watcher {
     }
 }
 
-async fn watch(tenant: Tenant, acknowledged: Arc<Acknowledged>, mut watcher: Watcher, mut random: SplitMix, enough: usize) -> Watcher {
+async fn watch(
+    tenant: Tenant,
+    acknowledged: Arc<Acknowledged>,
+    mut watcher: Watcher,
+    mut random: SplitMix,
+    enough: usize,
+) -> Watcher {
     while acknowledged.cuts.load(Ordering::Relaxed) < enough {
         let patience = Duration::from_millis(5 + random.below(40) as u64);
         if watcher.look(&tenant, 1 + random.below(25), patience).await {
@@ -175,7 +222,13 @@ async fn watch(tenant: Tenant, acknowledged: Arc<Acknowledged>, mut watcher: Wat
 }
 
 /// Sends prompts to one conversation, each after a random number of disconnects.
-async fn drive(tenant: Tenant, acknowledged: Arc<Acknowledged>, conversation: usize, mut random: SplitMix, enough: usize) {
+async fn drive(
+    tenant: Tenant,
+    acknowledged: Arc<Acknowledged>,
+    conversation: usize,
+    mut random: SplitMix,
+    enough: usize,
+) {
     let mut next = 0;
     for n in 0.. {
         next += random.below(2 * CUTS_PER_PROMPT * acknowledged.conversations());
@@ -193,32 +246,56 @@ async fn drive(tenant: Tenant, acknowledged: Arc<Acknowledged>, conversation: us
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() {
     let seed = seed("serve-resumes");
-    let (enough, conversations) = if std::env::var_os("CALLBOARD_LONG").is_some() { (10_000, 16) } else { (1000, 4) };
+    let (enough, conversations) = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        (10_000, 16)
+    } else {
+        (1000, 4)
+    };
     let home = Home::new();
     let model = ModelServer::start((0..20_000).map(|n| {
         let [start, block, _, end @ ..] = <[String; 6]>::try_from(anthropic_text("")).unwrap();
         let word = format!("word {n} ");
         let delta = anthropic_text(&word)[2].clone();
         let reply = Reply::stream().send(sse([&start, &block]));
-        let reply = (0..8).fold(reply, |reply, _| reply.send(sse([&delta])).then(Step::Pause(Duration::from_millis(4))));
+        let reply = (0..8).fold(reply, |reply, _| {
+            reply
+                .send(sse([&delta]))
+                .then(Step::Pause(Duration::from_millis(4)))
+        });
         reply.send(sse(&end))
     }))
     .await;
     let acme = Key::new(&home);
     let other = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
-    let tenants =
-        format!("[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n[[tenant]]\nid = \"other\"\nkey_sha256 = \"{}\"\n", acme.hash, other.hash);
+    let tenants = format!(
+        "[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n[[tenant]]\nid = \"other\"\nkey_sha256 = \"{}\"\n",
+        acme.hash, other.hash
+    );
     let provider = "[[provider]]\nname = \"slow\"\nkind = \"anthropic\"\napi_key_file = \"key\"\n";
-    configure(&home, &format!("{provider}base_url = \"{}\"\n{tenants}", model.url()));
+    configure(
+        &home,
+        &format!("{provider}base_url = \"{}\"\n{tenants}", model.url()),
+    );
     let mut served = Served::start(&home, &[]);
-    let address = served.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let address = served
+        .url
+        .trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned();
     let tenant = Tenant {
-        client: callboard::tls::client_builder().unwrap().no_proxy().build().unwrap(),
+        client: callboard::tls::client_builder()
+            .unwrap()
+            .no_proxy()
+            .build()
+            .unwrap(),
         url: format!("http://{address}"),
         key: acme.key.clone(),
     };
-    let acknowledged = Arc::new(Acknowledged { rounds: Mutex::new(vec![Vec::new(); conversations]), ..Acknowledged::default() });
+    let acknowledged = Arc::new(Acknowledged {
+        rounds: Mutex::new(vec![Vec::new(); conversations]),
+        ..Acknowledged::default()
+    });
     for conversation in 0..conversations {
         let round = tenant.say(conversation, "first").await;
         acknowledged.rounds.lock()[conversation].push(round);
@@ -227,22 +304,43 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     let began = Instant::now();
     let watchers: Vec<_> = (0..WATCHERS * conversations)
         .map(|n| {
-            let watcher = Watcher { conversation: n % conversations, ..Watcher::default() };
-            tokio::spawn(watch(tenant.clone(), acknowledged.clone(), watcher, SplitMix(seed.wrapping_add(n as u64)), enough))
+            let watcher = Watcher {
+                conversation: n % conversations,
+                ..Watcher::default()
+            };
+            tokio::spawn(watch(
+                tenant.clone(),
+                acknowledged.clone(),
+                watcher,
+                SplitMix(seed.wrapping_add(n as u64)),
+                enough,
+            ))
         })
         .collect();
     let drivers: Vec<_> = (0..conversations)
-        .map(|n| tokio::spawn(drive(tenant.clone(), acknowledged.clone(), n, SplitMix(seed.wrapping_add(99 + n as u64)), enough)))
+        .map(|n| {
+            tokio::spawn(drive(
+                tenant.clone(),
+                acknowledged.clone(),
+                n,
+                SplitMix(seed.wrapping_add(99 + n as u64)),
+                enough,
+            ))
+        })
         .collect();
     let mut kills = 0;
     while acknowledged.cuts.load(Ordering::Relaxed) < enough {
         tokio::time::sleep(LIFE).await;
         served.signal("KILL");
         drop(served);
-        served = tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
+        served =
+            tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
         kills += 1;
         let cuts = acknowledged.cuts.load(Ordering::Relaxed);
-        assert!(began.elapsed() < STORY_MAX, "{cuts} of {enough} disconnects, {kills} kills: it is stuck");
+        assert!(
+            began.elapsed() < STORY_MAX,
+            "{cuts} of {enough} disconnects, {kills} kills: it is stuck"
+        );
     }
     for driver in drivers {
         driver.await.unwrap();
@@ -254,7 +352,10 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
     }
 
     let rounds = acknowledged.rounds.lock().clone();
-    let whole = (0..conversations).map(|conversation| Watcher { conversation, ..Watcher::default() });
+    let whole = (0..conversations).map(|conversation| Watcher {
+        conversation,
+        ..Watcher::default()
+    });
     let mut whole: Vec<_> = whole.collect();
     let mut live_texts: usize = 0;
     let mut restarts: usize = 0;
@@ -268,26 +369,70 @@ async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() 
                 watcher.ended.len(),
                 rounds[watcher.conversation].len()
             );
-            watcher.look(&tenant, usize::MAX, Duration::from_millis(200)).await;
+            watcher
+                .look(&tenant, usize::MAX, Duration::from_millis(200))
+                .await;
         }
-        assert_eq!(watcher.ended, rounds[watcher.conversation], "each acknowledged round ends once, in order");
+        assert_eq!(
+            watcher.ended, rounds[watcher.conversation],
+            "each acknowledged round ends once, in order"
+        );
     }
     for watcher in &all {
-        assert_eq!(watcher.durable, whole[watcher.conversation].durable, "each durable event once and in order");
-        assert_eq!(watcher.texts, whole[watcher.conversation].texts, "the replace rule gives the whole text");
+        assert_eq!(
+            watcher.durable, whole[watcher.conversation].durable,
+            "each durable event once and in order"
+        );
+        assert_eq!(
+            watcher.texts, whole[watcher.conversation].texts,
+            "the replace rule gives the whole text"
+        );
         live_texts += watcher.live_texts;
         restarts += watcher.restarts;
     }
     for (conversation, whole) in whole.iter().enumerate() {
-        let history = served.get(&format!("/v1/conversations/c{conversation}/messages"), &acme.key).await.body;
-        let history = history["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
-        let history: Vec<_> = history.map(|message| message["content"][0]["text"].as_str().unwrap_or_default()).collect();
-        assert!(whole.texts.iter().map(String::as_str).zip(&history).all(|(texts, kept)| texts == *kept), "the history says the same");
+        let history = served
+            .get(
+                &format!("/v1/conversations/c{conversation}/messages"),
+                &acme.key,
+            )
+            .await
+            .body;
+        let history = history["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|message| message["role"] == "assistant");
+        let history: Vec<_> = history
+            .map(|message| message["content"][0]["text"].as_str().unwrap_or_default())
+            .collect();
+        assert!(
+            whole
+                .texts
+                .iter()
+                .map(String::as_str)
+                .zip(&history)
+                .all(|(texts, kept)| texts == *kept),
+            "the history says the same"
+        );
     }
-    let foreign = Tenant { key: other.key, ..tenant.clone() };
+    let foreign = Tenant {
+        key: other.key,
+        ..tenant.clone()
+    };
     assert!(foreign.events(0, &all[0].cursor).await.is_none());
-    let foreign = served.ask(Method::GET, "/v1/conversations/c0/events", &foreign.key, None).await;
-    assert_eq!((foreign.status, foreign.body["code"].as_str()), (StatusCode::NOT_FOUND, Some("not_found")));
+    let foreign = served
+        .ask(
+            Method::GET,
+            "/v1/conversations/c0/events",
+            &foreign.key,
+            None,
+        )
+        .await;
+    assert_eq!(
+        (foreign.status, foreign.body["code"].as_str()),
+        (StatusCode::NOT_FOUND, Some("not_found"))
+    );
     let ends: usize = rounds.iter().map(Vec::len).sum();
     println!(
         "{enough} disconnects, {kills} kills, {ends} rounds, {restarts} restarts of a turn seen, {live_texts} texts seen live in {took:?}"
@@ -313,7 +458,11 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
     let served = Served::start(&home, &[]);
     let address = served.url.trim_start_matches("http://").to_owned();
     let tenant = Tenant {
-        client: callboard::tls::client_builder().unwrap().no_proxy().build().unwrap(),
+        client: callboard::tls::client_builder()
+            .unwrap()
+            .no_proxy()
+            .build()
+            .unwrap(),
         url: served.url.clone(),
         key: acme.key.clone(),
     };
@@ -327,7 +476,13 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
     // resumed.
     let coming: Vec<_> = rounds
         .map(|round| {
-            let request = tenant.client.get(format!("{}/v1/conversations/c0/events?round={round}", tenant.url)).bearer_auth(&tenant.key);
+            let request = tenant
+                .client
+                .get(format!(
+                    "{}/v1/conversations/c0/events?round={round}",
+                    tenant.url
+                ))
+                .bearer_auth(&tenant.key);
             tokio::spawn(async move {
                 loop {
                     match request.try_clone().unwrap().send().await {
@@ -338,12 +493,19 @@ async fn a_round_is_waited_for_after_a_kill_before_its_conversation_woke() {
             })
         })
         .into();
-    let again = tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
+    let again =
+        tokio::task::block_in_place(|| Served::with(&home, &["serve", "--listen", &address]));
 
     for watched in coming {
-        let (status, text) = tokio::time::timeout(PATIENCE, watched).await.expect("the stream ends").unwrap();
+        let (status, text) = tokio::time::timeout(PATIENCE, watched)
+            .await
+            .expect("the stream ends")
+            .unwrap();
         assert_eq!(status, StatusCode::OK);
-        assert!(text.contains("event: round_finished") && text.contains("Taken up."), "{text}");
+        assert!(
+            text.contains("event: round_finished") && text.contains("Taken up."),
+            "{text}"
+        );
     }
     drop(again);
 }

@@ -17,11 +17,17 @@ async fn a_skill_chooses_only_a_model_that_the_operator_lists() {
     let own = Key::new(&home);
     let skill = home.work().join("skills/pricey");
     std::fs::create_dir_all(&skill).unwrap();
-    std::fs::write(skill.join("SKILL.md"), "---\nname: pricey\ndescription: Wants more.\nmodel: claude-dear-1\n---\nDo it well.\n")
-        .unwrap();
+    std::fs::write(
+        skill.join("SKILL.md"),
+        "---\nname: pricey\ndescription: Wants more.\nmodel: claude-dear-1\n---\nDo it well.\n",
+    )
+    .unwrap();
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let tenant = |id: &str, key: &Key, more: &str| {
-        format!("[[tenant]]\nid = \"{id}\"\nkey_sha256 = \"{}\"\nskills = \"skills\"\n{more}\n", key.hash)
+        format!(
+            "[[tenant]]\nid = \"{id}\"\nkey_sha256 = \"{}\"\nskills = \"skills\"\n{more}\n",
+            key.hash
+        )
     };
     configure(
         &home,
@@ -36,11 +42,40 @@ async fn a_skill_chooses_only_a_model_that_the_operator_lists() {
     );
     let served = Served::start(&home, &[]);
 
-    for (key, expected) in [(&listed, "claude-dear-1"), (&other, "claude-own-1"), (&own, "claude-own-1")] {
-        assert_eq!(served.ask(Method::PUT, "/v1/conversations/c", &key.key, Some(json!({}))).await.status, StatusCode::CREATED);
-        let active = served.ask(Method::POST, "/v1/conversations/c/skills/pricey", &key.key, None).await;
+    for (key, expected) in [
+        (&listed, "claude-dear-1"),
+        (&other, "claude-own-1"),
+        (&own, "claude-own-1"),
+    ] {
+        assert_eq!(
+            served
+                .ask(
+                    Method::PUT,
+                    "/v1/conversations/c",
+                    &key.key,
+                    Some(json!({}))
+                )
+                .await
+                .status,
+            StatusCode::CREATED
+        );
+        let active = served
+            .ask(
+                Method::POST,
+                "/v1/conversations/c/skills/pricey",
+                &key.key,
+                None,
+            )
+            .await;
         assert!(active.status.is_success(), "{active:?}");
-        let answer = served.ask(Method::POST, "/v1/conversations/c/messages", &key.key, Some(json!({"content": "Hi"}))).await;
+        let answer = served
+            .ask(
+                Method::POST,
+                "/v1/conversations/c/messages",
+                &key.key,
+                Some(json!({"content": "Hi"})),
+            )
+            .await;
         assert_eq!(answer.body["status"], "completed", "{answer:?}");
         let asked = model.requests().last().unwrap().json();
         assert_eq!(asked["model"], expected);
@@ -54,31 +89,56 @@ fn a_client_address_has_as_many_connections_as_the_operator_lets_it() {
     let served = Served::start(&home, &[]);
     let address = served.url.strip_prefix("http://").unwrap();
 
-    let _held = [std::net::TcpStream::connect(address).unwrap(), std::net::TcpStream::connect(address).unwrap()];
+    let _held = [
+        std::net::TcpStream::connect(address).unwrap(),
+        std::net::TcpStream::connect(address).unwrap(),
+    ];
     let mut refused = std::net::TcpStream::connect(address).unwrap();
-    refused.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    refused
+        .set_read_timeout(Some(std::time::Duration::from_secs(30)))
+        .unwrap();
     let mut answer = String::new();
     let _ = refused.read_to_string(&mut answer);
 
-    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too_many_connections"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503 ") && answer.contains("too_many_connections"),
+        "{answer}"
+    );
 }
 
 #[test]
 fn a_data_folder_that_the_log_makes_is_for_its_user_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let home = Home::new();
-    configure(&home, "[host]\ndata_dir = \"new/data\"\n[observability]\nlog_output = [\"file\"]\n");
+    configure(
+        &home,
+        "[host]\ndata_dir = \"new/data\"\n[observability]\nlog_output = [\"file\"]\n",
+    );
 
     let ran = home.run(&["config", "check"]);
     let served = Served::start(&home, &[]);
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for folder in ["new", "new/data"] {
-        let mode = std::fs::metadata(home.work().join(folder)).unwrap().permissions().mode() & 0o777;
+        let mode = std::fs::metadata(home.work().join(folder))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777;
         assert_eq!(mode, 0o700, "{folder}");
     }
     assert_eq!(served.stop().code, Some(0));
-    std::fs::set_permissions(home.work().join("new/data"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(
+        home.work().join("new/data"),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
     let doctor = home.run(&["doctor"]);
-    assert!(doctor.out.contains("warn data folder: other users can access") && doctor.out.contains("chmod 700"), "{doctor:?}");
+    assert!(
+        doctor
+            .out
+            .contains("warn data folder: other users can access")
+            && doctor.out.contains("chmod 700"),
+        "{doctor:?}"
+    );
 }

@@ -20,14 +20,32 @@ const STUCK_BYTES_MAX: u64 = 1024 * 1024;
 /// Processor time that a process has used, in hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    [fields[11], fields[12]]
+        .iter()
+        .map(|ticks| ticks.parse::<u64>().unwrap())
+        .sum()
 }
 
 /// Resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib: u64 = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap();
+    let kib: u64 = status
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap();
     kib * 1024
 }
 
@@ -36,13 +54,27 @@ fn resident(pid: u32) -> u64 {
 async fn turns(served: &Served, key: &str) -> Vec<Duration> {
     let mut took = Vec::new();
     for n in 0..CONVERSATIONS {
-        served.ask(Method::POST, &format!("/v1/conversations/c{n}/reset"), key, None).await;
+        served
+            .ask(
+                Method::POST,
+                &format!("/v1/conversations/c{n}/reset"),
+                key,
+                None,
+            )
+            .await;
     }
     for turn in 0..TURNS {
         let asked = (0..CONVERSATIONS).map(|n| async move {
             let began = Instant::now();
             let body = json!({ "content": format!("turn {turn}") });
-            let answer = served.ask(Method::POST, &format!("/v1/conversations/c{n}/messages"), key, Some(body)).await;
+            let answer = served
+                .ask(
+                    Method::POST,
+                    &format!("/v1/conversations/c{n}/messages"),
+                    key,
+                    Some(body),
+                )
+                .await;
             assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
             began.elapsed()
         });
@@ -63,28 +95,64 @@ fn p99(took: &[Duration]) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
-    let half = if std::env::var_os("CALLBOARD_LONG").is_some() { 100 } else { 20 };
+    let half = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        100
+    } else {
+        20
+    };
     let home = Home::new();
     let reply = anthropic_text(&"word ".repeat(200));
     let [start, block, delta, end @ ..] = <[String; 6]>::try_from(reply).unwrap();
-    let whole = sse([start, block].into_iter().chain((0..8).map(|_| delta.clone())).chain(end));
+    let whole = sse([start, block]
+        .into_iter()
+        .chain((0..8).map(|_| delta.clone()))
+        .chain(end));
     let model = ModelServer::start([Reply::stream().send(whole)]).await;
     let acme = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
-    let provider = format!("[[provider]]\nname = \"fast\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n", model.url());
-    configure(&home, &format!("{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n", acme.hash));
+    let provider = format!(
+        "[[provider]]\nname = \"fast\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n",
+        model.url()
+    );
+    configure(
+        &home,
+        &format!(
+            "{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+            acme.hash
+        ),
+    );
     let served = Served::start(&home, &[]);
     let pid = served.child.as_ref().unwrap().id();
     turns(&served, &acme.key).await; // Warms the host up.
     for n in 0..4 * TURNS {
         let body = json!({ "content": format!("turn {n}") });
-        assert_eq!(served.ask(Method::POST, "/v1/conversations/long/messages", &acme.key, Some(body)).await.status, StatusCode::OK);
+        assert_eq!(
+            served
+                .ask(
+                    Method::POST,
+                    "/v1/conversations/long/messages",
+                    &acme.key,
+                    Some(body)
+                )
+                .await
+                .status,
+            StatusCode::OK
+        );
     }
-    let client = callboard::tls::client_builder().unwrap().no_proxy().build().unwrap();
+    let client = callboard::tls::client_builder()
+        .unwrap()
+        .no_proxy()
+        .build()
+        .unwrap();
     let (sender, mut received) = mpsc::unbounded_channel();
     let mut readers = JoinSet::new();
     for n in 0..half {
-        let mut response = client.get(format!("{}{}", served.url, live(n))).bearer_auth(&acme.key).send().await.unwrap();
+        let mut response = client
+            .get(format!("{}{}", served.url, live(n)))
+            .bearer_auth(&acme.key)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         let sender = sender.clone();
         readers.spawn(async move {
@@ -92,8 +160,15 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
             let mut tail = Vec::new();
             loop {
                 tail.extend(response.chunk().await.unwrap().unwrap());
-                let rest = tail.split_off(tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
-                for _ in tail.split(|byte| *byte == b'\n').filter(|line| *line == b"event: round_finished") {
+                let rest = tail.split_off(
+                    tail.iter()
+                        .rposition(|byte| *byte == b'\n')
+                        .map_or(0, |at| at + 1),
+                );
+                for _ in tail
+                    .split(|byte| *byte == b'\n')
+                    .filter(|line| *line == b"event: round_finished")
+                {
                     ends += 1;
                     if ends % TURNS == 0 {
                         sender.send(()).unwrap();
@@ -109,7 +184,9 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
         let before = ticks(pid);
         let took = turns(&served, &acme.key).await;
         for _ in 0..half {
-            tokio::time::timeout(Duration::from_secs(120), received.recv()).await.expect("a reading watcher receives every event");
+            tokio::time::timeout(Duration::from_secs(120), received.recv())
+                .await
+                .expect("a reading watcher receives every event");
         }
         (took, ticks(pid) - before)
     };
@@ -120,9 +197,26 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
     for n in 0..half {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        let mut socket = socket.connect(served.url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap()).await.unwrap();
-        let path = if n % 2 == 0 { live(n / 2) } else { "/v1/conversations/long/events?after=0.0.0".to_owned() };
-        let ask = format!("GET {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n", acme.key);
+        let mut socket = socket
+            .connect(
+                served
+                    .url
+                    .trim_start_matches("http://")
+                    .trim_end_matches('/')
+                    .parse()
+                    .unwrap(),
+            )
+            .await
+            .unwrap();
+        let path = if n % 2 == 0 {
+            live(n / 2)
+        } else {
+            "/v1/conversations/long/events?after=0.0.0".to_owned()
+        };
+        let ask = format!(
+            "GET {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n",
+            acme.key
+        );
         socket.write_all(ask.as_bytes()).await.unwrap();
         stuck.push(socket); // This watcher never reads.
     }
@@ -141,6 +235,14 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
     assert!(each <= STUCK_BYTES_MAX, "{each} bytes a stuck watcher");
     // On a busy machine the p99 varies, but the host's own processor time does not: stuck watchers
     // cost nothing.
-    assert!(beside_ticks <= alone_ticks * 3 / 2 + 20, "{alone_ticks} alone, {beside_ticks} beside");
-    assert!(p99(&beside) < p99(&alone) * 3 + Duration::from_millis(200), "{:?} alone, {:?} beside", p99(&alone), p99(&beside));
+    assert!(
+        beside_ticks <= alone_ticks * 3 / 2 + 20,
+        "{alone_ticks} alone, {beside_ticks} beside"
+    );
+    assert!(
+        p99(&beside) < p99(&alone) * 3 + Duration::from_millis(200),
+        "{:?} alone, {:?} beside",
+        p99(&alone),
+        p99(&beside)
+    );
 }
