@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn processes_below_are_paused_and_go_on_and_a_stopped_one_stays_stopped() {
         let mut root = std::process::Command::new("/bin/bash")
-            .args(["-c", "/bin/cat & /bin/cat & kill -STOP $!; echo; wait"])
+            .args(["-c", "sleep 60 & sleep 60 & kill -STOP $!; wait"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
