@@ -5,8 +5,8 @@
 //! counts do not depend on the machine's load. The difference of two runs of different lengths
 //! cancels out the start. The build is that of the tests, without optimization, so each bound is
 //! several times the cost of a release build (`cargo bench --bench turn -- count N` under
-//! callgrind). Each bound is slightly above the count at the time it was set. A change that raises
-//! or lowers a cost on purpose also sets its bound again.
+//! callgrind). The bounds are an alarm for regressions: 30 % above the count at the time they were
+//! set, so that a change for readability does not trip them.
 
 use std::{
     io::Write as _,
@@ -21,16 +21,16 @@ mod reference;
 
 use reference::{Wire, fed, forgetful, ours, process, scripted};
 
-/// Thousands of instructions of the reference round in process; 1,683 were counted.
-const TURN_MAX: f64 = 1735.0;
+/// Thousands of instructions of the reference round in process: 1,683 were counted, and 30 %.
+const TURN_MAX: f64 = 2190.0;
 
 /// Cost of the 300th round relative to the first ones. The margin covers the noise of hash tables
 /// only: copying the handles of the history with each user message would add 14 %.
 const LATE_MAX: f64 = 1.03;
 
 /// Instructions per token in bursts of 16, from the parser to a subscriber that wakes for each;
-/// 5,670 and 5,667 were counted.
-const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 6070.0), (Wire::OpenAi, 6070.0)];
+/// 5,670 and 5,667 were counted, and 30 %.
+const TOKEN_MAX: [(Wire, f64); 2] = [(Wire::Anthropic, 7370.0), (Wire::OpenAi, 7370.0)];
 
 /// Bytes per deleted conversation that may remain, which the allocator has not returned after a
 /// short run.
