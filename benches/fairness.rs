@@ -24,7 +24,6 @@
 #[path = "support/process.rs"]
 mod process;
 
-use parking_lot::Mutex;
 use std::{
     sync::{
         Arc,
@@ -45,6 +44,7 @@ use callboard_actors::{
     scripted::{Reply, ScriptedModel},
     tenant::Quotas,
 };
+use parking_lot::Mutex;
 
 const TENANTS: usize = 20;
 const CALL: Duration = Duration::from_millis(100);

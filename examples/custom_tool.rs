@@ -1,7 +1,6 @@
 //! A custom tool: typed arguments, its declaration, and the context of its calls. `cargo run
 //! --example custom_tool`
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use callboard::{
@@ -9,6 +8,7 @@ use callboard::{
     chat::ContentBlock, erased, ports::CachePolicy, tool::OutputLevel,
 };
 use callboard_actors::testing::{Reply, ScriptedModel};
+use parking_lot::Mutex;
 
 /// The arguments. The model reads their doc comments. The schema is derived, and arguments are
 /// checked against it before the tool is called.

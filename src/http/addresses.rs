@@ -1,12 +1,13 @@
 //! Counts open connections per client address. The address is the socket's peer address;
 //! `X-Forwarded-For` and similar headers are ignored.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Default limit of open connections per client address. An office behind one NAT stays below it; a
 /// connection flood does not.

@@ -1,10 +1,10 @@
 //! API keys of tenants and of the operator. The host keeps only their hashes; a new key is shown
 //! once.
 
-use parking_lot::RwLock;
 use std::{collections::HashMap, fmt, str::FromStr, sync::Arc};
 
 use callboard_actors::{ids::TenantId, ports::Entropy as _};
+use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 

@@ -1,7 +1,6 @@
 //! State shared by all handlers, and two counted resources: open event streams and buffered body
 //! bytes, each for one tenant and in total.
 
-use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
 use callboard_actors::{
@@ -9,6 +8,7 @@ use callboard_actors::{
     ids::{ConversationId, Scope, TenantId},
     journal::Head,
 };
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{HttpConfig, error::Problem};

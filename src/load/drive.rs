@@ -1,7 +1,6 @@
 //! The loops that offer turns to a target: closed (each waits for the last answer) or open (at a
 //! fixed rate).
 
-use parking_lot::Mutex;
 use std::{
     sync::{
         Arc,
@@ -10,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 

@@ -1,7 +1,6 @@
 //! Runs fan-outs one after the other in each lane and measures what a fan-out costs beside the time
 //! of its model.
 
-use parking_lot::Mutex;
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -9,6 +8,7 @@ use std::{
 
 use callboard_actors::host::{FanOut, TaskEnd};
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::{
     LoadError, Plan, Progress, Report, Target,

@@ -1,7 +1,6 @@
 //! One connection to a server, from handshake to close: a process with pipes, or an HTTP endpoint.
 //! [`super::Server`] decides when to open and close it.
 
-use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
@@ -17,6 +16,7 @@ use callboard_actors::{
     chat::RawJson,
     ports::{McpError, McpResult, McpToolDefinition, Progress},
 };
+use parking_lot::Mutex;
 use rmcp::{
     model::{
         CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,

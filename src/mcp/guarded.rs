@@ -11,7 +11,6 @@
 //!   down.
 //! - A server that does not answer `server/discover` in time is asked with the older handshake.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     sync::{
@@ -22,6 +21,7 @@ use std::{
 };
 
 use callboard_actors::ports::Progress;
+use parking_lot::Mutex;
 use rmcp::{
     model::{
         ClientNotification, ClientRequest, ClientResult, ErrorCode, ErrorData, GetExtensions as _,

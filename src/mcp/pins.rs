@@ -5,7 +5,6 @@
 //! approved again. A tool that disappears keeps its pin, so that reappearing with another
 //! definition counts as a change.
 
-use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
@@ -14,6 +13,7 @@ use std::{
 };
 
 use callboard_actors::{ids::TenantId, ports::BoxFuture};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

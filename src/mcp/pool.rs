@@ -1,6 +1,5 @@
 //! All MCP servers of a host, with one connection for each tenant and server.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use callboard_actors::{
@@ -8,6 +7,7 @@ use callboard_actors::{
     ports::{McpClient as _, McpError},
 };
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::{McpServerConfig, Server, name::is_server_name, resources::McpResources};
 

@@ -5,7 +5,6 @@
 //! time. The server is notified when a caller cancels or is dropped. No wait exceeds the server's
 //! configured timeouts.
 
-use parking_lot::Mutex;
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -15,6 +14,7 @@ use callboard_actors::{
     chat::RawJson,
     ports::{BoxFuture, McpClient, McpError, McpResult, McpToolDefinition, Progress},
 };
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,5 @@
 //! Rates and concurrency. Calls beyond a limit are refused, with the headers that providers send.
 
-use parking_lot::Mutex;
 use std::{
     sync::{
         Arc,
@@ -9,6 +8,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::MockModelSettings;

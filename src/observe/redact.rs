@@ -4,11 +4,12 @@
 //! **Invariant:** a host has one [`Redactor`]. Every configured key is registered before it is
 //! used.
 
-use parking_lot::RwLock;
 use std::{
     io::{self, Write},
     sync::Arc,
 };
+
+use parking_lot::RwLock;
 
 use crate::mask::Masker;
 

@@ -9,7 +9,6 @@ mod modern;
 mod real;
 mod strangers;
 
-use parking_lot::Mutex;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -30,6 +29,7 @@ use callboard::{
     tool::{EffectClass, ToolErrorType},
     tool_executor::{LoneCall, ToolEnvironment, ToolInvocationRequest, call_once},
 };
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 const PEER: &str = concat!(

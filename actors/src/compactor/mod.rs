@@ -34,7 +34,6 @@ mod summarise;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::{Mutex, RwLock};
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::AssertUnwindSafe,
@@ -43,6 +42,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use parking_lot::{Mutex, RwLock};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::{
     sync::{Semaphore, oneshot},

@@ -1,9 +1,9 @@
 //! Makes one summary as a task: checks its cost, makes the model calls, merges the parts.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, future::try_join_all};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};

@@ -23,8 +23,9 @@ use crate::{
     tool::OutputLevel,
     tool_executor::Permissions,
 };
-use parking_lot::RwLock;
 use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::{
     Host, HostInner,

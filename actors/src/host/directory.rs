@@ -14,7 +14,6 @@ mod deletion;
 
 pub(crate) use deletion::Deletion;
 
-use parking_lot::RwLock;
 use std::{
     hash::BuildHasher,
     sync::{
@@ -26,6 +25,7 @@ use std::{
 
 use dashmap::{DashMap, mapref::entry::Entry};
 use futures_util::FutureExt;
+use parking_lot::RwLock;
 use ractor::{ActorCell, ActorRef, ActorRuntime, MessagingErr};
 use tokio::{
     sync::{Notify, Semaphore, futures::Notified},

@@ -2,8 +2,9 @@
 //! conversations of one fan-out share. An activation finds its fan-out from its conversation's id
 //! alone.
 
-use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::RwLock;
 
 use crate::{
     conversation::{Ports, Setup},

@@ -29,9 +29,9 @@ mod tool_source;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::RwLock;
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use ractor::ActorCell;
 use tokio::time::Instant;
 

@@ -4,8 +4,9 @@
 //! Everything that setups share (gateways, prices, the token counter, the compactor) is created
 //! once, in the [`SetupResolver`].
 
-use parking_lot::RwLock;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use parking_lot::RwLock;
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{

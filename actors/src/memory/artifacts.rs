@@ -1,10 +1,10 @@
 //! Artifacts in memory, lost with the process and bounded per tenant. For tests and hosts without a
 //! disk.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, future::ready, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::lock;
 use crate::{

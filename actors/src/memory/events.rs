@@ -1,7 +1,6 @@
 //! Event streams in memory: a ring buffer per round, grouped by conversation, and a notification
 //! for watchers. Watchers have no queue; each reads on from its cursor.
 
-use parking_lot::Mutex;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
@@ -16,6 +15,7 @@ use std::{
 };
 
 use dashmap::{DashMap, Entry};
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{lock, ring::Ring};

@@ -1,6 +1,5 @@
 //! Journals in memory, lost with the process. An append completes in the caller's thread.
 
-use parking_lot::Mutex;
 use std::{
     future::ready,
     sync::atomic::{AtomicBool, Ordering},
@@ -9,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{index::Index, lock};

@@ -1,9 +1,9 @@
 //! Skills in memory, for tests and for applications that register skills from code.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 
 use crate::{
     ports::{BoxFuture, SkillError, SkillListing, SkillSource},

@@ -5,9 +5,9 @@
 //! host's own estimate is used. An exact count is a network request: it pays off near the limit of
 //! a window, not for every message.
 
-use parking_lot::RwLock;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use super::ModelGatewayRef;

@@ -22,9 +22,9 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::RwLock;
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{CallBy, Fallback, GatewayConfig};

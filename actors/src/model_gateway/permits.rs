@@ -6,9 +6,9 @@
 //! dropped outside of it, since a dropped permit takes the lock again. While the first waiter waits
 //! for time to pass, one task per gateway sleeps until then.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     runtime::Handle,
     sync::{Notify, oneshot},

@@ -6,10 +6,10 @@ mod limits;
 mod live;
 mod queue;
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

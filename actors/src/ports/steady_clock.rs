@@ -1,9 +1,9 @@
 //! A wall clock that does not jump. When the system clock deviates from elapsed time, the steady
 //! clock approaches it at a bounded rate.
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Clock;

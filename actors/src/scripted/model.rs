@@ -1,6 +1,5 @@
 //! A model provider that answers from a script, and records its requests on demand.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -12,6 +11,7 @@ use std::{
 };
 
 use futures_util::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

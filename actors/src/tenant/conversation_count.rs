@@ -2,7 +2,6 @@
 //! once; afterwards the number follows what is created and deleted. When an outcome is unknown, the
 //! store is counted again.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -13,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::ids::ConversationId;

@@ -2,11 +2,12 @@
 //! → subagent. A family is kept in memory while one of its members is active; each member adds its
 //! earlier spending from its journal when it is first activated.
 
-use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Weak},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     ids::ConversationId,

@@ -21,12 +21,12 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::RwLock;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 pub use admission::NotAdmitted;

@@ -1,12 +1,12 @@
 //! Round permits: a FIFO semaphore whose capacity can change at run time. While the tenant is
 //! paused, no permit is granted.
 
-use parking_lot::Mutex;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The permits of one tenant.

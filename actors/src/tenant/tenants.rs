@@ -1,12 +1,12 @@
 //! All tenants of a host, by id.
 
-use parking_lot::RwLock;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use dashmap::DashMap;
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use super::{

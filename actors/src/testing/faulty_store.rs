@@ -1,7 +1,6 @@
 //! A journal store with planned faults: the nth append or read fails in a chosen way, identically
 //! in every run.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -12,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::{

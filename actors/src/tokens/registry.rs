@@ -3,8 +3,9 @@
 //!
 //! Pure.
 
-use parking_lot::{Mutex, RwLock};
 use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::{Encoder, EncoderConfig, Encoding, ModelFamily};
 

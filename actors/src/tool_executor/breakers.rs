@@ -1,8 +1,8 @@
 //! One circuit breaker per tool and tenant. A tool that fails repeatedly is not called for a while.
 
-use parking_lot::Mutex;
 use std::{collections::HashMap, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::RunResult;

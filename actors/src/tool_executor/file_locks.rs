@@ -1,12 +1,12 @@
 //! File locks: at most one call at a time works on a file, across all conversations of a tenant.
 //! Within a batch the plan already keeps the order.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// Number of entries at which unused locks are removed.

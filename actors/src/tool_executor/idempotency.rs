@@ -3,9 +3,9 @@
 //! The cache holds what the tool returned, not the observation: each call formats the result at its
 //! own output level and under its own id.
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ToolInvocationRequest;

@@ -4,9 +4,9 @@
 //! the run is cancelled when the last lease is dropped. An error is returned to all callers that
 //! wait, and is not cached. Bound: one entry per running call.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 

@@ -1,13 +1,13 @@
 //! Keeps connections between calls. If a caller stopped reading before the end of an answer, the
 //! rest is read when the connection is wanted again, so no task waits for it.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
     sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{runtime, time::Instant};
 
 use super::connection::{Connection, Free};

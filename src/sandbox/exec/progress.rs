@@ -97,8 +97,9 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
     use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 

@@ -11,7 +11,6 @@
 //! or a container runtime with a container, cannot sweep. If the helper does not answer, commands
 //! run without a watchdog.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -21,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::OFlags,

@@ -1,8 +1,9 @@
 //! The quota of a workspace, the number of files and bytes that it may hold, together with its last
 //! count. Plain data; `space` does the counting.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{fmt, time::Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The quota of a workspace. The default has no limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -22,7 +22,6 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
-use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder},
@@ -33,6 +32,7 @@ use std::{
 };
 
 use callboard_actors::ports::SandboxError;
+use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt,
     net::{UnixListener, UnixStream},

@@ -1,9 +1,9 @@
 //! Background clean-up of artifacts: once at start and after each interval, until it is stopped or
 //! the store is dropped.
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 

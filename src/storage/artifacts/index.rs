@@ -3,7 +3,6 @@
 //! An index is read from disk on first use. Its lock is held while names change, never while
 //! contents are written, flushed, hashed or compared.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use callboard_actors::{
@@ -13,6 +12,7 @@ use callboard_actors::{
     ports::{ArtifactError, Cleaned},
     time::Timestamp,
 };
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{

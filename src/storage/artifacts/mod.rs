@@ -18,7 +18,6 @@ mod cleaner;
 mod files;
 mod index;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, fmt, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -28,6 +27,7 @@ use callboard_actors::{
     policy::IndexedArtifact,
     ports::{ArtifactError, ArtifactMeta, ArtifactStore, BoxFuture, Cleaned, Clock},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,5 @@
 //! Checkpoints of the write-ahead log, on a separate thread so that no commit waits for one.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     sync::{
         Arc,
@@ -10,6 +9,7 @@ use std::{
 };
 
 use callboard_actors::ports::StoreError;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::Connection;
 
 use super::error::{failed_read, unavailable};

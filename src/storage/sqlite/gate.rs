@@ -1,8 +1,9 @@
 //! Counts a store's threads, so that closing can wait for them with a timeout. (`JoinHandle::join`
 //! has none.)
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{sync::Arc, time::Duration};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 pub(super) struct Gate {

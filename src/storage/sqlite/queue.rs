@@ -2,7 +2,6 @@
 //! writer does. Waiting appends of one conversation are joined into one, since each costs a
 //! savepoint and an update of the head row, and a commit takes a limited number of members.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::{HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -13,6 +12,7 @@ use callboard_actors::{
     ids::{ConversationId, TenantId},
     ports::{Append, AppendError, Durability},
 };
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::job::Job;
 

@@ -1,7 +1,6 @@
 //! Reader threads, each with a read-only connection. A read is one transaction and ends with its
 //! call.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,6 +8,7 @@ use std::{
 };
 
 use callboard_actors::ports::{BoxFuture, StoreError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 

@@ -1,10 +1,10 @@
 //! Stored bytes of each tenant: counted in the file once, then updated by the writer. Changes by
 //! another process are seen after a restart.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 
 use callboard_actors::ids::TenantId;
+use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 pub(super) struct Stored(Mutex<HashMap<TenantId, u64>>);

@@ -1,13 +1,13 @@
 //! The folder in which each conversation's next command starts. Held in memory, so a restart
 //! forgets it.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
 };
 
 use callboard_actors::ids::Scope;
+use parking_lot::Mutex;
 
 /// Conversations that are remembered. Beyond this, the least recently used starts in the workspace
 /// again.

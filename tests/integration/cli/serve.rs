@@ -8,13 +8,13 @@ mod resumes;
 mod tools;
 mod watchers;
 
-use parking_lot::Mutex;
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, Command},
     sync::Arc,
 };
 
+use parking_lot::Mutex;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 

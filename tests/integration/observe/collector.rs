@@ -1,6 +1,5 @@
 //! A small OpenTelemetry collector: accepts OTLP over HTTP and keeps the requests.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, io::Read as _, sync::Arc};
 
 use opentelemetry_proto::tonic::{
@@ -9,6 +8,7 @@ use opentelemetry_proto::tonic::{
     metrics::v1::{HistogramDataPoint, Metric, metric::Data},
     trace::v1::Span,
 };
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -7,9 +7,9 @@
 //! let provider = Anthropic::builder("sk-test-not-a-real-key").base_url(server.url()).build()?;
 //! ```
 
-use parking_lot::Mutex;
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{

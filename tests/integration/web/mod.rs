@@ -6,7 +6,6 @@ mod bounds;
 mod tools;
 mod urls;
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     io,
@@ -21,6 +20,7 @@ use callboard::{
     ports::BoxFuture,
     web::{Resolver, UrlPolicy, WebBody, WebClient, WebError, WebRequest},
 };
+use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 

@@ -9,9 +9,9 @@ pub(in crate::conversation) mod after_commit;
 pub mod append_queue;
 pub(in crate::conversation) mod stream_writer;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use ractor::ActorRef;
 
 use crate::{

@@ -5,13 +5,13 @@
 //! Bound: ephemeral events that wait behind an entry are dropped above `ring_bytes`. Durable events
 //! are bounded by the append backlog, above which prompts are refused.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use futures_util::FutureExt;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     ids::{Epoch, EventId, RoundId, Scope, Seq},

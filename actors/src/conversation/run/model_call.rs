@@ -1,10 +1,10 @@
 //! One model call as a task: acquires the permits, streams to the watchers, and ends with one
 //! [`ModelOutcome`].
 
-use parking_lot::Mutex;
 use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;

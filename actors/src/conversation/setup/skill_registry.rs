@@ -5,9 +5,9 @@
 //! loaded skill reaches the conversation as a [`SkillActivationResult`], and `round::skills`
 //! decides about it.
 
-use parking_lot::RwLock;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use tokio::{sync::Mutex, time::Instant};

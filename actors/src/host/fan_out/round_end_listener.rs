@@ -2,9 +2,9 @@
 //! no watcher per child. It wraps the host's event store. For an ephemeral fan-out it wraps none,
 //! and drops the events after it has read them.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{collections::HashMap, future::ready, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{

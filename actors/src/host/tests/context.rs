@@ -1,8 +1,9 @@
 //! The context of long conversations in a running host: every request fits the window, is valid and
 //! keeps the pinned facts. The prompt prefix changes only for a counted reason.
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use super::{builder, conversation, probe};
 use crate::{

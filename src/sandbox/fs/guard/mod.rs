@@ -29,7 +29,6 @@ mod known;
 mod search;
 mod sweep;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
@@ -42,6 +41,7 @@ use callboard_actors::ports::SandboxError;
 use found::FileStatus;
 pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
+use parking_lot::{Mutex, MutexGuard};
 use search::{Listings, Unguarded};
 use serde::{Deserialize, Serialize};
 
