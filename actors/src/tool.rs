@@ -166,12 +166,12 @@ impl ToolError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputLevel {
-    /// One line.
+    /// One line: the number of items, whether the call succeeded, or the first characters.
     Brief,
     /// The first few items, or 500 characters.
     #[default]
     Standard,
-    /// Everything.
+    /// The whole data.
     Full,
 }
 

@@ -85,7 +85,7 @@ pub enum McpTransport {
         /// Working directory; the host's own if `None`.
         cwd: Option<PathBuf>,
     },
-    /// Streamable HTTP.
+    /// A server reached at a URL over streamable HTTP.
     Http {
         /// URL of the MCP endpoint.
         url: String,

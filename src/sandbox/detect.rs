@@ -22,7 +22,7 @@ pub enum Mode {
     Linux,
     /// No boundary. Never chosen automatically.
     Local,
-    /// No commands.
+    /// No boundary works here, so there are no commands.
     None,
 }
 

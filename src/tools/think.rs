@@ -11,7 +11,7 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThinkArgs {
-    /// The thought.
+    /// What the model reasons; it is stored as the argument of the call.
     pub thought: String,
 }
 

@@ -56,7 +56,7 @@ pub enum AttachmentError {
         media_type: &'static str,
         /// Bytes of the attachment.
         size: usize,
-        /// Allowed bytes.
+        /// The bytes that an attachment of this type may have.
         max: usize,
     },
     /// The image has too many pixels.

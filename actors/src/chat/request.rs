@@ -48,7 +48,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// Reasoning effort.
+/// How much the model reasons before it answers, for providers that have such a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the words of the APIs")]
 pub enum Effort {

@@ -14,7 +14,7 @@ pub struct Usage {
     pub cache_read: u64,
     /// Input tokens written to the provider's cache.
     pub cache_write: u64,
-    /// Output tokens.
+    /// Tokens that the model wrote, its reasoning included.
     pub output: u64,
 }
 

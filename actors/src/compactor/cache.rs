@@ -24,7 +24,7 @@ const SUMMARIES_BYTES_MAX: usize = 24 * 1024 * 1024;
 /// A cached summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedSummary {
-    /// The summary.
+    /// The text that stands for the summarised messages.
     pub summary: String,
     /// When the summary was made; shown as ISO 8601.
     pub timestamp: Timestamp,

@@ -20,7 +20,7 @@ pub(super) enum UnitKind {
     Assistant,
 }
 
-/// One unit.
+/// Messages that are kept or dropped together: a message, or a call with its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     /// What the unit consists of.
@@ -42,7 +42,7 @@ impl Unit {
     }
 }
 
-/// One round.
+/// The units from one prompt to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Round {
     /// Its units, as indices into [`Cut::units`].

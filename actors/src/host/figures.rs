@@ -32,7 +32,7 @@ pub struct HostFigures {
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotCounts {
-    /// Being loaded.
+    /// Conversations whose journal is being read.
     pub starting: usize,
     /// With a running actor.
     pub live: usize,
@@ -43,7 +43,7 @@ pub struct SlotCounts {
     /// Refusing messages for a while, since they crashed repeatedly or their journals cannot be
     /// read.
     pub failed: usize,
-    /// Being deleted.
+    /// Conversations whose entries and artifacts are being deleted.
     pub deleting: usize,
 }
 

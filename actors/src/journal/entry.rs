@@ -33,7 +33,7 @@ pub struct Entry {
     pub epoch: Epoch,
     /// Wall time of the decision that led to the entry.
     pub at: Timestamp,
-    /// The fact.
+    /// What happened, in the form in which it is stored.
     pub body: EntryBody,
 }
 

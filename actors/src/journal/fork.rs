@@ -14,7 +14,7 @@ use crate::{
 pub struct Fork {
     /// The last entry of the original journal that the fork includes.
     pub upto: Seq,
-    /// The history.
+    /// The messages that the fork begins with, oldest first.
     pub messages: Vec<Message>,
     /// Records of the rounds in `messages`, all of them over.
     pub rounds: Vec<ConversationRound>,

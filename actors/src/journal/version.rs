@@ -34,7 +34,7 @@ pub enum SchemaVersion {
 pub struct CannotMigrate {
     /// Version of the data.
     pub from: SchemaVersion,
-    /// Requested version.
+    /// The version that was asked for.
     pub to: SchemaVersion,
 }
 

@@ -61,7 +61,7 @@ pub struct TenantReading {
     pub usage: Usage,
     /// Cost of model calls, in millionths of a US dollar.
     pub cost_micro_usd: u64,
-    /// Active conversations.
+    /// Conversations with a running actor, idle ones included.
     pub awake: usize,
     /// Prompts between admission and the end of their rounds.
     pub under_way: usize,

@@ -13,9 +13,9 @@ pub struct GatewayStatus {
     pub provider: String,
     /// Calls that could start now without exceeding the concurrency limit.
     pub free: usize,
-    /// Running calls.
+    /// Calls that hold a permit now.
     pub running: usize,
-    /// Waiting calls.
+    /// Calls in the queue for a permit.
     pub waiting: usize,
     /// What the first call of the queue waits for. `None` when the queue is empty.
     pub waits_for: Option<ProviderWait>,

@@ -106,7 +106,7 @@ impl Amount {
 }
 
 impl Budget {
-    /// Limits tokens.
+    /// Sets the bound of input and output tokens together.
     #[must_use]
     pub fn with_tokens(self, tokens: u64) -> Self {
         Self {

@@ -17,7 +17,7 @@ pub struct Price {
     pub cache_read: u64,
     /// Input written to the provider's cache.
     pub cache_write: u64,
-    /// Output tokens.
+    /// Tokens that the model writes.
     pub output: u64,
 }
 

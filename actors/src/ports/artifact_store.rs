@@ -26,7 +26,7 @@ pub enum ArtifactError {
     OverQuota {
         /// Bytes in use.
         used: u64,
-        /// Bytes allowed.
+        /// The bytes that are allowed.
         quota: u64,
     },
     /// The content exceeds [`ARTIFACT_BYTES_MAX`](crate::limits::ARTIFACT_BYTES_MAX) bytes.
@@ -34,7 +34,7 @@ pub enum ArtifactError {
     TooLarge {
         /// Bytes of the content.
         size: u64,
-        /// Bytes allowed.
+        /// The bytes that are allowed.
         max: u64,
     },
     /// Another content has the same id, whose hash is short. The store never returns one for the

@@ -41,7 +41,7 @@ pub enum EventStoreError {
     /// The store cannot be reached.
     #[error("the event store is not available: {message}")]
     Unavailable {
-        /// What happened.
+        /// The store's own description, without paths or keys.
         message: String,
     },
 }

@@ -84,12 +84,12 @@ pub enum ProviderError {
     /// HTTP 400, 404, 413 or 422: the request is wrong, and a retry does not help.
     #[error("the provider refused the request ({status}): {message}")]
     InvalidRequest {
-        /// HTTP status.
+        /// The status of the HTTP response.
         status: u16,
         /// The provider's message, masked.
         message: String,
     },
-    /// HTTP 429.
+    /// The provider refused the call because of its rate limits (HTTP 429).
     #[error("the provider's rate limit is reached: {message}")]
     RateLimited {
         /// The wait that Retry-After asks for.
@@ -116,7 +116,7 @@ pub enum ProviderError {
     /// The connection failed or broke.
     #[error("the connection to the provider failed: {message}")]
     Connection {
-        /// What happened.
+        /// A description without keys.
         message: String,
     },
     /// No answer in time, or a stalled stream.

@@ -31,7 +31,7 @@ pub struct McpToolDefinition {
 /// A part of a call's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpContent {
-    /// Text.
+    /// Text for the model.
     Text(String),
     /// Binary content: an image, audio, a file.
     Binary {

@@ -106,7 +106,7 @@ pub enum AppendError {
     /// The journal has another head: another activation wrote to it.
     #[error("the journal of {scope} ends at epoch {} seq {}, not where this life left it", found.epoch, found.seq)]
     Conflict {
-        /// The conversation.
+        /// The conversation whose journal it is.
         scope: Scope,
         /// The head of the journal.
         found: Head,

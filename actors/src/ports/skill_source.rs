@@ -34,7 +34,7 @@ pub enum SkillError {
     /// The skill exists but cannot be used.
     #[error("the skill {name} cannot be used: {reason}")]
     Broken {
-        /// The skill.
+        /// The name that was asked for.
         name: String,
         /// What is wrong with it, in one line.
         reason: String,
@@ -42,7 +42,7 @@ pub enum SkillError {
     /// The skill has no such file.
     #[error("the skill {name} has no file {path:?}")]
     NoResource {
-        /// The skill.
+        /// The name that was asked for.
         name: SkillName,
         /// The requested path.
         path: String,
@@ -50,7 +50,7 @@ pub enum SkillError {
     /// The file cannot be read as text.
     #[error("the file {path:?} of the skill {name} cannot be read: {reason}")]
     Unreadable {
-        /// The skill.
+        /// The name that was asked for.
         name: SkillName,
         /// The requested path.
         path: String,
@@ -60,7 +60,7 @@ pub enum SkillError {
     /// The source cannot be reached.
     #[error("the skills cannot be read: {message}")]
     Unavailable {
-        /// What happened.
+        /// The source's own description.
         message: String,
     },
 }

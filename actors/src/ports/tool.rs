@@ -29,10 +29,10 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Concurrency {
-    /// Any call.
+    /// The call runs beside any other call of its batch.
     #[default]
     Parallel,
-    /// No call.
+    /// The call runs alone, at its place in the order of the batch.
     Exclusive,
     /// Any call except one that names the same file in this parameter. Those run in the order of
     /// the calls.
@@ -410,7 +410,7 @@ pub struct ToolContext {
     pub artifacts: Option<Artifacts>,
 }
 
-/// A tool.
+/// A function that the model can call, with a JSON Schema for its arguments.
 pub trait Tool: Send + Sync + 'static {
     /// Returns the declaration, the same for every call.
     fn spec(&self) -> &ToolSpec;

@@ -121,7 +121,7 @@ pub struct SkillMessage {
     /// The role of the message.
     #[serde(rename = "type")]
     pub kind: MessageKind,
-    /// The text.
+    /// The instructions that the model reads.
     pub content: String,
     /// Whether people see it.
     #[serde(default)]

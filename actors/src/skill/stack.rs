@@ -88,7 +88,7 @@ pub enum ActivationError {
     /// Too many skills are active.
     #[error("Maximum skill activation depth ({max_depth}) exceeded. Current stack: {stack}")]
     Stack {
-        /// The limit.
+        /// The depth of nesting that is allowed.
         max_depth: u32,
         /// The names of the active skills, joined by arrows.
         stack: String,

@@ -241,7 +241,7 @@ fn stored(
     }
 }
 
-/// Serialized data.
+/// The data of a result as JSON text.
 struct Written {
     /// The text at the output level; only its beginning if it does not fit into an observation.
     text: String,

@@ -24,7 +24,7 @@ struct Entry {
     leases: usize,
 }
 
-/// One run.
+/// A run of a tool whose result several equal calls await.
 struct SharedRun {
     cancel: CancellationToken,
     ended: watch::Sender<Option<Ended>>,

@@ -117,7 +117,7 @@ pub(super) struct ImageUrl {
 pub(in crate::http) struct ChatUsage {
     /// Input tokens, those read from or written to the cache included.
     pub(super) prompt_tokens: u64,
-    /// Output tokens.
+    /// Tokens that the model wrote in this completion.
     pub(super) completion_tokens: u64,
     /// Sum of input and output tokens.
     pub(super) total_tokens: u64,

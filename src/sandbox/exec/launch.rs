@@ -74,7 +74,7 @@ pub(in crate::sandbox) enum Kind {
 /// cannot enter one without a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::sandbox) enum Namespace {
-    /// As superuser.
+    /// By a superuser, who needs no user namespace.
     Mount,
     /// As an unprivileged user, through a user namespace in which mounting is allowed.
     UserAndMount,

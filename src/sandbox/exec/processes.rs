@@ -45,7 +45,7 @@ pub(super) struct Held {
     pub(super) private: u64,
     /// Touched pages of shared mappings, which other processes may map too.
     pub(super) shared: u64,
-    /// Page tables.
+    /// Kernel memory of page tables.
     pub(super) tables: u64,
 }
 

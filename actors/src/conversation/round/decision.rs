@@ -220,7 +220,7 @@ pub enum Effect {
 /// When an effect is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At once.
+    /// At once, while the entries are appended.
     Now,
     /// When the entries of its decision, and all earlier ones, are durable.
     Stored,

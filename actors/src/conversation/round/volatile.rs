@@ -17,7 +17,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Running work.
+/// Work that runs in a task and ends with a message to the conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     /// A model call.

@@ -35,11 +35,11 @@ pub struct Ports {
     pub sessions: Arc<dyn SessionBackend>,
     /// Stores event streams.
     pub events: Arc<dyn EventStore>,
-    /// Wall-clock time.
+    /// Wall-clock time, for timestamps and deadlines that outlive the process.
     pub clock: Arc<dyn Clock>,
-    /// Random numbers.
+    /// Source of ids and of the jitter of retries.
     pub entropy: Arc<dyn Entropy>,
-    /// Host-wide counters.
+    /// Counters of the whole host, read by `/metrics`.
     pub counters: Arc<Counters>,
 }
 

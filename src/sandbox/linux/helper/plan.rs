@@ -14,7 +14,7 @@ pub(in crate::sandbox) struct Plan {
     pub(in crate::sandbox) nonce: String,
     /// Process id of the host. When that process ends, everything below the helper ends.
     pub(in crate::sandbox) host: i32,
-    /// The workspace.
+    /// Folder of the workspace, with links resolved.
     pub(in crate::sandbox) root: PathBuf,
     /// Where the command starts, relative to the root.
     pub(in crate::sandbox) folder: PathBuf,
