@@ -6,6 +6,7 @@ mod end;
 mod figures;
 pub(in crate::conversation) mod fork;
 pub(in crate::conversation) mod load;
+mod mail;
 pub(in crate::conversation) mod measure;
 pub(in crate::conversation) mod model_call;
 mod pause;
@@ -30,7 +31,7 @@ use crate::{
             after_commit::{AfterCommit, Waiter},
         },
         message::ConversationMsg,
-        round::{self, Effect, Input, Outcome, When, budget, rules::Recovery, volatile::Volatile},
+        round::{self, Effect, Input, Outcome, When, rules::Recovery, volatile::Volatile},
         run::{
             budget_guard::BudgetGuard,
             pause::{Pause, survives_pause},
@@ -44,7 +45,7 @@ use crate::{
     ids::{RoundId, Scope},
     journal::{Durable, EntryBody, Head},
     small_map::SmallMap,
-    stream::{EventKind, Failure},
+    stream::EventKind,
     task::AbortOnDrop,
     tenant::{Seat, Tenant},
     time::Timestamp,
@@ -160,109 +161,6 @@ impl Live {
             Flow::GoOn => self.input(Input::Tick), // Approvals may have expired while the conversation slept.
             end @ Flow::End(_) => Ok(end),
         }
-    }
-
-    /// Handles one message.
-    pub(in crate::conversation) fn handle(
-        &mut self,
-        message: ConversationMsg,
-    ) -> Result<Flow, String> {
-        let input = match message {
-            ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
-            ConversationMsg::Ask { command, reply } => Input::Command {
-                command,
-                waiter: self.waiters.add(Waiter::Done(reply)),
-            },
-            ConversationMsg::Cancel { failure } => Input::Cancel { failure },
-            ConversationMsg::ContextMeasured { work, outcome } => {
-                self.work_ended(work);
-                Input::Context {
-                    work,
-                    outcome: *outcome,
-                }
-            }
-            ConversationMsg::Peek { reply } => {
-                let _ = reply.send(Ok(Box::new(self.durable.clone())));
-                return Ok(Flow::GoOn);
-            }
-            ConversationMsg::ModelEnded {
-                work,
-                outcome,
-                model,
-            } => {
-                self.work_ended(work);
-                Input::Model {
-                    work,
-                    outcome: *outcome,
-                    model,
-                }
-            }
-            ConversationMsg::ToolEnded {
-                work,
-                result,
-                duration_ms,
-            } => Input::Tool {
-                work,
-                result: *result,
-                duration_ms,
-            },
-            ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
-            ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
-            ConversationMsg::DeadlineOver {
-                prompt_id,
-                round_id,
-            } => self.deadline_over(prompt_id, round_id),
-            ConversationMsg::BudgetTimeOver { round_id } => {
-                if self
-                    .durable
-                    .round
-                    .as_ref()
-                    .is_none_or(|round| round.id != round_id)
-                {
-                    return Ok(Flow::GoOn);
-                }
-                Input::Cancel {
-                    failure: Some(budget::time_over(&self.setup.pricing.budget)),
-                }
-            }
-            ConversationMsg::Tick => Input::Tick,
-            ConversationMsg::AppendLost { error, sending } => {
-                return Ok(self.append_lost(error, sending));
-            }
-            ConversationMsg::Claimed => {
-                self.commits.send_held();
-                return Ok(Flow::GoOn);
-            }
-            ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
-            ConversationMsg::Sweep => {
-                let end = if self.volatile.draining {
-                    ExitReason::Drained
-                } else {
-                    ExitReason::Hibernated
-                };
-                return Ok(self.sleep_if_idle(end));
-            }
-            ConversationMsg::Drain { deadline } => {
-                self.drain = Some(self.timer(deadline, ConversationMsg::DrainDeadline));
-                Input::Drain
-            }
-            ConversationMsg::DrainDeadline => {
-                let failure = Failure {
-                    code: "draining".into(),
-                    message: "the host is shutting down".into(),
-                    retry_after_ms: None,
-                };
-                Input::Cancel {
-                    failure: Some(failure),
-                }
-            }
-            ConversationMsg::Delete => return self.delete(),
-            // The conversation is active already. Check for expired approvals: the timer may have
-            // fired before the wall clock reached the expiry.
-            ConversationMsg::Resume => Input::Tick,
-            ConversationMsg::Loaded(_) => return Ok(Flow::GoOn),
-        };
-        self.input(input)
     }
 
     /// Handles one input, the heart of a conversation:
