@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A call that belongs to no batch. The caller must check it first
-/// ([`crate::conversation::Setup::judge`]); nothing is checked here.
+/// (the conversation's call guard); nothing is checked here.
 pub struct LoneCall {
     /// The stable key of the call.
     pub key: CallKey,

@@ -38,7 +38,7 @@ const NAMES_MAX: u64 = 16_000_000;
 
 impl Root {
     /// Returns the same folder with a quota. The file tools and every sandbox over the folder
-    /// enforce it, except [`super::Local`], which has no boundary.
+    /// enforce it, except [`crate::sandbox::Local`], which has no boundary.
     #[must_use]
     pub fn bounded(self, quota: WorkspaceQuota) -> Self {
         self.set_quota(quota);

@@ -1,4 +1,4 @@
-//! The way of a decision's entries to the store and to the watchers. [`Committer::commit`] is the one
+//! The way of a decision's entries to the store and to the watchers. `Committer::commit` is the one
 //! verb: it appends the entries, and once they are durable it publishes their events and performs
 //! the effects that wait for them.
 //!
