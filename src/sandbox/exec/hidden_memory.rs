@@ -1,6 +1,7 @@
 //! Memory that processes could hold without showing it: memory files and shared memory, sockets,
-//! pipes. Read only after the machine has lost memory, since it examines every descriptor and
-//! mapping.
+//! pipes. [`HiddenMemory::of`] examines every descriptor and mapping, so it is read only after the
+//! machine has lost memory. [`open_files`] is cheap and read all the time; [`open_sockets`] follows
+//! when there are very many open files.
 
 use std::{
     collections::{HashMap, HashSet},
