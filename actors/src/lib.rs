@@ -51,9 +51,7 @@ compile_error!(
 
 pub mod ids;
 pub mod time;
-mod id_hash;
 mod small_map;
-mod json;
 pub mod chat;
 pub mod tool;
 pub mod journal;

@@ -121,12 +121,11 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         within: &["actors/src/**"],
-        // Keys of maps that are looked into and never decided by: what std's own maps have anyway.
-        except: &["actors/src/id_hash.rs"],
+        except: &[],
         forbidden: &[Has("RandomState")],
         in_tests: false,
         reason: "in the kernel time and chance come in, so that a seed replays everything",
-        fix: "ids and jitter: ports::Entropy; a map by ids: id_hash::IdHash",
+        fix: "ids and jitter: ports::Entropy",
     },
     Row {
         within: &[PURE],

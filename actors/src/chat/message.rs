@@ -16,7 +16,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{ContentBlock, RawJson, ToolResultBlock, reminder::is_reminder};
-use crate::json;
 
 /// The author of a message. `System` is not used in a history: the system prompt is a separate
 /// field of the request.
@@ -178,7 +177,7 @@ impl Message {
             begins.push(u32::try_from(wire.len()).unwrap_or(u32::MAX));
             // Serializing our own plain types to memory cannot fail. If it did, the empty message
             // would be refused on reading.
-            let _ = json::write(&mut wire, block);
+            let _ = serde_json::to_writer(&mut wire, block);
         }
         wire.extend_from_slice(b"]}");
         let ids = |id: fn(&ContentBlock) -> Option<&str>| {
@@ -347,25 +346,15 @@ impl Message {
     }
 }
 
-/// Hashes bytes eight at a time, in four independent lanes: a multiplication has more latency than
-/// throughput, and every message is hashed once on the path of a round.
+/// Hashes bytes eight at a time.
 fn digest(bytes: &[u8]) -> u64 {
-    let (pieces, rest) = bytes.as_chunks::<32>();
-    let mut lanes = [1, 2, 3, 4];
-    for piece in pieces {
-        for (lane, word) in lanes.iter_mut().zip(piece.as_chunks::<8>().0) {
-            *lane = chain_digest(*lane, u64::from_le_bytes(*word));
-        }
-    }
-    let (words, last) = rest.as_chunks::<8>();
+    let (words, last) = bytes.as_chunks::<8>();
     let last = last
         .iter()
         .fold(1, |sum, byte| (sum << 8) | u64::from(*byte));
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
-    std::iter::once(bytes.len() as u64)
-        .chain(lanes)
-        .chain(words)
-        .chain([last])
+    words
+        .chain([last, bytes.len() as u64])
         .fold(0, chain_digest)
 }
 
@@ -392,7 +381,7 @@ impl fmt::Debug for Message {
 
 impl Serialize for Message {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        json::raw(serializer, self.wire_str())
+        super::raw_json::serialize(serializer, self.wire_str())
     }
 }
 

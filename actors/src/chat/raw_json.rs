@@ -4,10 +4,28 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned,
+    ser::SerializeStruct as _,
+};
 use serde_json::value::RawValue;
 
 use crate::limits::JSON_DEPTH_MAX;
+
+/// The name with which `serde_json` marks text that is already JSON;
+/// [`tests::text_that_is_already_json_stays_as_it_is`] fails if the name changes.
+const RAW: &str = "$serde_json::private::RawValue";
+
+/// Serializes text that is already JSON with any serializer. Like `serde_json`'s `RawValue`, but
+/// without validating the text.
+///
+/// # Errors
+/// The error of the serializer.
+pub(super) fn serialize<S: Serializer>(serializer: S, text: &str) -> Result<S::Ok, S::Error> {
+    let mut raw = serializer.serialize_struct(RAW, 1)?;
+    raw.serialize_field(RAW, text)?;
+    raw.end()
+}
 
 /// One JSON value as text.
 #[derive(Clone)]
@@ -158,5 +176,24 @@ mod tests {
 
         assert!(RawJson::from_text(text).is_err());
         assert!(RawJson::from_text(r#"{"brackets in a string":"[[[[\"[["}"#).is_ok());
+    }
+
+    #[test]
+    fn text_that_is_already_json_stays_as_it_is() {
+        struct AlreadyJson;
+        impl Serialize for AlreadyJson {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serialize(serializer, r#"{ "a" : 1.0 }"#)
+            }
+        }
+
+        assert_eq!(
+            serde_json::to_string(&[AlreadyJson]).unwrap(),
+            r#"[{ "a" : 1.0 }]"#
+        );
+        assert_eq!(
+            serde_json::to_value(AlreadyJson).unwrap(),
+            serde_json::json!({"a": 1.0})
+        );
     }
 }

@@ -46,7 +46,6 @@ use crate::{
         Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease,
         LeaseIssuer, Ports, Setup, WaitStatus, load, refuse,
     },
-    id_hash::IdHash,
     ids::{ConversationId, EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::RestartHistory,
@@ -155,7 +154,7 @@ enum AfterUnlock {
 
 /// The directory of a host.
 pub(crate) struct Directory {
-    slots: DashMap<Scope, Slot, IdHash>,
+    slots: DashMap<Scope, Slot>,
     generations: AtomicU64,
     ports: Ports,
     tenants: Arc<Tenants>,

@@ -8,7 +8,6 @@ use parking_lot::RwLock;
 
 use crate::{
     conversation::{Ports, Setup},
-    id_hash::IdHash,
     ids::{Scope, TenantId},
     tenant::Family,
 };
@@ -29,7 +28,7 @@ type Alike = Vec<(TenantId, Arc<FanOutContext>)>;
 /// alone, so that a look-up borrows it from the id and allocates nothing; tenants may use the same
 /// name.
 #[derive(Default)]
-pub(crate) struct FanOutContexts(RwLock<HashMap<Box<str>, Alike, IdHash>>);
+pub(crate) struct FanOutContexts(RwLock<HashMap<Box<str>, Alike>>);
 
 /// The registration of a running fan-out. Dropping it removes the fan-out.
 pub(crate) struct Joined {

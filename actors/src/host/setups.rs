@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 
-use crate::{conversation::Setup, id_hash::IdHash, ids::TenantId};
+use crate::{conversation::Setup, ids::TenantId};
 
 /// Setups by tenant. A tenant keeps its setup while it is out of service, and after its data was
 /// erased.
 pub(super) struct TenantSetups {
     default: Arc<Setup>,
-    own: DashMap<TenantId, Arc<Setup>, IdHash>,
+    own: DashMap<TenantId, Arc<Setup>>,
 }
 
 impl TenantSetups {

@@ -14,7 +14,6 @@ use crate::{
     chat::{Edit, Message, ProviderStop, RawJson, Usage},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
     journal::StoredEntry,
-    json,
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
     stream::{Failure, StopReason},
     time::Timestamp,
@@ -334,7 +333,7 @@ fn append(object: &mut Vec<u8>, more: &impl Serialize) {
 fn write(bytes: &mut Vec<u8>, value: &impl Serialize) {
     // Serializing our own plain types cannot fail. If it did, the truncated entry would be refused
     // on reading.
-    let _ = json::write(bytes, value);
+    let _ = serde_json::to_writer(bytes, value);
 }
 
 /// Adds a message in its wire form, without parsing it.
@@ -488,19 +487,19 @@ impl Entry {
         ENVELOPE_BYTES + self.body.size()
     }
 
-    /// Writes the fields of the envelope by hand, in the form that serde would give them: this code
-    /// runs for every entry.
     fn encode_into(&self, bytes: &mut Vec<u8>) {
-        let Timestamp(at) = self.at;
-        for (key, number) in [
-            (br#"{"v":"#.as_slice(), u64::from(ENTRY_VERSION)),
-            (br#","epoch":"#, self.epoch.0),
-            (br#","at":"#, at),
-        ] {
-            bytes.extend_from_slice(key);
-            json::natural(bytes, number);
+        #[derive(Serialize)]
+        struct Envelope {
+            v: u32,
+            epoch: Epoch,
+            at: Timestamp,
         }
-        bytes.push(b'}');
+        let envelope = Envelope {
+            v: ENTRY_VERSION,
+            epoch: self.epoch,
+            at: self.at,
+        };
+        write(bytes, &envelope);
         self.body.append_to(bytes);
     }
 

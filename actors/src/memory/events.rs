@@ -20,7 +20,6 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{lock, ring::Ring};
 use crate::{
-    id_hash::IdHash,
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
     ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
@@ -38,9 +37,9 @@ use crate::{
 /// releases `ended` before it takes another lock.
 #[derive(Debug)]
 pub struct MemoryEvents {
-    conversations: DashMap<Scope, Arc<Conversation>, IdHash>,
+    conversations: DashMap<Scope, Arc<Conversation>>,
     /// Bytes of each tenant's events.
-    tenants: DashMap<TenantId, Arc<AtomicUsize>, IdHash>,
+    tenants: DashMap<TenantId, Arc<AtomicUsize>>,
     /// Ended streams with their end times. All streams live equally long, so the first one expires
     /// next.
     ended: Mutex<VecDeque<(Instant, StreamKey)>>,

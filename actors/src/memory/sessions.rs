@@ -13,7 +13,6 @@ use serde::Deserialize;
 
 use super::{index::Index, lock};
 use crate::{
-    id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     ports::{
@@ -33,10 +32,10 @@ const PAGE: usize = 1000;
 /// for bytes that are not an entry.
 #[derive(Debug, Default)]
 pub struct MemorySessions {
-    sessions: DashMap<Scope, Session, IdHash>,
+    sessions: DashMap<Scope, Session>,
     index: Mutex<Index>,
     /// Stored bytes by tenant.
-    bytes: DashMap<TenantId, u64, IdHash>,
+    bytes: DashMap<TenantId, u64>,
     closed: AtomicBool,
 }
 

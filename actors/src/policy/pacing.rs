@@ -10,8 +10,6 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-use crate::id_hash::IdHash;
-
 /// Longest time in which a key without waiting competitors fills all slots. Longer calls drift
 /// apart without pacing.
 pub const RAMP_MAX: Duration = Duration::from_millis(250);
@@ -29,7 +27,7 @@ const SUMMED_EVERY: Duration = Duration::from_millis(100);
 /// Running calls by key, and when the next call above a fair share may start.
 #[derive(Debug)]
 pub struct Pacing<K> {
-    keys: HashMap<K, Key, IdHash>,
+    keys: HashMap<K, Key>,
     /// Total weight of all competing keys.
     weight: u64,
     summed_at: Duration,

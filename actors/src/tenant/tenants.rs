@@ -14,7 +14,6 @@ use super::{
     UNBOUNDED,
 };
 use crate::{
-    id_hash::IdHash,
     ids::TenantId,
     limits::Limits,
     policy::{Budget, BudgetCounter, BudgetLevel},
@@ -22,7 +21,7 @@ use crate::{
 
 /// All tenants of a host, by id.
 pub struct Tenants {
-    tenants: DashMap<TenantId, Arc<Tenant>, IdHash>,
+    tenants: DashMap<TenantId, Arc<Tenant>>,
     defaults: HostDefaults,
     memory: Arc<Memory>,
     budget: Budget,

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::RunResult;
 use crate::{
-    id_hash::IdHash,
     policy::{Breaker, BreakerConfig, Permission},
     ports::ToolSpec,
     tool::{ToolError, ToolErrorType},
@@ -16,7 +15,7 @@ use crate::{
 /// The breakers of a tenant's tools: at most one per tool of the host.
 pub(super) struct Breakers {
     since: Instant,
-    by_tool: Mutex<HashMap<String, Breaker, IdHash>>,
+    by_tool: Mutex<HashMap<String, Breaker>>,
 }
 
 impl Default for Breakers {

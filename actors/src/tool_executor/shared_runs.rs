@@ -11,12 +11,12 @@ use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::outcome::Ended;
-use crate::{id_hash::IdHash, limits::CANCEL_GRACE, ports::Progress};
+use crate::{limits::CANCEL_GRACE, ports::Progress};
 
 /// The shared runs of a tenant, by idempotency key.
 #[derive(Default)]
 pub(super) struct SharedRuns {
-    runs: Mutex<HashMap<String, Entry, IdHash>>,
+    runs: Mutex<HashMap<String, Entry>>,
 }
 
 struct Entry {

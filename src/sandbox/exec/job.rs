@@ -44,6 +44,10 @@ const EMPTY_AGAIN: Duration = Duration::from_millis(1);
 /// Descriptors of a command that are checked one by one for memory files.
 const DESCRIPTORS_MAX: usize = 16 * 1024;
 
+/// Files that all processes of a command without a control group may have open together, a shared
+/// one counted for each. Counting the sockets among them takes about 65 ms of the spawner's thread.
+const OPEN_FILES_MAX: u64 = 32 * 1024;
+
 /// Sockets are counted again when the number of open files has grown by one part in this many.
 const RECOUNT_SHARE: u64 = 16;
 
@@ -351,9 +355,10 @@ impl Job {
         })
     }
 
-    /// Ends the job if its sockets can hold more than its bound leaves them. They are counted only
-    /// if its open files, were they all sockets, could hold half the bound, and again only when more
-    /// are open. The job is paused meanwhile, since it could open and fill more.
+    /// Ends the job if it has too many open files, or if its sockets can hold more than its bound
+    /// leaves them. They are counted only if its open files, were they all sockets, could hold half
+    /// the bound, and again only when more are open. The job is paused meanwhile, since it could
+    /// open and fill more.
     ///
     /// Returns when to check again.
     pub(super) fn check_sockets(&mut self) -> Hurry {
@@ -363,6 +368,12 @@ impl Job {
         let bound = self.limits.memory_bytes;
         let each = charged_socket_bytes();
         let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
+        if files > OPEN_FILES_MAX {
+            self.end(Ending::Limit(format!(
+                "more than {OPEN_FILES_MAX} open files"
+            )));
+            return Hurry::None;
+        }
         let might_hold = files.saturating_mul(each);
         let is_counted = files
             <= self
@@ -378,9 +389,11 @@ impl Job {
         let _paused = Paused::below([self.pid].into_iter());
         let all = Processes::read_below([self.pid]);
         let tree = all.tree(self.pid);
-        let held = open_sockets(&tree)
+        let visible = memory_of(&tree).sum();
+        let sockets_max = bound.saturating_sub(visible) / each + 1;
+        let held = open_sockets(&tree, sockets_max)
             .saturating_mul(each)
-            .saturating_add(memory_of(&tree).sum());
+            .saturating_add(visible);
         if held > bound {
             self.stop_losing(&all);
         }

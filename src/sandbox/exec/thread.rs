@@ -15,7 +15,10 @@ use std::{
 };
 
 use callboard_actors::ports::{ExecLimits, SandboxError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    time::{ClockId, clock_gettime},
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -37,6 +40,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// a processor, and the kernel's own limit does not apply to root.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 
+// The shares below count processor time of this thread. Elapsed time would also count its waits for
+// a processor, and the checks would become rarest on a busy machine, where they matter most.
+
 /// Share of the time that checking limits may take on a machine with very many processes: one part
 /// in this many.
 const CHECK_SHARE: u32 = 20;
@@ -56,7 +62,7 @@ const LOSS: u64 = 16 * 1024 * 1024;
 const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(5);
 const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Pause after a check of commands that lose memory, as a multiple of the check's duration.
+/// Pause after a check of commands that lose memory, as a multiple of what the check took.
 const LOSS_SHARE: u32 = 3;
 
 /// Share of the time that reading the machine's memory may take on a machine with very many
@@ -79,7 +85,7 @@ struct LimitCheck {
     all: Processes,
     /// Id of the next job to check.
     next: u64,
-    /// Time spent so far.
+    /// Processor time spent so far.
     took: Duration,
 }
 
@@ -108,6 +114,19 @@ pub(super) struct Thread {
     /// has a control group.
     available: Option<(u64, u64)>,
     buffer: Vec<u8>,
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or_default(),
+        time.tv_nsec.try_into().unwrap_or_default(),
+    )
+}
+
+fn spent_since(begun: Duration) -> Duration {
+    processor_time().saturating_sub(begun)
 }
 
 impl Thread {
@@ -319,6 +338,7 @@ impl Thread {
         if self.jobs.is_empty() || self.limit_check.is_some() {
             return false;
         }
+        let begun = processor_time();
         let mut is_due = now >= self.checked_at + self.check_interval;
         if !is_due && now >= self.read_at + self.read_interval {
             self.read_at = now;
@@ -329,7 +349,7 @@ impl Thread {
                 self.usual = now_total;
             }
             is_due = is_due || self.loses_memory(now);
-            self.check_sockets(now);
+            self.check_sockets();
             self.check_losses();
         }
         if is_due {
@@ -338,7 +358,7 @@ impl Thread {
             self.limit_check = Some(LimitCheck {
                 all,
                 next: 0,
-                took: now.elapsed(),
+                took: spent_since(begun),
             });
         }
         is_due
@@ -348,6 +368,7 @@ impl Thread {
     /// checked. The interval grows with the duration of a check, so that checks keep to their share
     /// of the time however fast memory is lost.
     fn loses_memory(&mut self, now: Instant) -> bool {
+        let begun = processor_time();
         self.read_interval = READ_INTERVAL;
         let Some((at_check, at_read)) = self.available else {
             return false;
@@ -361,7 +382,7 @@ impl Thread {
             MEMORY_READ_INTERVAL
         };
         self.available = Some((at_check, available));
-        self.read_interval = self.read_interval.max(now.elapsed() * READ_SHARE);
+        self.read_interval = self.read_interval.max(spent_since(begun) * READ_SHARE);
         let rested = now
             >= self.checked_at
                 + self
@@ -372,10 +393,11 @@ impl Thread {
     }
 
     /// Checks the sockets of commands without a control group.
-    fn check_sockets(&mut self, now: Instant) {
+    fn check_sockets(&mut self) {
         if self.available.is_none() {
             return;
         }
+        let begun = processor_time();
         let hurry = self
             .jobs
             .values_mut()
@@ -387,7 +409,10 @@ impl Thread {
             Hurry::Often => (HURRIED_READ_INTERVAL, LOSS_SHARE),
             Hurry::AtOnce => (HURRIED_READ_INTERVAL, 1),
         };
-        self.read_interval = self.read_interval.min(wanted).max(now.elapsed() * share);
+        self.read_interval = self
+            .read_interval
+            .min(wanted)
+            .max(spent_since(begun) * share);
     }
 
     /// Checks only commands that may hold what the machine has lost, without scanning other
@@ -401,7 +426,7 @@ impl Thread {
         {
             return;
         }
-        let start = Instant::now();
+        let begun = processor_time();
         let Some(now) = Machine::read() else { return };
         if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             let roots = || {
@@ -418,7 +443,7 @@ impl Thread {
             drop(paused);
         }
         self.losses_checked_at = Instant::now();
-        self.losses_check_took = start.elapsed();
+        self.losses_check_took = spent_since(begun);
     }
 
     /// Ends the command that holds what the machine has lost. Needed only for commands without a
@@ -475,7 +500,8 @@ impl Thread {
 
     /// Continues a check of limits with the next slice.
     fn continue_limit_check(&mut self) {
-        let (now, Some(mut limit_check)) = (Instant::now(), self.limit_check.take()) else {
+        let begun = processor_time();
+        let Some(mut limit_check) = self.limit_check.take() else {
             return;
         };
         let mut checked = 0;
@@ -484,7 +510,7 @@ impl Thread {
             job.check_limits(&limit_check.all);
             (checked, last) = (checked + 1, *id);
         }
-        limit_check.took += now.elapsed();
+        limit_check.took += spent_since(begun);
         if checked == SLICE {
             limit_check.next = last + 1;
             self.limit_check = Some(limit_check);

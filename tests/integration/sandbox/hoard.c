@@ -52,6 +52,25 @@ static void sockets(long mib) {
     }
 }
 
+// Socket pairs with empty buffers.
+static void empty(long pairs) {
+    for (long n = 0; n < pairs; n++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) hold("refused");
+    }
+}
+
+// Open files, 1,000 in each process.
+static void files(long thousands) {
+    for (long n = 0; n < thousands; n++) {
+        if (fork() == 0) {
+            for (int file = 0; file < 1000; file++) dup(0);
+            sleep(20);
+            exit(0);
+        }
+    }
+}
+
 // Shared memory that the last process has never touched.
 static void shared(long mib) {
     char *p = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -82,6 +101,8 @@ int main(int argc, char **argv) {
     memset(block, 'x', sizeof block);
     if (!strcmp(argv[1], "memfd")) memfd(mib);
     if (!strcmp(argv[1], "sockets")) sockets(mib);
+    if (!strcmp(argv[1], "empty")) empty(mib);
+    if (!strcmp(argv[1], "files")) files(mib);
     if (!strcmp(argv[1], "shared")) shared(mib);
     if (!strcmp(argv[1], "tables")) tables(mib);
     hold("held");

@@ -259,6 +259,58 @@ async fn buffers_of_sockets_count_as_memory_of_a_command() {
     is_stopped("buffers_of_sockets_count_as_memory_of_a_command", "sockets").await;
 }
 
+/// Runs an attack in both boundaries without a control group and checks that it meets the limit.
+async fn meets_without_a_group(test: &str, attack: &str, limit: &str) {
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    let limits = ExecLimits {
+        memory_bytes: BOUND,
+        ..ExecLimits::default()
+    };
+    let without = fixtures(test, limits)
+        .into_iter()
+        .filter(|(_, groups)| *groups == ControlGroups::Off);
+    each_way(without, async |(fixture, _)| {
+        fs::copy(&program, fixture.path("hoard")).unwrap();
+        let result = fixture
+            .exec(
+                &format!("./hoard {attack}"),
+                Duration::from_secs(6),
+                CancellationToken::new(),
+            )
+            .await;
+        assert_eq!(
+            result,
+            Err(SandboxError::Limit(limit.to_owned())),
+            "{}",
+            fixture.kind()
+        );
+    })
+    .await;
+}
+
+/// A buffer fills in less time than the watch needs to run, so an empty one counts like a full one.
+#[tokio::test]
+async fn open_sockets_count_as_memory_before_their_buffers_are_filled() {
+    meets_without_a_group(
+        "open_sockets_count_as_memory_before_their_buffers_are_filled",
+        "empty 480",
+        "more than 96 MiB of memory",
+    )
+    .await;
+}
+
+/// Looking for sockets among millions of open files would stall every other command.
+#[tokio::test]
+async fn a_command_without_a_control_group_has_a_bound_of_open_files() {
+    meets_without_a_group(
+        "a_command_without_a_control_group_has_a_bound_of_open_files",
+        "files 60",
+        "more than 32768 open files",
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn shared_memory_that_no_living_process_has_touched_counts_as_memory_of_a_command() {
     is_stopped(

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     chat::{RawJson, ToolDefinition},
-    id_hash::IdHash,
     limits::TOOL_INPUT_BYTES_MAX,
     ports::{SchemaCheck, Schemas, Tool, ToolSource, ToolSpec},
     tool::{OutputLevel, ToolError},
@@ -21,7 +20,7 @@ const LEVEL: &str = "output_level";
 /// others as they are.
 #[derive(Clone)]
 pub struct Toolset {
-    by_name: HashMap<String, Known, IdHash>,
+    by_name: HashMap<String, Known>,
     definitions: Arc<[ToolDefinition]>,
 }
 

@@ -36,7 +36,6 @@ use crate::{
         store_admission::admit_conversation,
         subagents::{TaskReceipt, send_task},
     },
-    id_hash::IdHash,
     ids::{ConversationId, RoundId, Scope, Seq},
     journal::CHILD_KEY,
     limits::PROMPT_BYTES_MAX,
@@ -127,7 +126,7 @@ pub(super) struct Driver {
     /// The texts of the tasks that have not begun.
     tasks: VecDeque<String>,
     next: u32,
-    running: HashMap<u32, RunningTask, IdHash>,
+    running: HashMap<u32, RunningTask>,
     ends: Arc<RoundEndListener>,
     reports: mpsc::Receiver<FanOutEvent>,
     receipts: FuturesUnordered<Awaited>,

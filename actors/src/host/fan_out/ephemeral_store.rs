@@ -8,7 +8,6 @@ use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 
 use crate::{
-    id_hash::IdHash,
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     ports::{
@@ -28,7 +27,7 @@ struct Journal {
 
 /// The journals of one fan-out. A fan-out has one tenant, so the conversation's id is the key.
 #[derive(Default)]
-pub(super) struct EphemeralStore(DashMap<ConversationId, Journal, IdHash>);
+pub(super) struct EphemeralStore(DashMap<ConversationId, Journal>);
 
 impl EphemeralStore {
     /// Drops the journal of a conversation.

@@ -8,7 +8,6 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    id_hash::IdHash,
     ids::{ConversationId, EventId, Scope, Seq, TenantId},
     ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
@@ -38,7 +37,7 @@ struct RunningTask {
 /// reported once.
 pub(super) struct RoundEndListener {
     inner: Option<Arc<dyn EventStore>>,
-    running: Mutex<HashMap<ConversationId, RunningTask, IdHash>>,
+    running: Mutex<HashMap<ConversationId, RunningTask>>,
     reports: mpsc::Sender<FanOutEvent>,
 }
 
@@ -62,7 +61,7 @@ impl RoundEndListener {
         )
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask, IdHash>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<ConversationId, RunningTask>> {
         self.running.lock()
     }
 
