@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use reqwest::ClientBuilder;
-use rustls::ClientConfig;
-use rustls_platform_verifier::BuilderVerifierExt as _;
+use rustls::{ClientConfig, pki_types::CertificateDer};
+use rustls_platform_verifier::Verifier;
 
 /// Why TLS cannot be set up, such as a system without any trusted certificate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -22,7 +22,34 @@ pub struct TlsError(#[from] rustls::Error);
 /// # Errors
 /// [`TlsError`].
 pub fn client_builder() -> Result<ClientBuilder, TlsError> {
-    Ok(ClientBuilder::new().tls_backend_preconfigured(config()?))
+    Ok(ClientBuilder::new().tls_backend_preconfigured(config(Vec::new())?))
+}
+
+/// Like [`client_builder`], but speaks HTTP/1.1 alone, so each request under way has a connection
+/// to itself, and trusts the certificates of this PEM text too.
+///
+/// # Errors
+/// [`TlsError`], also if the text has no certificate.
+#[cfg(feature = "load")]
+pub(crate) fn http1_client_builder(ca_pem: Option<&[u8]>) -> Result<ClientBuilder, TlsError> {
+    let authorities = ca_pem.map(authorities).transpose()?;
+    let mut config = config(authorities.unwrap_or_default())?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(ClientBuilder::new()
+        .tls_backend_preconfigured(config)
+        .http1_only())
+}
+
+/// Reads certificates in PEM, at least one.
+#[cfg(feature = "load")]
+fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::Error> {
+    use rustls::pki_types::pem::PemObject as _;
+
+    let none = || rustls::Error::General("no certificate in PEM".to_owned());
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    read.ok()
+        .filter(|certificates| !certificates.is_empty())
+        .ok_or_else(none)
 }
 
 /// Like [`client_builder`], but it is the client's `build` that fails if TLS cannot be set up. The
@@ -32,11 +59,15 @@ pub(crate) fn late_client_builder() -> ClientBuilder {
     client_builder().unwrap_or_else(|error| ClientBuilder::new().tls_backend_preconfigured(error))
 }
 
-fn config() -> Result<ClientConfig, rustls::Error> {
+/// Trusts the system's certificates and these.
+fn config(authorities: Vec<CertificateDer<'static>>) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut config = builder.with_platform_verifier()?.with_no_client_auth();
+    let verifier = Verifier::new_with_extra_roots(authorities, provider.clone())?;
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

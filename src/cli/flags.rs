@@ -107,6 +107,32 @@ impl From<SandboxFlag> for SandboxMode {
     }
 }
 
+/// Bytes of a file of certificates. A larger one is another kind of file.
+#[cfg(feature = "mock-model")]
+const PEM_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Reads the PEM file that a flag names.
+#[cfg(feature = "mock-model")]
+pub(super) fn read_pem(flag: &str, file: &std::path::Path) -> Result<Vec<u8>, Failure> {
+    use std::io::Read as _;
+
+    let mut pem = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem))
+        .map_err(|error| {
+            Failure::usage(format!(
+                "the file of {flag} cannot be read: {}",
+                error.kind()
+            ))
+        })?;
+    if pem.len() as u64 > PEM_BYTES_MAX {
+        return Err(Failure::usage(format!(
+            "the file of {flag} is larger than {PEM_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(pem)
+}
+
 fn dollars(text: &str) -> Result<f64, String> {
     let usd = text
         .parse::<f64>()

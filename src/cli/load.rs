@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
     failure::{Done, Failure},
+    flags::read_pem,
     terminal::{err_line, out, out_json},
 };
 use crate::{
@@ -33,6 +34,7 @@ Examples:
   callboard load --shape noisy --tenants 20 --model-latency-ms 100 --duration 10
   callboard load --provider anthropic --base-url http://127.0.0.1:9000 --duration 10
   callboard load --target http://127.0.0.1:8787 --key KEY --rate 100 --duration 30
+  callboard load --target https://agents.example --ca ca.pem --key KEY --duration 30
 
 With --rate, turns start on schedule even if earlier ones are late, and latency counts from the scheduled start.
 The model is scripted and in this process unless --provider or --target names another. See docs/load.md.")]
@@ -113,6 +115,9 @@ pub(super) struct LoadArgs {
     /// Load a running `callboard serve` over HTTP
     #[arg(long, value_name = "URL", requires = "key", conflicts_with_all = ["base_url", "tenants"])]
     target: Option<String>,
+    /// Certificate authorities in PEM to trust for --target, besides those of the system
+    #[arg(long, value_name = "FILE", requires = "target")]
+    ca: Option<PathBuf>,
     /// A tenant's key for --target; repeat it for several tenants
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
@@ -305,7 +310,14 @@ fn measured(args: &LoadArgs) -> String {
 pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     let plan = plan(&args)?;
     let target = match &args.target {
-        Some(url) => Target::Remote(Remote::new(url, args.key.clone())?),
+        Some(url) => {
+            let ca = args
+                .ca
+                .as_deref()
+                .map(|file| read_pem("--ca", file))
+                .transpose()?;
+            Target::Remote(Remote::new(url, args.key.clone(), ca.as_deref())?)
+        }
         None => {
             let sessions: Option<Arc<dyn SessionBackend>> = match &args.db {
                 Some(file) => Some(Arc::new(Sqlite::open(file).await?)),

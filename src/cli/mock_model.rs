@@ -1,26 +1,30 @@
 //! `callboard mock-model`: a scripted model server, for measuring Callboard or another runtime.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     failure::{Done, Failure},
+    flags::read_pem,
     signals::Signals,
     terminal::{counted, err_line, out_json, out_line},
 };
-use crate::mock_model::{Fault, MockModelSettings, serve};
+use crate::mock_model::{
+    Fault, HTTP2_STREAMS_MAX, MockModelSettings, MockTls, TlsIdentity, WritePer, serve,
+};
 
-/// Serve a scripted model over HTTP: Anthropic and OpenAI
+/// Serve a scripted model over HTTP or https: Anthropic and OpenAI
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   callboard mock-model --listen 127.0.0.1:9000 --latency-ms 300 --chunks 200 --chunk-delay-ms 20
   callboard mock-model --tool-calls 1 --fault-rate 0.05 --faults 429,half,stall --seed 7
   callboard run --provider anthropic --base-url http://127.0.0.1:9000 \"Hello\"
+  callboard mock-model --tls --h2 --streams 100 --write-per event --ca-out ca.pem
 
 The address is the first line of standard output. OpenAI clients take it with /v1. A prompt whose first word begins with
 `load-` is answered with that word first. See docs/load.md.")]
@@ -34,6 +38,9 @@ pub(super) struct MockModelArgs {
     /// Milliseconds before each chunk but the first
     #[arg(long, value_name = "MS", default_value_t = 0)]
     chunk_delay_ms: u64,
+    /// What a streamed answer puts into one write
+    #[arg(long, value_enum, default_value_t = Write::Answer)]
+    write_per: Write,
     /// Chunks of text in an answer
     #[arg(long, value_name = "N", default_value_t = 64)]
     chunks: usize,
@@ -85,15 +92,77 @@ pub(super) struct MockModelArgs {
     /// Exit after this many model calls
     #[arg(long, value_name = "N")]
     max_requests: Option<u64>,
+    /// Serve https, with HTTP/1.1. The certificate is made at the start, for loopback and the
+    /// address of --listen
+    #[arg(long)]
+    tls: bool,
+    /// Present this certificate instead: PEM, followed by its intermediate certificates
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert_key"])]
+    cert: Option<PathBuf>,
+    /// The private key of --cert, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
+    /// Write the certificate that clients must trust to this file, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls", conflicts_with = "cert")]
+    ca_out: Option<PathBuf>,
+    /// Offer HTTP/2 as well
+    #[arg(long, requires = "tls")]
+    h2: bool,
+    /// Concurrent streams of one HTTP/2 connection; clients let further ones wait
+    #[arg(long, value_name = "N", requires = "h2", default_value_t = HTTP2_STREAMS_MAX, value_parser = clap::value_parser!(u32).range(1..))]
+    streams: u32,
     /// Print the address as JSON
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Write {
+    /// Everything that is due at the same time: the whole answer, or each chunk with
+    /// --chunk-delay-ms
+    Answer,
+    /// Each event, as providers send them
+    Event,
+}
+
+impl From<Write> for WritePer {
+    fn from(write: Write) -> Self {
+        match write {
+            Write::Answer => Self::Answer,
+            Write::Event => Self::Event,
+        }
+    }
+}
+
+/// How to serve https, and the certificate that clients must trust if it was made here.
+fn tls(args: &MockModelArgs) -> Result<Option<(MockTls, Option<String>)>, Failure> {
+    if !args.tls {
+        return Ok(None);
+    }
+    let (identity, ca_pem) = match (&args.cert, &args.cert_key) {
+        (Some(cert), Some(key)) => {
+            let chain = read_pem("--cert", cert)?;
+            let key = read_pem("--cert-key", key)?;
+            (TlsIdentity::from_pem(&chain, &key), None)
+        }
+        _ => match TlsIdentity::make(&[args.listen.ip().to_string()]) {
+            Ok(made) => (Ok(made.identity), Some(made.ca_pem)),
+            Err(error) => (Err(error), None),
+        },
+    };
+    let tls = MockTls {
+        identity: identity.map_err(|error| Failure::usage(error.to_string()))?,
+        http2_streams_max: args.h2.then_some(args.streams),
+    };
+    Ok(Some((tls, ca_pem)))
+}
+
 pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
+    let (tls, ca_pem) = tls(&args)?.unzip();
     let settings = MockModelSettings {
         latency: Duration::from_millis(args.latency_ms),
         chunk_delay: Duration::from_millis(args.chunk_delay_ms),
+        write_per: args.write_per.into(),
         chunks: args.chunks,
         chunk_bytes: args.chunk_bytes,
         text: args.text,
@@ -109,6 +178,7 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
         faults: args.faults,
         seed: args.seed,
         requests_max: args.max_requests,
+        tls,
     };
     settings
         .check()
@@ -119,7 +189,16 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
     // Listen for signals before the address is printed: a script that reads it may end the server
     // at once.
     let mut signals = Signals::listen();
-    let url = format!("http://{}", listener.local_addr().map_err(failed)?);
+    let scheme = if args.tls { "https" } else { "http" };
+    if let (Some(file), Some(pem)) = (&args.ca_out, ca_pem.flatten()) {
+        std::fs::write(file, pem).map_err(|error| {
+            Failure::work(format!(
+                "the file of --ca-out cannot be written: {}",
+                error.kind()
+            ))
+        })?;
+    }
+    let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
     if args.json {
         out_json(&json!({ "url": url }).to_string());
     } else {

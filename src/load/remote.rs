@@ -58,12 +58,20 @@ impl From<SseTooLong> for Broken {
 }
 
 impl Remote {
-    /// Creates a target at this URL. Each key is a tenant.
+    /// Creates a target at this URL. Each key is a tenant. Over https, the certificates of
+    /// `ca_pem` are trusted as the system's are.
+    ///
+    /// The client speaks HTTP/1.1: one HTTP/2 connection would hold turns back beyond the server's
+    /// limit of streams, and they would count as late.
     ///
     /// # Errors
-    /// [`LoadError::Client`].
-    pub(crate) fn new(url: &str, keys: Vec<String>) -> Result<Self, LoadError> {
-        let client = crate::tls::client_builder()?
+    /// [`LoadError::Client`], [`LoadError::Tls`].
+    pub(crate) fn new(
+        url: &str,
+        keys: Vec<String>,
+        ca_pem: Option<&[u8]>,
+    ) -> Result<Self, LoadError> {
+        let client = crate::tls::http1_client_builder(ca_pem)?
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
@@ -166,9 +174,17 @@ mod tests {
     use axum::{Router, extract::Path, http::HeaderMap, response::IntoResponse, routing::post};
 
     use super::*;
+    use crate::mock_model::{MockTls, TlsIdentity};
 
     /// A host that answers correctly, late, or not at all, depending on the conversation's name.
     async fn fake() -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, routes()).await });
+        url
+    }
+
+    fn routes() -> Router {
         async fn messages(
             Path(id): Path<String>,
             headers: HeaderMap,
@@ -216,13 +232,36 @@ mod tests {
             };
             (kind, text).into_response()
         }
-        let app = Router::new()
+        Router::new()
             .route("/v1/conversations/{id}/messages", post(messages))
-            .route("/v1/conversations/{id}/interrupt", post(async || "{}"));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        url
+            .route("/v1/conversations/{id}/interrupt", post(async || "{}"))
+    }
+
+    /// Accepts TLS, and records which protocol each connection chose.
+    struct TlsListener {
+        tcp: tokio::net::TcpListener,
+        tls: tokio_rustls::TlsAcceptor,
+        protocols: tokio::sync::mpsc::Sender<Option<Vec<u8>>>,
+    }
+
+    impl axum::serve::Listener for TlsListener {
+        type Io = tokio_rustls::server::TlsStream<tokio::net::TcpStream>;
+        type Addr = ();
+
+        async fn accept(&mut self) -> (Self::Io, ()) {
+            loop {
+                let (stream, _) = self.tcp.accept().await.unwrap();
+                if let Ok(stream) = self.tls.accept(stream).await {
+                    let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+                    self.protocols.send(protocol).await.unwrap();
+                    return (stream, ());
+                }
+            }
+        }
+
+        fn local_addr(&self) -> std::io::Result<()> {
+            Ok(())
+        }
     }
 
     fn turn(conversation: &str, tenant: usize) -> Turn {
@@ -236,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_remote_host_is_measured_as_it_reports() {
-        let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()]).unwrap();
+        let remote = Remote::new(&fake().await, vec!["good".into(), "bad".into()], None).unwrap();
 
         let well = remote.turn(&turn("well", 0)).await;
         assert_eq!(
@@ -267,10 +306,40 @@ mod tests {
             remote.turn(&turn("well", 1)).await.end,
             End::Refused("unauthorized".into())
         );
-        let gone = Remote::new("http://127.0.0.1:1", vec!["good".into()]).unwrap();
+        let gone = Remote::new("http://127.0.0.1:1", vec!["good".into()], None).unwrap();
         assert_eq!(
             gone.turn(&turn("well", 0)).await.end,
             End::Refused("connection".into())
         );
+    }
+    #[tokio::test]
+    async fn a_host_behind_https_is_measured_if_its_certificate_is_trusted() {
+        let made = TlsIdentity::make(&[]).unwrap();
+        let tls = MockTls {
+            identity: made.identity,
+            http2_streams_max: Some(1),
+        };
+        let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", tcp.local_addr().unwrap());
+        let (protocols, mut chosen) = tokio::sync::mpsc::channel(8);
+        let tls = tls.server_config().unwrap().into();
+        let listener = TlsListener {
+            tcp,
+            tls,
+            protocols,
+        };
+        tokio::spawn(async move { axum::serve(listener, routes()).await });
+        let keys = || vec!["good".into()];
+
+        let trusting = Remote::new(&url, keys(), Some(made.ca_pem.as_bytes())).unwrap();
+        let strange = Remote::new(&url, keys(), None).unwrap();
+
+        assert_eq!(trusting.turn(&turn("well", 0)).await.end, End::Well);
+        assert_eq!(chosen.recv().await.unwrap().unwrap(), b"http/1.1");
+        assert_eq!(
+            strange.turn(&turn("well", 0)).await.end,
+            End::Refused("connection".into())
+        );
+        assert!(Remote::new(&url, keys(), Some(b"no certificate")).is_err());
     }
 }

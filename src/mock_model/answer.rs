@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes};
 use futures_util::stream;
 
 use super::{
-    MockModelSettings, anthropic,
+    MockModelSettings, WritePer, anthropic,
     asked::{Asked, TOKEN_BYTES},
     call::{Call, Whole},
     fault::Fault,
@@ -198,30 +198,32 @@ impl Answers {
             Wire::Anthropic => &self.anthropic,
             Wire::OpenAi => &self.openai,
         };
-        if self.settings.chunk_delay.is_zero() || count <= 1 {
+        let write_per = self.settings.write_per;
+        let mut playing = Playing {
+            due: Bytes::new(),
+            chunk: ready.one.clone(),
+            left: 0,
+            delay: self.settings.chunk_delay,
+            tail: Bytes::new(),
+            end,
+            write_per,
+            begun: false,
+            _running: running,
+        };
+        if playing.delay.is_zero() || count <= 1 {
             let mut all = head.into_bytes();
             all.extend_from_slice(&ready.first(count));
             all.extend_from_slice(tail.as_bytes());
-            return match end {
-                End::Well => Body::from(all),
-                End::Cut | End::Stall => body(Playing {
-                    first: all.into(),
-                    ..Playing::none(end, running)
-                }),
-            };
+            if (end, write_per) == (End::Well, WritePer::Answer) {
+                return Body::from(all);
+            }
+            playing.due = all.into();
+            return body(playing);
         }
-        let first = [head.as_bytes(), &ready.one].concat();
-        let chunk = ready.one.clone();
-        let delay = self.settings.chunk_delay;
-        body(Playing {
-            first: first.into(),
-            chunk,
-            left: count - 1,
-            delay,
-            tail: tail.into(),
-            end,
-            _running: running,
-        })
+        playing.due = [head.as_bytes(), &ready.one].concat().into();
+        playing.left = count - 1;
+        playing.tail = tail.into();
+        body(playing)
     }
 
     fn error_event(&self, wire: Wire) -> String {
@@ -241,39 +243,48 @@ impl Answers {
 
 /// A reply that is sent in pieces.
 struct Playing {
-    first: Bytes,
+    /// Bytes that may be written now.
+    due: Bytes,
     chunk: Bytes,
+    /// Chunks that are not due yet.
     left: usize,
     delay: Duration,
     tail: Bytes,
     end: End,
+    write_per: WritePer,
+    /// Whether a piece was taken already.
+    begun: bool,
     _running: Running,
 }
 
-impl Playing {
-    fn none(end: End, running: Running) -> Self {
-        Self {
-            first: Bytes::new(),
-            chunk: Bytes::new(),
-            left: 0,
-            delay: Duration::ZERO,
-            tail: Bytes::new(),
-            end,
-            _running: running,
-        }
-    }
+/// Takes one event and the empty line after it; everything if there is no such line.
+fn take_event(due: &mut Bytes) -> Bytes {
+    let end = due.windows(2).position(|two| two == b"\n\n");
+    due.split_to(end.map_or(due.len(), |end| end + 2))
+}
 
+impl Playing {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
-        if !self.first.is_empty() {
-            return Some((Ok(std::mem::take(&mut self.first)), self));
-        }
-        if self.left > 0 {
+        if self.due.is_empty() && self.left > 0 {
             tokio::time::sleep(self.delay).await;
             self.left -= 1;
-            return Some((Ok(self.chunk.clone()), self));
+            self.due = self.chunk.clone();
+        } else if self.due.is_empty() {
+            self.due = std::mem::take(&mut self.tail);
         }
-        if !self.tail.is_empty() {
-            return Some((Ok(std::mem::take(&mut self.tail)), self));
+        if !self.due.is_empty() {
+            let piece = match self.write_per {
+                WritePer::Answer => std::mem::take(&mut self.due),
+                WritePer::Event => {
+                    if self.begun {
+                        // While the body has nothing to give, the server writes what it has.
+                        tokio::task::yield_now().await;
+                    }
+                    take_event(&mut self.due)
+                }
+            };
+            self.begun = true;
+            return Some((Ok(piece), self));
         }
         match self.end {
             End::Well => None,

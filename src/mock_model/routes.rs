@@ -11,7 +11,7 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{ConnectInfo, DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, Extension, State},
     http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     routing::{get, post},
 };
@@ -23,8 +23,8 @@ use super::{
     answer::{Answers, Wire},
     anthropic,
     asked::Asked,
+    connections::{ConnectionCounts, Connections, Link},
     fault::Fault,
-    link::Link,
     meter::{Limit, Meter, rfc3339_in},
     openai,
 };
@@ -43,6 +43,7 @@ pub(super) struct Mock {
     settings: MockModelSettings,
     answers: Answers,
     meter: Meter,
+    connections: Arc<Connections>,
     calls: AtomicU64,
     over: CancellationToken,
 }
@@ -55,6 +56,7 @@ impl Mock {
             settings,
             answers,
             meter,
+            connections: Arc::default(),
             calls: AtomicU64::new(0),
             over,
         }
@@ -63,6 +65,11 @@ impl Mock {
     /// Cancelled when the server must stop.
     pub(super) fn over(&self) -> &CancellationToken {
         &self.over
+    }
+
+    /// The open connections.
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// Number of model calls so far.
@@ -260,22 +267,29 @@ fn respond(status: StatusCode, kind: &'static str, body: Body) -> Response<Body>
     response
 }
 
-type Caller = ConnectInfo<Link>;
-
 /// Routes of both APIs, `/healthz` and `/stats`.
 pub(super) fn router(mock: Arc<Mock>) -> Router {
     let messages =
         async |State(mock): State<Arc<Mock>>,
-               ConnectInfo(link): Caller,
+               Extension(link): Extension<Link>,
                headers: HeaderMap,
                body: Bytes| { mock.answer(Wire::Anthropic, &link, &headers, &body).await };
     let completions =
         async |State(mock): State<Arc<Mock>>,
-               ConnectInfo(link): Caller,
+               Extension(link): Extension<Link>,
                headers: HeaderMap,
                body: Bytes| { mock.answer(Wire::OpenAi, &link, &headers, &body).await };
     let stats = async |State(mock): State<Arc<Mock>>| {
-        let stats = json!({ "calls": mock.calls(), "running": mock.meter.running() });
+        let ConnectionCounts {
+            accepted,
+            open,
+            streams,
+            streams_max,
+        } = mock.connections.counts();
+        let connections = json!({ "accepted": accepted, "open": open, "streams": streams, "streams_max": streams_max });
+        let stats = json!({
+            "calls": mock.calls(), "running": mock.meter.running(), "connections": connections,
+        });
         respond(
             StatusCode::OK,
             "application/json",

@@ -2,7 +2,18 @@
 
 use std::time::Duration;
 
-use super::Fault;
+use super::{Fault, MockTls, TlsIdentityError};
+
+/// What a streamed answer puts into one write, and over HTTP/2 into one DATA frame. The bytes are
+/// the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WritePer {
+    /// Everything that is due at the same time: without a delay between chunks, the whole answer.
+    #[default]
+    Answer,
+    /// One event, as providers send them.
+    Event,
+}
 
 /// How the server answers. By default it answers at once with 64 chunks of 4 bytes, calls no tool
 /// and injects no fault.
@@ -10,8 +21,10 @@ use super::Fault;
 pub struct MockModelSettings {
     /// Delay between the whole request and the first byte of the answer.
     pub latency: Duration,
-    /// Delay before each chunk except the first. At zero a reply is one write.
+    /// Delay before each chunk except the first. At zero all chunks are due at once.
     pub chunk_delay: Duration,
+    /// What goes out in one write.
+    pub write_per: WritePer,
     /// Chunks of text in an answer.
     pub chunks: usize,
     /// Bytes of text in a chunk.
@@ -43,6 +56,8 @@ pub struct MockModelSettings {
     pub seed: u64,
     /// Model calls after which the server stops; `None`: never.
     pub requests_max: Option<u64>,
+    /// Serve https; `None`: plain HTTP.
+    pub tls: Option<MockTls>,
 }
 
 impl Default for MockModelSettings {
@@ -50,6 +65,7 @@ impl Default for MockModelSettings {
         Self {
             latency: Duration::ZERO,
             chunk_delay: Duration::ZERO,
+            write_per: WritePer::default(),
             chunks: 64,
             chunk_bytes: 4,
             text: None,
@@ -65,6 +81,7 @@ impl Default for MockModelSettings {
             faults: Fault::ALL.to_vec(),
             seed: 0,
             requests_max: None,
+            tls: None,
         }
     }
 }
@@ -88,6 +105,9 @@ pub enum BadSettings {
     /// An answer without text, or with more text than is kept in memory.
     #[error("an answer must have between 1 and {TEXT_BYTES_MAX} bytes of text")]
     Text,
+    /// The certificate of https.
+    #[error(transparent)]
+    Tls(#[from] TlsIdentityError),
 }
 
 impl MockModelSettings {
@@ -114,6 +134,9 @@ impl MockModelSettings {
             .saturating_mul(chunk_bytes);
         if self.chunks == 0 || chunk_bytes == 0 || bytes > TEXT_BYTES_MAX {
             return Err(BadSettings::Text);
+        }
+        if let Some(tls) = &self.tls {
+            tls.server_config()?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The mock model, tested with the adapters as clients of both wires: the adapters keep their
-//! contract against it, and it injects the configured faults.
+//! contract against it, and it injects the configured faults. `https` has it behind TLS.
+
+mod https;
 
 use std::{sync::Arc, time::Duration};
 

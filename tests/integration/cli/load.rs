@@ -81,6 +81,85 @@ fn a_mock_prints_its_address_and_answers_both_wires_there() {
 }
 
 #[test]
+fn a_mock_serves_https_to_clients_that_trust_its_certificate() {
+    let home = Home::new();
+    let mock = Mock::start(
+        &home,
+        &[
+            "--tls",
+            "--h2",
+            "--streams",
+            "2",
+            "--write-per",
+            "event",
+            "--chunks",
+            "3",
+            "--ca-out",
+            "ca.pem",
+        ],
+    );
+    assert!(mock.url.starts_with("https://127.0.0.1:"), "{}", mock.url);
+    let run = [
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        &mock.url,
+        "--no-tools",
+        "--model",
+        "m",
+        "load-7 hello",
+    ];
+    let mut command = home.command(&run);
+    command
+        .env("ANTHROPIC_API_KEY", "sk-test-not-a-real-key")
+        .env("SSL_CERT_FILE", home.work().join("ca.pem"));
+
+    let ran = Ran::of(&run, command.spawn().unwrap()).well();
+
+    assert_eq!(ran.out, "load-7 wordwordword\n");
+    // The mock is no host: it answers 404, but only to a client that accepts its certificate.
+    let target = [
+        "--target",
+        &mock.url,
+        "--key",
+        "k",
+        "--conversations",
+        "1",
+        "--turns",
+        "1",
+    ];
+    let report = load(&home, &[&target[..], &["--ca", "ca.pem"]].concat());
+    assert_eq!(report["errors"], serde_json::json!({ "http_404": 1 }));
+    let report = load(&home, &target);
+    assert_eq!(report["errors"], serde_json::json!({ "connection": 1 }));
+}
+
+#[test]
+fn a_mock_presents_the_certificate_that_it_is_given() {
+    let home = Home::new();
+    let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    for (name, pem) in [
+        ("cert.pem", own.cert.pem()),
+        ("key.pem", own.signing_key.serialize_pem()),
+    ] {
+        std::fs::write(home.work().join(name), pem).unwrap();
+    }
+    let mock = Mock::start(
+        &home,
+        &["--tls", "--cert", "cert.pem", "--cert-key", "key.pem"],
+    );
+    let target = ["--target", &mock.url, "--key", "k", "--turns", "1"];
+
+    let report = load(
+        &home,
+        &[&target[..], &["--ca", "cert.pem", "--conversations", "1"]].concat(),
+    );
+
+    assert_eq!(report["errors"], serde_json::json!({ "http_404": 1 }));
+}
+
+#[test]
 fn a_mock_that_is_asked_to_end_ends_well() {
     let home = Home::new();
     let mut mock = Mock::start(&home, &["--json"]);
@@ -458,6 +537,44 @@ fn what_cannot_be_run_is_one_line() {
         (
             &["mock-model", "--tool-input", "[]"],
             "error: the tool input must be a JSON object",
+        ),
+        (
+            &[
+                "mock-model",
+                "--tls",
+                "--cert",
+                "none.pem",
+                "--cert-key",
+                "none.pem",
+            ],
+            "error: the file of --cert cannot be read: entity not found",
+        ),
+        (
+            &[
+                "mock-model",
+                "--tls",
+                "--cert",
+                "src/retry.rs",
+                "--cert-key",
+                "src/retry.rs",
+            ],
+            "error: the certificate is not in PEM",
+        ),
+        (
+            &[
+                "load",
+                "--target",
+                "https://127.0.0.1:1",
+                "--key",
+                "k",
+                "--ca",
+                "none.pem",
+            ],
+            "error: the file of --ca cannot be read: entity not found",
+        ),
+        (
+            &["mock-model", "--h2"],
+            "error: the following required arguments were not provided",
         ),
     ] {
         let ran = home.run(args);
