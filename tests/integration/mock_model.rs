@@ -2,6 +2,7 @@
 //! contract against it, and it injects the configured faults. `https` has it behind TLS.
 
 mod https;
+mod streams;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,6 @@
 //! Helpers that the integration tests share.
 
+pub mod h2_server;
 pub mod https;
 pub mod model_server;
 mod random;
