@@ -3,7 +3,7 @@
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
 use super::{
-    errors::protocol,
+    errors::{incomplete, protocol},
     sse::{SseDecoder, SseEvent, SseTooLong},
     template::DeltaTemplate,
 };
@@ -45,6 +45,14 @@ pub(super) trait TakesEvents {
     /// As [`Assemble::feed`].
     fn take(&mut self, event: SseEvent<'_>, out: &mut Vec<ModelEvent>)
     -> Result<(), ProviderError>;
+}
+
+/// The error of a last event without its line end: it was cut if it is not valid.
+pub(super) fn cut_event(error: ProviderError) -> ProviderError {
+    match error {
+        ProviderError::Protocol { .. } => incomplete("the stream ended within an event"),
+        error => error,
+    }
 }
 
 /// Feeds bytes to a reply: known events as a run, every other event one at a time.

@@ -193,6 +193,13 @@ pub(super) fn protocol(what: impl std::fmt::Display) -> ProviderError {
     }
 }
 
+/// The error of an answer that ended cleanly, but too early.
+pub(super) fn incomplete(what: &str) -> ProviderError {
+    ProviderError::Incomplete {
+        message: what.to_owned(),
+    }
+}
+
 /// The error of a web page in place of an event stream.
 pub(super) fn html_error() -> ProviderError {
     protocol("the server answered with an HTML page instead of an event stream; check the base URL")

@@ -275,7 +275,7 @@ async fn half_a_stream_keeps_its_text_and_is_an_error() {
         let (events, error) = call(&*provider).await;
         assert_eq!(text_of(&events), TEXT);
         assert!(
-            matches!(error, Some(ProviderError::Protocol { .. })),
+            matches!(error, Some(ProviderError::Incomplete { .. })),
             "{error:?}"
         );
     }

@@ -125,7 +125,5 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
             }
         }
     }
-    Err(ProviderError::Protocol {
-        message: "the stream ended without its end".into(),
-    })
+    Err(ProviderError::without_end())
 }

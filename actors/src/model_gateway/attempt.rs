@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A started stream: the first batch, already read, and the rest.
-type Begun = (Option<Vec<ModelEvent>>, ModelStream);
+type Begun = (Vec<ModelEvent>, ModelStream);
 
 impl Gateway {
     pub(super) fn settings(&self) -> std::sync::Arc<Settings> {
@@ -140,7 +140,7 @@ impl Gateway {
         probe.disarm();
         match result {
             Ok((ahead, rest)) => Ok(Box::pin(WithPermit {
-                ahead,
+                ahead: Some(ahead),
                 rest,
                 permit,
             })),
@@ -186,11 +186,11 @@ impl Gateway {
                             .is_none()
                     });
                     if !batch.is_empty() {
-                        return Ok((Some(batch), stream));
+                        return Ok((batch, stream));
                     }
                 }
                 Some(Err(error)) => return Err(error),
-                None => return Ok((None, stream)),
+                None => return Err(ProviderError::without_end()),
             }
         }
     }
@@ -221,6 +221,7 @@ fn nothing_was_used(error: &ProviderError) -> bool {
         | ProviderError::BreakerOpen { .. } => true,
         ProviderError::Timeout { .. }
         | ProviderError::Protocol { .. }
+        | ProviderError::Incomplete { .. }
         | ProviderError::Cancelled => false,
     }
 }

@@ -253,6 +253,7 @@ fn may_fall_back(error: &ProviderError) -> bool {
         | ProviderError::Server { .. }
         | ProviderError::Connection { .. }
         | ProviderError::Timeout { .. }
+        | ProviderError::Incomplete { .. }
         | ProviderError::BreakerOpen { .. } => true,
         ProviderError::Auth { .. }
         | ProviderError::InvalidRequest { .. }

@@ -125,11 +125,17 @@ pub enum ProviderError {
         /// The time limit that was exceeded.
         message: String,
     },
-    /// The bytes do not follow the protocol: HTML, a truncated stream, invalid JSON, or too many
-    /// bytes.
+    /// The bytes do not follow the protocol: HTML, invalid JSON, or too many bytes.
     #[error("the provider's answer is not understood: {message}")]
     Protocol {
         /// What was wrong.
+        message: String,
+    },
+    /// The answer ended cleanly, but too early: an empty stream, or one without its end. A protocol
+    /// error that another attempt may mend.
+    #[error("the provider's answer is incomplete: {message}")]
+    Incomplete {
+        /// What is missing.
         message: String,
     },
     /// The caller cancelled the call.
@@ -150,6 +156,13 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
+    /// The error of a stream that ended without [`ModelEvent::Completed`] and without an error.
+    pub(crate) fn without_end() -> Self {
+        Self::Incomplete {
+            message: "the stream ended without its end".into(),
+        }
+    }
+
     /// Replaces the provider's message, for example by a masked one. Errors without such a message
     /// stay unchanged.
     #[must_use]
@@ -162,7 +175,8 @@ impl ProviderError {
             | Self::Server { message, .. }
             | Self::Connection { message }
             | Self::Timeout { message }
-            | Self::Protocol { message } => *message = replace(message),
+            | Self::Protocol { message }
+            | Self::Incomplete { message } => *message = replace(message),
             Self::Cancelled
             | Self::Unsupported(_)
             | Self::Overloaded
@@ -181,7 +195,7 @@ impl ProviderError {
             Self::Server { .. } => "provider_server_error",
             Self::Connection { .. } => "provider_connection",
             Self::Timeout { .. } => "provider_timeout",
-            Self::Protocol { .. } => "provider_protocol",
+            Self::Protocol { .. } | Self::Incomplete { .. } => "provider_protocol",
             Self::Cancelled => "cancelled",
             Self::Unsupported(_) => "unsupported",
             Self::Overloaded => "overloaded",
@@ -195,7 +209,8 @@ impl ProviderError {
             Self::RateLimited { .. }
             | Self::Server { .. }
             | Self::Connection { .. }
-            | Self::Timeout { .. } => true,
+            | Self::Timeout { .. }
+            | Self::Incomplete { .. } => true,
             Self::Auth { .. }
             | Self::InvalidRequest { .. }
             | Self::QuotaExhausted { .. }
@@ -220,6 +235,7 @@ impl ProviderError {
             | Self::Connection { .. }
             | Self::Timeout { .. }
             | Self::Protocol { .. }
+            | Self::Incomplete { .. }
             | Self::Cancelled
             | Self::Unsupported(_)
             | Self::Overloaded => None,
@@ -280,9 +296,7 @@ pub trait LlmProvider: Send + Sync + 'static {
                     }
                 }
             }
-            Err(ProviderError::Protocol {
-                message: "the stream ended without its end".into(),
-            })
+            Err(ProviderError::without_end())
         })
     }
 

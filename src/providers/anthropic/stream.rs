@@ -2,7 +2,7 @@
 //!
 //! Promises: a tool call is emitted only after its block has ended and its arguments are a complete
 //! JSON object. A call without arguments is held back until it is clear that `max_tokens` did not
-//! cut it. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
+//! cut it. An answer that is empty without saying why is an error. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
 //! earlier ones.
 
 use callboard_actors::{
@@ -19,7 +19,7 @@ use super::wire::{BlockStart, Delta, Event, MessageDelta, MessageStart, Tag};
 use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
-    errors::{self, protocol},
+    errors::{self, incomplete, protocol},
     json::{RawObject, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
@@ -60,11 +60,11 @@ impl Assemble for AnthropicAssembler {
         let Self { decoder, reply } = self;
         let fed = decoder.finish(&mut |event| reply.take(event, out));
         reply.pieces.flush(out);
-        fed?;
+        fed.map_err(assembler::cut_event)?;
         if reply.complete {
             Ok(())
         } else {
-            Err(protocol("the stream ended before message_stop"))
+            Err(incomplete("the stream ended before message_stop"))
         }
     }
 
@@ -83,6 +83,10 @@ struct Reply {
     ids: CallIds,
     usage: RawObject,
     stop: Option<String>,
+    /// Whether `message_start` arrived.
+    begun: bool,
+    /// Whether text, a tool call or an unknown block began. Thinking alone is no answer.
+    answered: bool,
     complete: bool,
 }
 
@@ -152,6 +156,7 @@ impl TakesEvents for Reply {
             "content_block_start" => self.start(&event, out)?,
             "content_block_stop" => self.close(event.index, out),
             "message_start" => {
+                self.begun = true;
                 let start: Option<MessageStart<'_>> = event.message.map(parse_raw).transpose()?;
                 self.add_usage(start.and_then(|start| start.usage));
             }
@@ -162,7 +167,7 @@ impl TakesEvents for Reply {
                     self.stop = Some(delta.stop_reason.0.into_owned());
                 }
             }
-            "message_stop" => self.end(out),
+            "message_stop" => self.end(out)?,
             "error" => return Err(errors::of_event(data)),
             // `ping`, and event types that the API may add.
             _ => {}
@@ -182,6 +187,8 @@ impl Reply {
             ids: CallIds::new(history),
             usage: RawObject::default(),
             stop: None,
+            begun: false,
+            answered: false,
             complete: false,
         }
     }
@@ -202,11 +209,13 @@ impl Reply {
         self.open.retain(|(index, _)| *index != event.index);
         let kind: Tag<'_> = parse_raw(raw)?;
         let kind = kind.kind;
+        self.answered |= !matches!(kind.as_str(), "text" | "thinking" | "redacted_thinking");
         let building = match kind.as_str() {
             "text" | "thinking" | "tool_use" => {
                 let start: BlockStart<'_> = parse_raw(raw)?;
                 match kind.as_str() {
                     "text" => {
+                        self.answered |= !start.text.as_str().is_empty();
                         self.pieces.push(Piece::Text, start.text.as_str(), out);
                         Building::Text {
                             text: start.text.0.into_owned(),
@@ -328,6 +337,7 @@ impl Reply {
             )),
             (Some(_), _) => return,
         }
+        self.answered |= piece == Piece::Text && !text.is_empty();
         self.pieces.push(piece, text, out);
     }
 
@@ -409,7 +419,12 @@ impl Reply {
         );
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) {
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let stop = self.stop.as_deref().map_or(ProviderStop::Other, stop_of);
+        // A model may end its turn without a word, but then it says so.
+        if !self.answered && (!self.begun || self.stop.is_none() || stop == ProviderStop::ToolUse) {
+            return Err(incomplete("it has no content and does not say why"));
+        }
         // Without `content_block_stop`, text is kept, but a tool call counts as cut.
         let open = std::mem::take(&mut self.open);
         self.pieces.flush(out);
@@ -422,7 +437,6 @@ impl Reply {
                 Building::ToolUse { .. } | Building::Other { .. } => {}
             }
         }
-        let stop = self.stop.as_deref().map_or(ProviderStop::Other, stop_of);
         match stop {
             ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded => self.held = None,
             _ => self.release_held(out),
@@ -441,6 +455,7 @@ impl Reply {
             raw_usage,
         }));
         self.complete = true;
+        Ok(())
     }
 }
 

@@ -239,7 +239,13 @@ fn every_stop_reason_has_its_meaning_and_keeps_its_word() {
         ),
         ("something_new", ProviderStop::Other),
     ] {
-        let (_, completion) = blocks(&[], word);
+        let call = tool_use(0, &["{}"]);
+        let inner = if word == "tool_use" {
+            strs(&call)
+        } else {
+            Vec::new()
+        };
+        let (_, completion) = blocks(&inner, word);
         assert_eq!(
             (completion.stop, completion.raw_stop.as_deref()),
             (stop, Some(word))
@@ -287,7 +293,7 @@ fn a_stream_without_its_end_is_an_error_at_every_cut() {
         );
 
         assert!(
-            matches!(ended, Err(ProviderError::Protocol { .. })),
+            matches!(ended, Err(ProviderError::Incomplete { .. })),
             "cut at {cut}: {ended:?}"
         );
         assert!(
@@ -296,6 +302,46 @@ fn a_stream_without_its_end_is_an_error_at_every_cut() {
                 .any(|event| matches!(event, ModelEvent::Completed(_))),
             "cut at {cut}"
         );
+    }
+}
+
+#[test]
+fn an_answer_without_content_is_an_error_unless_the_model_ended_its_turn() {
+    let ended = |events: &[&str]| {
+        assemble(
+            AnthropicAssembler::new(MessageList::default()),
+            [sse(events).as_bytes()],
+        )
+    };
+    let end_turn = message_delta("end_turn");
+    let tool_use = message_delta("tool_use");
+    let thinking = r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#;
+    let text =
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"yes"}}"#;
+
+    for empty in [
+        &[][..],
+        &[r#"{"type":"ping"}"#],
+        &[STOP],
+        &[START, STOP],
+        &[&end_turn, STOP],
+        &[START, &tool_use, STOP],
+        &[START, thinking, &tool_use, STOP],
+        &[START, thinking, STOP],
+    ] {
+        let (events, ended) = ended(empty);
+        assert!(
+            matches!(&ended, Err(error @ ProviderError::Incomplete { .. }) if error.is_retryable()),
+            "{empty:?}: {ended:?}"
+        );
+        assert!(
+            !events
+                .iter()
+                .any(|event| matches!(event, ModelEvent::Completed(_)))
+        );
+    }
+    for whole in [&[START, &end_turn, STOP][..], &[text, STOP]] {
+        assert_eq!(ended(whole).1, Ok(()), "{whole:?}");
     }
 }
 

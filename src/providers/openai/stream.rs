@@ -3,7 +3,7 @@
 //! Promises: a tool call is emitted only at the end of the reply, and only if its arguments are a
 //! complete JSON object. If the answer was cut at its length limit, a last call without arguments
 //! is dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason,
-//! because some servers omit `[DONE]`.
+//! because some servers omit `[DONE]`. An answer that is empty without saying why is an error.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use super::wire::{Call, Choice, Chunk, Delta, Part};
 use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
-    errors::{self, protocol},
+    errors::{self, incomplete, protocol},
     json::{RawObject, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
@@ -58,14 +58,13 @@ impl Assemble for OpenAiAssembler {
         let Self { decoder, reply } = self;
         let fed = decoder.finish(&mut |event| reply.take(event, out));
         reply.pieces.flush(out);
-        fed?;
-        if reply.finish.is_some() {
-            reply.end(out);
-        }
+        fed.map_err(assembler::cut_event)?;
         if reply.complete {
             Ok(())
+        } else if reply.finish.is_some() {
+            reply.end(out)
         } else {
-            Err(protocol("the stream ended before a finish reason"))
+            Err(incomplete("the stream ended before a finish reason"))
         }
     }
 
@@ -84,6 +83,8 @@ struct Reply {
     ids: CallIds,
     usage: Option<RawObject>,
     refused: bool,
+    /// Whether text arrived. Thinking alone is no answer.
+    has_text: bool,
     finish: Option<String>,
     complete: bool,
 }
@@ -139,8 +140,7 @@ impl TakesEvents for Reply {
             return Err(errors::of_event(data));
         }
         if data.trim_ascii() == b"[DONE]" {
-            self.end(out);
-            return Ok(());
+            return self.end(out);
         }
         let chunk: Chunk<'_> = serde_json::from_slice(data)
             .map_err(|error| protocol(format_args!("a chunk is not valid: {error}")))?;
@@ -175,6 +175,7 @@ impl Reply {
             ids: CallIds::new(history),
             usage: None,
             refused: false,
+            has_text: false,
             finish: None,
             complete: false,
         }
@@ -298,6 +299,7 @@ impl Reply {
         if text.is_empty() {
             return;
         }
+        self.has_text |= piece == Piece::Text;
         match &mut self.open {
             Some((open, whole)) if *open == piece => whole.push_str(text),
             _ => {
@@ -383,12 +385,17 @@ impl Reply {
         (!begins).then_some(at)
     }
 
-    fn end(&mut self, out: &mut Vec<ModelEvent>) {
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.close(out);
         let stop = self
             .finish
             .as_deref()
             .map_or(ProviderStop::EndTurn, stop_of);
+        // A model may end its turn without a word, but then it says so.
+        let is_silent = self.calls.is_empty() && !self.has_text;
+        if is_silent && (self.finish.is_none() || stop == ProviderStop::ToolUse) {
+            return Err(incomplete("it has no content and does not say why"));
+        }
         let cut = matches!(
             stop,
             ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded | ProviderStop::Refusal
@@ -435,6 +442,7 @@ impl Reply {
             raw_usage,
         }));
         self.complete = true;
+        Ok(())
     }
 }
 

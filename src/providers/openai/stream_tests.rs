@@ -247,7 +247,10 @@ fn every_finish_reason_has_its_meaning_and_keeps_its_word() {
         ("content_filter", ProviderStop::Refusal),
         ("something_new", ProviderStop::Other),
     ] {
-        let (_, completion) = events(&[], word);
+        let call =
+            [r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}"#];
+        let is_call = stop == ProviderStop::ToolUse;
+        let (_, completion) = events(if is_call { &call } else { &[] }, word);
         assert_eq!(
             (completion.stop, completion.raw_stop.as_deref()),
             (stop, Some(word))
@@ -328,10 +331,43 @@ fn the_end_is_done_or_a_finish_reason_and_nothing_less() {
     let (emitted, ended) = run(&[&text]);
     assert_eq!(emitted, [ModelEvent::Text("x".into())]);
     assert!(
-        matches!(ended, Err(ProviderError::Protocol { .. })),
+        matches!(ended, Err(ProviderError::Incomplete { .. })),
         "{ended:?}"
     );
-    assert!(run(&[]).1.is_err());
+}
+
+#[test]
+fn an_answer_without_content_is_an_error_unless_the_model_ended_its_turn() {
+    let role = chunk(r#"{"role":"assistant","content":""}"#);
+    let thinking = chunk(r#"{"reasoning_content":"hm"}"#);
+    let calls = finish("tool_calls");
+    let stop = finish("stop");
+
+    for empty in [
+        &[][..],
+        &["[DONE]"],
+        &[r#"{"choices":[]}"#, "[DONE]"],
+        &[&role, "[DONE]"],
+        &[&role],
+        &[&thinking, "[DONE]"],
+        &[&calls, "[DONE]"],
+        &[&calls],
+        &[&thinking, &calls, "[DONE]"],
+    ] {
+        let (events, ended) = run(empty);
+        assert!(
+            matches!(&ended, Err(error @ ProviderError::Incomplete { .. }) if error.is_retryable()),
+            "{empty:?}: {ended:?}"
+        );
+        assert!(
+            !events
+                .iter()
+                .any(|event| matches!(event, ModelEvent::Completed(_)))
+        );
+    }
+    for whole in [&[stop.as_str(), "[DONE]"][..], &[&role, &stop]] {
+        assert_eq!(run(whole).1, Ok(()), "{whole:?}");
+    }
 }
 
 #[test]

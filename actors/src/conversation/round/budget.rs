@@ -181,6 +181,7 @@ fn nothing_ran(error: &ProviderError) -> bool {
         | ProviderError::Connection { .. }
         | ProviderError::Timeout { .. }
         | ProviderError::Protocol { .. }
+        | ProviderError::Incomplete { .. }
         | ProviderError::Cancelled => false,
     }
 }

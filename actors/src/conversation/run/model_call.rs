@@ -155,9 +155,7 @@ impl ModelCall {
             for taken in 1.. {
                 let Some(events) = batch else {
                     self.flush(collector);
-                    return Err(ProviderError::Protocol {
-                        message: "the stream ended without its end".into(),
-                    });
+                    return Err(ProviderError::without_end());
                 };
                 for event in events.inspect_err(|_| self.flush(collector))? {
                     if let Some(completion) = self.take(collector, event) {

@@ -60,6 +60,45 @@ async fn a_provider_that_asks_for_less_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_ends_before_its_content_is_tried_again() {
+    let incomplete = || ProviderError::Incomplete {
+        message: "the stream ended before message_stop".into(),
+    };
+    let retried = GatewayConfig {
+        retry: ModelRetryPolicy::default(),
+        ..config()
+    };
+    for early in [
+        Reply::empty().then_cut(),
+        Reply::empty().then_fail(incomplete()),
+    ] {
+        let once = early.clone();
+        let model = Arc::new(ScriptedModel::answering(move |_, call| match call {
+            0 => once.clone(),
+            _ => Reply::text("whole"),
+        }));
+        let always = Arc::new(ScriptedModel::always(early));
+
+        let mended = call(&gateway(&model, retried.clone()), "a").await;
+        let broken = call(&gateway(&always, retried.clone()), "a").await;
+
+        assert_eq!((mended, model.counts().started), (Ok("whole".into()), 2));
+        assert_eq!(
+            (broken, always.counts().started),
+            (Err("provider_protocol"), 4)
+        );
+    }
+    let half = Arc::new(ScriptedModel::always(
+        Reply::text("half").then_fail(incomplete()),
+    ));
+    assert_eq!(
+        call(&gateway(&half, retried), "a").await,
+        Err("provider_protocol")
+    );
+    assert_eq!(half.counts().started, 1, "not after content");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_open_breaker_lets_no_call_queue() {
     let script = |_: &ModelRequest, call: usize| {
         if call == 0 {

@@ -196,7 +196,7 @@ async fn a_broken_stream_ends_in_exactly_one_error_after_its_text(stage: Stage) 
     assert!(
         matches!(
             error,
-            Some(ProviderError::Connection { .. } | ProviderError::Protocol { .. })
+            Some(ProviderError::Connection { .. } | ProviderError::Incomplete { .. })
         ),
         "{error:?}"
     );
