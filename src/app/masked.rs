@@ -110,6 +110,12 @@ impl Words {
                         thinking.thinking = mask(&thinking.thinking)
                     }
                     ContentBlock::ToolUse(call) => {
+                        if let Ok(text) = call.input.parse::<String>() {
+                            // Arguments that are not JSON: a key in them has the escapes of one
+                            // level only.
+                            call.input = RawJson::of(&mask(&text))
+                                .unwrap_or_else(|_| RawJson::empty_object());
+                        }
                         let input = mask(call.input.as_str());
                         if input != call.input.as_str() {
                             // Keys occur within JSON strings, so the masked arguments are still
@@ -266,6 +272,20 @@ mod tests {
             _ => None,
         });
         assert_eq!(input, Some(json!({ "to": "[masked:1]" })));
+    }
+
+    #[tokio::test]
+    async fn arguments_that_are_not_json_are_masked_too() {
+        let text = json!({ "to": OTHER }).to_string() + "{";
+        let call = Reply::empty().and_tool_with_id("t", "send", RawJson::of(&text).unwrap());
+
+        let (events, _) = events(call).await;
+
+        let input = events.iter().find_map(|event| match event {
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => call.input.parse::<String>().ok(),
+            _ => None,
+        });
+        assert_eq!(input.as_deref(), Some(r#"{"to":"[masked:1]"}{"#));
     }
 
     #[tokio::test]

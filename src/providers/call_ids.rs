@@ -2,62 +2,72 @@
 //! one that this conversation has already used. Deterministic: the same reply to the same history
 //! gets the same ids.
 
-use callboard_actors::chat::MessageList;
+use std::collections::HashSet;
+
+use callboard_actors::chat::{Message, MessageList};
 
 /// Assigns the ids of the tool calls in one reply.
 #[derive(Debug)]
 pub(super) struct CallIds {
     history: MessageList,
-    given: Vec<String>,
+    /// The ids of the history and of this reply; `None` before the first call.
+    used: Option<HashSet<String>>,
+    /// The calls of this reply so far.
+    given: usize,
 }
 
 impl CallIds {
     pub(super) fn new(history: MessageList) -> Self {
         Self {
             history,
-            given: Vec::new(),
+            used: None,
+            given: 0,
         }
     }
 
     /// Returns the offered id if it is usable and unused, else a generated one.
     pub(super) fn assign(&mut self, offered: &str, name: &str, arguments: &str) -> String {
-        let id = if !offered.is_empty() && self.is_new(offered) {
+        let history = &self.history;
+        let used = self.used.get_or_insert_with(|| {
+            let ids = history.iter().flat_map(Message::tool_use_ids);
+            ids.map(ToString::to_string).collect()
+        });
+        let id = if !offered.is_empty() && !used.contains(offered) {
             offered.to_owned()
         } else {
-            self.make(name, arguments)
+            make(used, history.len(), self.given, name, arguments)
         };
-        self.given.push(id.clone());
+        self.given += 1;
+        used.insert(id.clone());
         id
     }
+}
 
-    fn make(&self, name: &str, arguments: &str) -> String {
-        // FNV-1a, because stored ids must not change. The standard library's hash may change.
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut take = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-        };
-        take(&(self.history.len() as u64).to_le_bytes());
-        take(name.as_bytes());
-        take(&[0]);
-        take(arguments.as_bytes());
-        let mut number = self.given.len();
-        loop {
-            let id = format!("call_{number}_{hash:016x}");
-            if self.is_new(&id) {
-                return id;
-            }
-            number += 1;
+/// Makes an id that is in no message of the history and given to no other call.
+fn make(
+    used: &HashSet<String>,
+    messages: usize,
+    mut number: usize,
+    name: &str,
+    arguments: &str,
+) -> String {
+    // FNV-1a, because stored ids must not change. The standard library's hash may change.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut take = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .for_each(|byte| hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    };
+    take(&(messages as u64).to_le_bytes());
+    take(name.as_bytes());
+    take(&[0]);
+    take(arguments.as_bytes());
+    loop {
+        let id = format!("call_{number}_{hash:016x}");
+        if !used.contains(&id) {
+            return id;
         }
-    }
-
-    fn is_new(&self, id: &str) -> bool {
-        !self.given.iter().any(|given| given == id)
-            && !self
-                .history
-                .iter()
-                .any(|message| message.tool_use_ids().iter().any(|known| **known == *id))
+        number += 1;
     }
 }
 

@@ -51,6 +51,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
     }
 }
 
+/// Reads the arguments of a tool call, with whether they are a JSON object. Any other text becomes
+/// a JSON string: the conversation shows it to the model as an error.
+pub(super) fn arguments(text: &str) -> (RawJson, bool) {
+    match RawJson::arguments(text) {
+        Ok(arguments) => (arguments, true),
+        Err(_) => (wrong_arguments(text), false),
+    }
+}
+
+/// The arguments of a call that must not run, as a JSON string.
+pub(super) fn wrong_arguments(text: &str) -> RawJson {
+    RawJson::of(text).unwrap_or_else(|_| RawJson::empty_object())
+}
+
 /// Reads a raw value as a string; `None` for any other kind of value.
 pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     if !raw.get().starts_with('"') {

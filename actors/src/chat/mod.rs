@@ -10,6 +10,7 @@ pub mod attachment;
 mod block;
 mod debug;
 mod edit;
+mod faulty_call;
 mod history;
 mod message;
 mod raw_json;
@@ -23,6 +24,7 @@ pub use block::{
 };
 pub use debug::{DebugBlock, StandardMessage};
 pub use edit::{Edit, span_hash};
+pub(crate) use faulty_call::{fault, storable};
 pub use history::{History, HistoryError, MessageList, Repair};
 pub use message::{Message, MessageError, Role};
 pub use raw_json::{NotAnObject, RawJson};

@@ -30,7 +30,9 @@ pub enum ModelEvent {
     /// More reasoning text.
     Thinking(String),
     /// A complete block. Text and reasoning arrive in pieces first; a tool call arrives only as a
-    /// complete block.
+    /// complete block. Arguments that are not JSON, or nest too deep, arrive as a JSON string with
+    /// the text that the model wrote. A call whose arguments are not an object, or that has no
+    /// name, never runs: its result is an error that the model can correct.
     Block(ContentBlock),
     /// The answer is complete; no event follows.
     Completed(Completion),

@@ -1,8 +1,9 @@
 //! Assembles the events of a Messages stream. Pure: bytes in, events out.
 //!
-//! Promises: a tool call is emitted only after its block has ended and its arguments are a complete
-//! JSON object. A call without arguments is held back until it is clear that `max_tokens` did not
-//! cut it. An answer that is empty without saying why is an error. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
+//! Promises: a tool call is emitted only after its block has ended. A call without arguments, or
+//! with arguments that are not a JSON object, is held back until it is clear that `max_tokens` did
+//! not cut it. Arguments that are not an object, or whose block never ended, are emitted as a JSON
+//! string, so that the conversation answers the call with an error. An answer that is empty without saying why is an error. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
 //! earlier ones.
 
 use callboard_actors::{
@@ -20,7 +21,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, string},
+    json::{RawObject, arguments, string, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -75,7 +76,8 @@ impl Assemble for AnthropicAssembler {
 
 struct Reply {
     open: Vec<(u64, Building)>,
-    /// A tool call without arguments. The stop reason decides whether it is complete or was cut.
+    /// A tool call without arguments, or with wrong ones. The stop reason decides whether the model
+    /// wrote it so or the answer was cut.
     held: Option<ToolUseBlock>,
     pieces: Pieces,
     template: DeltaTemplate<(u64, Piece)>,
@@ -103,7 +105,8 @@ enum Building {
     ToolUse {
         id: String,
         name: String,
-        input: Option<RawJson>,
+        /// The arguments, where the start of the block has them already.
+        input: Option<String>,
         json: String,
     },
     Other {
@@ -235,7 +238,9 @@ impl Reply {
                         name: start.name.0.into_owned(),
                         input: start
                             .input
-                            .and_then(|input| RawJson::arguments(input.get()).ok()),
+                            .map(RawValue::get)
+                            .filter(|input| !is_empty_input(input))
+                            .map(ToOwned::to_owned),
                         json: String::new(),
                     },
                 }
@@ -355,7 +360,7 @@ impl Reply {
                 name,
                 input,
                 json,
-            } => self.close_tool_use(&id, name, input, &json, out),
+            } => self.close_tool_use(&id, name, &whole_input(input, json), out),
             Building::Other {
                 kind,
                 mut block,
@@ -375,39 +380,22 @@ impl Reply {
         }
     }
 
-    fn close_tool_use(
-        &mut self,
-        id: &str,
-        name: String,
-        input: Option<RawJson>,
-        json: &str,
-        out: &mut Vec<ModelEvent>,
-    ) {
-        let whole_at_start = input.filter(|input| {
-            json.is_empty() && !input.as_str().trim_matches(['{', '}', ' ']).is_empty()
-        });
-        let arguments = whole_at_start.map_or_else(|| RawJson::arguments(json), Ok);
-        let Ok(input) = arguments else {
-            tracing::warn!(
-                tool = name,
-                bytes = json.len(),
-                "a tool call was cut and is dropped"
-            );
-            return;
-        };
-        if name.is_empty() {
-            return;
-        }
-        let block = ToolUseBlock {
-            id: self.ids.assign(id, &name, input.as_str()),
-            name,
-            input,
-        };
+    fn close_tool_use(&mut self, id: &str, name: String, json: &str, out: &mut Vec<ModelEvent>) {
+        let (input, is_object) = arguments(json);
+        let block = self.tool_use(id, name, input);
         self.release_held(out);
-        if json.trim().is_empty() {
+        if json.trim().is_empty() || !is_object {
             self.held = Some(block);
         } else {
             out.push(ModelEvent::Block(ContentBlock::ToolUse(block)));
+        }
+    }
+
+    fn tool_use(&mut self, id: &str, name: String, input: RawJson) -> ToolUseBlock {
+        ToolUseBlock {
+            id: self.ids.assign(id, &name, input.as_str()),
+            name,
+            input,
         }
     }
 
@@ -425,7 +413,15 @@ impl Reply {
         if !self.answered && (!self.begun || self.stop.is_none() || stop == ProviderStop::ToolUse) {
             return Err(incomplete("it has no content and does not say why"));
         }
-        // Without `content_block_stop`, text is kept, but a tool call counts as cut.
+        let cut = matches!(
+            stop,
+            ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded
+        );
+        if cut && self.held.take().is_some() {
+            tracing::warn!("a tool call was cut and is dropped");
+        }
+        self.release_held(out);
+        // Without `content_block_stop`, text is kept, but a tool call is not whole.
         let open = std::mem::take(&mut self.open);
         self.pieces.flush(out);
         for (_, building) in open {
@@ -434,12 +430,18 @@ impl Reply {
                 Building::Thinking { text, signature } => {
                     out.extend(thinking_block(text, signature))
                 }
+                Building::ToolUse {
+                    id,
+                    name,
+                    input,
+                    json,
+                } if !cut => {
+                    let input = wrong_arguments(&whole_input(input, json));
+                    let call = self.tool_use(&id, name, input);
+                    out.push(ModelEvent::Block(ContentBlock::ToolUse(call)));
+                }
                 Building::ToolUse { .. } | Building::Other { .. } => {}
             }
-        }
-        match stop {
-            ProviderStop::MaxTokens | ProviderStop::ContextWindowExceeded => self.held = None,
-            _ => self.release_held(out),
         }
         let usage = (!self.usage.is_empty()).then(|| Usage {
             input_uncached: self.usage.count_at(&["input_tokens"]),
@@ -456,6 +458,20 @@ impl Reply {
         }));
         self.complete = true;
         Ok(())
+    }
+}
+
+/// Whether the start of a block leaves its arguments to the deltas.
+fn is_empty_input(input: &str) -> bool {
+    input == "null" || input.trim_matches(['{', '}', ' ']).is_empty()
+}
+
+/// The arguments of a call: the deltas, else those of the start.
+fn whole_input(start: Option<String>, deltas: String) -> String {
+    if deltas.is_empty() {
+        start.unwrap_or_default()
+    } else {
+        deltas
     }
 }
 

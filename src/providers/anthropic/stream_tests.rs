@@ -41,6 +41,15 @@ fn block(json: &str) -> ModelEvent {
     ModelEvent::Block(serde_json::from_str(json).unwrap())
 }
 
+/// A call whose arguments are passed on as text.
+fn faulty(name: &str, text: &str) -> ModelEvent {
+    ModelEvent::Block(ContentBlock::ToolUse(ToolUseBlock {
+        id: "t0".into(),
+        name: name.into(),
+        input: RawJson::of(text).unwrap(),
+    }))
+}
+
 fn tool_use(index: u64, fragments: &[&str]) -> Vec<String> {
     let mut events = vec![format!(
         r#"{{"type":"content_block_start","index":{index},"content_block":{{"type":"tool_use","id":"t{index}","name":"f","input":{{}}}}}}"#
@@ -161,19 +170,41 @@ fn arguments_keep_the_models_own_text() {
 }
 
 #[test]
-fn a_truncated_tool_call_is_never_reported() {
-    for fragments in [&["{\"a\":"][..], &["[1]"], &["{\"a\":1}}"], &["\"{}\""]] {
+fn arguments_that_are_no_object_are_passed_on_as_text_unless_the_answer_was_truncated() {
+    let deep = "{\"a\":".repeat(70) + "1" + &"}".repeat(70);
+    let good = block(r#"{"type":"tool_use","id":"t1","name":"f","input":{"b":2}}"#);
+    for text in ["{\"a\":", "[1]", "{\"a\":1}}", "\"{}\"", &deep] {
+        let faulty = faulty("f", text);
+        let call = tool_use(0, &[text]);
+        let beside = [call.clone(), tool_use(1, &["{\"b\":2}"])].concat();
+
         assert_eq!(
-            blocks(&strs(&tool_use(0, fragments)), "tool_use").0,
-            [],
-            "{fragments:?}"
+            blocks(&strs(&call), "tool_use").0,
+            std::slice::from_ref(&faulty)
+        );
+        assert_eq!(blocks(&strs(&call), "max_tokens").0, []);
+        assert_eq!(
+            blocks(&strs(&beside), "tool_use").0,
+            [faulty, good.clone()],
+            "beside a good call"
         );
     }
     let open = tool_use(0, &["{}"]);
     assert_eq!(
         blocks(&strs(&open[..2]), "tool_use").0,
-        [],
+        [faulty("f", "{}")],
         "without its end"
+    );
+    assert_eq!(blocks(&strs(&open[..2]), "max_tokens").0, []);
+    let start = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t0","input":[1]}}"#;
+    assert_eq!(
+        blocks(
+            &[start, r#"{"type":"content_block_stop","index":0}"#],
+            "tool_use"
+        )
+        .0,
+        [faulty("", "[1]")],
+        "without a name"
     );
 }
 

@@ -1,8 +1,9 @@
 //! Assembles the chunks of a Chat Completions stream. Pure: bytes in, events out.
 //!
-//! Promises: a tool call is emitted only at the end of the reply, and only if its arguments are a
-//! complete JSON object. If the answer was cut at its length limit, a last call without arguments
-//! is dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason,
+//! Promises: a tool call is emitted only at the end of the reply. Arguments that are not a JSON
+//! object are emitted as a JSON string, so that the conversation answers the call with an error. If
+//! the answer was cut at its length limit, a last call without arguments or with such ones is
+//! dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason,
 //! because some servers omit `[DONE]`. An answer that is empty without saying why is an error.
 
 use std::borrow::Cow;
@@ -18,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, string},
+    json::{RawObject, arguments, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -406,18 +407,16 @@ impl Reply {
         for (number, building) in calls.into_iter().enumerate() {
             // An empty text parses as an empty object, so arguments that were cut before their first
             // character look complete. Only the last call can be cut.
-            let doubtful = cut && number == last && building.json.trim().is_empty();
-            let input = RawJson::arguments(&building.json)
-                .ok()
-                .filter(|_| !doubtful && !building.name.is_empty());
-            let Some(input) = input else {
+            let (input, is_object) = arguments(&building.json);
+            let is_whole = is_object && !building.json.trim().is_empty();
+            if cut && number == last && !is_whole {
                 tracing::warn!(
                     tool = building.name,
                     bytes = building.json.len(),
                     "a tool call was cut and is dropped"
                 );
                 continue;
-            };
+            }
             let id = self
                 .ids
                 .assign(&building.id, &building.name, input.as_str());

@@ -211,16 +211,34 @@ fn missing_and_repeated_ids_are_replaced_and_always_by_the_same() {
 }
 
 #[test]
-fn a_truncated_tool_call_is_never_reported() {
+fn arguments_that_are_no_object_are_passed_on_as_text_unless_the_answer_was_truncated() {
     let one = |arguments: &str| {
         let arguments = serde_json::Value::from(arguments);
         format!(
             r#"{{"tool_calls":[{{"index":0,"id":"a","function":{{"name":"f","arguments":{arguments}}}}}]}}"#
         )
     };
-    for arguments in ["{\"x\":", "[]", "{}{}", "null"] {
-        assert_eq!(calls(&[&one(arguments)], "tool_calls"), [], "{arguments}");
+    let deep = "{\"a\":".repeat(70) + "1" + &"}".repeat(70);
+    let good = r#"{"tool_calls":[{"index":1,"id":"b","function":{"name":"g","arguments":"{}"}}]}"#;
+    for arguments in ["{\"x\":", "[]", "{}{}", "null", &deep] {
+        let text = serde_json::Value::from(arguments).to_string();
+        let faulty = call("a", "f", &text);
+        assert_eq!(
+            calls(&[&one(arguments)], "tool_calls"),
+            std::slice::from_ref(&faulty)
+        );
+        assert_eq!(calls(&[&one(arguments)], "length"), [], "{arguments}");
+        assert_eq!(
+            calls(&[&one(arguments), good], "tool_calls"),
+            [faulty, call("b", "g", "{}")],
+            "beside a good call"
+        );
     }
+    assert_eq!(
+        events(&[&one("[]")], "stop").1.stop,
+        ProviderStop::ToolUse,
+        "a faulty call is a call"
+    );
     assert_eq!(calls(&[&one("")], "length"), []);
     assert_eq!(calls(&[&one("")], "tool_calls"), [call("a", "f", "{}")]);
     assert_eq!(
@@ -232,7 +250,7 @@ fn a_truncated_tool_call_is_never_reported() {
             &[r#"{"tool_calls":[{"index":0,"id":"a","function":{"arguments":"{}"}}]}"#],
             "tool_calls"
         ),
-        [],
+        [call("a", "", "{}")],
         "without a name"
     );
 }

@@ -17,12 +17,14 @@ pub(in crate::conversation) mod skills;
 pub(in crate::conversation) mod tools;
 pub mod volatile;
 
+use std::collections::HashSet;
+
 pub use crate::conversation::round::{
     decision::{Decision, Effect, Receipt, Refusal, StartTool, When},
     input::{Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use crate::{
-    chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage},
+    chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage, storable},
     conversation::{
         command::Command,
         round::{
@@ -574,20 +576,21 @@ fn keep_partial(decision: &mut DecisionBuilder<'_>, step: u32, partial: &[Conten
     }
 }
 
-/// The part of an answer that can enter the history. Drops empty text, repeated call ids, arguments
-/// that are not a JSON object, and thinking at the end. Keeps tool calls only with `keep_calls`,
-/// and unsigned thinking only with `complete`.
+/// The part of an answer that can enter the history. Drops empty text, repeated call ids, and
+/// thinking at the end. Keeps tool calls only with `keep_calls`, faulty ones in a valid form, and
+/// unsigned thinking only with `complete`.
 fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
-    let mut ids: Vec<&str> = Vec::new();
+    let mut ids: HashSet<&str> = HashSet::new();
     let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
     for block in blocks {
         let keep = match block {
             ContentBlock::Text(text) => !text.text.trim().is_empty(),
             ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
             ContentBlock::ToolUse(call) => {
-                let fits = keep_calls && call.input.is_object() && !ids.contains(&call.id.as_str());
-                ids.extend(fits.then_some(call.id.as_str()));
-                fits
+                if keep_calls && ids.insert(call.id.as_str()) {
+                    kept.push(ContentBlock::ToolUse(storable(call.clone())));
+                }
+                false
             }
             ContentBlock::ToolResult(_) => false,
             ContentBlock::Other { .. } => complete,

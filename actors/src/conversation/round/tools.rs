@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    chat::RawJson,
+    chat::{RawJson, fault},
     conversation::round::{
         DecisionBuilder, Effect, Refusal, StartTool,
         rules::{ApprovalMode, CallCheck},
@@ -181,6 +181,10 @@ fn admission(
     let times = round.repeats.times_before(digest, batch.seq);
     if times >= rules.identical_calls_max {
         return Admission::Shut(stuck(&tool_use.name, times, &tool_use.id));
+    }
+    if let Some(fault) = fault(tool_use) {
+        let error = ToolError::invalid(fault).not_started();
+        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
     if let Some(error) = too_many_subagents(decision, round, batch, call) {
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));

@@ -151,8 +151,8 @@ pub(super) fn after_entry(
     }
 }
 
-/// The part of an answer that may enter the history: no empty text, no repeated call id, no
-/// arguments that are not an object, no thinking at the end.
+/// The part of an answer that may enter the history: no empty text, no repeated call id, faulty
+/// calls in a valid form, no thinking at the end.
 pub(super) fn expected_blocks(
     said: &[ContentBlock],
     calls: bool,
@@ -167,7 +167,12 @@ pub(super) fn expected_blocks(
                 let again = kept.iter().any(
                     |other| matches!(other, ContentBlock::ToolUse(other) if other.id == call.id),
                 );
-                calls && !again && call.input.is_object()
+                if calls && !again {
+                    let call = crate::chat::storable(call.clone());
+                    assert!(call.input.is_object() && !call.name.is_empty());
+                    kept.push(ContentBlock::ToolUse(call));
+                }
+                false
             }
             ContentBlock::ToolResult(_) => false,
             ContentBlock::Other { .. } => complete,

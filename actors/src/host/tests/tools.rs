@@ -66,6 +66,82 @@ async fn parallel_calls_run_together_and_answer_in_call_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_faulty_call_becomes_an_error_that_the_model_can_correct() {
+    let deep = RawJson::of(&"{\"a\":".repeat(50_000)).unwrap();
+    let (echo, starts) = probe("echo", EffectClass::Once, |_| async { Ok("ran".into()) });
+    let faulty =
+        |id: &str, name: &str, input: RawJson| Reply::empty().and_tool_with_id(id, name, input);
+    let broken = RawJson::of("{\"thought\": ").unwrap();
+    let wrong = faulty("t1", "echo", broken.clone())
+        .and_tool_with_id("t2", "echo", RawJson::of(&[1]).unwrap())
+        .and_tool_with_id("t3", "echo", deep)
+        .and_tool_with_id("t4", "", RawJson::empty_object())
+        .and_tool("echo", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([
+        wrong,
+        Reply::text("mended"),
+        faulty("t5", "echo", broken).stop(crate::chat::ProviderStop::MaxTokens),
+    ]));
+    let host = builder(&model).tools([echo]).build().await.unwrap();
+    let talk = conversation(&host);
+
+    let outcome = talk.send("go").await.unwrap().outcome().await.unwrap();
+
+    assert_eq!(outcome.text, "mended");
+    assert_eq!(starts.load(Ordering::SeqCst), 1, "only the good call ran");
+    let results = last_results(&model);
+    for (result, why) in results.iter().zip([
+        "the arguments are not a JSON object: EOF while parsing",
+        "the arguments are not a JSON object: another kind of value (3 bytes)",
+        "nested deeper than 64 levels",
+        "the call names no tool",
+        "ran",
+    ]) {
+        assert!(result.contains(why), "{result}");
+    }
+    assert_eq!(results.len(), 5);
+    let request = model.last_request().unwrap();
+    assert_eq!(request.messages.first_fault(), None);
+    let calls = request.messages.get(1).unwrap().tool_uses();
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.input.is_object() && !call.name.is_empty())
+    );
+    assert!(
+        calls[0].input.as_str().contains(r#"{\"thought\": "#),
+        "{calls:?}"
+    );
+
+    let cut = talk.send("again").await.unwrap().outcome().await.unwrap();
+    assert_eq!(
+        cut.stop_reason,
+        StopReason::MaxTokens,
+        "a cut call is dropped"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_repeats_a_faulty_call_meets_the_loop_guard() {
+    let model = Arc::new(ScriptedModel::answering(|_, call| {
+        let broken = RawJson::of("{\"thought\": ").unwrap();
+        Reply::empty().and_tool_with_id(format!("t{call}"), "echo", broken)
+    }));
+    let (echo, _) = probe("echo", EffectClass::Once, |_| async { Ok("ran".into()) });
+    let host = builder(&model).tools([echo]).build().await.unwrap();
+
+    let outcome = conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+
+    assert_eq!(outcome.stop_reason, StopReason::LoopGuard);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panicking_tool_is_a_result_not_a_crash() {
     let (bad, _) = probe("bad", EffectClass::Once, |_| async { panic!("boom") });
     let (good, _) = probe("good", EffectClass::Pure, |_| async { Ok("fine".into()) });
