@@ -15,6 +15,21 @@ pub const STREAM_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of one SSE event. Bounds a line without an end; blocks in base64 still fit.
 pub const SSE_EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Bytes of what one answer of a model says: text, thinking and arguments. The longest answers of
+/// models have about 1 MiB, so more comes from a broken provider. The largest allowed arguments
+/// still fit.
+pub const ANSWER_BYTES_MAX: usize = 12 * 1024 * 1024;
+
+/// Bytes that a block of an answer counts beside its content; bounds the number of blocks.
+pub const ANSWER_BLOCK_BYTES: usize = 256;
+
+/// Bytes of an unfinished answer that enter the history. About as long as the longest answer of a
+/// model, so that a broken provider cannot fill the window of a conversation for good.
+pub const PARTIAL_ANSWER_BYTES_MAX: usize = 512 * 1024;
+
+/// Tool calls of one answer. Models write a few; each costs entries, events and a result.
+pub const ANSWER_CALLS_MAX: usize = 1024;
+
 /// Bytes of a tool call's arguments; exactly this size is allowed.
 pub const TOOL_INPUT_BYTES_MAX: usize = 10 * 1024 * 1024;
 

@@ -91,7 +91,11 @@ pub(super) fn count(raw: &RawValue) -> u64 {
         .unwrap_or(0)
 }
 
-/// An object whose fields keep their order and their text. A repeated field is kept once, with its last value.
+/// The most fields of an object. Finding one looks at all, so a broken server could make it slow.
+const FIELDS_MAX: usize = 256;
+
+/// An object whose fields keep their order and their text. A repeated field is kept once, with its
+/// last value. Fields beyond [`FIELDS_MAX`] are dropped.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
 
@@ -117,7 +121,8 @@ impl RawObject {
     pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
         match self.0.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
-            None => self.0.push((name.to_owned(), value)),
+            None if self.0.len() < FIELDS_MAX => self.0.push((name.to_owned(), value)),
+            None => {}
         }
     }
 

@@ -151,6 +151,17 @@ impl ContentBlock {
         }
     }
 
+    /// Returns the bytes that a model wrote in this block.
+    pub(crate) fn content_bytes(&self) -> usize {
+        match self {
+            Self::Text(block) => block.text.len(),
+            Self::Thinking(block) => block.thinking.len(),
+            Self::ToolUse(call) => call.name.len() + call.input.as_str().len(),
+            Self::ToolResult(_) => 0,
+            Self::Other { raw, .. } => raw.as_str().len(),
+        }
+    }
+
     /// Returns the value of `type`.
     pub fn kind(&self) -> &str {
         match self {

@@ -7,7 +7,10 @@ use futures_util::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 
 use super::{BoxFuture, RateLimits};
-use crate::chat::{ContentBlock, ModelRequest, ProviderStop, RawJson, Usage};
+use crate::{
+    chat::{ContentBlock, ModelRequest, ProviderStop, RawJson, Usage},
+    limits::{ANSWER_BLOCK_BYTES, ANSWER_BYTES_MAX, ANSWER_CALLS_MAX},
+};
 
 /// The last event of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,37 @@ pub enum ModelEvent {
     /// What the provider reports of the credential's rate limits, alone in the first batch. The
     /// gateway consumes this event; it is no content.
     Limits(RateLimits),
+}
+
+/// The size of an answer so far, against the bounds of every answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AnswerSize {
+    /// Bytes of its content, with [`ANSWER_BLOCK_BYTES`] for each block.
+    pub bytes: usize,
+    /// Number of its tool calls.
+    pub calls: usize,
+}
+
+impl AnswerSize {
+    /// Counts a block with `content` bytes.
+    pub fn add_block(&mut self, content: usize) {
+        self.bytes = self.bytes.saturating_add(content + ANSWER_BLOCK_BYTES);
+    }
+
+    /// Checks the size, with `more` bytes that are not counted yet.
+    ///
+    /// # Errors
+    /// `Protocol` for an answer beyond a bound.
+    pub fn check(&self, more: usize) -> Result<(), ProviderError> {
+        let message = if self.bytes.saturating_add(more) > ANSWER_BYTES_MAX {
+            format!("the answer says more than {ANSWER_BYTES_MAX} bytes")
+        } else if self.calls > ANSWER_CALLS_MAX {
+            format!("the answer has more than {ANSWER_CALLS_MAX} tool calls")
+        } else {
+            return Ok(());
+        };
+        Err(ProviderError::Protocol { message })
+    }
 }
 
 /// Batches of events, which end with exactly one [`ModelEvent::Completed`] or one error. Dropping

@@ -34,7 +34,8 @@ pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
 pub use fn_tool::FnTool;
 pub use hook::{Hook, Review, Verdict};
 pub use llm_provider::{
-    Capabilities, Completion, FinalMessage, LlmProvider, ModelEvent, ModelStream, ProviderError,
+    AnswerSize, Capabilities, Completion, FinalMessage, LlmProvider, ModelEvent, ModelStream,
+    ProviderError,
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};

@@ -29,6 +29,17 @@ pub struct PlannedCall {
     pub file: Option<String>,
 }
 
+impl PlannedCall {
+    /// A call that needs no place and holds no file.
+    pub fn done() -> Self {
+        Self {
+            progress: Progress::Done,
+            concurrency: Concurrency::Parallel,
+            file: None,
+        }
+    }
+}
+
 /// Indices of the calls that may start now, in call order.
 ///
 /// Exclusive calls run alone, at their place in the order. Calls that name the same file run in

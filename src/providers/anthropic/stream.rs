@@ -11,7 +11,8 @@ use callboard_actors::{
         ContentBlock, MessageList, ProviderStop, RawJson, TextBlock, ThinkingBlock, ToolUseBlock,
         Usage,
     },
-    ports::{Completion, ModelEvent, ProviderError},
+    limits::ANSWER_CALLS_MAX,
+    ports::{AnswerSize, Completion, ModelEvent, ProviderError},
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -54,7 +55,7 @@ impl Assemble for AnthropicAssembler {
         let Self { decoder, reply } = self;
         let fed = assembler::feed(reply, decoder, bytes, out);
         reply.pieces.flush(out);
-        fed
+        fed.and_then(|()| reply.check_size())
     }
 
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
@@ -89,6 +90,8 @@ struct Reply {
     begun: bool,
     /// Whether text, a tool call or an unknown block began. Thinking alone is no answer.
     answered: bool,
+    /// The size of the blocks that ended, and of what is counted as it arrives.
+    size: AnswerSize,
     complete: bool,
 }
 
@@ -112,8 +115,21 @@ enum Building {
     Other {
         kind: String,
         block: RawObject,
+        /// Texts of the block that deltas continued.
+        grown: Vec<(String, String)>,
         json: String,
     },
+}
+
+impl Building {
+    /// Bytes that deltas added, as far as they are not counted on arrival.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text { text, .. } => text.len(),
+            Self::Thinking { text, signature } => text.len() + signature.len(),
+            Self::ToolUse { json, .. } | Self::Other { json, .. } => json.len(),
+        }
+    }
 }
 
 impl TakesEvents for Reply {
@@ -192,8 +208,17 @@ impl Reply {
             stop: None,
             begun: false,
             answered: false,
+            size: AnswerSize::default(),
             complete: false,
         }
+    }
+
+    fn check_size(&self) -> Result<(), ProviderError> {
+        if self.complete {
+            return Ok(());
+        }
+        let open = self.open.iter().map(|(_, building)| building.bytes());
+        self.size.check(open.sum())
     }
 
     fn add_usage(&mut self, usage: Option<&RawValue>) {
@@ -213,6 +238,12 @@ impl Reply {
         let kind: Tag<'_> = parse_raw(raw)?;
         let kind = kind.kind;
         self.answered |= !matches!(kind.as_str(), "text" | "thinking" | "redacted_thinking");
+        self.size.add_block(raw.get().len());
+        self.size.calls += usize::from(kind.as_str() == "tool_use");
+        self.size.check(0)?;
+        if self.open.len() > ANSWER_CALLS_MAX {
+            return Err(protocol("too many blocks of the answer are open"));
+        }
         let building = match kind.as_str() {
             "text" | "thinking" | "tool_use" => {
                 let start: BlockStart<'_> = parse_raw(raw)?;
@@ -248,6 +279,7 @@ impl Reply {
             kind => Building::Other {
                 kind: kind.to_owned(),
                 block: parse_raw(raw)?,
+                grown: Vec::new(),
                 json: String::new(),
             },
         };
@@ -274,8 +306,9 @@ impl Reply {
                 | "citations_delta"
         );
         if !known {
-            if let Some(Building::Other { block, .. }) = self.building(event.index) {
-                merge_unknown(block, parse_raw(raw)?);
+            self.size.bytes = self.size.bytes.saturating_add(raw.get().len());
+            if let Some(Building::Other { block, grown, .. }) = self.building(event.index) {
+                merge_unknown(block, grown, parse_raw(raw)?);
             }
             return Ok(());
         }
@@ -305,6 +338,7 @@ impl Reply {
             }
             ("citations_delta", Some(Building::Text { citations, .. })) => {
                 citations.extend(delta.citation.map(ToOwned::to_owned));
+                self.size.add_block(raw.get().len());
             }
             // A delta of the wrong kind for its block is ignored.
             _ => {}
@@ -351,6 +385,7 @@ impl Reply {
             return;
         };
         let (_, building) = self.open.remove(at);
+        self.size.bytes = self.size.bytes.saturating_add(building.bytes());
         self.pieces.flush(out);
         match building {
             Building::Text { text, citations } => out.extend(text_block(text, &citations)),
@@ -364,8 +399,14 @@ impl Reply {
             Building::Other {
                 kind,
                 mut block,
+                grown,
                 json,
             } => {
+                for (name, text) in grown {
+                    if let Ok(text) = serde_json::value::to_raw_value(&text) {
+                        block.set(&name, text);
+                    }
+                }
                 if let Ok(input) = RawJson::arguments(&json)
                     && !json.is_empty()
                 {
@@ -516,16 +557,22 @@ fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
     list.and_then(Result::ok).unwrap_or_default()
 }
 
-/// Merges an unknown delta into its block: strings are appended, other values are replaced.
-fn merge_unknown(block: &mut RawObject, delta: RawObject) {
+/// Merges an unknown delta into its block: strings are appended, other values are replaced. Texts
+/// grow in `grown`, so that each delta costs its own bytes only.
+fn merge_unknown(block: &mut RawObject, grown: &mut Vec<(String, String)>, delta: RawObject) {
     for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
-        let grown = block
-            .field(name)
-            .and_then(string)
-            .zip(string(value))
-            .map(|(old, new)| format!("{old}{new}"));
-        let grown = grown.and_then(|text| serde_json::value::to_raw_value(&text).ok());
-        block.set(name, grown.unwrap_or_else(|| value.to_owned()));
+        let known = grown.iter_mut().find(|(known, _)| known == name);
+        match (known, string(value)) {
+            (Some((_, text)), Some(more)) => text.push_str(&more),
+            (None, Some(more)) => match block.field(name).and_then(string) {
+                Some(text) => grown.push((name.to_owned(), format!("{text}{more}"))),
+                None => block.set(name, value.to_owned()),
+            },
+            (_, None) => {
+                grown.retain(|(known, _)| known != name);
+                block.set(name, value.to_owned());
+            }
+        }
     }
 }
 

@@ -224,6 +224,67 @@ fn a_call_without_arguments_is_reported_unless_the_answer_was_truncated() {
 }
 
 #[test]
+fn an_endless_answer_ends_at_its_bound_whatever_it_repeats() {
+    let piece = "x".repeat(64 * 1024);
+    let delta = |fields: String| {
+        format!(r#"{{"type":"content_block_delta","index":0,"delta":{{{fields}}}}}"#)
+    };
+    let start = |block: &str| {
+        format!(r#"{{"type":"content_block_start","index":0,"content_block":{block}}}"#)
+    };
+    let call = start(r#"{"type":"tool_use","id":"a","name":"f"}"#);
+    let stop = r#"{"type":"content_block_stop","index":0}"#.to_owned();
+    let text = start(r#"{"type":"text","text":""}"#);
+    for (head, repeated, error) in [
+        (
+            &text,
+            vec![delta(format!(r#""type":"text_delta","text":"{piece}""#))],
+            "12582912 bytes",
+        ),
+        (
+            &text,
+            vec![delta(format!(
+                r#""type":"citations_delta","citation":"{piece}""#
+            ))],
+            "12582912 bytes",
+        ),
+        (
+            &call,
+            vec![delta(format!(
+                r#""type":"input_json_delta","partial_json":"{piece}""#
+            ))],
+            "12582912 bytes",
+        ),
+        (
+            &start(r#"{"type":"odd"}"#),
+            vec![delta(format!(r#""type":"odd_delta","odd":"{piece}""#))],
+            "12582912 bytes",
+        ),
+        (&stop, vec![text.clone(), stop.clone()], "12582912 bytes"),
+        (&stop, vec![call.clone(), stop.clone()], "1024 tool calls"),
+        (&stop, vec![call.clone()], "1024 tool calls"),
+    ] {
+        let repeated: Vec<&str> = repeated.iter().map(String::as_str).collect();
+        let repeated = sse(&repeated);
+        let mut assembler = AnthropicAssembler::new(MessageList::default());
+        let mut out = Vec::new();
+        assembler
+            .feed(sse(&[START, head]).as_bytes(), &mut out)
+            .unwrap();
+
+        let times = 64 * 1024 * 1024 / repeated.len();
+        let failed = (0..times).find_map(|_| assembler.feed(repeated.as_bytes(), &mut out).err());
+
+        let error = format!("more than {error}");
+        assert!(
+            matches!(&failed, Some(ProviderError::Protocol { message }) if message.ends_with(&error)),
+            "{error}: {failed:?}"
+        );
+        assert!(out.len() <= 50_000, "{error}: {} events", out.len());
+    }
+}
+
+#[test]
 fn blocks_that_we_do_not_know_are_kept_word_for_word() {
     let (events, _) = blocks(
         &[

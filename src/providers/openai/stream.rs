@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use callboard_actors::{
     chat::{ContentBlock, MessageList, ProviderStop, RawJson, ThinkingBlock, ToolUseBlock, Usage},
-    ports::{Completion, ModelEvent, ProviderError},
+    ports::{AnswerSize, Completion, ModelEvent, ProviderError},
 };
 use serde_json::value::RawValue;
 
@@ -52,7 +52,7 @@ impl Assemble for OpenAiAssembler {
         let Self { decoder, reply } = self;
         let fed = assembler::feed(reply, decoder, bytes, out);
         reply.pieces.flush(out);
-        fed
+        fed.and_then(|()| reply.check_size())
     }
 
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
@@ -86,6 +86,8 @@ struct Reply {
     refused: bool,
     /// Whether text arrived. Thinking alone is no answer.
     has_text: bool,
+    /// The size of the blocks that ended, and the number of calls.
+    size: AnswerSize,
     finish: Option<String>,
     complete: bool,
 }
@@ -96,11 +98,34 @@ struct Building {
     id: String,
     name: String,
     json: String,
+    brackets: Brackets,
 }
 
-impl Building {
-    fn is_whole(&self) -> bool {
-        !self.json.is_empty() && RawJson::arguments(&self.json).is_ok()
+/// Watches for the end of an object that arrives in pieces, in time linear in its bytes.
+#[derive(Debug, Default)]
+struct Brackets {
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// Whether the first bracket was closed.
+    closed: bool,
+}
+
+impl Brackets {
+    fn push(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                b'[' | b'{' if !self.in_string => self.depth += 1,
+                b']' | b'}' if !self.in_string => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.closed |= self.depth == 0;
+                }
+                _ => {}
+            }
+        }
     }
 }
 
@@ -177,9 +202,18 @@ impl Reply {
             usage: None,
             refused: false,
             has_text: false,
+            size: AnswerSize::default(),
             finish: None,
             complete: false,
         }
+    }
+
+    fn check_size(&self) -> Result<(), ProviderError> {
+        if self.complete {
+            return Ok(());
+        }
+        let open = self.open.as_ref().map_or(0, |(_, text)| text.len());
+        self.size.check(open)
     }
 
     fn choice(
@@ -190,7 +224,7 @@ impl Reply {
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ProviderError> {
         let alone = alone && choice.finish_reason.as_str().is_empty();
-        self.delta(event, choice.delta.unwrap_or_default(), alone, out);
+        self.delta(event, choice.delta.unwrap_or_default(), alone, out)?;
         match choice.finish_reason.as_str() {
             "" => Ok(()),
             "error" => Err(ProviderError::Server {
@@ -213,7 +247,7 @@ impl Reply {
         delta: Delta<'_>,
         alone: bool,
         out: &mut Vec<ModelEvent>,
-    ) {
+    ) -> Result<(), ProviderError> {
         // Some servers send the reasoning under both the old and the new name.
         let reasoning = delta
             .reasoning_content
@@ -262,7 +296,7 @@ impl Reply {
             self.add_piece(Piece::Text, &text, out);
         }
         for call in calls {
-            self.fragment(call, out);
+            self.fragment(call, out)?;
         }
         if let Some(function) = delta.function_call {
             self.fragment(
@@ -272,8 +306,9 @@ impl Reply {
                     function: Some(function),
                 },
                 out,
-            );
+            )?;
         }
+        Ok(())
     }
 
     fn parts(&mut self, raw: &RawValue, out: &mut Vec<ModelEvent>) {
@@ -313,6 +348,9 @@ impl Reply {
 
     fn close(&mut self, out: &mut Vec<ModelEvent>) {
         self.pieces.flush(out);
+        if let Some((_, text)) = &self.open {
+            self.size.add_block(text.len());
+        }
         let block = match self.open.take() {
             Some((_, text)) if text.is_empty() => None,
             Some((Piece::Text, text)) => Some(ContentBlock::text(text)),
@@ -325,7 +363,7 @@ impl Reply {
         out.extend(block.map(ModelEvent::Block));
     }
 
-    fn fragment(&mut self, call: Call<'_>, out: &mut Vec<ModelEvent>) {
+    fn fragment(&mut self, call: Call<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.close(out);
         let (name, arguments) = match &call.function {
             Some(function) => (
@@ -335,11 +373,13 @@ impl Reply {
             None => ("", Cow::Borrowed("")),
         };
         let id = call.id.as_str();
+        self.size.bytes = self.size.bytes.saturating_add(arguments.len());
         match self.belongs_to(call.index, id, name) {
             Some(at) => {
                 let Some(building) = self.calls.get_mut(at) else {
-                    return;
+                    return Ok(());
                 };
+                building.brackets.push(&arguments);
                 building.json.push_str(&arguments);
                 if building.id.is_empty() {
                     id.clone_into(&mut building.id);
@@ -348,13 +388,21 @@ impl Reply {
                     name.clone_into(&mut building.name);
                 }
             }
-            None => self.calls.push(Building {
-                index: call.index,
-                id: id.into(),
-                name: name.into(),
-                json: arguments.into_owned(),
-            }),
+            None => {
+                let mut brackets = Brackets::default();
+                brackets.push(&arguments);
+                self.calls.push(Building {
+                    index: call.index,
+                    id: id.into(),
+                    name: name.into(),
+                    json: arguments.into_owned(),
+                    brackets,
+                });
+                self.size.add_block(id.len() + name.len());
+                self.size.calls += 1;
+            }
         }
+        self.size.check(0)
     }
 
     /// Finds the call that a fragment continues; `None` when it begins another one. Servers omit
@@ -379,7 +427,7 @@ impl Reply {
         let known = self.calls.get(at)?;
         let begins = !name.is_empty()
             && if id.is_empty() || known.id.is_empty() {
-                !known.name.is_empty() && (known.is_whole() || index.is_none())
+                !known.name.is_empty() && (known.brackets.closed || index.is_none())
             } else {
                 known.id != id
             };

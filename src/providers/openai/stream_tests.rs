@@ -283,6 +283,56 @@ fn every_finish_reason_has_its_meaning_and_keeps_its_word() {
 }
 
 #[test]
+fn an_endless_answer_ends_at_its_bound_whatever_it_repeats() {
+    let piece = "x".repeat(64 * 1024);
+    let arguments =
+        |function: &str| format!(r#"{{"tool_calls":[{{"index":0,"function":{function}}}]}}"#);
+    for (repeated, error) in [
+        (
+            vec![chunk(&format!(r#"{{"content":"{piece}"}}"#))],
+            "12582912 bytes",
+        ),
+        (
+            vec![chunk(&format!(r#"{{"reasoning":"{piece}"}}"#))],
+            "12582912 bytes",
+        ),
+        (
+            vec![chunk(r#"{"content":"x"}"#), chunk(r#"{"reasoning":"x"}"#)],
+            "12582912 bytes",
+        ),
+        (
+            vec![chunk(&arguments(&format!(r#"{{"arguments":"{piece}"}}"#)))],
+            "12582912 bytes",
+        ),
+        // Arguments that begin anew with every fragment must not be parsed again and again.
+        (
+            vec![chunk(&arguments(&format!(
+                r#"{{"name":"f","arguments":"{{\"a\":\"{piece}"}}"#
+            )))],
+            "12582912 bytes",
+        ),
+        (
+            vec![chunk(&arguments(r#"{"name":"f","arguments":"{}"}"#))],
+            "1024 tool calls",
+        ),
+    ] {
+        let repeated: Vec<&str> = repeated.iter().map(String::as_str).collect();
+        let repeated = sse(&repeated);
+        let mut assembler = OpenAiAssembler::new(MessageList::default());
+        let mut out = Vec::new();
+
+        let times = 64 * 1024 * 1024 / repeated.len();
+        let failed = (0..times).find_map(|_| assembler.feed(repeated.as_bytes(), &mut out).err());
+
+        let error = format!("more than {error}");
+        assert!(
+            matches!(&failed, Some(ProviderError::Protocol { message }) if message.ends_with(&error)),
+            "{error}: {failed:?}"
+        );
+    }
+}
+
+#[test]
 fn usage_is_normalised_and_kept_as_it_came() {
     for (raw, expected) in [
         (

@@ -87,7 +87,12 @@ impl Pricing {
     /// estimate. A call that failed before a model ran costs nothing.
     fn bill(&self, state: &Durable, outcome: &ModelOutcome) -> Bill {
         let estimate = |blocks: &[ContentBlock]| {
-            let output = tokens(blocks.iter().map(bytes).sum::<usize>() as u64);
+            let output = tokens(
+                blocks
+                    .iter()
+                    .map(ContentBlock::content_bytes)
+                    .sum::<usize>() as u64,
+            );
             Usage {
                 input_uncached: self.input(state),
                 output,
@@ -155,16 +160,6 @@ impl Pricing {
 /// Estimates tokens from bytes: four bytes a token.
 fn tokens(bytes: u64) -> u64 {
     bytes.div_ceil(4)
-}
-
-fn bytes(block: &ContentBlock) -> usize {
-    match block {
-        ContentBlock::Text(text) => text.text.len(),
-        ContentBlock::Thinking(thinking) => thinking.thinking.len(),
-        ContentBlock::ToolUse(call) => call.name.len() + call.input.as_str().len(),
-        ContentBlock::Other { raw, .. } => raw.as_str().len(),
-        ContentBlock::ToolResult(_) => 0,
-    }
 }
 
 /// Whether a failed call cost nothing, because it was refused before a model ran.

@@ -3,13 +3,13 @@
 //!
 //! Pure.
 
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
 
 use crate::{
     chat::{RawJson, fault},
     conversation::round::{
         DecisionBuilder, Effect, Refusal, StartTool,
-        rules::{ApprovalMode, CallCheck},
+        rules::{ApprovalMode, CallCheck, Rules},
         skills, verdict,
         volatile::{Cancelling, Retry, Work},
         with_input,
@@ -31,6 +31,10 @@ use crate::{
 
 /// How many characters of a failure a later attempt keeps: a line of a record, not a full text.
 const LAST_ERROR_CHARS: usize = 500;
+
+/// How many waiting calls of a batch are checked beyond its free places: the next calls may wait for
+/// a file that is in use.
+const CHECKS_AHEAD: usize = 16;
 
 /// The last error of an attempt that was running when its host stopped.
 const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded";
@@ -55,7 +59,9 @@ struct Opened {
     level: Option<OutputLevel>,
 }
 
-/// Starts, refuses or asks approval for every call that is ready now.
+/// Starts, refuses or asks approval for every call that is ready now. A fresh batch is checked
+/// whole, so that refusals and questions come at once. Later, when a place became free, only the
+/// next waiting calls are checked: the work for a batch stays linear in its calls.
 pub(in crate::conversation) fn advance(
     decision: &mut DecisionBuilder<'_>,
     round: &OpenRound,
@@ -63,20 +69,46 @@ pub(in crate::conversation) fn advance(
 ) {
     let mut planned = Vec::with_capacity(batch.calls.len());
     let mut admissions = Vec::with_capacity(batch.calls.len());
+    let subagents = OnceCell::new();
+    let mut subagents_before = 0;
+    let parallel_max = decision.volatile.rules.parallel_tools_max;
+    let is_fresh = |call: &Call| matches!(call.state, CallState::Waiting);
+    let mut checks_left = if batch.calls.iter().all(is_fresh) {
+        batch.calls.len()
+    } else {
+        let running = batch.calls.iter().filter(|call| call.is_started()).count();
+        match parallel_max.saturating_sub(running) {
+            0 => 0,
+            free => free + CHECKS_AHEAD,
+        }
+    };
+    let mut unchecked = 0_usize;
     for (index, call) in batch.calls.iter().enumerate() {
+        let before = subagents_before;
+        subagents_before += usize::from(is_subagent(call));
+        let waits = matches!(call.state, CallState::Waiting | CallState::Allowed { .. });
+        if waits && checks_left == 0 {
+            unchecked += 1;
+            planned.push(PlannedCall::done());
+            admissions.push(None);
+            continue;
+        }
+        checks_left -= usize::from(waits);
+        let admission = |allowed| {
+            let error = is_subagent(call).then(|| {
+                let count = subagents.get_or_init(|| Subagents::count(decision, round, batch));
+                count.refusal(&decision.volatile.rules, before)
+            });
+            let error = error.flatten();
+            Some(admission(decision, round, batch, call, error, allowed))
+        };
         let (progress, admission) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
             // Checked once for each advance: a check parses the arguments.
-            CallState::Waiting => (
-                Progress::Waiting,
-                Some(admission(decision, round, batch, call, false)),
-            ),
-            CallState::Allowed { .. } => (
-                Progress::Waiting,
-                Some(admission(decision, round, batch, call, true)),
-            ),
+            CallState::Waiting => (Progress::Waiting, admission(false)),
+            CallState::Allowed { .. } => (Progress::Waiting, admission(true)),
         };
         let (concurrency, file) = needs(decision, call, admission.as_ref());
         let progress = match admission {
@@ -108,7 +140,7 @@ pub(in crate::conversation) fn advance(
     // `plan` picks the calls to start, in order: at most `parallel_tools_max` at once, an exclusive
     // call alone, and one call a file. The others stay waiting and are planned again when a result
     // arrives.
-    for index in plan(&planned, decision.volatile.rules.parallel_tools_max) {
+    for index in plan(&planned, parallel_max) {
         if let (Some(call), Some(Some(Admission::Open(opened)))) =
             (batch.calls.get(index), admissions.get(index))
         {
@@ -117,6 +149,7 @@ pub(in crate::conversation) fn advance(
     }
     let asked = planned.iter().any(|call| call.progress == Progress::Asked);
     if asked
+        && unchecked == 0
         && planned
             .iter()
             .all(|call| matches!(call.progress, Progress::Asked | Progress::Done))
@@ -173,6 +206,7 @@ fn admission(
     round: &OpenRound,
     batch: &Batch,
     call: &Call,
+    subagent_refusal: Option<ToolError>,
     allowed: bool,
 ) -> Admission {
     let tool_use = &call.tool_use;
@@ -186,7 +220,7 @@ fn admission(
         let error = ToolError::invalid(fault).not_started();
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
-    if let Some(error) = too_many_subagents(decision, round, batch, call) {
+    if let Some(error) = subagent_refusal {
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
     if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
@@ -241,64 +275,57 @@ fn admission(
     }
 }
 
-/// The error for a call that would exceed the subagent limit of its round or of the conversation.
-fn too_many_subagents(
-    decision: &DecisionBuilder<'_>,
-    round: &OpenRound,
-    batch: &Batch,
-    call: &Call,
-) -> Option<ToolError> {
-    let is_one = |call: &&Call| call.tool_use.name == CREATE_SUBAGENT;
-    if !is_one(&call) {
-        return None;
+fn is_subagent(call: &Call) -> bool {
+    call.tool_use.name == CREATE_SUBAGENT
+}
+
+/// The subagents that a round and its conversation began before the open batch.
+struct Subagents {
+    of_round: usize,
+    ever: u64,
+}
+
+impl Subagents {
+    fn count(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) -> Self {
+        let here = || batch.calls.iter().filter(|call| is_subagent(call));
+        let calls = round
+            .assistant_messages
+            .iter()
+            .flat_map(|answer| answer.tool_uses());
+        let of_round = calls.filter(|call| call.name == CREATE_SUBAGENT).count();
+        let over = here()
+            .filter(|call| matches!(call.state, CallState::Finished(_)))
+            .count() as u64;
+        let ever = decision
+            .durable
+            .tools
+            .get(CREATE_SUBAGENT)
+            .map_or(0, |tool| tool.calls);
+        Self {
+            of_round: of_round.saturating_sub(here().count()),
+            ever: ever.saturating_sub(over),
+        }
     }
-    let rules = &decision.volatile.rules;
-    let here = || batch.calls.iter().filter(is_one);
-    let before = here()
-        .take_while(|other| other.tool_use.id != call.tool_use.id)
-        .count();
-    let of_round: usize = round
-        .assistant_messages
-        .iter()
-        .map(|answer| {
-            answer
-                .tool_uses()
-                .iter()
-                .filter(|call| call.name == CREATE_SUBAGENT)
-                .count()
-        })
-        .sum();
-    if of_round.saturating_sub(here().count()) + before >= rules.subagents_a_round_max {
+
+    /// The error for a call that would exceed the subagent limit of its round or of the
+    /// conversation. `before`: the calls for subagents before it in its batch.
+    fn refusal(&self, rules: &Rules, before: usize) -> Option<ToolError> {
+        let (whose, max) = if self.of_round + before >= rules.subagents_a_round_max {
+            ("turn", rules.subagents_a_round_max as u64)
+        } else if self.ever.saturating_add(before as u64) >= rules.subagents_max {
+            ("conversation", rules.subagents_max)
+        } else {
+            return None;
+        };
         let error = format!(
-            "this turn has begun {} subagents, and may begin no more; do the rest yourself",
-            rules.subagents_a_round_max
+            "this {whose} has begun {max} subagents, and may begin no more; do the rest yourself"
         );
-        return Some(
+        Some(
             ToolError::new(ToolErrorType::ResourceError, error)
                 .code(SUBAGENT_LIMIT)
                 .not_started(),
-        );
+        )
     }
-    let over = here()
-        .filter(|call| matches!(call.state, CallState::Finished(_)))
-        .count() as u64;
-    let ever = decision
-        .durable
-        .tools
-        .get(CREATE_SUBAGENT)
-        .map_or(0, |tool| tool.calls);
-    if ever.saturating_sub(over).saturating_add(before as u64) >= rules.subagents_max {
-        let error = format!(
-            "this conversation has begun {} subagents, and may begin no more; do the rest yourself",
-            rules.subagents_max
-        );
-        return Some(
-            ToolError::new(ToolErrorType::ResourceError, error)
-                .code(SUBAGENT_LIMIT)
-                .not_started(),
-        );
-    }
-    None
 }
 
 fn ask(

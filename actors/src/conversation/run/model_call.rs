@@ -19,9 +19,10 @@ use crate::{
         wait_status::WaitStatus,
     },
     ids::{RoundId, WorkId},
+    limits::PARTIAL_ANSWER_BYTES_MAX,
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
-    ports::{Clock, Completion, ModelEvent, ProviderError},
+    ports::{AnswerSize, Clock, Completion, ModelEvent, ProviderError},
     stream::EventKind,
     task::AbortOnDrop,
     tenant::{RoundPermit, Tenant},
@@ -158,6 +159,7 @@ impl ModelCall {
                     return Err(ProviderError::without_end());
                 };
                 for event in events.inspect_err(|_| self.flush(collector))? {
+                    collector.count(&event)?;
                     if let Some(completion) = self.take(collector, event) {
                         self.flush(collector);
                         return Ok(completion);
@@ -306,6 +308,10 @@ struct Collector {
     published_bytes: usize,
     /// Thinking that is not published yet.
     unpublished_thinking: String,
+    /// The size of `blocks`.
+    size: AnswerSize,
+    /// Bytes of the pieces whose block has not arrived.
+    open_bytes: usize,
 }
 
 impl Collector {
@@ -313,6 +319,21 @@ impl Collector {
         self.text.len().saturating_sub(self.published_bytes) + self.unpublished_thinking.len()
     }
 
+    /// Counts an event against the bounds of an answer.
+    fn count(&mut self, event: &ModelEvent) -> Result<(), ProviderError> {
+        match event {
+            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => self.open_bytes += piece.len(),
+            ModelEvent::Block(block) => {
+                self.open_bytes = 0;
+                self.size.add_block(block.content_bytes());
+                self.size.calls += usize::from(matches!(block, ContentBlock::ToolUse(_)));
+            }
+            ModelEvent::Completed(_) | ModelEvent::Limits(_) => {}
+        }
+        self.size.check(self.open_bytes)
+    }
+
+    /// The unfinished answer, shortened to what may enter a history.
     fn partial(mut self) -> Vec<ContentBlock> {
         if !self.text.is_empty() {
             self.blocks.push(ContentBlock::Text(TextBlock {
@@ -321,6 +342,17 @@ impl Collector {
                 citations: None,
             }));
         }
+        let mut left = PARTIAL_ANSWER_BYTES_MAX;
+        self.blocks.retain_mut(|block| {
+            if let ContentBlock::Text(text) = block {
+                let end = text.text.floor_char_boundary(left);
+                text.text.truncate(end);
+                text.text.shrink_to_fit();
+            }
+            let fits = block.content_bytes() <= left;
+            left = left.saturating_sub(block.content_bytes());
+            fits
+        });
         self.blocks
     }
 }

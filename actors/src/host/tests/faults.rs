@@ -134,6 +134,25 @@ async fn a_silent_stream_and_one_without_end_become_errors() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_endless_answer_ends_at_its_bound_and_leaves_little_in_the_history() {
+    let endless = Arc::new(ScriptedModel::replies([
+        Reply::endless("x".repeat(64 * 1024)),
+        Reply::text("well"),
+    ]));
+    let host = host(&endless).await;
+    let talk = conversation(&host);
+
+    let error = talk.send("Hi").await.unwrap().outcome().await.unwrap_err();
+
+    assert_eq!(error.code(), "provider_protocol");
+    assert!(error.to_string().contains("says more than"), "{error}");
+    let partial = talk.messages().await.unwrap()[1].text();
+    assert_eq!(partial.len(), crate::limits::PARTIAL_ANSWER_BYTES_MAX);
+    let next = talk.send("Again").await.unwrap().outcome().await.unwrap();
+    assert_eq!(next.text, "well");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_provider_gets_at_most_ten_percent_extra_calls() {
     let model = Arc::new(ScriptedModel::always(Reply::error(limited(None))));
     let host = host(&model).await;

@@ -141,6 +141,89 @@ async fn a_model_that_repeats_a_faulty_call_meets_the_loop_guard() {
     assert_eq!(outcome.stop_reason, StopReason::LoopGuard);
 }
 
+/// Counts the checks of calls.
+struct CountsChecks(Arc<AtomicUsize>);
+
+impl crate::ports::Hook for CountsChecks {
+    fn before_tool(
+        &self,
+        _: &crate::ids::Scope,
+        _: &ToolSpec,
+        _: &RawJson,
+    ) -> crate::ports::Verdict {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        crate::ports::Verdict::Allow
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_work_for_a_batch_is_linear_in_its_calls() {
+    const CALLS: usize = 400;
+    let many = |name: &str| {
+        (0..CALLS).fold(Reply::empty(), |reply, n| {
+            reply.and_tool(name, &json!({ "n": n, "path": "a.txt" }))
+        })
+    };
+    let alone = ToolSpec::new("alone", "A tool of the tests.", RawJson::empty_object())
+        .read_only()
+        .concurrency(crate::ports::Concurrency::Exclusive);
+    let alone: Arc<dyn Tool> = Arc::new(Probe {
+        spec: alone,
+        starts: Arc::default(),
+        run: Arc::new(|_| Box::pin(async { Ok("ran".into()) })),
+    });
+    for name in ["beside", "alone"] {
+        let (beside, _) = probe("beside", EffectClass::Pure, |context| async move {
+            // Calls that start together end one after the other.
+            tokio::time::sleep(Duration::from_millis(u64::from(context.key.index))).await;
+            Ok("ran".into())
+        });
+        let checks = Arc::new(AtomicUsize::new(0));
+        let model = Arc::new(ScriptedModel::replies([many(name), Reply::text("done")]));
+        let host = builder(&model)
+            .tools([beside, alone.clone()])
+            .hook(CountsChecks(checks.clone()))
+            .build()
+            .await
+            .unwrap();
+
+        let outcome = conversation(&host)
+            .send("go")
+            .await
+            .unwrap()
+            .outcome()
+            .await
+            .unwrap();
+
+        assert_eq!(outcome.text, "done");
+        assert_eq!(last_results(&model), ["ran"; CALLS]);
+        let checks = checks.load(Ordering::SeqCst);
+        assert!((CALLS..CALLS * 40).contains(&checks), "{name}: {checks}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_with_too_many_calls_is_refused_and_none_runs() {
+    let many = (0..=crate::limits::ANSWER_CALLS_MAX).fold(Reply::empty(), |reply, _| {
+        reply.and_tool("echo", &json!({}))
+    });
+    let model = Arc::new(ScriptedModel::replies([many, Reply::text("done")]));
+    let (echo, starts) = probe("echo", EffectClass::Once, |_| async { Ok("ran".into()) });
+    let host = builder(&model).tools([echo]).build().await.unwrap();
+    let talk = conversation(&host);
+
+    let error = talk.send("go").await.unwrap().outcome().await.unwrap_err();
+
+    assert_eq!(error.code(), "provider_protocol");
+    assert!(
+        error.to_string().contains("more than 1024 tool calls"),
+        "{error}"
+    );
+    assert_eq!(starts.load(Ordering::SeqCst), 0);
+    let next = talk.send("again").await.unwrap().outcome().await.unwrap();
+    assert_eq!(next.text, "done");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_panicking_tool_is_a_result_not_a_crash() {
     let (bad, _) = probe("bad", EffectClass::Once, |_| async { panic!("boom") });
