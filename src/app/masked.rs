@@ -134,7 +134,7 @@ impl Words {
                 self.release(out);
                 out.push(ModelEvent::Completed(completion));
             }
-            ModelEvent::Limits(limits) => out.push(ModelEvent::Limits(limits)),
+            event @ (ModelEvent::Usage(_) | ModelEvent::Limits(_)) => out.push(event),
         }
     }
 

@@ -68,7 +68,8 @@ pub(crate) fn in_another_hand(stream: &[u8], random: &mut SplitMix) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(end.as_bytes())
 }
 
-/// Feeds pieces. Adjacent pieces of text are joined, since only they depend on the splits.
+/// Feeds pieces. Adjacent pieces of text are joined, since only they depend on the splits. Early
+/// reports of usage are left out: the completion repeats them.
 pub(crate) fn assemble<'a>(
     mut assembler: impl Assemble,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -92,6 +93,7 @@ pub(crate) fn assemble<'a>(
             | (Some(ModelEvent::Thinking(all)), ModelEvent::Thinking(text)) => {
                 all.push_str(&text);
             }
+            (_, ModelEvent::Usage(_)) => {}
             (_, event) => joined.push(event),
         }
     }

@@ -363,6 +363,67 @@ async fn an_endless_stream_is_bounded_in_bytes() {
     server.clients_left(1).await;
 }
 
+/// Resident memory of this process, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_endless_answers_at_once_take_little_memory() {
+    const ANSWERS: usize = 8;
+    let text = "a long text without an end ".repeat(2000);
+    let delta = serde_json::json!({
+        "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": text },
+    });
+    let chunk = serde_json::json!({ "choices": [{ "index": 0, "delta": { "content": text } }] });
+    for (wire, event) in [(Wire::Anthropic, delta), (Wire::OpenAi, chunk)] {
+        let endless = Step::Endless(sse([event.to_string()]).into_bytes());
+        let server = ModelServer::start([Reply::stream().then(endless)]).await;
+        let timeouts = Timeouts {
+            idle: Duration::from_secs(60),
+            total: Duration::from_secs(120),
+            ..quick()
+        };
+        let host = callboard::Host::builder()
+            .shared_provider(wire.provider(&server, timeouts))
+            .build()
+            .await
+            .unwrap();
+        let over = CancellationToken::new();
+        let before = resident();
+        let sampled = std::thread::spawn({
+            let over = over.clone();
+            move || {
+                let mut peak = 0;
+                while !over.is_cancelled() {
+                    peak = peak.max(resident());
+                    std::thread::yield_now();
+                }
+                peak
+            }
+        });
+
+        let ends = (0..ANSWERS).map(|n| {
+            let conversation = host.tenant("acme").conversation(format!("c-{n}"));
+            async move {
+                let mut reply = conversation.send("Hi").await.unwrap();
+                reply.outcome().await.unwrap_err()
+            }
+        });
+        let errors = futures_util::future::join_all(ends).await;
+        over.cancel();
+
+        for error in errors {
+            assert_eq!(error.code(), "provider_protocol", "{error}");
+        }
+        // Other tests may share this process, hence the margin; each stream could have 64 MiB.
+        let grown = sampled.join().unwrap().saturating_sub(before) >> 20;
+        println!("{wire:?}: {ANSWERS} endless answers took {grown} MiB");
+        assert!(grown < 290, "{wire:?}: {grown} MiB");
+    }
+}
+
 #[tokio::test]
 async fn html_with_status_200_is_one_clear_line() {
     let page = "<!DOCTYPE html><html><head><title>Sign in</title></head></html>";

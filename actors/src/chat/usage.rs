@@ -26,6 +26,11 @@ impl Usage {
             .saturating_add(self.cache_write)
     }
 
+    /// Whether no token was used.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Returns the sum of two usages, saturating.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {

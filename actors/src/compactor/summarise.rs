@@ -12,6 +12,7 @@ use crate::{
     journal::amount,
     limits::BYTES_A_TOKEN,
     model_gateway::{CallBy, CallClass, Waiting},
+    policy::Amount,
     ports::{ModelEvent, ProviderError},
 };
 
@@ -63,7 +64,8 @@ fn model_of(shared: &Shared, job: &SummaryJob) -> Arc<str> {
 }
 
 /// Makes one model call. Its estimated cost is reserved from the conversation's budgets before, and
-/// settled after at the price of the model that answered. A failed call releases its reservation.
+/// settled after at the price of the model that answered. A failed call settles what the provider
+/// reported, else it releases its reservation.
 async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, ProviderError> {
     let model = model_of(shared, job);
     let estimate = Usage {
@@ -97,27 +99,76 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
         weight: 1,
         class: CallClass::Background,
     };
-    let answered = Mutex::new(model);
-    let note_fallback = |waiting: Waiting| {
-        if let Waiting::Fallback { model, .. } = waiting {
-            *answered.lock() = model;
+    let attempts = Mutex::new(Attempts {
+        model,
+        reported: None,
+        failed: Amount::default(),
+    });
+    let result = stream_summary(job, &by, request, cancel, &attempts).await;
+    let mut attempts = attempts.into_inner();
+    match result {
+        Ok((summary, usage)) => {
+            let used = usage.unwrap_or(estimate);
+            let used = amount(&used, job.spending.price_of(&attempts.model));
+            reserved.settle(used.plus(&attempts.failed));
+            Ok(summary)
         }
-    };
-    let mut stream = job
-        .gateway
-        .stream(&by, request, cancel, note_fallback)
-        .await?;
+        Err(error) => {
+            attempts.end(job);
+            if attempts.failed != Amount::default() {
+                reserved.settle(attempts.failed);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The attempts of a call. The provider bills failed ones, too, as far as it reported usage.
+struct Attempts {
+    model: Arc<str>,
+    reported: Option<Usage>,
+    failed: Amount,
+}
+
+impl Attempts {
+    /// Ends the running attempt as failed.
+    fn end(&mut self, job: &SummaryJob) {
+        if let Some(usage) = self.reported.take() {
+            let used = amount(&usage, job.spending.price_of(&self.model));
+            self.failed = self.failed.plus(&used);
+        }
+    }
+
+    fn note(&mut self, job: &SummaryJob, waiting: Waiting) {
+        match waiting {
+            Waiting::Queued { .. } => {}
+            Waiting::Reported { usage } => self.reported = Some(usage),
+            Waiting::Retry { .. } => self.end(job),
+            Waiting::Fallback { model, .. } => {
+                self.end(job);
+                self.model = model;
+            }
+        }
+    }
+}
+
+/// Makes the call and returns the text and the reported usage.
+async fn stream_summary(
+    job: &SummaryJob,
+    by: &CallBy<'_>,
+    request: ModelRequest,
+    cancel: CancellationToken,
+    attempts: &Mutex<Attempts>,
+) -> Result<(String, Option<Usage>), ProviderError> {
+    let note = |waiting: Waiting| attempts.lock().note(job, waiting);
+    let mut stream = job.gateway.stream(by, request, cancel, note).await?;
     let mut summary = String::new();
     while let Some(batch) = stream.next().await {
         for event in batch? {
             match event {
                 ModelEvent::Block(ContentBlock::Text(block)) => summary.push_str(&block.text),
-                ModelEvent::Completed(completion) => {
-                    let answered = answered.lock().clone();
-                    let used = completion.usage.unwrap_or(estimate);
-                    reserved.settle(amount(&used, job.spending.price_of(&answered)));
-                    return Ok(summary);
-                }
+                ModelEvent::Completed(completion) => return Ok((summary, completion.usage)),
+                ModelEvent::Usage(usage) => attempts.lock().reported = Some(usage),
                 ModelEvent::Block(_)
                 | ModelEvent::Text(_)
                 | ModelEvent::Thinking(_)

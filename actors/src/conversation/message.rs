@@ -8,7 +8,7 @@ use crate::{
     chat::{Message, RawJson},
     conversation::{
         command::Command,
-        round::{ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
+        round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
     },
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ClientKey, Durable, Head, StoredEntry},
@@ -161,6 +161,8 @@ pub enum ConversationMsg {
         outcome: Box<ModelOutcome>,
         /// The model of the last attempt: the fallback's if the call fell back.
         model: Arc<str>,
+        /// The attempts that failed, as far as the provider reported their usage.
+        failed: Vec<FailedAttempt>,
     },
     /// From the tool executor: an attempt of a call ended.
     ToolEnded {

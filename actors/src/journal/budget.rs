@@ -67,10 +67,12 @@ impl Spent {
             // usage counts.
             EntryBody::Assistant {
                 usage,
+                failed_usage,
                 cost_micro_usd,
                 ..
             } if self.reserved.is_none() => {
-                self.amount = self.amount.plus(&of(usage, cost_micro_usd.unwrap_or(0)));
+                let usage = usage.plus(failed_usage);
+                self.amount = self.amount.plus(&of(&usage, cost_micro_usd.unwrap_or(0)));
             }
             EntryBody::BudgetSettled {
                 used_tokens,

@@ -474,11 +474,16 @@ impl Durable {
             EntryBody::Assistant {
                 message,
                 usage,
+                failed_usage,
                 stop,
                 partial,
                 cost_micro_usd,
                 ..
             } => {
+                let total = usage.plus(failed_usage);
+                let round = open(&mut self.round)?;
+                round.usage = round.usage.plus(&total);
+                self.metrics.record_usage(&total);
                 self.metrics.cost_micro_usd = self
                     .metrics
                     .cost_micro_usd
@@ -890,8 +895,6 @@ impl Durable {
         if !matches!(round.phase, Phase::Model { .. }) {
             return Err("no model call is open".into());
         }
-        round.usage = round.usage.plus(usage);
-        self.metrics.record_usage(usage);
         let bytes = message.map_or(0, |message| message.wire().len());
         // Usage that the provider reports replaces the estimate of the context. Without a report,
         // the answer is added to the estimate.

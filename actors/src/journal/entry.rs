@@ -119,7 +119,10 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         raw_stop: Option<String>,
         usage: Usage,
-        /// Cost of the call. `None` for a model without a price.
+        /// Tokens of attempts of this call that failed, as the provider reported them.
+        #[serde(skip_serializing_if = "Usage::is_zero")]
+        failed_usage: Usage,
+        /// Cost of the call, failed attempts included. `None` for a model without a price.
         #[serde(skip_serializing_if = "Option::is_none")]
         cost_micro_usd: Option<u64>,
         partial: bool,
@@ -384,6 +387,8 @@ impl EntryBody {
             #[serde(skip_serializing_if = "Option::is_none")]
             raw_stop: Option<&'a str>,
             usage: &'a Usage,
+            #[serde(skip_serializing_if = "Usage::is_zero")]
+            failed_usage: &'a Usage,
             #[serde(skip_serializing_if = "Option::is_none")]
             cost_micro_usd: Option<u64>,
             partial: bool,
@@ -426,6 +431,7 @@ impl EntryBody {
                 stop,
                 raw_stop,
                 usage,
+                failed_usage,
                 cost_micro_usd,
                 partial,
             } => {
@@ -440,6 +446,7 @@ impl EntryBody {
                         stop: *stop,
                         raw_stop,
                         usage,
+                        failed_usage,
                         cost_micro_usd,
                         partial: *partial,
                     },
@@ -585,7 +592,7 @@ decoder! {
     "model_call_started" => ModelCallStarted { step: u32, reserved: u64 = default, reserved_micro_usd: u64 = default },
     "assistant" => Assistant {
         step: u32, message: Option<Message> = default, stop: ProviderStop, raw_stop: Option<String> = default, usage: Usage,
-        cost_micro_usd: Option<u64> = default, partial: bool
+        failed_usage: Usage = default, cost_micro_usd: Option<u64> = default, partial: bool
     },
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "output_refused" => OutputRefused { fault: String },
@@ -692,6 +699,10 @@ mod tests {
                     cache_read: 2,
                     cache_write: 3,
                     output: 4,
+                },
+                failed_usage: Usage {
+                    input_uncached: 6,
+                    ..Usage::default()
                 },
                 cost_micro_usd: Some(5),
                 partial: false,
@@ -841,6 +852,7 @@ mod tests {
             stop,
             raw_stop,
             usage,
+            failed_usage: usage,
             cost_micro_usd: None,
             partial: true,
         };

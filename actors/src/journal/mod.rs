@@ -27,8 +27,8 @@ mod summary;
 mod usage;
 mod version;
 
-pub(crate) use budget::amount;
 pub use budget::{BUDGET_REMINDER, Spent};
+pub(crate) use budget::{amount, of};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound,

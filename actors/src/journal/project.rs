@@ -52,13 +52,14 @@ pub fn project(
         EntryBody::Assistant {
             message,
             usage,
+            failed_usage,
             partial,
             cost_micro_usd,
             ..
         } => {
             let cost_usd = cost_micro_usd.map(|micro| micro as f64 / 1_000_000.0);
             let mut events = vec![EventKind::Usage {
-                usage: *usage,
+                usage: usage.plus(failed_usage),
                 cost_usd,
             }];
             if let Some(message) = message {

@@ -75,8 +75,16 @@ impl RoundsReader {
             (EntryBody::ModelCallStarted { .. }, Some(round)) => {
                 round.model_calls = round.model_calls.saturating_add(1)
             }
-            (EntryBody::Assistant { message, usage, .. }, Some(round)) => {
-                round.usage = round.usage.plus(usage);
+            (
+                EntryBody::Assistant {
+                    message,
+                    usage,
+                    failed_usage,
+                    ..
+                },
+                Some(round),
+            ) => {
+                round.usage = round.usage.plus(usage).plus(failed_usage);
                 round.tokens_used = round.usage.input().saturating_add(round.usage.output);
                 if let Some(message) = message {
                     note_message(round, message);

@@ -2,13 +2,14 @@
 //! may be retried.
 
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
     chat::{ModelRequest, Usage},
     policy::Permission,
-    ports::{ModelEvent, ModelStream, ProviderError, RateLimits},
+    ports::{ModelEvent, ModelStream, ProviderError},
 };
 
 /// A started stream: the first batch, already read, and the rest.
@@ -122,8 +123,13 @@ impl Gateway {
             armed: permission == Permission::Probe,
         };
         permit.begin();
+        let reported = Mutex::new(None);
+        let report = |usage: Usage| {
+            *reported.lock() = Some(usage);
+            notify(Waiting::Reported { usage });
+        };
         let result = self
-            .first_content(&settings, request, cancel, &permit)
+            .first_content(&settings, request, cancel, &permit, &report)
             .await;
         let now = self.permits.now();
         self.with_health(|health| match &result {
@@ -145,8 +151,10 @@ impl Gateway {
                 permit,
             })),
             Err(error) => {
-                if nothing_was_used(&error) {
-                    permit.used(0);
+                match reported.into_inner() {
+                    Some(usage) => permit.used(counted(&usage)),
+                    None if nothing_was_used(&error) => permit.used(0),
+                    None => {}
                 }
                 if let Some(wait) = error.retry_after() {
                     // Set before the permit is released: the next call would only get the same
@@ -166,6 +174,7 @@ impl Gateway {
         request: &ModelRequest,
         cancel: &CancellationToken,
         permit: &Permit,
+        report: &impl Fn(Usage),
     ) -> Result<Begun, ProviderError> {
         let mut stream = tokio::select! {
             biased;
@@ -180,10 +189,19 @@ impl Gateway {
             };
             match next {
                 Some(Ok(mut batch)) => {
-                    batch.retain(|event| {
-                        limits(event)
-                            .inspect(|limits| self.permits.observe(limits, permit.tokens()))
-                            .is_none()
+                    batch.retain(|event| match event {
+                        ModelEvent::Limits(limits) => {
+                            self.permits.observe(limits, permit.tokens());
+                            false
+                        }
+                        ModelEvent::Usage(usage) => {
+                            report(*usage);
+                            false
+                        }
+                        ModelEvent::Text(_)
+                        | ModelEvent::Thinking(_)
+                        | ModelEvent::Block(_)
+                        | ModelEvent::Completed(_) => true,
                     });
                     if !batch.is_empty() {
                         return Ok((batch, stream));
@@ -193,16 +211,6 @@ impl Gateway {
                 None => return Err(ProviderError::without_end()),
             }
         }
-    }
-}
-
-fn limits(event: &ModelEvent) -> Option<&RateLimits> {
-    match event {
-        ModelEvent::Limits(limits) => Some(limits),
-        ModelEvent::Text(_)
-        | ModelEvent::Thinking(_)
-        | ModelEvent::Block(_)
-        | ModelEvent::Completed(_) => None,
     }
 }
 

@@ -87,6 +87,12 @@ pub enum Waiting {
         /// Estimated wait, from the recent pace of the queue. `None` when unknown.
         delay: Option<Duration>,
     },
+    /// The provider reported usage of the running attempt; replaces earlier reports. If the attempt
+    /// fails, the provider bills it all the same.
+    Reported {
+        /// The tokens.
+        usage: crate::chat::Usage,
+    },
     /// An attempt failed; another one follows.
     Retry {
         /// Number of the retry, from 1.

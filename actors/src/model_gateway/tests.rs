@@ -147,7 +147,10 @@ async fn call_as(
             match event {
                 ModelEvent::Text(delta) => text.push_str(&delta),
                 ModelEvent::Limits(_) => panic!("the limits are the gateway's"),
-                ModelEvent::Thinking(_) | ModelEvent::Block(_) | ModelEvent::Completed(_) => {}
+                ModelEvent::Thinking(_)
+                | ModelEvent::Usage(_)
+                | ModelEvent::Block(_)
+                | ModelEvent::Completed(_) => {}
             }
         }
     }

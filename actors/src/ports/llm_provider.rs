@@ -37,6 +37,9 @@ pub enum ModelEvent {
     /// the text that the model wrote. A call whose arguments are not an object, or that has no
     /// name, never runs: its result is an error that the model can correct.
     Block(ContentBlock),
+    /// What the provider reports of the call's usage before the answer is complete; replaces earlier
+    /// reports. It counts if the call fails, since the provider bills it. It is no content.
+    Usage(Usage),
     /// The answer is complete; no event follows.
     Completed(Completion),
     /// What the provider reports of the credential's rate limits, alone in the first batch. The
@@ -324,7 +327,11 @@ pub trait LlmProvider: Send + Sync + 'static {
             while let Some(batch) = stream.next().await {
                 for event in batch? {
                     match event {
-                        ModelEvent::Text(_) | ModelEvent::Thinking(_) | ModelEvent::Limits(_) => {} // The complete block follows.
+                        // The complete block and the final usage follow.
+                        ModelEvent::Text(_)
+                        | ModelEvent::Thinking(_)
+                        | ModelEvent::Usage(_)
+                        | ModelEvent::Limits(_) => {}
                         ModelEvent::Block(block) => blocks.push(block),
                         ModelEvent::Completed(completion) => {
                             return Ok(FinalMessage { blocks, completion });

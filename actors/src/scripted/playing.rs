@@ -226,6 +226,7 @@ impl Playing {
         };
         let begun = self.deltas;
         let mut batch = Vec::with_capacity(2);
+        batch.extend(self.reply.reported.take().map(ModelEvent::Usage));
         loop {
             let left = most.saturating_sub(self.deltas - begun);
             let (bytes, count) = match self.peek() {

@@ -28,6 +28,8 @@ pub struct Reply {
     pub(super) parts: Vec<Part>,
     pub(super) stop: Option<ProviderStop>,
     pub(super) usage: ReplyUsage,
+    /// Reported before the content.
+    pub(super) reported: Option<Usage>,
     pub(super) events_max: Option<usize>,
     pub(super) end: End,
 }
@@ -79,6 +81,7 @@ impl Reply {
             parts,
             stop: None,
             usage: ReplyUsage::Estimated,
+            reported: None,
             events_max: None,
             end,
         }
@@ -204,6 +207,12 @@ impl Reply {
     /// Sets the usage. The default is an estimate at four bytes per token.
     pub fn usage(mut self, usage: Usage) -> Self {
         self.usage = ReplyUsage::Given(usage);
+        self
+    }
+
+    /// Makes the reply report this usage before its content, as Anthropic does.
+    pub fn reports_first(mut self, usage: Usage) -> Self {
+        self.reported = Some(usage);
         self
     }
 

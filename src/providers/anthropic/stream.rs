@@ -178,9 +178,11 @@ impl TakesEvents for Reply {
                 self.begun = true;
                 let start: Option<MessageStart<'_>> = event.message.map(parse_raw).transpose()?;
                 self.add_usage(start.and_then(|start| start.usage));
+                out.extend(self.usage().map(ModelEvent::Usage));
             }
             "message_delta" => {
                 self.add_usage(event.usage);
+                out.extend(self.usage().map(ModelEvent::Usage));
                 let delta: Option<MessageDelta<'_>> = event.delta.map(parse_raw).transpose()?;
                 if let Some(delta) = delta.filter(|delta| !delta.stop_reason.as_str().is_empty()) {
                     self.stop = Some(delta.stop_reason.0.into_owned());
@@ -225,6 +227,16 @@ impl Reply {
         if let Some(usage) = usage.and_then(RawObject::parse) {
             self.usage.merge(usage);
         }
+    }
+
+    /// The usage so far; `None` before the first report.
+    fn usage(&self) -> Option<Usage> {
+        (!self.usage.is_empty()).then(|| Usage {
+            input_uncached: self.usage.count_at(&["input_tokens"]),
+            cache_read: self.usage.count_at(&["cache_read_input_tokens"]),
+            cache_write: self.usage.count_at(&["cache_creation_input_tokens"]),
+            output: self.usage.count_at(&["output_tokens"]),
+        })
     }
 
     fn start(&mut self, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
@@ -484,12 +496,7 @@ impl Reply {
                 Building::ToolUse { .. } | Building::Other { .. } => {}
             }
         }
-        let usage = (!self.usage.is_empty()).then(|| Usage {
-            input_uncached: self.usage.count_at(&["input_tokens"]),
-            cache_read: self.usage.count_at(&["cache_read_input_tokens"]),
-            cache_write: self.usage.count_at(&["cache_creation_input_tokens"]),
-            output: self.usage.count_at(&["output_tokens"]),
-        });
+        let usage = self.usage();
         let raw_usage = usage.and_then(|_| self.usage.to_raw());
         out.push(ModelEvent::Completed(Completion {
             stop,

@@ -438,6 +438,22 @@ fn an_answer_without_content_is_an_error_unless_the_model_ended_its_turn() {
 }
 
 #[test]
+fn usage_is_reported_before_the_end() {
+    let mut assembler = AnthropicAssembler::new(MessageList::default());
+    let mut out = Vec::new();
+
+    assembler.feed(sse(&[START]).as_bytes(), &mut out).unwrap();
+
+    let usage = Usage {
+        input_uncached: 10,
+        cache_read: 3,
+        cache_write: 0,
+        output: 1,
+    };
+    assert_eq!(out, [ModelEvent::Usage(usage)]);
+}
+
+#[test]
 fn a_repeated_or_missing_id_is_replaced() {
     let events = tool_use(0, &["{\"a\":1}"]);
     let delta = message_delta("tool_use");

@@ -178,6 +178,7 @@ impl TakesEvents for Reply {
         }
         let has_usage = chunk.usage.is_some();
         if let Some(usage) = chunk.usage.and_then(RawObject::parse) {
+            out.push(ModelEvent::Usage(usage_of(&usage)));
             self.usage = Some(usage);
         }
         let mut choices = chunk.choices.unwrap_or_default();

@@ -391,6 +391,22 @@ fn usage_is_normalised_and_kept_as_it_came() {
 }
 
 #[test]
+fn usage_is_reported_before_the_end() {
+    let mut assembler = OpenAiAssembler::new(MessageList::default());
+    let mut out = Vec::new();
+    let chunk = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1}}"#;
+
+    assembler.feed(sse(&[chunk]).as_bytes(), &mut out).unwrap();
+
+    let usage = Usage {
+        input_uncached: 5,
+        output: 1,
+        ..Usage::default()
+    };
+    assert_eq!(out, [ModelEvent::Usage(usage)]);
+}
+
+#[test]
 fn the_end_is_done_or_a_finish_reason_and_nothing_less() {
     let text = chunk(r#"{"content":"x"}"#);
 

@@ -7,10 +7,13 @@
 use crate::{
     chat::{ContentBlock, Message, Role, Usage, reminder},
     conversation::round::{
-        DecisionBuilder, Effect, input::ModelOutcome, skills, volatile::Reserving,
+        DecisionBuilder, Effect,
+        input::{FailedAttempt, ModelOutcome},
+        skills,
+        volatile::Reserving,
     },
     ids::{Seq, WorkId},
-    journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount},
+    journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount, of},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
     policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Pricing, names_model},
     ports::ProviderError,
@@ -23,9 +26,14 @@ pub const BUDGET_CODE: &str = "budget";
 /// The percentages of budget left at which the model is reminded, the lower one first.
 const REMINDED_AT: [u8; 2] = [5, 20];
 
-/// The usage of one model call.
-struct Bill {
+/// The usage of one model call that ended.
+pub(in crate::conversation) struct Bill {
+    /// Tokens of the answer, or of a failed call without a report.
     usage: Usage,
+    /// Tokens of the attempts that failed, as the provider reported them.
+    pub(in crate::conversation) failed: Usage,
+    /// The cost of both; `None` if the model has no price.
+    pub(in crate::conversation) cost_micro_usd: Option<u64>,
     /// Whether our own estimate replaced figures that the provider left out or that are not
     /// plausible.
     estimated: bool,
@@ -85,7 +93,13 @@ impl Pricing {
 
     /// The usage of a call that ended: the provider's figures where they are plausible, else an
     /// estimate. A call that failed before a model ran costs nothing.
-    fn bill(&self, state: &Durable, outcome: &ModelOutcome) -> Bill {
+    fn bill(
+        &self,
+        state: &Durable,
+        outcome: &ModelOutcome,
+        model: &str,
+        failed: &[FailedAttempt],
+    ) -> Bill {
         let estimate = |blocks: &[ContentBlock]| {
             let output = tokens(
                 blocks
@@ -99,31 +113,46 @@ impl Pricing {
                 ..Usage::default()
             }
         };
-        match outcome {
+        let (usage, estimated) = match outcome {
             ModelOutcome::Completed { blocks, completion } => match &completion.usage {
-                Some(usage) => self.check(state, usage, &estimate(blocks)),
-                None => Bill {
-                    usage: estimate(blocks),
-                    estimated: true,
-                },
-            },
-            ModelOutcome::Failed { error, partial } if partial.is_empty() && nothing_ran(error) => {
-                Bill {
-                    usage: Usage::default(),
-                    estimated: false,
+                Some(usage) => {
+                    let checked = self.check(state, usage, &estimate(blocks));
+                    (checked, checked != *usage)
                 }
-            }
-            ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => Bill {
-                usage: estimate(partial),
-                estimated: true,
+                None => (estimate(blocks), true),
             },
+            // The reports of the attempts cover the call.
+            ModelOutcome::Failed { .. } | ModelOutcome::Cancelled { .. } if !failed.is_empty() => {
+                (Usage::default(), true)
+            }
+            ModelOutcome::Failed { error, partial } if partial.is_empty() && nothing_ran(error) => {
+                (Usage::default(), false)
+            }
+            ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
+                (estimate(partial), true)
+            }
+        };
+        let mut bill = Bill {
+            usage,
+            failed: Usage::default(),
+            cost_micro_usd: self.price_of(model).map(|price| price.cost(&usage)),
+            estimated,
+        };
+        for attempt in failed {
+            let usage = self.check(state, &attempt.usage, &Usage::default());
+            bill.failed = bill.failed.plus(&usage);
+            if let Some(price) = self.price_of(&attempt.model) {
+                let cost = bill.cost_micro_usd.get_or_insert(0);
+                *cost = cost.saturating_add(price.cost(&usage));
+            }
         }
+        bill
     }
 
     /// Bounds the provider's figures by what is possible: input by the window and by the request,
     /// output by the window and by the longest answer. Zero input or output is replaced by
     /// `estimate`.
-    fn check(&self, state: &Durable, reported: &Usage, estimate: &Usage) -> Bill {
+    fn check(&self, state: &Durable, reported: &Usage, estimate: &Usage) -> Usage {
         let window = if self.window_tokens == 0 {
             u64::MAX
         } else {
@@ -150,10 +179,7 @@ impl Pricing {
         if usage.output == 0 {
             usage.output = estimate.output;
         }
-        Bill {
-            usage,
-            estimated: usage != *reported,
-        }
+        usage
     }
 }
 
@@ -285,31 +311,27 @@ pub(in crate::conversation) fn answered(
     }
 }
 
-/// The cost of an answered call in micro-dollars; `None` if the model has no price.
-pub(in crate::conversation) fn cost(
+/// The usage of a call that ended, at the price of the model that answered.
+pub(in crate::conversation) fn bill(
     decision: &DecisionBuilder<'_>,
     outcome: &ModelOutcome,
     model: &str,
-) -> Option<u64> {
+    failed: &[FailedAttempt],
+) -> Bill {
     let pricing = &decision.volatile.rules.pricing;
-    pricing
-        .price_of(model)
-        .map(|price| price.cost(&pricing.bill(decision.durable, outcome).usage))
+    pricing.bill(decision.durable, outcome, model, failed)
 }
 
-/// Replaces the open reservation by the actual usage, at the price of the model that answered.
-pub(in crate::conversation) fn settle(
-    decision: &mut DecisionBuilder<'_>,
-    outcome: &ModelOutcome,
-    model: &str,
-) {
+/// Replaces the open reservation by the actual usage.
+pub(in crate::conversation) fn settle(decision: &mut DecisionBuilder<'_>, bill: &Bill) {
     let Some(reserved) = decision.durable.spent.reserved else {
         return;
     };
-    let pricing = &decision.volatile.rules.pricing;
-    let Bill { usage, estimated } = pricing.bill(decision.durable, outcome);
-    let used = amount(&usage, pricing.price_of(model));
-    settled(decision, reserved, used, estimated);
+    let used = of(
+        &bill.usage.plus(&bill.failed),
+        bill.cost_micro_usd.unwrap_or(0),
+    );
+    settled(decision, reserved, used, bill.estimated);
 }
 
 /// Settles a call whose outcome will never arrive at its full reservation. Settles nothing twice in

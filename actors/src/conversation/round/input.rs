@@ -3,7 +3,7 @@
 //! Pure.
 
 use crate::{
-    chat::{ContentBlock, Message, MessageList, RawJson},
+    chat::{ContentBlock, Message, MessageList, RawJson, Usage},
     compactor::Plan,
     conversation::{command::Command, round::rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
@@ -72,6 +72,16 @@ pub enum ModelOutcome {
     },
 }
 
+/// An attempt of a model call that failed after the provider had reported usage. The provider bills
+/// it like an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FailedAttempt {
+    /// The model that was called.
+    pub model: Arc<str>,
+    /// The last report.
+    pub usage: Usage,
+}
+
 /// Everything that a conversation decides on. A `waiter` is the caller that the decision answers.
 #[allow(missing_docs, reason = "the field names say it")]
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +109,8 @@ pub enum Input {
         outcome: ModelOutcome,
         /// The model of the last attempt: the fallback's if the call fell back. Its price applies.
         model: Arc<str>,
+        /// The attempts that failed, as far as the provider reported their usage.
+        failed: Vec<FailedAttempt>,
     },
     /// An attempt of a tool call ended.
     Tool {

@@ -21,13 +21,14 @@ use std::collections::HashSet;
 
 pub use crate::conversation::round::{
     decision::{Decision, Effect, Receipt, Refusal, StartTool, When},
-    input::{Input, ModelOutcome, NewPrompt, OnBusy},
+    input::{FailedAttempt, Input, ModelOutcome, NewPrompt, OnBusy},
 };
 use crate::{
     chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage, storable},
     conversation::{
         command::Command,
         round::{
+            budget::Bill,
             rules::Recovery,
             volatile::{Cancelling, Volatile},
         },
@@ -185,7 +186,8 @@ pub fn decide(
             work,
             outcome,
             model,
-        } => model_ended(&mut decision, *work, outcome, model),
+            failed,
+        } => model_ended(&mut decision, *work, outcome, model, failed),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
         Input::Tool {
             work,
@@ -493,6 +495,7 @@ fn model_ended(
     work: WorkId,
     outcome: &ModelOutcome,
     model: &str,
+    failed: &[FailedAttempt],
 ) {
     let Some(round) = &decision.durable.round else {
         return;
@@ -503,10 +506,7 @@ fn model_ended(
         return;
     }
     let step = round.model_calls;
-    let cost_micro_usd = budget::cost(decision, outcome, model);
-    if !matches!(outcome, ModelOutcome::Completed { .. }) {
-        budget::settle(decision, outcome, model);
-    }
+    let bill = budget::bill(decision, outcome, model, failed);
     match outcome {
         ModelOutcome::Completed { blocks, completion } => {
             let cancelled = decision.volatile.cancelling.is_some();
@@ -517,10 +517,11 @@ fn model_ended(
                 stop: completion.stop,
                 raw_stop: completion.raw_stop.clone(),
                 usage: completion.usage.unwrap_or_default(),
-                cost_micro_usd,
+                failed_usage: bill.failed,
+                cost_micro_usd: bill.cost_micro_usd,
                 partial: cancelled,
             });
-            budget::settle(decision, outcome, model);
+            budget::settle(decision, &bill);
         }
         ModelOutcome::Failed {
             error: ProviderError::Auth { message },
@@ -528,6 +529,7 @@ fn model_ended(
         } if round.model_calls <= 1 => {
             // The model has said nothing yet, so the prompt leaves the history and the user can
             // send it again with a valid key. Its text stays in the journal.
+            budget::settle(decision, &bill);
             for prompt_id in &round.prompts {
                 decision.entry(EntryBody::PromptWithdrawn {
                     prompt_id: *prompt_id,
@@ -540,14 +542,14 @@ fn model_ended(
             decision.finish(round, StopReason::Error, Some(failure));
         }
         ModelOutcome::Failed { error, partial } => {
-            keep_partial(decision, step, partial);
+            keep_partial(decision, step, partial, &bill);
             match &decision.volatile.cancelling {
                 Some(cancelling) => interrupted(decision, round, cancelling),
                 None => decision.finish(round, StopReason::Error, Some(failure(error))),
             }
         }
         ModelOutcome::Cancelled { partial } => {
-            keep_partial(decision, step, partial);
+            keep_partial(decision, step, partial, &bill);
             match &decision.volatile.cancelling {
                 Some(cancelling) => interrupted(decision, round, cancelling),
                 None => decision.finish(
@@ -560,20 +562,30 @@ fn model_ended(
     }
 }
 
-/// Keeps the partial answer of a call that failed or was canceled, without the blocks that are not
-/// valid alone: tool calls, unsigned thinking.
-fn keep_partial(decision: &mut DecisionBuilder<'_>, step: u32, partial: &[ContentBlock]) {
-    if let Some(message) = assistant_message(partial, false, false) {
+/// Keeps what a call that failed or was canceled used, and its partial answer without the blocks
+/// that are not valid alone: tool calls, unsigned thinking.
+fn keep_partial(
+    decision: &mut DecisionBuilder<'_>,
+    step: u32,
+    partial: &[ContentBlock],
+    bill: &Bill,
+) {
+    let message = assistant_message(partial, false, false);
+    let was_billed = !bill.failed.is_zero();
+    if message.is_some() || was_billed {
+        // Before the settlement: while a reservation is open, the settlement counts the usage.
         decision.entry(EntryBody::Assistant {
             step,
-            message: Some(message),
+            message,
             stop: ProviderStop::Other,
             raw_stop: None,
             usage: Usage::default(),
-            cost_micro_usd: None,
+            failed_usage: bill.failed,
+            cost_micro_usd: bill.cost_micro_usd.filter(|_| was_billed),
             partial: true,
         });
     }
+    budget::settle(decision, bill);
 }
 
 /// The part of an answer that can enter the history. Drops empty text, repeated call ids, and

@@ -15,9 +15,11 @@ impl Live {
         match &entry.body {
             EntryBody::Assistant {
                 usage,
+                failed_usage,
                 cost_micro_usd,
                 ..
             } => {
+                let usage = &usage.plus(failed_usage);
                 counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
                 counters.input_tokens.add(usage.input());
                 counters.cache_read_tokens.add(usage.cache_read);

@@ -39,12 +39,14 @@ impl Live {
                 work,
                 outcome,
                 model,
+                failed,
             } => {
                 self.work_ended(work);
                 Input::Model {
                     work,
                     outcome: *outcome,
                     model,
+                    failed,
                 }
             }
             ConversationMsg::ToolEnded {

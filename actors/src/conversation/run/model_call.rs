@@ -14,12 +14,12 @@ use crate::{
     conversation::{
         ConversationMsg, WaitsFor,
         commit::stream_writer::StreamWriter,
-        round::ModelOutcome,
+        round::{FailedAttempt, ModelOutcome},
         run::{Live, trace::CallTrace},
         wait_status::WaitStatus,
     },
     ids::{RoundId, WorkId},
-    limits::PARTIAL_ANSWER_BYTES_MAX,
+    limits::{BYTES_A_TOKEN, PARTIAL_ANSWER_BYTES_MAX},
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
     ports::{AnswerSize, Clock, Completion, ModelEvent, ProviderError},
@@ -54,14 +54,43 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) total: Duration,
     pub(in crate::conversation) counters: Arc<Counters>,
     pub(in crate::conversation) trace: CallTrace,
-    /// The model of the fallback; `None` if the call did not fall back.
-    pub(in crate::conversation) fallback_model: Mutex<Option<Arc<str>>>,
+    pub(in crate::conversation) attempts: Mutex<Attempts>,
+}
+
+/// The attempts of a model call.
+pub(in crate::conversation) struct Attempts {
+    /// The model of the running attempt: the fallback's if the call fell back.
+    model: Arc<str>,
+    /// What the provider reported of the running attempt.
+    reported: Option<Usage>,
+    failed: Vec<FailedAttempt>,
+}
+
+impl Attempts {
+    fn new(model: Arc<str>) -> Self {
+        Self {
+            model,
+            reported: None,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Ends the running attempt as failed, after `output` tokens by our own estimate.
+    fn failed(&mut self, output: u64) {
+        if let Some(mut usage) = self.reported.take() {
+            usage.output = usage.output.max(output);
+            self.failed.push(FailedAttempt {
+                model: self.model.clone(),
+                usage,
+            });
+        }
+    }
 }
 
 impl ModelCall {
-    /// Runs the call. Returns its outcome and the model of the last attempt. A panic in the
-    /// provider's adapter is a failed call.
-    pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>) {
+    /// Runs the call. Returns its outcome, the model of the last attempt and the attempts that
+    /// failed. A panic in the provider's adapter is a failed call.
+    pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>, Vec<FailedAttempt>) {
         let run = AssertUnwindSafe(self.run_inner())
             .catch_unwind()
             .instrument(self.trace.span.clone());
@@ -71,14 +100,22 @@ impl ModelCall {
             },
             partial: Vec::new(),
         });
+        let mut attempts = self.attempts.into_inner();
+        if let ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } = &outcome
+        {
+            let bytes: usize = partial.iter().map(ContentBlock::content_bytes).sum();
+            attempts.failed(bytes as u64 / BYTES_A_TOKEN);
+        }
+        let failed = attempts.failed.iter();
+        let failed = failed.fold(Usage::default(), |sum, attempt| sum.plus(&attempt.usage));
         self.trace.ended(
             &self.counters.latencies,
             self.gateway.provider().name(),
             &self.request.model,
             &outcome,
+            &failed,
         );
-        let fallback_model = self.fallback_model.into_inner();
-        (outcome, fallback_model.unwrap_or(self.request.model))
+        (outcome, attempts.model, attempts.failed)
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -198,6 +235,7 @@ impl ModelCall {
                 collector.blocks.push(block);
             }
             ModelEvent::Completed(completion) => return Some(completion),
+            ModelEvent::Usage(usage) => self.attempts.lock().reported = Some(usage),
             ModelEvent::Limits(_) => {} // The gateway handles it.
         }
         None
@@ -231,6 +269,10 @@ impl ModelCall {
 
     fn publish_wait(&self, waiting: Waiting) {
         let event = match waiting {
+            Waiting::Reported { usage } => {
+                self.attempts.lock().reported = Some(usage);
+                return;
+            }
             Waiting::Queued {
                 position,
                 waits_for,
@@ -247,6 +289,7 @@ impl ModelCall {
                 delay,
                 reason,
             } => {
+                self.attempts.lock().failed(0);
                 let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
                 let reason = reason.to_owned();
                 self.waits_for(WaitsFor::Retry {
@@ -262,7 +305,10 @@ impl ModelCall {
                 }
             }
             Waiting::Fallback { reason, model } => {
-                *self.fallback_model.lock() = Some(model);
+                let mut attempts = self.attempts.lock();
+                attempts.failed(0);
+                attempts.model = model;
+                drop(attempts);
                 self.waits_for(WaitsFor::Model);
                 EventKind::Retry {
                     layer: "fallback",
@@ -328,7 +374,7 @@ impl Collector {
                 self.size.add_block(block.content_bytes());
                 self.size.calls += usize::from(matches!(block, ContentBlock::ToolUse(_)));
             }
-            ModelEvent::Completed(_) | ModelEvent::Limits(_) => {}
+            ModelEvent::Usage(_) | ModelEvent::Completed(_) | ModelEvent::Limits(_) => {}
         }
         self.size.check(self.open_bytes)
     }
@@ -401,6 +447,7 @@ impl Live {
             gateway.provider().name(),
             &request,
         );
+        let attempts = Mutex::new(Attempts::new(request.model.clone()));
         let call = ModelCall {
             gateway,
             request,
@@ -416,14 +463,15 @@ impl Live {
             total,
             counters,
             trace,
-            fallback_model: Mutex::default(),
+            attempts,
         };
         let task = tokio::spawn(Box::pin(async move {
-            let (outcome, model) = call.run().await;
+            let (outcome, model, failed) = call.run().await;
             let _ = me.cast(ConversationMsg::ModelEnded {
                 work,
                 outcome: Box::new(outcome),
                 model,
+                failed,
             });
         }));
         resources.tasks.insert(work, AbortOnDrop(task));

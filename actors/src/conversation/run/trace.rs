@@ -141,13 +141,15 @@ impl CallTrace {
         }
     }
 
-    /// Records the end of the call in its span and its figures.
+    /// Records the end of the call in its span and its figures. `failed` is the usage of attempts
+    /// that failed.
     pub(in crate::conversation) fn ended(
         &self,
         latencies: &Latencies,
         provider: &str,
         model: &str,
         outcome: &ModelOutcome,
+        failed: &Usage,
     ) {
         let took = self.began.elapsed();
         latencies.model_call.record(took);
@@ -158,7 +160,7 @@ impl CallTrace {
             ModelOutcome::Cancelled { .. } => (None, None, Some("cancelled")),
             ModelOutcome::Failed { error, .. } => (None, None, Some(error.code())),
         };
-        let usage = usage.unwrap_or_default();
+        let usage = usage.unwrap_or_default().plus(failed);
         self.record(finish, &usage, error);
         tracing::debug!(
             target: FIGURES,

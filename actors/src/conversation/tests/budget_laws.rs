@@ -257,9 +257,11 @@ pub(super) fn judge(entries: &[Entry], state: &Durable) {
             }
             EntryBody::Assistant {
                 usage,
+                failed_usage,
                 cost_micro_usd,
                 ..
             } if open.is_none() => {
+                let usage = usage.plus(failed_usage);
                 let tokens = usage.input() + usage.output;
                 spent = spent.plus(&Amount {
                     tokens,

@@ -431,6 +431,7 @@ impl World {
                     work,
                     outcome,
                     model: std::sync::Arc::default(),
+                    failed: Vec::new(),
                 }
             }
             6 | 7 => Input::Context {

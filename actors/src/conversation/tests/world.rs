@@ -567,6 +567,7 @@ impl World {
                         work,
                         outcome: ModelOutcome::Cancelled { partial: vec![] },
                         model: std::sync::Arc::default(),
+                        failed: Vec::new(),
                     });
                 }
                 if activation.tools.iter().any(|tool| tool.work == work) {
@@ -612,6 +613,7 @@ impl World {
                 work,
                 outcome,
                 model: std::sync::Arc::default(),
+                failed: Vec::new(),
             },
         )
     }

@@ -9,6 +9,7 @@ use crate::{
     host::BuildError,
     journal::{Durable, EntryBody},
     policy::{Amount, Budget, Price, Prices},
+    ports::ProviderError,
     stream::StopReason,
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -97,6 +98,66 @@ async fn a_round_whose_next_call_has_no_room_ends_with_its_budget_and_keeps_its_
             .tokens,
         1800
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_that_failed_count_in_figures_and_budgets() {
+    let broken = |text: &str| {
+        let mut reply = Reply::text(text);
+        if text.is_empty() {
+            reply = Reply::empty();
+        }
+        reply
+            .reports_first(usage(400, 1))
+            .then_fail(ProviderError::Connection {
+                message: "reset".into(),
+            })
+    };
+    let script = move |_: &crate::chat::ModelRequest, call: usize| match call {
+        0..3 | 5.. => broken(""),
+        3 => Reply::text("ok").usage(usage(300, 20)),
+        4 => broken(&"half ".repeat(60)), // 300 bytes, 100 tokens
+    };
+    for budget in [Budget::default(), Budget::default().with_tokens(5000)] {
+        let model = Arc::new(ScriptedModel::answering(script));
+        let host = builder(&model)
+            .max_tokens(100)
+            .budget(budget)
+            .prices(sonnet())
+            .build()
+            .await
+            .unwrap();
+        let talk = conversation(&host);
+        let spent = async || {
+            let state = talk.state().await.unwrap();
+            let spent = state.spent.amount;
+            assert_eq!(
+                (state.metrics.usage.input(), state.metrics.cost_micro_usd),
+                (spent.tokens - state.metrics.usage.output, spent.micro_usd)
+            );
+            (spent.tokens, spent.micro_usd, state.last_usage)
+        };
+
+        let whole = talk.send("Hi").await.unwrap().outcome().await.unwrap();
+        assert_eq!(whole.usage, usage(1500, 23));
+        let cost = 1500 * 3 + 23 * 15;
+        assert_eq!(
+            spent().await,
+            (1523, cost, usage(300, 20)),
+            "the context is that of the answer"
+        );
+
+        assert!(talk.send("Hi").await.unwrap().outcome().await.is_err());
+        assert_eq!(spent().await.0, 1523 + 400 + 100, "broken after content");
+
+        assert!(talk.send("Hi").await.unwrap().outcome().await.is_err());
+        assert_eq!(spent().await.0, 2023 + 4 * 401);
+
+        assert!(talk.send("Hi").await.unwrap().outcome().await.is_err());
+        let end = talk.send("Hi").await.unwrap().outcome().await;
+        let is_over = end.is_ok_and(|end| end.stop_reason == StopReason::Budget);
+        assert_eq!(is_over, !budget.is_unlimited(), "5,231 of 5,000 are spent");
+    }
 }
 
 #[tokio::test(start_paused = true)]
