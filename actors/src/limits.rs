@@ -107,6 +107,11 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// How long a conversation waits for an unavailable store before it ends.
 pub const STORE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// Probes in a row that may fail while calls of subagents wait for an open circuit breaker. With
+/// more, the provider is down for longer, and the calls fail at once like all others. About a
+/// minute by default.
+pub const BREAKER_PROBES_MAX: u32 = 6;
+
 /// Longest wait that a provider's Retry-After may ask for. For a longer one the call fails at once
 /// and reports the wait.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);

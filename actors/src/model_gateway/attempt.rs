@@ -1,6 +1,8 @@
 //! The attempts of one model call. Each attempt holds a permit; a failure before the first content
 //! may be retried.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -8,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
     chat::{ModelRequest, Usage},
-    policy::Permission,
+    limits::BREAKER_PROBES_MAX,
+    policy::{CallClass, Permission},
     ports::{ModelEvent, ModelStream, ProviderError},
 };
 
@@ -24,8 +27,8 @@ impl Gateway {
         act(&mut self.health.lock())
     }
 
-    /// Tries until content arrives, an error is final, or the retry bucket is empty. No permit is
-    /// held between attempts.
+    /// Tries until content arrives, an error is final, or the retry bucket is empty. A call of a
+    /// subagent waits for an open breaker, which costs no retry. No permit is held between attempts.
     pub(super) async fn attempts(
         &self,
         by: &CallBy<'_>,
@@ -34,14 +37,22 @@ impl Gateway {
         notify: &(impl Fn(Waiting) + Send),
     ) -> Result<ModelStream, ProviderError> {
         let mut attempt = 0;
+        let mut first = true;
         loop {
-            let error = match self
-                .attempt(by, request, cancel, attempt == 0, notify)
-                .await
-            {
+            let error = match self.attempt(by, request, cancel, first, notify).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
+            first &= matches!(error, ProviderError::BreakerOpen { .. });
+            if let Some(delay) = self.breaker_wait(by, &error) {
+                notify(Waiting::Retry {
+                    attempt: attempt + 1,
+                    delay,
+                    reason: error.code(),
+                });
+                pause(delay, cancel).await?;
+                continue;
+            }
             let Some(delay) =
                 self.settings()
                     .config
@@ -60,11 +71,27 @@ impl Gateway {
                 delay,
                 reason: error.code(),
             });
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => return Err(ProviderError::Cancelled),
-                () = tokio::time::sleep(delay) => {}
-            }
+            pause(delay, cancel).await?;
+        }
+    }
+
+    /// How long a call that ended in `error` waits for the breaker; `None` if it does not wait.
+    fn breaker_wait(&self, by: &CallBy<'_>, error: &ProviderError) -> Option<Duration> {
+        let waits = match by.class {
+            CallClass::Subagent => self.settings().fallback.is_none(),
+            CallClass::Interactive | CallClass::Background => false,
+        };
+        let now = self.permits.now();
+        let (probes, open_for) = self
+            .with_health(|health| (health.breaker.failed_probes(), health.breaker.open_for(now)));
+        if !waits || probes >= BREAKER_PROBES_MAX {
+            return None;
+        }
+        match error {
+            ProviderError::BreakerOpen { retry_after } => Some(*retry_after),
+            ProviderError::RateLimited { .. } => None,
+            error if error.is_retryable() => open_for,
+            _ => None,
         }
     }
 
@@ -108,10 +135,11 @@ impl Gateway {
         let settings = self.settings();
         let now = self.permits.now();
         let permission = self.with_health(|health| {
-            if first {
+            let permission = health.breaker.request(now);
+            if first && !matches!(permission, Permission::Open(_)) {
                 health.bucket.first_call();
             }
-            health.breaker.request(now)
+            permission
         });
         if let Permission::Open(retry_after) = permission {
             return Err(ProviderError::BreakerOpen { retry_after });
@@ -211,6 +239,15 @@ impl Gateway {
                 None => return Err(ProviderError::without_end()),
             }
         }
+    }
+}
+
+/// Waits between two attempts.
+async fn pause(delay: Duration, cancel: &CancellationToken) -> Result<(), ProviderError> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(ProviderError::Cancelled),
+        () = tokio::time::sleep(delay) => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@
 //! - No call starts while the provider asks for a pause.
 //! - A call that waits for a retry holds no permit.
 //! - A changed configuration applies to waiting calls too.
+//! - A call of a subagent waits while the breaker is open; every other call fails at once.
 //! - A failed call goes to the fallback once, before any content, and never for a fault of the
 //!   request.
 

@@ -29,6 +29,8 @@ pub struct Breaker {
     failures: u32,
     open_until: Option<Duration>,
     probing: bool,
+    /// Probes that failed since the last success.
+    failed_probes: u32,
 }
 
 /// The answer to a call that asks to start.
@@ -63,6 +65,11 @@ impl Breaker {
             .filter(|left| !left.is_zero())
     }
 
+    /// How many probes failed since the last success.
+    pub fn failed_probes(&self) -> u32 {
+        self.failed_probes
+    }
+
     /// Records a success, which closes the breaker.
     pub fn succeeded(&mut self) {
         *self = Self::default();
@@ -71,6 +78,7 @@ impl Breaker {
     /// Records a failure at `now`. A failed probe opens the breaker at once.
     pub fn failed(&mut self, config: &BreakerConfig, now: Duration) {
         self.failures = self.failures.saturating_add(1);
+        self.failed_probes = self.failed_probes.saturating_add(self.probing.into());
         if self.probing || self.failures >= config.failures {
             self.open_until = Some(now + config.open_for);
             self.probing = false;
@@ -104,9 +112,11 @@ mod tests {
         assert_eq!(breaker.request(at(11)), Permission::Probe);
         assert!(matches!(breaker.request(at(11)), Permission::Open(_)));
         breaker.failed(&config, at(12));
+        assert_eq!(breaker.failed_probes(), 1);
         assert_eq!(breaker.request(at(13)), Permission::Open(at(9)));
         assert_eq!(breaker.request(at(22)), Permission::Probe);
         breaker.succeeded();
+        assert_eq!(breaker.failed_probes(), 0);
         assert_eq!(breaker.request(at(22)), Permission::Closed);
     }
 }

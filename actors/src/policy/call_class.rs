@@ -14,7 +14,8 @@ pub enum CallClass {
     /// A person waits for the answer.
     #[default]
     Interactive,
-    /// A parent conversation waits for the answer.
+    /// A parent conversation or a fan-out waits for the answer. Many such calls depend on one
+    /// provider, so they wait while its circuit breaker is open.
     Subagent,
     /// No caller waits for the answer, as for summaries.
     Background,

@@ -61,6 +61,63 @@ fn assert_nothing_is_left(host: &Host) {
     );
 }
 
+/// Answers 500 to the first `failures` requests.
+fn down_at_first(failures: usize) -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::answering(move |request, call| {
+        if call < failures {
+            let error = ProviderError::Server {
+                status: 500,
+                retry_after: None,
+                message: "down".into(),
+            };
+            return Reply::error(error).after(Duration::from_millis(5));
+        }
+        Reply::text(format!("{} done", task(request))).after(Duration::from_millis(50))
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fan_out_waits_out_an_open_breaker() {
+    for failures in [20, 63, 66] {
+        let model = down_at_first(failures);
+        let host = host(&model).await;
+        let tasks: Vec<String> = (0..500).map(|n| format!("task {n}")).collect();
+
+        let summary = fan_out(&host, FanOut::over(tasks).parallel(64))
+            .await
+            .finish()
+            .await;
+
+        assert_eq!(
+            codes(&summary),
+            ["done"; 500],
+            "the first {failures} requests failed"
+        );
+        let calls = model.counts().started;
+        assert!(calls <= 500 + failures, "{calls} for {failures} failures");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fan_out_over_a_dead_provider_ends_within_minutes() {
+    let model = down_at_first(usize::MAX);
+    let host = host(&model).await;
+    let tasks: Vec<String> = (0..500).map(|n| format!("task {n}")).collect();
+
+    let summary = fan_out(&host, FanOut::over(tasks).parallel(64))
+        .await
+        .finish()
+        .await;
+
+    assert_eq!(summary.done(), 0);
+    assert!(
+        (Duration::from_secs(50)..Duration::from_secs(180)).contains(&summary.wall),
+        "{:?}",
+        summary.wall
+    );
+    assert!(model.counts().started < 100, "{}", model.counts().started);
+}
+
 #[tokio::test(start_paused = true)]
 async fn results_are_in_the_order_of_the_tasks_whatever_the_order_of_their_ends() {
     for seed in 0..20u64 {
