@@ -3,8 +3,9 @@
 //! Promises: a tool call is emitted only after its block has ended. A call without arguments, or
 //! with arguments that are not a JSON object, is held back until it is clear that `max_tokens` did
 //! not cut it. Arguments that are not an object, or whose block never ended, are emitted as a JSON
-//! string, so that the conversation answers the call with an error. An answer that is empty without saying why is an error. Unknown blocks are kept word for word. Usage is cumulative: later figures replace
-//! earlier ones.
+//! string, so that the conversation answers the call with an error. An answer that is empty without
+//! saying why is an error. Unknown blocks are kept word for word. Usage is cumulative: later
+//! figures replace earlier ones.
 
 use callboard_actors::{
     chat::{

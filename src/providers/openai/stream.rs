@@ -3,13 +3,13 @@
 //! Promises: a tool call is emitted only at the end of the reply. Arguments that are not a JSON
 //! object are emitted as a JSON string, so that the conversation answers the call with an error. If
 //! the answer was cut at its length limit, a last call without arguments or with such ones is
-//! dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason,
-//! because some servers omit `[DONE]`. An answer that is empty without saying why is an error.
+//! dropped. The reply ends at `[DONE]`, or at the end of the bytes after a finish reason, because
+//! some servers omit `[DONE]`. An answer that is empty without saying why is an error.
 
 use std::borrow::Cow;
 
 use callboard_actors::{
-    chat::{ContentBlock, MessageList, ProviderStop, RawJson, ThinkingBlock, ToolUseBlock, Usage},
+    chat::{ContentBlock, MessageList, ProviderStop, ThinkingBlock, ToolUseBlock, Usage},
     ports::{AnswerSize, Completion, ModelEvent, ProviderError},
 };
 use serde_json::value::RawValue;

@@ -1,4 +1,4 @@
-use callboard_actors::chat::{Message, Role};
+use callboard_actors::chat::{Message, RawJson, Role};
 
 use super::*;
 use crate::providers::testing::{
