@@ -119,9 +119,10 @@ impl RawObject {
     }
 
     pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
+        let has_room = self.0.len() < FIELDS_MAX;
         match self.0.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
-            None if self.0.len() < FIELDS_MAX => self.0.push((name.to_owned(), value)),
+            None if has_room => self.0.push((name.to_owned(), value)),
             None => {}
         }
     }

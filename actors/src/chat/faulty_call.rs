@@ -115,7 +115,7 @@ mod tests {
         check(
             deep.as_str(),
             &"{\"a\":".repeat(400),
-            "nested deeper than 64 levels at",
+            "nested deeper than 64 levels (250000 bytes)",
         );
     }
 

@@ -225,6 +225,9 @@ impl Law<'_> {
                 let batch = state.batch().expect("a batch is open");
                 match cast::spec(name) {
                     _ if self.is_stuck(state, batch, call) => assert_eq!(code, Some("LOOP_GUARD")),
+                    _ if crate::chat::fault(&call.tool_use).is_some() => {
+                        assert_eq!(code, Some("INVALID_PARAMETERS"))
+                    }
                     _ if !skill_laws::allows(state, name) => {
                         assert_eq!(code, Some("PERMISSION_DENIED"))
                     }

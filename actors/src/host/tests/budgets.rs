@@ -121,6 +121,7 @@ async fn attempts_that_failed_count_in_figures_and_budgets() {
     for budget in [Budget::default(), Budget::default().with_tokens(5000)] {
         let model = Arc::new(ScriptedModel::answering(script));
         let host = builder(&model)
+            .model("scripted-1")
             .max_tokens(100)
             .budget(budget)
             .prices(sonnet())
