@@ -73,6 +73,11 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     assigned: compile(ASSIGNED).ok(),
 });
 
+/// Whether the patterns are compiled, so that masking does not wait for it.
+pub fn is_prepared() -> bool {
+    LazyLock::get(&PATTERNS).is_some()
+}
+
 /// Compiles the patterns now. This takes a tenth of a second once per process; without this call
 /// the first masked text waits for it.
 pub fn prepare() {

@@ -26,7 +26,7 @@ use super::{
     termination::{Group, Kill, Needs, Terminate},
     words::{Words, rename},
 };
-use crate::sandbox::fs::Disk;
+use crate::{mask, sandbox::fs::Disk};
 
 /// How long a namespace's first process may take to end before bubblewrap is killed too, and a
 /// supervisor before its processes are killed for it.
@@ -454,9 +454,12 @@ impl Job {
         )));
     }
 
-    /// Sends the latest line to watchers if it is due.
+    /// Sends the latest line to watchers if it is due. Not before lines can be masked at once:
+    /// compiling the patterns would stop the watch over all commands for a tenth of a second.
     pub(super) fn send_progress(&mut self, now: Instant) {
-        self.sender.send_due(now);
+        if mask::is_prepared() {
+            self.sender.send_due(now);
+        }
     }
 
     /// Reads output and reaps the child, without blocking.

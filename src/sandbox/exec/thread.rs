@@ -30,6 +30,7 @@ use super::{
     processes::{Paused, Processes, total},
     termination::{Terminate, Terminator},
 };
+use crate::mask;
 
 /// Interval between two checks of all limits. A command must end within two seconds of exceeding
 /// one.
@@ -97,6 +98,8 @@ pub(super) struct Thread {
     piped: BTreeMap<u64, PipedJob>,
     terminator: Terminator,
     starter: Starter,
+    /// Whether the patterns that mask lines are being compiled, in a thread of their own.
+    prepares_masks: bool,
     checked_at: Instant,
     check_interval: Duration,
     limit_check: Option<LimitCheck>,
@@ -145,6 +148,7 @@ impl Thread {
             piped: BTreeMap::new(),
             terminator: Terminator::counted_by(scans),
             starter: Starter::new(groups),
+            prepares_masks: false,
             checked_at: now,
             check_interval: CHECK_INTERVAL,
             limit_check: None,
@@ -292,6 +296,12 @@ impl Thread {
         {
             match self.starter.start(&launch, permit.is_none()) {
                 Ok((child, group)) => {
+                    if !std::mem::replace(&mut self.prepares_masks, true) {
+                        // Without this thread the lines of the first commands are not shown.
+                        let _ = std::thread::Builder::new()
+                            .name("callboard-masks".to_owned())
+                            .spawn(mask::prepare);
+                    }
                     if self.jobs.is_empty() {
                         self.checked_at = Instant::now();
                         self.read_at = self.checked_at;

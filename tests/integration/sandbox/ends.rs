@@ -134,10 +134,10 @@ async fn without_a_boundary_what_left_its_group_and_dropped_its_mark_ends_with_t
     let token = cancel.clone();
     let task = tokio::spawn(async move { sandbox.exec(Exec::new(command), token).await });
     wait_until("the command", Duration::from_secs(10), || {
-        fixture.path("started").exists()
+        // A child that has not become another program yet looks like its parent.
+        fixture.path("started").exists() && alive(&marker) == 1
     })
     .await;
-    assert_eq!(alive(&marker), 1);
 
     cancel.cancel();
 
