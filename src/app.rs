@@ -22,6 +22,7 @@ use callboard_actors::{
     conversation::round::rules::{ApprovalMode, Recovery},
     host::{BuildError, HostBuilder},
     ids::{ConversationId, Scope, TenantId},
+    limits::Limits,
     policy::Budget,
     ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
     tokens::TokenCounter,
@@ -30,12 +31,13 @@ use callboard_actors::{
 use crate::{
     Host,
     config::{
-        Approve, CommitMode, Config, ConfigError, Overlap, ProviderKind, SandboxMode, Store,
-        overlap, stored,
+        Approve, CommitMode, Config, ConfigError, ConnectionConfig, Overlap, ProviderConfig,
+        ProviderKind, SandboxMode, Store, overlap, stored,
     },
     mcp::McpServerConfig,
-    providers::{Anthropic, OpenAi, ProviderConfigError, offline::Offline},
+    providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
     storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
+    tls::Trust,
     trust::TrustStore,
 };
 
@@ -329,14 +331,13 @@ pub(crate) fn choose_provider(
         Err(_) if purpose == Purpose::Bodies || overrides.base_url.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let provider =
-        build(kind, key, base_url, chosen.shows.as_deref()).map_err(|error| match error {
-            Some(error) => AppError::Provider {
-                name: name.clone(),
-                error,
-            },
-            None => AppError::BaseUrlWithoutProvider,
-        })?;
+    let provider = build(chosen, config, key, base_url).map_err(|error| match error {
+        Some(error) => AppError::Provider {
+            name: name.clone(),
+            error,
+        },
+        None => AppError::BaseUrlWithoutProvider,
+    })?;
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
@@ -351,16 +352,19 @@ pub(crate) fn choose_provider(
 }
 
 fn build(
-    kind: ProviderKind,
+    chosen: &ProviderConfig,
+    config: &Config,
     key: Option<String>,
     base_url: Option<String>,
-    shows: Option<&[String]>,
 ) -> Result<Arc<dyn LlmProvider>, Option<ProviderConfigError>> {
-    Ok(match kind {
+    let timeouts = timeouts(&chosen.connection, &config.limits);
+    Ok(match chosen.kind {
         ProviderKind::Offline if base_url.is_some() => return Err(None),
         ProviderKind::Offline => Arc::new(Offline),
         ProviderKind::Anthropic => {
-            let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()));
+            let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()))
+                .timeouts(timeouts)
+                .network(network(&chosen.connection)?);
             Arc::new(
                 base_url
                     .into_iter()
@@ -369,11 +373,14 @@ fn build(
             )
         }
         ProviderKind::OpenAi => {
+            let builder = OpenAi::builder()
+                .timeouts(timeouts)
+                .network(network(&chosen.connection)?);
             let builder = key
                 .into_iter()
-                .fold(OpenAi::builder(), |builder, key| builder.api_key(key));
+                .fold(builder, |builder, key| builder.api_key(key));
             let has = |shows: &[String], name: &str| shows.iter().any(|shown| shown == name);
-            let builder = shows.into_iter().fold(builder, |builder, shows| {
+            let builder = chosen.shows.iter().fold(builder, |builder, shows| {
                 builder
                     .images(has(shows, "images"))
                     .documents(has(shows, "documents"))
@@ -385,6 +392,44 @@ fn build(
                     .build()?,
             )
         }
+    })
+}
+
+fn timeouts(connection: &ConnectionConfig, limits: &Limits) -> Timeouts {
+    Timeouts {
+        connect: connection.connect.unwrap_or(Timeouts::default().connect),
+        first_byte: limits.model_first_byte,
+        idle: limits.model_idle,
+        total: limits.model_total,
+    }
+}
+
+/// Reads the files of certificates that a provider names.
+fn network(connection: &ConnectionConfig) -> Result<Network, ProviderConfigError> {
+    let read = |name: &str, path: &Path| {
+        std::fs::read(path).map_err(|error| ProviderConfigError::Client {
+            reason: format!("`{name}` cannot be read: {}", error.kind()),
+        })
+    };
+    let authorities = match &connection.ca_file {
+        Some(path) => Some(read("ca_file", path)?),
+        None => None,
+    };
+    let client = match &connection.client_files {
+        Some((chain, key)) => Some((
+            read("client_cert_file", chain)?,
+            read("client_key_file", key)?,
+        )),
+        None => None,
+    };
+    let usual = Network::default();
+    Ok(Network {
+        trust: Trust {
+            authorities,
+            client,
+        },
+        http2: connection.http2.unwrap_or(usual.http2),
+        connections_max: connection.connections_max.unwrap_or(usual.connections_max),
     })
 }
 

@@ -1,5 +1,5 @@
-//! TLS of HTTP clients: rustls with the cryptography of `ring`, and the certificates that the
-//! operating system trusts.
+//! TLS of clients: rustls with the cryptography of `ring`, and the certificates that the operating
+//! system trusts, and others where the operator names them.
 //!
 //! reqwest is built without a default for its cryptography: its own is aws-lc-rs, whose C code takes
 //! a minute of CPU to compile. Without a default, `reqwest::Client::new()` panics, so every client
@@ -9,20 +9,55 @@
 use std::sync::Arc;
 
 use reqwest::ClientBuilder;
-use rustls::{ClientConfig, pki_types::CertificateDer};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
 use rustls_platform_verifier::Verifier;
 
-/// Why TLS cannot be set up, such as a system without any trusted certificate.
+/// Why TLS cannot be set up.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error(transparent)]
-pub struct TlsError(#[from] rustls::Error);
+#[non_exhaustive]
+pub enum TlsError {
+    /// Such as a system without any trusted certificate.
+    #[error(transparent)]
+    Setup(#[from] rustls::Error),
+    /// A text that should hold certificates or a key in PEM form does not.
+    #[error("{what} cannot be read as PEM: {reason}")]
+    Pem {
+        /// Which text.
+        what: &'static str,
+        /// The parser's reason.
+        reason: String,
+    },
+}
+
+/// Certificates beyond those of the system, each as the text of a PEM file.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// Certificates of authorities to trust besides those of the system.
+    pub authorities: Option<Vec<u8>>,
+    /// The client's own certificate chain and its private key, for servers that ask for it.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Shows no key.
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trust")
+            .field("authorities", &self.authorities.is_some())
+            .field("client", &self.client.is_some())
+            .finish()
+    }
+}
 
 /// A builder of HTTP clients that speak TLS 1.2 and 1.3, and HTTP/1.1 and HTTP/2.
 ///
 /// # Errors
 /// [`TlsError`].
 pub fn client_builder() -> Result<ClientBuilder, TlsError> {
-    Ok(ClientBuilder::new().tls_backend_preconfigured(config(Vec::new())?))
+    let config = config(&Trust::default(), &[b"h2", b"http/1.1"])?;
+    Ok(ClientBuilder::new().tls_backend_preconfigured(config))
 }
 
 /// Like [`client_builder`], but speaks HTTP/1.1 alone, so each request under way has a connection
@@ -32,24 +67,14 @@ pub fn client_builder() -> Result<ClientBuilder, TlsError> {
 /// [`TlsError`], also if the text has no certificate.
 #[cfg(feature = "load")]
 pub(crate) fn http1_client_builder(ca_pem: Option<&[u8]>) -> Result<ClientBuilder, TlsError> {
-    let authorities = ca_pem.map(authorities).transpose()?;
-    let mut config = config(authorities.unwrap_or_default())?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let trust = Trust {
+        authorities: ca_pem.map(<[u8]>::to_vec),
+        ..Trust::default()
+    };
+    let config = config(&trust, &[b"http/1.1"])?;
     Ok(ClientBuilder::new()
         .tls_backend_preconfigured(config)
         .http1_only())
-}
-
-/// Reads certificates in PEM, at least one.
-#[cfg(feature = "load")]
-fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::Error> {
-    use rustls::pki_types::pem::PemObject as _;
-
-    let none = || rustls::Error::General("no certificate in PEM".to_owned());
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    read.ok()
-        .filter(|certificates| !certificates.is_empty())
-        .ok_or_else(none)
 }
 
 /// Like [`client_builder`], but it is the client's `build` that fails if TLS cannot be set up. The
@@ -59,17 +84,49 @@ pub(crate) fn late_client_builder() -> ClientBuilder {
     client_builder().unwrap_or_else(|error| ClientBuilder::new().tls_backend_preconfigured(error))
 }
 
-/// Trusts the system's certificates and these.
-fn config(authorities: Vec<CertificateDer<'static>>) -> Result<ClientConfig, rustls::Error> {
+/// Settings of TLS connections on which `protocols` are offered, in the order of preference.
+pub(crate) fn config(trust: &Trust, protocols: &[&[u8]]) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Verifier::new_with_extra_roots(authorities, provider.clone())?;
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
+    let authorities = match &trust.authorities {
+        Some(pem) => certificates(pem, "the file of authorities")?,
+        None => Vec::new(),
+    };
+    let verifier = Verifier::new_with_extra_roots(authorities, provider)?;
+    let builder = builder
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &trust.client {
+        Some((chain, key)) => {
+            let chain = certificates(chain, "the client's certificate")?;
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|error| pem_error("the client's key", &error))?;
+            builder.with_client_auth_cert(chain, key)?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(config)
+}
+
+fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| pem_error(what, &error))?;
+    if found.is_empty() {
+        return Err(TlsError::Pem {
+            what,
+            reason: "it holds no certificate".to_owned(),
+        });
+    }
+    Ok(found)
+}
+
+fn pem_error(what: &'static str, error: &dyn std::error::Error) -> TlsError {
+    TlsError::Pem {
+        what,
+        reason: error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -85,7 +142,7 @@ mod tests {
     #[cfg(feature = "web")]
     #[test]
     fn a_configuration_that_failed_fails_the_build_of_the_client() {
-        let failed = TlsError(rustls::Error::General("no certificates".to_owned()));
+        let failed = TlsError::Setup(rustls::Error::General("no certificates".to_owned()));
 
         assert!(
             ClientBuilder::new()

@@ -234,7 +234,9 @@ pub struct Limits {
     pub idle: Duration,
     /// How often the host looks for idle conversations.
     pub sweep: Duration,
-    /// Longest wait for the next bytes of a model's stream.
+    /// Longest wait for the first byte of a model's answer.
+    pub model_first_byte: Duration,
+    /// Longest wait for the next bytes of a model's stream after that.
     pub model_idle: Duration,
     /// Longest duration of a model call.
     pub model_total: Duration,
@@ -271,6 +273,7 @@ impl Default for Limits {
             model_waiting_max: 16_384,
             idle: Duration::from_secs(3600),
             sweep: Duration::from_secs(300),
+            model_first_byte: Duration::from_secs(120),
             model_idle: Duration::from_secs(120),
             model_total: Duration::from_secs(900),
             ring_bytes: 256 * 1024,

@@ -58,27 +58,31 @@ pub(super) fn provider_entries(
                 .iter()
                 .map(|fallback| Some(fallback.provider.clone())),
         );
-        entries.insert(chosen.name.clone(), provider_entry(chosen, redactor)?);
+        entries.insert(
+            chosen.name.clone(),
+            provider_entry(chosen, config, redactor)?,
+        );
     }
     Ok(entries)
 }
 
-fn provider_entry(chosen: &ProviderConfig, redactor: &Redactor) -> Result<ProviderEntry, AppError> {
+fn provider_entry(
+    chosen: &ProviderConfig,
+    config: &Config,
+    redactor: &Redactor,
+) -> Result<ProviderEntry, AppError> {
     let base_url = chosen
         .base_url
         .clone()
         .or_else(|| usual_base_url(chosen.kind));
     let key = chosen.key()?.map(|secret| secret.expose().to_owned());
-    let provider =
-        build(chosen.kind, key, base_url, chosen.shows.as_deref()).map_err(
-            |error| match error {
-                Some(error) => AppError::Provider {
-                    name: chosen.name.clone(),
-                    error,
-                },
-                None => AppError::BaseUrlWithoutProvider,
-            },
-        )?;
+    let provider = build(chosen, config, key, base_url).map_err(|error| match error {
+        Some(error) => AppError::Provider {
+            name: chosen.name.clone(),
+            error,
+        },
+        None => AppError::BaseUrlWithoutProvider,
+    })?;
     let model = chosen.model.clone().unwrap_or_else(|| match chosen.kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
         ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),

@@ -273,6 +273,42 @@ pub(super) const PROVIDER: &[Key] = &[
     ),
     key(
         "provider",
+        "ca_file",
+        Kind::Path,
+        "PEM file of certificate authorities to trust besides those of the system",
+    ),
+    key(
+        "provider",
+        "client_cert_file",
+        Kind::Path,
+        "PEM file of the certificate that is shown to a server that asks for one",
+    ),
+    key(
+        "provider",
+        "client_key_file",
+        Kind::Path,
+        "PEM file of that certificate's private key",
+    ),
+    key(
+        "provider",
+        "connect_s",
+        Kind::Seconds,
+        "seconds to open a connection, TLS and proxy included; 10 by default",
+    ),
+    key(
+        "provider",
+        "connections_max",
+        Kind::Count { max: COUNT_MAX },
+        "connections to the server at once, further calls wait; 1000 by default",
+    ),
+    key(
+        "provider",
+        "http2",
+        Kind::Flag,
+        "whether HTTP/2 is offered over TLS; `true` by default. Without it each call has a connection of its own",
+    ),
+    key(
+        "provider",
         "shows",
         Kind::Names(SHOWS),
         "attachments sent to a Chat Completions server; derived from the model's name by default, `[]` for none",
@@ -574,6 +610,7 @@ limits! {
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
     idle, "idle_s", seconds, "seconds until an idle conversation leaves memory";
     sweep, "sweep_s", seconds, "seconds between searches for idle conversations";
+    model_first_byte, "model_first_byte_s", seconds, "seconds to wait for the first byte of a model's answer; a local model may read a long prompt for minutes";
     model_idle, "model_idle_s", seconds, "seconds to wait for the next bytes of a model's stream";
     model_total, "model_total_s", seconds, "seconds that one model call may take";
     ring_bytes, "ring_bytes", bytes, "bytes of ephemeral events kept for the watchers of a round";

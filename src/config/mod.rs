@@ -65,7 +65,7 @@ pub use observability::Observability;
 pub use paths::Store;
 use paths::{Base, same_file};
 pub use project::{ProjectFile, ProjectKind, examine};
-pub use provider::{FallbackConfig, ProviderConfig, ProviderKind};
+pub use provider::{ConnectionConfig, FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
 pub use tenant::{MemoryScope, TenantSection};
 pub use tokens::TokensConfig;

@@ -1,6 +1,6 @@
 //! `[[provider]]`: the providers and where their keys are.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use super::{
     ProviderLayer, Secret, Setting, Settings, by_name,
@@ -70,8 +70,26 @@ pub struct ProviderConfig {
     /// Attachments that the models accept, `images` and `documents`; `None` derives them from the
     /// model's name.
     pub shows: Option<Vec<String>>,
+    /// How its server is reached.
+    pub connection: ConnectionConfig,
     key: Key,
     pub(super) settings: Settings,
+}
+
+/// How the server of a provider is reached. `None` means the default of
+/// [`providers::Network`](crate::providers::Network).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConnectionConfig {
+    /// File of certificate authorities to trust besides those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Files of the client's certificate and of its private key.
+    pub client_files: Option<(PathBuf, PathBuf)>,
+    /// Longest time to open a connection.
+    pub connect: Option<Duration>,
+    /// Connections at once.
+    pub connections_max: Option<usize>,
+    /// Whether HTTP/2 is offered over TLS.
+    pub http2: Option<bool>,
 }
 
 /// A replacement for a provider that does not answer (`[provider.fallback]`).
@@ -124,6 +142,7 @@ impl ProviderConfig {
         parts(self) == parts(other)
             && self.fallback == other.fallback
             && self.shows == other.shows
+            && self.connection == other.connection
             && secret(self) == secret(other)
     }
 
@@ -195,6 +214,7 @@ impl ProviderConfig {
             Some(Value::Names(names)) => Some(names.clone()),
             _ => None,
         };
+        let connection = connection(&settings)?;
         add_default_key(&mut settings, kind, base_url.is_some());
         let key = Key::find(&settings, environment)?;
         Ok(Self {
@@ -207,10 +227,45 @@ impl ProviderConfig {
             tpm,
             fallback,
             shows,
+            connection,
             key,
             settings,
         })
     }
+}
+
+fn connection(settings: &Settings) -> Result<ConnectionConfig, ConfigError> {
+    let given = |name: &'static str| settings.get(&(PROVIDER_SECTION, name));
+    let path = |name: &'static str| match given(name).map(|setting| &setting.value) {
+        Some(Value::Path(path)) => Some(path.clone()),
+        _ => None,
+    };
+    let alone = |name: &'static str, other: &str| ConfigError::Inconsistent {
+        at: given(name).map_or(Origin::Default, |setting| setting.from.clone()),
+        problem: format!("`{name}` needs `{other}` beside it"),
+    };
+    let client_files = match (path("client_cert_file"), path("client_key_file")) {
+        (Some(chain), Some(key)) => Some((chain, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(alone("client_cert_file", "client_key_file")),
+        (None, Some(_)) => return Err(alone("client_key_file", "client_cert_file")),
+    };
+    Ok(ConnectionConfig {
+        ca_file: path("ca_file"),
+        client_files,
+        connect: match given("connect_s").map(|setting| &setting.value) {
+            Some(Value::Seconds(time)) => Some(*time),
+            _ => None,
+        },
+        connections_max: match given("connections_max").map(|setting| &setting.value) {
+            Some(Value::Count(count)) => usize::try_from(*count).ok(),
+            _ => None,
+        },
+        http2: match given("http2").map(|setting| &setting.value) {
+            Some(Value::Flag(yes)) => Some(*yes),
+            _ => None,
+        },
+    })
 }
 
 fn fallback(settings: &Settings) -> Result<Option<FallbackConfig>, ConfigError> {

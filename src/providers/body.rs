@@ -65,6 +65,7 @@ impl BodyWriter {
 }
 
 /// The slices of a finished body. The exact size is known, so requests carry a Content-Length.
+#[derive(Clone)]
 pub(super) struct Body {
     slices: std::vec::IntoIter<Bytes>,
     left: u64,

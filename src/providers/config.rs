@@ -10,7 +10,10 @@ use reqwest::Url;
 pub struct Timeouts {
     /// Longest time to establish a connection.
     pub connect: Duration,
-    /// Longest gap between two reads, the wait for the head of the answer included.
+    /// Longest wait for the first byte of the answer, from the moment a connection is there. A
+    /// local model may read a long prompt for minutes.
+    pub first_byte: Duration,
+    /// Longest gap between two reads after that.
     pub idle: Duration,
     /// Longest duration of the whole call.
     pub total: Duration,
@@ -21,6 +24,7 @@ impl Default for Timeouts {
         let limits = Limits::default();
         Self {
             connect: Duration::from_secs(10),
+            first_byte: limits.model_first_byte,
             idle: limits.model_idle,
             total: limits.model_total,
         }

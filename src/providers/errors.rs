@@ -179,6 +179,13 @@ pub(super) fn idle_error(timeouts: Timeouts) -> ProviderError {
     }
 }
 
+/// The error of a server that did not begin its answer in time.
+pub(super) fn first_byte_error(timeouts: Timeouts) -> ProviderError {
+    ProviderError::Timeout {
+        message: format!("no answer within {:?}", timeouts.first_byte),
+    }
+}
+
 /// The error of a call that exceeded its total limit.
 pub(super) fn total_error(timeouts: Timeouts) -> ProviderError {
     ProviderError::Timeout {
@@ -203,19 +210,6 @@ pub(super) fn incomplete(what: &str) -> ProviderError {
 /// The error of a web page in place of an event stream.
 pub(super) fn html_error() -> ProviderError {
     protocol("the server answered with an HTML page instead of an event stream; check the base URL")
-}
-
-/// The error of a broken connection. The URL is left out: it may hold a password.
-pub(super) fn transport_error(error: reqwest::Error) -> ProviderError {
-    let error = error.without_url();
-    if error.is_timeout() {
-        return ProviderError::Timeout {
-            message: with_sources(&error),
-        };
-    }
-    ProviderError::Connection {
-        message: with_sources(&error),
-    }
 }
 
 /// An error and its sources in one line.

@@ -2,7 +2,7 @@
 //! gateway, and never follows a redirect, which would carry the key to another host.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
     net::{Ipv4Addr, Ipv6Addr},
     pin::pin,
     task::Poll,
@@ -10,23 +10,21 @@ use std::{
 };
 
 use callboard_actors::ports::{ModelStream, ProviderError};
-use reqwest::{
-    Client, Method, Request, Url,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT},
-};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use reqwest::Url;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::Answer,
     assembler::Assemble,
     body::Body,
     config::{ProviderConfigError, Timeouts},
-    errors::{self, html_error, idle_error, transport_error, with_sources},
-    http1::Http1Client,
+    errors::{self, first_byte_error, html_error},
+    network::Network,
     reply::Reply,
     secret::Secret,
-    timer::CallTimer,
+    timer::{CallTimer, Phase},
+    transport::{Answer, Transport, TransportConfig},
 };
 
 /// Bytes of an error body that are read: enough for any reason.
@@ -46,15 +44,6 @@ pub(super) struct Http {
     timeouts: Timeouts,
 }
 
-/// The client that reaches the server.
-#[derive(Clone)]
-enum Transport {
-    /// Plain HTTP/1.1 without a proxy.
-    Http1(Http1Client),
-    /// reqwest: TLS, HTTP/2 and proxies.
-    Reqwest(Client, HeaderMap),
-}
-
 impl Http {
     /// Creates a client that adds `headers` to every request.
     pub(super) fn new(
@@ -62,17 +51,19 @@ impl Http {
         mut headers: HeaderMap,
         secret: Secret,
         timeouts: Timeouts,
+        network: &Network,
     ) -> Result<Self, ProviderConfigError> {
         headers.insert(
             USER_AGENT,
             HeaderValue::from_static(concat!("callboard/", env!("CARGO_PKG_VERSION"))),
         );
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let transport = match Http1Client::new(base, is_loopback(base), &headers, timeouts.connect)
-        {
-            Some(client) => Transport::Http1(client),
-            None => Transport::Reqwest(reqwest_client(base, timeouts)?, headers),
+        let config = TransportConfig {
+            tls: network.tls()?,
+            connect: timeouts.connect,
+            connections_max: network.connections_max,
         };
+        let transport = Transport::new(base, is_loopback(base), headers, config)?;
         Ok(Self {
             transport,
             secret,
@@ -89,15 +80,13 @@ impl Http {
         cancel: CancellationToken,
     ) -> Result<ModelStream, ProviderError> {
         let mut timer = CallTimer::new(cancel.clone(), self.timeouts);
-        let mut head = pin!(self.post(url, body, "text/event-stream"));
-        let answer = poll_fn(|cx| {
-            timer.check()?;
-            match head.as_mut().poll(cx) {
-                Poll::Ready(answer) => Poll::Ready(answer),
-                Poll::Pending => timer.poll(cx).map(Err),
-            }
-        });
-        let answer = answer
+        let connected = guarded(&mut timer, Phase::Connecting, self.transport.connect());
+        let connected = connected
+            .await
+            .map_err(|error| self.secret.mask_error(error))?;
+        timer.reset_idle();
+        let head = connected.post(url.path(), "text/event-stream", body);
+        let answer = guarded(&mut timer, Phase::Answer, head)
             .await
             .map_err(|error| self.secret.mask_error(error))?;
         timer.reset_idle();
@@ -107,6 +96,15 @@ impl Http {
                 () = cancel.cancelled() => ProviderError::Cancelled,
                 error = self.refusal(answer, timer.deadline()) => self.secret.mask_error(error),
             });
+        }
+        if let Some(encoding) = answer.headers().get(CONTENT_ENCODING)
+            && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+        {
+            let encoding = String::from_utf8_lossy(encoding.as_bytes());
+            return Err(errors::protocol(format_args!(
+                "the server compressed its answer ({}), which was not asked for",
+                errors::one_line(&encoding)
+            )));
         }
         if answer
             .headers()
@@ -126,9 +124,10 @@ impl Http {
 
     /// Posts a body and reads the whole answer, up to [`ANSWER_BYTES_MAX`].
     pub(super) async fn ask(&self, url: &Url, body: Body) -> Result<Vec<u8>, ProviderError> {
-        let deadline = Instant::now() + self.timeouts.idle.min(self.timeouts.total);
+        let deadline = Instant::now() + self.timeouts.first_byte.min(self.timeouts.total);
         let answer = async {
-            let answer = self.post(url, body, "application/json").await?;
+            let connected = self.transport.connect().await?;
+            let answer = connected.post(url.path(), "application/json", body).await?;
             if is_success(answer.status()) {
                 answer.read(ANSWER_BYTES_MAX).await
             } else {
@@ -137,32 +136,8 @@ impl Http {
         };
         let answer = timeout_at(deadline, answer)
             .await
-            .unwrap_or_else(|_| Err(idle_error(self.timeouts)));
+            .unwrap_or_else(|_| Err(first_byte_error(self.timeouts)));
         answer.map_err(|error| self.secret.mask_error(error))
-    }
-
-    async fn post(
-        &self,
-        url: &Url,
-        body: Body,
-        accept: &'static str,
-    ) -> Result<Answer, ProviderError> {
-        match &self.transport {
-            Transport::Http1(client) => client.post(url, accept, body).await.map(Answer::Http1),
-            Transport::Reqwest(client, headers) => {
-                let mut request = Request::new(Method::POST, url.clone());
-                request.headers_mut().clone_from(headers);
-                request
-                    .headers_mut()
-                    .insert(ACCEPT, HeaderValue::from_static(accept));
-                *request.body_mut() = Some(reqwest::Body::wrap(body));
-                client
-                    .execute(request)
-                    .await
-                    .map(Answer::from_reqwest)
-                    .map_err(|error| self.failure(error))
-            }
-        }
     }
 
     /// Maps an answer without a 2xx status to its error.
@@ -180,38 +155,23 @@ impl Http {
         ));
         errors::of_response(status, &headers, body.as_bytes())
     }
-
-    fn failure(&self, error: reqwest::Error) -> ProviderError {
-        if error.is_connect() && error.is_timeout() {
-            return ProviderError::Timeout {
-                message: format!("no connection within {:?}", self.timeouts.connect),
-            };
-        }
-        transport_error(error)
-    }
 }
 
-/// Builds the reqwest client, for servers that plain HTTP does not reach.
-fn reqwest_client(base: &Url, timeouts: Timeouts) -> Result<Client, ProviderConfigError> {
-    let builder = crate::tls::client_builder().map_err(|error| ProviderConfigError::Client {
-        reason: with_sources(&error),
-    })?;
-    let builder = builder
-        .connect_timeout(timeouts.connect)
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .tcp_nodelay(true);
-    // A proxy of the environment does not apply to this machine itself.
-    let builder = if is_loopback(base) {
-        builder.no_proxy()
-    } else {
-        builder
-    };
-    builder
-        .build()
-        .map_err(|error| ProviderConfigError::Client {
-            reason: with_sources(&error),
-        })
+/// Waits for a part of a call under its limits.
+async fn guarded<T>(
+    timer: &mut CallTimer,
+    phase: Phase,
+    part: impl Future<Output = Result<T, ProviderError>>,
+) -> Result<T, ProviderError> {
+    let mut part = pin!(part);
+    poll_fn(|cx| {
+        timer.check()?;
+        match part.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(result),
+            Poll::Pending => timer.poll(cx, phase).map(Err),
+        }
+    })
+    .await
 }
 
 fn is_success(status: u16) -> bool {

@@ -4,10 +4,9 @@
 //! In each folder: `mod.rs` the adapter and its builder · `convert.rs` a request as the wire's JSON
 //! · `wire.rs` the JSON of its stream · `stream.rs` bytes to events, pure.
 //!
-//! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `http1` is the
-//! HTTP/1.1 client for servers without TLS or proxy, `answer` is a response of either client,
-//! `reply` drives a stream, `timer` keeps deadlines, `errors` classifies refusals, `limits` reads
-//! rate limits.
+//! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `transport` carries
+//! them over HTTP/1.1 and HTTP/2, `reply` drives a stream, `timer` keeps deadlines, `errors`
+//! classifies refusals, `limits` reads rate limits.
 //!
 //! **Invariant:** an adapter never retries and keeps nothing between calls. A key is in no error
 //! and in no debug output.
@@ -15,8 +14,6 @@
 #[cfg(feature = "offline")]
 pub mod offline;
 
-#[cfg(feature = "_provider")]
-mod answer;
 #[cfg(feature = "_provider")]
 mod assembler;
 #[cfg(feature = "_provider")]
@@ -30,11 +27,11 @@ mod errors;
 #[cfg(feature = "_provider")]
 mod http;
 #[cfg(feature = "_provider")]
-mod http1;
-#[cfg(feature = "_provider")]
 mod json;
 #[cfg(feature = "_provider")]
 mod limits;
+#[cfg(feature = "_provider")]
+mod network;
 #[cfg(feature = "_provider")]
 mod reply;
 #[cfg(feature = "_provider")]
@@ -45,6 +42,8 @@ pub mod sse;
 mod template;
 #[cfg(feature = "_provider")]
 mod timer;
+#[cfg(feature = "_provider")]
+mod transport;
 #[cfg(all(test, feature = "_provider"))]
 mod testing;
 
@@ -59,5 +58,7 @@ pub use anthropic::{Anthropic, AnthropicAssembler, AnthropicBuilder};
 pub use assembler::Assemble;
 #[cfg(feature = "_provider")]
 pub use config::{ProviderConfigError, Timeouts};
+#[cfg(feature = "_provider")]
+pub use network::Network;
 #[cfg(feature = "openai")]
 pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder};

@@ -13,12 +13,12 @@ use callboard_actors::{
 use futures_util::Stream;
 
 use super::{
-    answer::Answer,
     assembler::Assemble,
     errors::{self, html_error, protocol},
     limits,
     secret::Secret,
-    timer::CallTimer,
+    timer::{CallTimer, Phase},
+    transport::Answer,
 };
 
 /// Reads that may be joined into one batch of events. Available bytes are taken together, but a
@@ -87,7 +87,7 @@ impl Reply {
                 self.timer.reset_idle();
             }
             Poll::Ready(None) => self.reading.assembler.finish(out)?,
-            Poll::Pending if out.is_empty() => return self.timer.poll(cx).map(Err),
+            Poll::Pending if out.is_empty() => return self.timer.poll(cx, Phase::Stream).map(Err),
             Poll::Pending => return Poll::Pending,
         }
         Poll::Ready(Ok(()))

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     config::Timeouts,
-    errors::{idle_error, total_error},
+    errors::{first_byte_error, idle_error, total_error},
 };
 
 /// Watches the idle limit, the total limit and the cancel token of one call.
@@ -27,6 +27,18 @@ pub(super) struct CallTimer {
     /// When the last bytes arrived; the idle limit counts from here.
     last_bytes: Instant,
     armed: Option<Armed>,
+}
+
+/// What a call waits for, which decides the limits that apply. The total limit always does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A connection. Its own limit is that of the connect timeout; a place in the queue is no
+    /// silence of the server.
+    Connecting,
+    /// The first byte of the answer.
+    Answer,
+    /// The next bytes of the stream.
+    Stream,
 }
 
 struct Armed {
@@ -72,17 +84,25 @@ impl CallTimer {
     }
 
     /// Becomes ready with the reason when a limit passes or the call is cancelled.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ProviderError> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, phase: Phase) -> Poll<ProviderError> {
         if self.cancel.is_cancelled() {
             return Poll::Ready(ProviderError::Cancelled);
         }
-        let idle = self.last_bytes + self.timeouts.idle;
+        let idle = match phase {
+            Phase::Connecting => self.deadline,
+            Phase::Answer => self.last_bytes + self.timeouts.first_byte,
+            Phase::Stream => self.last_bytes + self.timeouts.idle,
+        };
         let due = idle.min(self.deadline);
         let armed = self.armed.get_or_insert_with(|| Armed {
             sleep: Box::pin(sleep_until(due)),
             cancelled: Box::pin(self.cancel.clone().cancelled_owned()),
             waker: None,
         });
+        if armed.sleep.deadline() > due {
+            armed.sleep.as_mut().reset(due);
+            armed.waker = None;
+        }
         // Both already hold this task's waker, and the timer is never set later than the limit that
         // is due.
         if armed
@@ -98,12 +118,11 @@ impl CallTimer {
         }
         while armed.sleep.as_mut().poll(cx).is_ready() {
             if armed.sleep.deadline() >= due {
-                let error = if idle < self.deadline {
-                    idle_error(self.timeouts)
-                } else {
-                    total_error(self.timeouts)
-                };
-                return Poll::Ready(error);
+                return Poll::Ready(match phase {
+                    Phase::Answer if idle < self.deadline => first_byte_error(self.timeouts),
+                    Phase::Stream if idle < self.deadline => idle_error(self.timeouts),
+                    Phase::Connecting | Phase::Answer | Phase::Stream => total_error(self.timeouts),
+                });
             }
             armed.sleep.as_mut().reset(due);
         }
@@ -124,14 +143,18 @@ mod tests {
 
     const TIMEOUTS: Timeouts = Timeouts {
         connect: Duration::from_secs(1),
+        first_byte: Duration::from_secs(15),
         idle: Duration::from_secs(10),
         total: Duration::from_secs(25),
     };
 
     async fn fires(timer: &mut CallTimer) -> ProviderError {
-        timeout(Duration::from_secs(100), poll_fn(|cx| timer.poll(cx)))
-            .await
-            .unwrap()
+        timeout(
+            Duration::from_secs(100),
+            poll_fn(|cx| timer.poll(cx, Phase::Stream)),
+        )
+        .await
+        .unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -140,9 +163,12 @@ mod tests {
         let begun = Instant::now();
 
         assert!(
-            timeout(Duration::from_secs(9), poll_fn(|cx| timer.poll(cx)))
-                .await
-                .is_err()
+            timeout(
+                Duration::from_secs(9),
+                poll_fn(|cx| timer.poll(cx, Phase::Stream))
+            )
+            .await
+            .is_err()
         );
         timer.reset_idle();
         assert_eq!(fires(&mut timer).await, idle_error(TIMEOUTS));
@@ -156,13 +182,45 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_wait_for_a_connection_is_no_silence_and_each_phase_has_its_limit() {
+        let mut timer = CallTimer::new(CancellationToken::new(), TIMEOUTS);
+        let ended = async |timer: &mut CallTimer, phase, wait| {
+            let ended = timeout(
+                Duration::from_secs(wait),
+                poll_fn(|cx| timer.poll(cx, phase)),
+            );
+            ended.await.ok()
+        };
+
+        assert_eq!(ended(&mut timer, Phase::Connecting, 5).await, None);
+        timer.reset_idle();
+        assert_eq!(ended(&mut timer, Phase::Answer, 14).await, None);
+        timer.reset_idle();
+        assert_eq!(
+            ended(&mut timer, Phase::Stream, 7).await,
+            Some(total_error(TIMEOUTS))
+        );
+
+        let mut timer = CallTimer::new(CancellationToken::new(), TIMEOUTS);
+        assert_eq!(ended(&mut timer, Phase::Connecting, 5).await, None);
+        timer.reset_idle();
+        assert_eq!(
+            ended(&mut timer, Phase::Answer, 16).await,
+            Some(first_byte_error(TIMEOUTS))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_cancelled_call_wakes_whichever_task_waits() {
         let cancel = CancellationToken::new();
         let mut timer = CallTimer::new(cancel.clone(), TIMEOUTS);
         assert!(
-            timeout(Duration::from_secs(1), poll_fn(|cx| timer.poll(cx)))
-                .await
-                .is_err()
+            timeout(
+                Duration::from_secs(1),
+                poll_fn(|cx| timer.poll(cx, Phase::Stream))
+            )
+            .await
+            .is_err()
         );
         assert_eq!(timer.check(), Ok(()));
 
@@ -185,7 +243,7 @@ mod tests {
             while std::mem::take(&mut first) || (timer.armed.is_none() && has_budget_remaining()) {
                 let _ = std::pin::pin!(consume_budget()).poll(cx);
             }
-            timer.poll(cx)
+            timer.poll(cx, Phase::Stream)
         });
 
         assert_eq!(

@@ -21,8 +21,10 @@ mod reference;
 
 use reference::{Wire, fed, forgetful, ours, process, scripted};
 
-/// Thousands of instructions of the reference round in process: 1,683 were counted, and 30 %.
-const TURN_MAX: f64 = 2190.0;
+/// Thousands of instructions of the reference round in process: 2,320 were counted, and 30 %. Of
+/// those, `serde_json` takes 1,040, because this build does not optimize it; optimized, the whole
+/// round takes 300.
+const TURN_MAX: f64 = 3020.0;
 
 /// Cost of the 300th round relative to the first ones. The margin covers the noise of hash tables
 /// only: copying the handles of the history with each user message would add 14 %.

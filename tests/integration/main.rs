@@ -28,6 +28,7 @@ mod mock_model;
 mod observe;
 mod offline;
 mod promises;
+mod provider_network;
 mod providers;
 mod readme;
 mod real_model;

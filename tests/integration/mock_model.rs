@@ -29,6 +29,7 @@ const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
 impl Wire {
     fn provider(self, url: &str) -> Arc<dyn LlmProvider> {
         let timeouts = Timeouts {
+            first_byte: Duration::from_millis(300),
             idle: Duration::from_millis(300),
             ..Timeouts::default()
         };

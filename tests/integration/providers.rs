@@ -93,6 +93,7 @@ impl Wire {
 fn quick() -> Timeouts {
     Timeouts {
         connect: Duration::from_secs(5),
+        first_byte: Duration::from_millis(300),
         idle: Duration::from_millis(300),
         total: Duration::from_secs(20),
     }
@@ -135,29 +136,8 @@ fn text_of(events: &[ModelEvent]) -> String {
         .collect()
 }
 
-/// A user name in the URL forces the client with TLS and proxies.
-fn with_user(url: &str) -> String {
-    url.replace("http://", "http://user@")
-}
-
 async fn check_contract(wire: Wire) {
     check_contract_of(wire, |server| wire.provider(server, Timeouts::default())).await;
-    check_contract_of(wire, |server| match wire {
-        Wire::Anthropic => Arc::new(
-            Anthropic::builder(KEY)
-                .base_url(with_user(&server.url()))
-                .build()
-                .unwrap(),
-        ),
-        Wire::OpenAi => Arc::new(
-            OpenAi::builder()
-                .api_key(KEY)
-                .base_url(with_user(&server.url_v1()))
-                .build()
-                .unwrap(),
-        ),
-    })
-    .await;
 }
 
 async fn check_contract_of(wire: Wire, provider: impl Fn(&ModelServer) -> Arc<dyn LlmProvider>) {
@@ -310,7 +290,7 @@ async fn an_answer_without_a_head_times_out_too() {
         assert_eq!(
             error,
             Some(ProviderError::Timeout {
-                message: "no bytes for 300ms".into()
+                message: "no answer within 300ms".into()
             })
         );
         server.clients_left(1).await;
@@ -346,6 +326,7 @@ async fn an_endless_stream_is_bounded_in_bytes() {
     ))])
     .await;
     let timeouts = Timeouts {
+        first_byte: Duration::from_secs(20),
         idle: Duration::from_secs(20),
         total: Duration::from_secs(50),
         ..quick()

@@ -162,12 +162,17 @@ impl Gateway {
         let now = self.permits.now();
         self.with_health(|health| match &result {
             Ok(_) => health.breaker.succeeded(),
+            // No evidence about the provider, or the same evidence as another call's.
+            Err(
+                ProviderError::Cancelled
+                | ProviderError::NotStarted { .. }
+                | ProviderError::SharedConnection { .. },
+            ) => health.breaker.abandoned(),
             Err(error)
                 if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) =>
             {
                 health.breaker.failed(&settings.config.breaker, now);
             }
-            Err(ProviderError::Cancelled) => health.breaker.abandoned(),
             // Any other answer shows that the provider responds.
             Err(_) => health.breaker.succeeded(),
         });
@@ -261,6 +266,8 @@ fn nothing_was_used(error: &ProviderError) -> bool {
         | ProviderError::QuotaExhausted { .. }
         | ProviderError::Server { .. }
         | ProviderError::Connection { .. }
+        | ProviderError::SharedConnection { .. }
+        | ProviderError::NotStarted { .. }
         | ProviderError::Unsupported(_)
         | ProviderError::Overloaded
         | ProviderError::BreakerOpen { .. } => true,

@@ -253,6 +253,8 @@ fn may_fall_back(error: &ProviderError) -> bool {
         | ProviderError::QuotaExhausted { .. }
         | ProviderError::Server { .. }
         | ProviderError::Connection { .. }
+        | ProviderError::SharedConnection { .. }
+        | ProviderError::NotStarted { .. }
         | ProviderError::Timeout { .. }
         | ProviderError::Incomplete { .. }
         | ProviderError::BreakerOpen { .. } => true,

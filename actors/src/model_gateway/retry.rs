@@ -31,10 +31,14 @@ impl ModelRetryPolicy {
     ///
     /// A Retry-After of the provider is never shortened, only lengthened by jitter; above
     /// [`RETRY_AFTER_MAX`] the call fails at once. The policy's own delays are shortened by up to a
-    /// quarter, so that callers spread out.
+    /// quarter, so that callers spread out. A call that the server did not begin with is made again
+    /// at once, the first time.
     pub fn delay(&self, error: &ProviderError, attempt: u32, jitter: f64) -> Option<Duration> {
         if !error.is_retryable() || attempt >= self.max_retries {
             return None;
+        }
+        if attempt == 0 && matches!(error, ProviderError::NotStarted { .. }) {
+            return Some(Duration::ZERO);
         }
         let jitter = jitter.clamp(0.0, 1.0);
         match error.retry_after() {
@@ -134,6 +138,18 @@ mod tests {
             ),
             None
         );
+    }
+
+    #[test]
+    fn a_call_that_was_not_begun_is_made_again_at_once_and_then_with_a_delay() {
+        let policy = ModelRetryPolicy::default();
+        let refused = ProviderError::NotStarted {
+            message: String::new(),
+        };
+
+        assert_eq!(policy.delay(&refused, 0, 0.0), Some(Duration::ZERO));
+        assert_eq!(policy.delay(&refused, 1, 0.0), Some(Duration::from_secs(2)));
+        assert_eq!(policy.delay(&refused, 3, 0.0), None);
     }
 
     #[test]

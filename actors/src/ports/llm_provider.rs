@@ -158,6 +158,19 @@ pub enum ProviderError {
         /// A description without keys.
         message: String,
     },
+    /// The connection broke, and other calls shared it. One of those calls reports the loss as
+    /// [`ProviderError::Connection`], so that it counts as one failure.
+    #[error("the connection to the provider failed: {message}")]
+    SharedConnection {
+        /// A description without keys.
+        message: String,
+    },
+    /// The server certainly did not begin with the call, so it may be made again at once.
+    #[error("the provider did not begin with the call: {message}")]
+    NotStarted {
+        /// A description without keys.
+        message: String,
+    },
     /// No answer in time, or a stalled stream.
     #[error("the provider did not answer in time: {message}")]
     Timeout {
@@ -213,6 +226,8 @@ impl ProviderError {
             | Self::QuotaExhausted { message }
             | Self::Server { message, .. }
             | Self::Connection { message }
+            | Self::SharedConnection { message }
+            | Self::NotStarted { message }
             | Self::Timeout { message }
             | Self::Protocol { message }
             | Self::Incomplete { message } => *message = replace(message),
@@ -232,7 +247,9 @@ impl ProviderError {
             Self::RateLimited { .. } => "provider_rate_limited",
             Self::QuotaExhausted { .. } => "provider_quota_exhausted",
             Self::Server { .. } => "provider_server_error",
-            Self::Connection { .. } => "provider_connection",
+            Self::Connection { .. } | Self::SharedConnection { .. } | Self::NotStarted { .. } => {
+                "provider_connection"
+            }
             Self::Timeout { .. } => "provider_timeout",
             Self::Protocol { .. } | Self::Incomplete { .. } => "provider_protocol",
             Self::Cancelled => "cancelled",
@@ -248,6 +265,8 @@ impl ProviderError {
             Self::RateLimited { .. }
             | Self::Server { .. }
             | Self::Connection { .. }
+            | Self::SharedConnection { .. }
+            | Self::NotStarted { .. }
             | Self::Timeout { .. }
             | Self::Incomplete { .. } => true,
             Self::Auth { .. }
@@ -272,6 +291,8 @@ impl ProviderError {
             | Self::InvalidRequest { .. }
             | Self::QuotaExhausted { .. }
             | Self::Connection { .. }
+            | Self::SharedConnection { .. }
+            | Self::NotStarted { .. }
             | Self::Timeout { .. }
             | Self::Protocol { .. }
             | Self::Incomplete { .. }

@@ -20,6 +20,7 @@ use super::{
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
+    network::Network,
     secret::Secret,
 };
 
@@ -64,6 +65,7 @@ impl Anthropic {
             key: Secret::new(api_key),
             base_url: DEFAULT_BASE_URL.to_owned(),
             timeouts: Timeouts::default(),
+            network: Network::default(),
         }
     }
 }
@@ -82,6 +84,7 @@ pub struct AnthropicBuilder {
     key: Secret,
     base_url: String,
     timeouts: Timeouts,
+    network: Network,
 }
 
 impl AnthropicBuilder {
@@ -96,6 +99,13 @@ impl AnthropicBuilder {
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// Sets how the server is reached: certificates, HTTP/2, the bound of connections.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
         self
     }
 
@@ -116,7 +126,7 @@ impl AnthropicBuilder {
         key.set_sensitive(true);
         headers.insert("x-api-key", key);
         headers.insert("anthropic-version", HeaderValue::from_static(API_VERSION));
-        let http = Http::new(&base, headers, self.key, self.timeouts)?;
+        let http = Http::new(&base, headers, self.key, self.timeouts, &self.network)?;
         Ok(Anthropic {
             http,
             messages: below(&base, "v1/messages"),

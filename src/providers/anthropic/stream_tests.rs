@@ -129,7 +129,7 @@ fn neighbouring_deltas_of_one_read_are_one_event() {
         .feed(sse(&[START, delta, delta, delta]).as_bytes(), &mut out)
         .unwrap();
 
-    assert_eq!(out, [ModelEvent::Text("ababab".into())]);
+    assert_eq!(out[1..], [ModelEvent::Text("ababab".into())]); // Usage comes first.
 }
 
 #[test]

@@ -21,6 +21,7 @@ use super::{
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
+    network::Network,
     secret::Secret,
 };
 
@@ -93,6 +94,7 @@ impl OpenAi {
             key: Secret::new(""),
             base_url: DEFAULT_BASE_URL.to_owned(),
             timeouts: Timeouts::default(),
+            network: Network::default(),
             context_window: None,
             images: None,
             documents: None,
@@ -144,6 +146,7 @@ pub struct OpenAiBuilder {
     key: Secret,
     base_url: String,
     timeouts: Timeouts,
+    network: Network,
     context_window: Option<u32>,
     images: Option<bool>,
     documents: Option<bool>,
@@ -168,6 +171,13 @@ impl OpenAiBuilder {
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// Sets how the server is reached: certificates, HTTP/2, the bound of connections.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
         self
     }
 
@@ -207,7 +217,7 @@ impl OpenAiBuilder {
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);
         }
-        let http = Http::new(&base, headers, self.key, self.timeouts)?;
+        let http = Http::new(&base, headers, self.key, self.timeouts, &self.network)?;
         Ok(OpenAi {
             http,
             chat: below(&base, "chat/completions"),

@@ -304,7 +304,7 @@ fn an_endless_answer_ends_at_its_bound_whatever_it_repeats() {
             vec![chunk(&arguments(&format!(r#"{{"arguments":"{piece}"}}"#)))],
             "12582912 bytes",
         ),
-        // Arguments that begin anew with every fragment must not be parsed again and again.
+        // Arguments that begin again with every fragment must not be parsed again and again.
         (
             vec![chunk(&arguments(&format!(
                 r#"{{"name":"f","arguments":"{{\"a\":\"{piece}"}}"#

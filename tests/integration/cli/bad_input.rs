@@ -329,7 +329,7 @@ async fn a_stream_that_stops_keeps_the_text_so_far() {
     let export = against(
         vec![Reply::stream().send(begun)],
         1,
-        "error: the provider's answer is not understood: ",
+        "error: the provider's answer is incomplete: ",
     )
     .await;
 

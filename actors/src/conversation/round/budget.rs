@@ -196,10 +196,12 @@ fn nothing_ran(error: &ProviderError) -> bool {
         | ProviderError::RateLimited { .. }
         | ProviderError::QuotaExhausted { .. }
         | ProviderError::Unsupported(_)
+        | ProviderError::NotStarted { .. }
         | ProviderError::Overloaded
         | ProviderError::BreakerOpen { .. } => true,
         ProviderError::Server { .. }
         | ProviderError::Connection { .. }
+        | ProviderError::SharedConnection { .. }
         | ProviderError::Timeout { .. }
         | ProviderError::Protocol { .. }
         | ProviderError::Incomplete { .. }

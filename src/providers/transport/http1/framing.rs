@@ -9,7 +9,7 @@ const ASIDE_BYTES_MAX: usize = 16 * 1024;
 
 /// The body breaks the rules of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(in crate::providers::transport) enum Malformed {
     #[error("the size of a chunk is not valid")]
     Size,
     #[error("a chunk does not end where its size says")]

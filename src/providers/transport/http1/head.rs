@@ -14,11 +14,11 @@ const HEADERS_MAX: usize = 100;
 
 /// The head of an answer.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(in crate::providers::transport) struct Head {
     /// Length of the head in bytes.
     pub(super) bytes: usize,
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
+    pub(in crate::providers::transport) status: u16,
+    pub(in crate::providers::transport) headers: HeaderMap,
     pub(super) body: Framing,
     /// Whether the connection may serve another call after this answer.
     pub(super) keeps_open: bool,
@@ -26,20 +26,28 @@ pub(super) struct Head {
 
 /// Why a head was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadHead {
+pub(in crate::providers::transport) enum BadHead {
     #[error("the server's answer is not HTTP/1: {0}")]
     Syntax(httparse::Error),
     #[error("the server's answer declares its length in two ways")]
     Length,
     #[error("the server wants to speak another protocol")]
     Upgrade,
+    #[error("the server speaks TLS; does its address begin with https://?")]
+    Tls,
 }
+
+/// How a TLS alert begins: what a server with TLS answers to a request without.
+const TLS_ALERT: &[u8] = &[0x15, 0x03];
 
 /// Parses a head; `None` if more bytes are needed.
 ///
 /// # Errors
 /// [`BadHead`] for bytes that are not HTTP, or that can be read in two ways.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
+    if bytes.starts_with(TLS_ALERT) {
+        return Err(BadHead::Tls);
+    }
     let mut before = 0;
     loop {
         let rest = bytes.get(before..).unwrap_or_default();

@@ -1,6 +1,5 @@
 //! One connection and the exchange on it: writes a request in as few system calls as possible and
-//! reads the answer. The task that waits for the answer drives it, so no task stands between socket
-//! and reader.
+//! reads the answer.
 
 use std::{
     collections::VecDeque,
@@ -10,15 +9,13 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     framing::{Framing, Malformed},
     head::{self, BadHead, Head},
 };
+use crate::providers::transport::socket::Socket;
 
 /// Bytes of the read buffer.
 const READ_BYTES: usize = 8 * 1024;
@@ -34,7 +31,7 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(in crate::providers::transport) enum Broken {
     #[error("the connection broke")]
     Io(#[from] io::Error),
     #[error("the server closed the connection before it answered")]
@@ -49,7 +46,7 @@ pub(super) enum Broken {
 
 impl Broken {
     /// Whether the server may have closed the connection before it received the request.
-    pub(super) fn is_let_go(&self) -> bool {
+    pub(in crate::providers::transport) fn is_let_go(&self) -> bool {
         match self {
             Self::NoAnswer => true,
             Self::Io(error) => {
@@ -67,7 +64,7 @@ impl Broken {
 
 /// Whether a connection can serve another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Free {
+pub(in crate::providers::transport) enum Free {
     Yes,
     /// The previous answer has not ended yet.
     NotYet,
@@ -76,9 +73,11 @@ pub(super) enum Free {
 }
 
 /// A connection and its buffers.
-pub(super) struct Connection {
-    socket: TcpStream,
+pub(in crate::providers::transport) struct Connection {
+    socket: Socket,
     unsent: VecDeque<Bytes>,
+    /// Whether TLS may hold bytes that the socket did not take.
+    is_unflushed: bool,
     /// The error of a failed write. It is reported only if no answer explains it.
     unwritable: Option<io::Error>,
     buffer: Vec<u8>,
@@ -91,10 +90,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream) -> Self {
+    pub(in crate::providers::transport) fn new(socket: Socket) -> Self {
         Self {
             socket,
             unsent: VecDeque::new(),
+            is_unflushed: false,
             unwritable: None,
             buffer: vec![0; READ_BYTES],
             from: 0,
@@ -106,14 +106,17 @@ impl Connection {
     }
 
     /// Queues a request; [`Connection::poll_head`] sends it. The connection must be free.
-    pub(super) fn begin(&mut self, request: VecDeque<Bytes>) {
+    pub(in crate::providers::transport) fn begin(&mut self, request: VecDeque<Bytes>) {
         self.unsent = request;
         self.rest = 0;
     }
 
     /// Sends the request and reads the head of the answer. A server may answer before it has read
     /// the whole request.
-    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Broken>> {
+    pub(in crate::providers::transport) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Head, Broken>> {
         loop {
             self.send(cx);
             if self.from < self.to {
@@ -143,12 +146,12 @@ impl Connection {
     }
 
     /// Whether at least one byte of the answer arrived.
-    pub(super) fn has_received(&self) -> bool {
+    pub(in crate::providers::transport) fn has_received(&self) -> bool {
         self.from < self.to
     }
 
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.
-    pub(super) fn poll_body(
+    pub(in crate::providers::transport) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<&[u8]>, Broken>> {
@@ -171,10 +174,11 @@ impl Connection {
     }
 
     /// Whether the connection can serve a call now. Registers no waker.
-    pub(super) fn free(&mut self) -> Free {
+    pub(in crate::providers::transport) fn free(&mut self) -> Free {
         let mut no_waker = Context::from_waker(Waker::noop());
         loop {
-            if !self.keeps_open || !self.unsent.is_empty() || self.unwritable.is_some() {
+            let is_sent = self.unsent.is_empty() && !self.is_unflushed;
+            if !self.keeps_open || !is_sent || self.unwritable.is_some() {
                 return Free::Never;
             }
             if self.body.is_done() {
@@ -205,7 +209,10 @@ impl Connection {
                 .collect();
             match Pin::new(&mut self.socket).poll_write_vectored(cx, &slices) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(written)) if written > 0 => self.sent(written),
+                Poll::Ready(Ok(written)) if written > 0 => {
+                    self.is_unflushed = true;
+                    self.sent(written);
+                }
                 Poll::Ready(written) => {
                     self.unwritable = Some(
                         written
@@ -215,6 +222,12 @@ impl Connection {
                     self.unsent.clear();
                 }
             }
+        }
+        if self.is_unflushed
+            && let Poll::Ready(flushed) = Pin::new(&mut self.socket).poll_flush(cx)
+        {
+            self.is_unflushed = false;
+            self.unwritable = self.unwritable.take().or(flushed.err());
         }
     }
 

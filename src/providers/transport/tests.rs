@@ -1,4 +1,4 @@
-//! Tests of the client on real connections. The server's side is scripted byte by byte.
+//! Tests of HTTP/1.1 on real connections. The server's side is scripted byte by byte.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::providers::body::BodyWriter;
+use crate::providers::{body::BodyWriter, network::Network};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -30,12 +30,33 @@ impl Server {
         Self { listener, url }
     }
 
-    fn client(&self) -> Http1Client {
-        Http1Client::new(&self.url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap()
+    fn client(&self) -> Transport {
+        client(&self.url, true)
     }
 
     async fn accept(&self) -> TcpStream {
         self.listener.accept().await.unwrap().0
+    }
+}
+
+fn client(url: &Url, is_loopback: bool) -> Transport {
+    let config = TransportConfig {
+        tls: Network::default().tls().unwrap(),
+        connect: Duration::from_secs(10),
+        connections_max: 100,
+    };
+    Transport::new(url, is_loopback, HeaderMap::new(), config).unwrap()
+}
+
+async fn post(client: &Transport, url: &Url, body: Body) -> Result<Answer, ProviderError> {
+    client.connect().await?.post(url.path(), "x/y", body).await
+}
+
+/// Takes an idle connection that can serve a call.
+fn take(client: &Transport) -> Option<Http1Lease> {
+    match client.pool.take_idle()? {
+        Lease::Http1(lease) => Some(*lease),
+        Lease::Http2(_) => None,
     }
 }
 
@@ -69,8 +90,8 @@ async fn request(socket: &mut TcpStream) -> (String, Vec<u8>) {
 }
 
 /// Posts, reads the answer to its end, and returns its status and body.
-async fn call(client: &Http1Client, url: &Url) -> Result<(u16, String), ProviderError> {
-    let mut answer = client.post(url, "x/y", body("{}")).await?;
+async fn call(client: &Transport, url: &Url) -> Result<(u16, String), ProviderError> {
+    let mut answer = post(client, url, body("{}")).await?;
     let mut whole = Vec::new();
     while let Some(more) = poll_fn(|cx| {
         answer
@@ -81,7 +102,7 @@ async fn call(client: &Http1Client, url: &Url) -> Result<(u16, String), Provider
     {
         whole.extend(more);
     }
-    let status = answer.status;
+    let status = answer.status();
     answer.release();
     Ok((status, String::from_utf8(whole).unwrap()))
 }
@@ -92,25 +113,6 @@ async fn both<T>(client: impl Future<Output = T>, server: impl Future<Output = (
     })
     .await
     .unwrap()
-}
-
-#[test]
-fn only_plain_http_is_ours() {
-    for (url, ours) in [
-        ("http://127.0.0.1:8080", true),
-        ("http://[::1]:8080/v1", true),
-        ("https://127.0.0.1:8080", false),
-        ("http://user@127.0.0.1", false),
-        ("http://:not-a-real-password@127.0.0.1", false),
-    ] {
-        let client = Http1Client::new(
-            &Url::parse(url).unwrap(),
-            true,
-            &HeaderMap::new(),
-            Duration::ZERO,
-        );
-        assert_eq!(client.is_some(), ours, "{url}");
-    }
 }
 
 #[tokio::test]
@@ -127,7 +129,7 @@ async fn a_long_request_arrives_whole_and_in_order() {
         .collect::<String>();
     let long = long.finish();
 
-    let answer = both(client.post(&server.url, "x/y", long), async {
+    let answer = both(post(&client, &server.url, long), async {
         let mut socket = server.accept().await;
         let (head, body) = request(&mut socket).await;
         let port = server.url.port().unwrap();
@@ -142,7 +144,7 @@ async fn a_long_request_arrives_whole_and_in_order() {
         socket.write_all(OK.as_bytes()).await.unwrap();
     });
 
-    assert_eq!(answer.await.unwrap().status, 200);
+    assert_eq!(answer.await.unwrap().status(), 200);
 }
 
 #[tokio::test]
@@ -155,12 +157,9 @@ async fn a_refusal_is_read_before_the_request_was_sent() {
     let (answered, on_answer) = tokio::sync::oneshot::channel();
     let answer = both(
         async {
-            let answer = client
-                .post(&server.url, "x/y", long.finish())
-                .await
-                .unwrap();
+            let answer = post(&client, &server.url, long.finish()).await.unwrap();
             answered.send(()).unwrap();
-            let status = answer.status;
+            let status = answer.status();
             answer.release();
             status
         },
@@ -176,7 +175,7 @@ async fn a_refusal_is_read_before_the_request_was_sent() {
 
     assert_eq!(answer.await, 413);
     assert!(
-        client.pool.take().is_none(),
+        take(&client).is_none(),
         "half a request is still on its way there"
     );
 }
@@ -205,7 +204,7 @@ async fn one_connection_serves_many_calls_and_one_that_was_closed_none() {
         })
         .await;
         // The server closed it; the client notices as soon as the system reports it.
-        while let Some(open) = client.pool.take() {
+        while let Some(open) = take(&client) {
             client.pool.keep(open);
             tokio::task::yield_now().await;
         }
@@ -231,7 +230,7 @@ async fn an_unsolicited_answer_answers_no_later_call() {
         });
 
         assert_eq!(first.await.unwrap().1, "ok");
-        assert!(client.pool.take().is_none(), "{after}");
+        assert!(take(&client).is_none(), "{after}");
     }
 }
 
@@ -239,20 +238,21 @@ async fn an_unsolicited_answer_answers_no_later_call() {
 async fn the_end_of_an_answer_may_come_after_its_reader_left() {
     let server = Server::start().await;
     let client = server.client();
-    let mut socket = both(async { client.open().await.unwrap() }, async {}).await;
+    let mut lease = both(async { client.pool.fresh_http1().await.unwrap() }, async {}).await;
     let mut peer = server.accept().await;
 
-    socket.begin(VecDeque::from([Bytes::from_static(b"POST")]));
+    let request = VecDeque::from([Bytes::from_static(b"POST")]);
+    lease.connection.begin(request);
     peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
         .await
         .unwrap();
-    poll_fn(|cx| socket.poll_head(cx)).await.unwrap();
-    client.pool.keep(socket);
+    poll_fn(|cx| lease.connection.poll_head(cx)).await.unwrap();
+    client.pool.keep(*lease);
 
-    assert!(client.pool.take().is_none(), "its answer has not ended");
+    assert!(take(&client).is_none(), "its answer has not ended");
     peer.write_all(b"0\r\n\r\n").await.unwrap();
     let again = loop {
-        if let Some(free) = client.pool.take() {
+        if let Some(free) = take(&client) {
             break free;
         }
         tokio::task::yield_now().await;
@@ -337,7 +337,7 @@ async fn a_truncated_answer_is_an_error() {
             matches!(&error, ProviderError::Connection { message } if message.contains(word)),
             "{answer}: {error:?}"
         );
-        assert!(client.pool.take().is_none());
+        assert!(take(&client).is_none());
     }
 }
 
@@ -366,7 +366,7 @@ fn a_connection_serves_only_the_runtime_it_was_opened_in() {
 
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = Url::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
-    let client = Http1Client::new(&url, true, &HeaderMap::new(), Duration::from_secs(10)).unwrap();
+    let client = client(&url, true);
     let server = std::thread::spawn(move || {
         let serve = |_| {
             let mut socket = listener.accept().unwrap().0;
