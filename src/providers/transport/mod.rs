@@ -46,6 +46,9 @@ use super::{body::Body, config::ProviderConfigError, errors::with_sources};
 /// answer, for the request to be sent again. Later it may have begun with the call.
 const CLOSED_IDLE_MAX: Duration = Duration::from_secs(1);
 
+/// Connections on which a call is tried that close before it is sent.
+const CONNECTIONS_TRIED_MAX: usize = 3;
+
 /// Certificates and bounds of a client.
 #[derive(Debug, Clone)]
 pub(super) struct TransportConfig {
@@ -145,7 +148,7 @@ impl Connected {
         accept: &'static str,
         body: Body,
     ) -> Result<Answer, ProviderError> {
-        loop {
+        for _ in 0..CONNECTIONS_TRIED_MAX {
             match self.lease {
                 Lease::Http1(lease) => {
                     return http1(self.transport, lease, path, accept, body).await;
@@ -161,6 +164,9 @@ impl Connected {
                 }
             }
         }
+        Err(ProviderError::NotStarted {
+            message: "the server closes each connection before a call".to_owned(),
+        })
     }
 }
 
