@@ -73,13 +73,13 @@ struct OpenHttp2 {
 
 /// A connection for one call.
 pub(super) enum Lease {
-    /// Whether it has served calls before, and the server may have closed it meanwhile.
     Http1(Box<Http1Lease>),
     Http2(Http2Lease),
 }
 
 pub(super) struct Http1Lease {
     pub(super) connection: Connection,
+    /// Whether it has served calls before, so that the server may have closed it meanwhile.
     pub(super) is_rested: bool,
     slot: Http1Slot,
 }
