@@ -42,8 +42,16 @@ const SHAPES: &[&str] = &[
     r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}",
     r"\bEAACEdEose0cBA[0-9A-Za-z]+",
     r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}",
-    r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.{0,16384}?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)",
 ];
+
+/// First and last line of a private key. What lies between is found without a pattern: a bounded
+/// repetition of any character compiles to one state per byte, half a second for all of them.
+const BLOCK_BEGIN: &str = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
+const BLOCK_END: &str = "-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
+
+/// Bytes between the two lines of a private key. A first line that is followed by more text without
+/// a last line is not masked.
+const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 /// Words that introduce a key. Only the key after them, the group `v`, is masked.
 const INTRODUCED: &[&str] = &[
@@ -59,6 +67,7 @@ const ASSIGNED: &str = r"(?i)(?P<n>[A-Za-z0-9_.\-]*(?:pass(?:word|wd|phrase)?|pw
 
 struct Patterns {
     shapes: Option<RegexMatcher>,
+    block: Option<(RegexMatcher, RegexMatcher)>,
     introduced: Vec<RegexMatcher>,
     assigned: Option<RegexMatcher>,
 }
@@ -66,6 +75,7 @@ struct Patterns {
 // Immutable tables may be process-wide. A test builds every pattern.
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     shapes: compile(&format!("(?:{})", SHAPES.join("|"))).ok(),
+    block: compile(BLOCK_BEGIN).ok().zip(compile(BLOCK_END).ok()),
     introduced: INTRODUCED
         .iter()
         .filter_map(|pattern| compile(pattern).ok())
@@ -190,6 +200,9 @@ fn shape_spans(text: &str) -> Vec<(usize, usize)> {
             true
         });
     }
+    if let Some((begin, end)) = &PATTERNS.block {
+        spans.extend(block_spans(begin, end, text));
+    }
     for matcher in &PATTERNS.introduced {
         each_value(matcher, text, |_, _, value| spans.push(value));
     }
@@ -203,6 +216,27 @@ fn shape_spans(text: &str) -> Vec<(usize, usize)> {
                 spans.push((start + shift, start + shift + inner.len()));
             }
         });
+    }
+    spans
+}
+
+/// Finds private keys from their first line to their last, or to the end of the text.
+fn block_spans(begin: &RegexMatcher, end: &RegexMatcher, text: &str) -> Vec<(usize, usize)> {
+    let last_line = |from| end.find_at(text.as_bytes(), from).ok().flatten();
+    let mut spans = Vec::new();
+    let mut last = last_line(0);
+    let mut from = 0;
+    while let Ok(Some(first)) = begin.find_at(text.as_bytes(), from) {
+        from = first.end();
+        // Searched again only when it lies behind, so that many first lines take linear time.
+        if last.is_some_and(|last| last.start() < from) {
+            last = last_line(from);
+        }
+        let (body, stop) = last.map_or((text.len(), text.len()), |last| (last.start(), last.end()));
+        if body - from <= BLOCK_BYTES_MAX {
+            spans.push((first.start(), stop));
+            from = stop;
+        }
     }
     spans
 }
@@ -358,7 +392,8 @@ mod tests {
 
     #[test]
     fn every_pattern_compiles() {
-        for pattern in SHAPES.iter().chain(INTRODUCED).chain([&ASSIGNED]) {
+        let others = [&ASSIGNED, &BLOCK_BEGIN, &BLOCK_END];
+        for pattern in SHAPES.iter().chain(INTRODUCED).chain(others) {
             assert!(
                 compile(pattern).is_ok(),
                 "{pattern}: {:?}",
@@ -368,6 +403,7 @@ mod tests {
         assert!(
             PATTERNS.shapes.is_some()
                 && PATTERNS.assigned.is_some()
+                && PATTERNS.block.is_some()
                 && PATTERNS.introduced.len() == INTRODUCED.len()
         );
     }
@@ -411,6 +447,50 @@ mod tests {
         }
         let block = "-----BEGIN RSA PRIVATE KEY-----\nbm90\n-----END RSA PRIVATE KEY-----\nafter";
         assert_eq!(masker.mask(block), "[masked:1]\nafter");
+    }
+
+    #[test]
+    fn a_private_key_is_hidden_to_its_last_line_or_the_end_of_the_text() {
+        let masker = Masker::default();
+        let first = "-----BEGIN EC PRIVATE KEY-----";
+        let last = "-----END EC PRIVATE KEY-----";
+        let body = "bm90\n".repeat(40);
+        let whole = format!("{first}\n{body}{last}");
+
+        assert_eq!(
+            masker.mask(&format!("a {whole} b {whole} c")),
+            "a [masked:1] b [masked:2] c"
+        );
+        assert_eq!(masker.mask(&format!("a {first}\n{body}")), "a [masked:1]");
+        let filler = "x ".repeat(BLOCK_BYTES_MAX);
+        let far = format!("{first}{filler}{last}");
+        assert_eq!(masker.mask(&far), far);
+        assert_eq!(
+            masker.mask(&format!("{far} {whole}")),
+            format!("{far} [masked:1]")
+        );
+    }
+
+    /// A repetition with a large bound once made this take half a second of processor time, beside
+    /// the first command of a process.
+    #[test]
+    fn the_patterns_are_small() {
+        let states: usize = SHAPES
+            .iter()
+            .chain(INTRODUCED)
+            .chain([&ASSIGNED, &BLOCK_BEGIN, &BLOCK_END])
+            .flat_map(|pattern| pattern.split('{').skip(1))
+            .filter_map(|bound| {
+                bound
+                    .split_once('}')?
+                    .0
+                    .split(',')
+                    .next_back()?
+                    .parse()
+                    .ok()
+            })
+            .fold(0, usize::max);
+        assert!(states <= 100, "a repetition up to {states}");
     }
 
     #[test]
