@@ -73,6 +73,21 @@ const READ_SHARE: u32 = 10;
 /// Interval for polling the exit of a job that has no descriptor.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Processor time of a repeated check, for pauses that grow with it. One expensive check does not
+/// count, only two in a row: the first allocation of a thread alone can take ten milliseconds.
+#[derive(Default)]
+struct Cost {
+    last: Duration,
+}
+
+impl Cost {
+    /// Takes the time of a check that began at `begun` and returns the smaller of the last two.
+    fn since(&mut self, begun: Duration) -> Duration {
+        let spent = spent_since(begun);
+        std::mem::replace(&mut self.last, spent).min(spent)
+    }
+}
+
 /// A command that waits to be started.
 struct Waiting {
     id: u64,
@@ -108,9 +123,13 @@ pub(super) struct Thread {
     usual: u32,
     /// Interval to the next read of the machine's processes and memory.
     read_interval: Duration,
-    /// When the last check of commands that lose memory ended, and how long it took.
+    /// Cost of reading the machine's memory, and of counting sockets.
+    memory_cost: Cost,
+    sockets_cost: Cost,
+    /// When the last check of commands that lose memory ended, and what it costs.
     losses_checked_at: Instant,
     losses_check_took: Duration,
+    losses_cost: Cost,
     /// The machine at the last check that examined commands.
     examined: Machine,
     /// Memory available at the last check and at the last read, in bytes; `None` if every command
@@ -155,8 +174,11 @@ impl Thread {
             read_at: now,
             usual: 0,
             read_interval: READ_INTERVAL,
+            memory_cost: Cost::default(),
+            sockets_cost: Cost::default(),
             losses_checked_at: now,
             losses_check_took: Duration::ZERO,
+            losses_cost: Cost::default(),
             examined: Machine::default(),
             available: None,
             buffer: vec![0; 64 * 1024],
@@ -392,7 +414,9 @@ impl Thread {
             MEMORY_READ_INTERVAL
         };
         self.available = Some((at_check, available));
-        self.read_interval = self.read_interval.max(spent_since(begun) * READ_SHARE);
+        self.read_interval = self
+            .read_interval
+            .max(self.memory_cost.since(begun) * READ_SHARE);
         let rested = now
             >= self.checked_at
                 + self
@@ -422,7 +446,7 @@ impl Thread {
         self.read_interval = self
             .read_interval
             .min(wanted)
-            .max(spent_since(begun) * share);
+            .max(self.sockets_cost.since(begun) * share);
     }
 
     /// Checks only commands that may hold what the machine has lost, without scanning other
@@ -453,7 +477,7 @@ impl Thread {
             drop(paused);
         }
         self.losses_checked_at = Instant::now();
-        self.losses_check_took = spent_since(begun);
+        self.losses_check_took = self.losses_cost.since(begun);
     }
 
     /// Ends the command that holds what the machine has lost. Needed only for commands without a
@@ -659,6 +683,25 @@ mod tests {
             shown: Vec::new(),
             kind: Kind::Group("mark".to_owned()),
         })
+    }
+
+    /// A page fault once made the first check ten times as expensive as all others, and the next
+    /// one came after a tenth of a second, in which a command fills hundreds of mebibytes.
+    #[test]
+    fn one_expensive_check_does_not_delay_the_next() {
+        let mut cost = Cost::default();
+        let busy = || {
+            let begun = processor_time();
+            while spent_since(begun) < Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+            begun
+        };
+
+        assert_eq!(cost.since(busy()), Duration::ZERO);
+        assert!(cost.since(busy()) >= Duration::from_millis(2));
+        assert!(cost.since(processor_time()) < Duration::from_millis(2));
+        assert!(cost.since(busy()) < Duration::from_millis(2));
     }
 
     #[test]
