@@ -46,6 +46,10 @@ impl LlmProvider for Masked {
         self.inner.capabilities(model)
     }
 
+    fn calls_max(&self) -> usize {
+        self.inner.calls_max()
+    }
+
     fn stream(
         &self,
         request: ModelRequest,

@@ -299,7 +299,7 @@ pub(super) const PROVIDER: &[Key] = &[
         "provider",
         "connections_max",
         Kind::Count { max: COUNT_MAX },
-        "connections to the server at once, further calls wait; 1000 by default",
+        "connections to the server at once, calls beyond what they carry are queued; 1000 by default",
     ),
     key(
         "provider",

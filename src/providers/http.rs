@@ -10,7 +10,7 @@ use std::{
 };
 
 use callboard_actors::ports::{ModelStream, ProviderError};
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use reqwest::Url;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use super::{
     body::Body,
     config::{ProviderConfigError, Timeouts},
     errors::{self, first_byte_error, html_error},
+    gunzip::Gunzip,
     network::Network,
     reply::Reply,
     secret::Secret,
@@ -71,6 +72,11 @@ impl Http {
         })
     }
 
+    /// Calls that the connections carry at the same time.
+    pub(super) fn calls_max(&self) -> usize {
+        self.transport.calls_max()
+    }
+
     /// Posts a body and returns the events that `assembler` decodes from the answer.
     pub(super) async fn stream(
         &self,
@@ -97,15 +103,7 @@ impl Http {
                 error = self.refusal(answer, timer.deadline()) => self.secret.mask_error(error),
             });
         }
-        if let Some(encoding) = answer.headers().get(CONTENT_ENCODING)
-            && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
-        {
-            let encoding = String::from_utf8_lossy(encoding.as_bytes());
-            return Err(errors::protocol(format_args!(
-                "the server compressed its answer ({}), which was not asked for",
-                errors::one_line(&encoding)
-            )));
-        }
+        let gunzip = Gunzip::of(answer.headers())?;
         if answer
             .headers()
             .get(CONTENT_TYPE)
@@ -116,6 +114,7 @@ impl Http {
         }
         Ok(Box::pin(Reply::new(
             answer,
+            gunzip,
             assembler,
             timer,
             self.secret.clone(),
@@ -129,7 +128,12 @@ impl Http {
             let connected = self.transport.connect().await?;
             let answer = connected.post(url.path(), "application/json", body).await?;
             if is_success(answer.status()) {
-                answer.read(ANSWER_BYTES_MAX).await
+                let gunzip = Gunzip::of(answer.headers())?;
+                let body = answer.read(ANSWER_BYTES_MAX).await?;
+                Ok(match gunzip {
+                    Some(gunzip) => gunzip.whole(&body, ANSWER_BYTES_MAX),
+                    None => body,
+                })
             } else {
                 Err(self.refusal(answer, deadline).await)
             }
@@ -149,10 +153,14 @@ impl Http {
             answer.read(ERROR_BYTES_MAX),
         )
         .await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        let body = match Gunzip::of(&headers) {
+            Ok(Some(gunzip)) => gunzip.whole(&body, ERROR_BYTES_MAX),
+            // The status alone decides the class of an error whose text cannot be read.
+            Ok(None) | Err(_) => body,
+        };
         // Mask first, then shorten: a key that was cut in half would not be recognized.
-        let body = self.secret.mask(&String::from_utf8_lossy(
-            &body.ok().and_then(Result::ok).unwrap_or_default(),
-        ));
+        let body = self.secret.mask(&String::from_utf8_lossy(&body));
         errors::of_response(status, &headers, body.as_bytes())
     }
 }

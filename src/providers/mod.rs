@@ -24,6 +24,7 @@ mod call_ids;
 mod config;
 #[cfg(feature = "_provider")]
 mod errors;
+mod gunzip;
 #[cfg(feature = "_provider")]
 mod http;
 #[cfg(feature = "_provider")]

@@ -15,7 +15,7 @@ pub struct Network {
     /// Whether HTTP/2 is offered to servers with TLS. Without it every concurrent call has a
     /// connection of its own.
     pub http2: bool,
-    /// Connections to the server that may be open at the same time. Further calls wait.
+    /// Connections to the server that may be open at the same time. Calls beyond what they carry are queued by the gateway.
     pub connections_max: usize,
 }
 

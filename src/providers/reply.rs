@@ -15,6 +15,7 @@ use futures_util::Stream;
 use super::{
     assembler::Assemble,
     errors::{self, html_error, protocol},
+    gunzip::Gunzip,
     limits,
     secret::Secret,
     timer::{CallTimer, Phase},
@@ -32,6 +33,7 @@ pub(super) struct Reply {
     /// `None` once the connection is no longer needed.
     answer: Option<Answer>,
     timer: CallTimer,
+    gunzip: Option<Gunzip>,
     reading: Reading,
     secret: Secret,
     /// Emitted after the events that came before it.
@@ -50,6 +52,7 @@ struct Reading {
 impl Reply {
     pub(super) fn new(
         answer: Answer,
+        gunzip: Option<Gunzip>,
         assembler: Box<dyn Assemble>,
         timer: CallTimer,
         secret: Secret,
@@ -64,6 +67,7 @@ impl Reply {
             limits,
             answer: Some(answer),
             timer,
+            gunzip,
             reading,
             secret,
             failed: None,
@@ -83,10 +87,20 @@ impl Reply {
         };
         match answer.poll_body(cx)? {
             Poll::Ready(Some(bytes)) => {
-                self.reading.take(bytes, out)?;
+                let reading = &mut self.reading;
+                match &mut self.gunzip {
+                    Some(gunzip) => gunzip.take(bytes, |piece| reading.take(piece, out))?,
+                    None => reading.take(bytes, out)?,
+                }
                 self.timer.reset_idle();
             }
-            Poll::Ready(None) => self.reading.assembler.finish(out)?,
+            Poll::Ready(None) => {
+                let reading = &mut self.reading;
+                if let Some(gunzip) = &mut self.gunzip {
+                    gunzip.finish(|piece| reading.take(piece, out))?;
+                }
+                reading.assembler.finish(out)?;
+            }
             Poll::Pending if out.is_empty() => return self.timer.poll(cx, Phase::Stream).map(Err),
             Poll::Pending => return Poll::Pending,
         }

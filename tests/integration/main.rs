@@ -29,6 +29,7 @@ mod observe;
 mod offline;
 mod promises;
 mod provider_network;
+mod provider_queue;
 mod providers;
 mod readme;
 mod real_model;

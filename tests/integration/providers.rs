@@ -2,6 +2,7 @@
 //! and streams that stall, break or end early.
 
 use std::{
+    io::Write,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,6 +13,7 @@ use callboard::{
     providers::{Anthropic, OpenAi, Timeouts},
 };
 use callboard_actors::testing::contract::{self, Scene, Stage, TEXT, example_request};
+use flate2::write::GzEncoder;
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -462,6 +464,41 @@ async fn one_byte_at_a_time_gives_the_same_text() {
         let (events, error) = call(&*wire.provider(&server, quick())).await;
 
         assert_eq!((text_of(&events), error), (TEXT.to_owned(), None));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_a_proxy_compressed_is_read_like_any_other() {
+    let packed = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    for wire in WIRES {
+        let gzip = |status| Reply::status(status).header("content-encoding", "gzip");
+        let refusal = r#"{"error":{"type":"invalid_request_error","message":"too many legs"}}"#;
+        let bomb = format!("data: {}\n\n", "x".repeat(2 * STREAM_BYTES_MAX));
+        let server = ModelServer::start([
+            gzip(200).then(Step::Drip(packed(&sse(wire.text(TEXT))))),
+            gzip(400).send(packed(refusal)),
+            gzip(200).send(packed(r#"{"input_tokens":42}"#)),
+            gzip(200).send(packed(&bomb)),
+            Reply::stream()
+                .header("content-encoding", "br")
+                .send("no matter"),
+        ])
+        .await;
+        let provider = wire.provider(&server, quick());
+
+        let (events, error) = call(&*provider).await;
+        assert_eq!((text_of(&events), error), (TEXT.to_owned(), None));
+        let words = async || call(&*provider).await.1.unwrap().to_string();
+        assert!(words().await.contains("too many legs"));
+        assert_eq!(provider.count_tokens(example_request()).await, Ok(42));
+        let refused = words().await;
+        assert!(refused.contains("bytes"), "{refused}");
+        let refused = words().await;
+        assert!(refused.contains("compressed its answer (br)"), "{refused}");
     }
 }
 

@@ -121,6 +121,7 @@ impl Gateway {
             })
         };
         let asked = self.permits.now();
+        self.permits.carry(self.settings().provider.calls_max());
         let permit = self
             .permits
             .acquire(by, cost(request), cancel, queued)
@@ -159,6 +160,8 @@ impl Gateway {
         let result = self
             .first_content(&settings, request, cancel, &permit, &report)
             .await;
+        // The first calls show how many calls a connection carries.
+        self.permits.carry(settings.provider.calls_max());
         let now = self.permits.now();
         self.with_health(|health| match &result {
             Ok(_) => health.breaker.succeeded(),

@@ -75,6 +75,8 @@ struct Shared {
 
 struct State {
     calls_max: usize,
+    /// Calls that the connections to the provider carry at the same time.
+    carried_max: usize,
     waiting_max: usize,
     running: usize,
     queue: FairQueue<TenantId, Waiter>,
@@ -189,7 +191,10 @@ impl State {
         if self.running >= self.calls_max {
             return Some((ProviderWait::Concurrency, None));
         }
-        if let Some(until) = self.pacing.holds(tenant, self.calls_max, now) {
+        if self.running >= self.carried_max {
+            return Some((ProviderWait::Connections, None));
+        }
+        if let Some(until) = self.pacing.holds(tenant, self.room(), now) {
             return Some((ProviderWait::Concurrency, Some(until)));
         }
         if let Some(wait) = self
@@ -208,13 +213,18 @@ impl State {
 
     fn take(&mut self, tenant: &TenantId, cost: Cost, now: Duration) {
         self.running += 1;
-        self.pacing.begins(tenant, self.calls_max, now);
+        self.pacing.begins(tenant, self.room(), now);
         if let Some(requests) = &mut self.requests {
             requests.take(1);
         }
         if let Some(tokens) = &mut self.tokens {
             tokens.take(cost.tokens);
         }
+    }
+
+    /// Calls that may run at the same time.
+    fn room(&self) -> usize {
+        self.calls_max.min(self.carried_max)
     }
 
     /// Returns what the first waiter waits for.
@@ -391,6 +401,7 @@ impl Permits {
         let tokens = tokens(config, Duration::ZERO);
         let state = State {
             calls_max: config.calls_max.max(1),
+            carried_max: usize::MAX,
             waiting_max: config.waiting_max,
             running: 0,
             queue: FairQueue::new(GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX),
@@ -431,6 +442,18 @@ impl Permits {
             }
         }
         self.0.serve();
+    }
+
+    /// Sets how many calls the connections to the provider carry at the same time.
+    pub(super) fn carry(&self, calls_max: usize) {
+        let grows = {
+            let mut state = self.0.lock();
+            let before = std::mem::replace(&mut state.carried_max, calls_max.max(1));
+            calls_max > before
+        };
+        if grows {
+            self.0.serve();
+        }
     }
 
     /// Returns the time since the gateway started, unaffected by changes of the wall clock.
@@ -496,7 +519,7 @@ impl Permits {
             });
         PermitsStatus {
             tenants: tenants.collect(),
-            free: state.calls_max.saturating_sub(state.running),
+            free: state.room().saturating_sub(state.running),
             running: state.running,
             waiting: state.queue.len(),
             waits_for,

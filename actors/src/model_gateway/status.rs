@@ -54,6 +54,8 @@ pub struct TenantWaiting {
 pub enum ProviderWait {
     /// The limit of concurrent calls.
     Concurrency,
+    /// The number of calls that the connections to the provider carry.
+    Connections,
     /// The limit of requests per minute.
     Requests,
     /// The limit of tokens per minute.
@@ -68,6 +70,7 @@ impl ProviderWait {
     pub fn words(self) -> &'static str {
         match self {
             Self::Concurrency => "one of the calls that run at the provider",
+            Self::Connections => "a connection to the provider",
             Self::Requests => "the provider's requests/min",
             Self::Tokens => "the provider's tokens/min",
             Self::RetryAfter => "the time after which the provider wants to be asked again",

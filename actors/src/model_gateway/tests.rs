@@ -6,7 +6,13 @@ mod limits;
 mod live;
 mod queue;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
@@ -74,6 +80,7 @@ struct Timed {
     started: Instant,
     at: Mutex<Vec<Duration>>,
     limits: RateLimits,
+    calls_max: AtomicUsize,
 }
 
 impl Timed {
@@ -83,6 +90,7 @@ impl Timed {
             started: Instant::now(),
             at: Mutex::default(),
             limits: RateLimits::default(),
+            calls_max: AtomicUsize::new(usize::MAX),
         }
     }
 
@@ -102,6 +110,10 @@ impl LlmProvider for Timed {
 
     fn capabilities(&self, model: &str) -> Capabilities {
         LlmProvider::capabilities(&self.inner, model)
+    }
+
+    fn calls_max(&self) -> usize {
+        self.calls_max.load(Ordering::Relaxed)
     }
 
     fn stream(

@@ -316,6 +316,13 @@ pub trait LlmProvider: Send + Sync + 'static {
     /// Returns the capabilities of `model`; a guess for unknown models.
     fn capabilities(&self, model: &str) -> Capabilities;
 
+    /// Returns how many calls the provider's connections carry at the same time, as far as that is
+    /// known now. The gateway queues calls beyond it, so that no call waits inside the provider
+    /// for another one to end. Called for every call: must be cheap.
+    fn calls_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Starts a call. The future completes when the head of the answer has arrived; the stream
     /// yields the rest.
     ///

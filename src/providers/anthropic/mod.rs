@@ -180,6 +180,10 @@ impl LlmProvider for Anthropic {
         }
     }
 
+    fn calls_max(&self) -> usize {
+        self.http.calls_max()
+    }
+
     fn stream(
         &self,
         request: ModelRequest,

@@ -281,6 +281,10 @@ impl LlmProvider for OpenAi {
         }
     }
 
+    fn calls_max(&self) -> usize {
+        self.http.calls_max()
+    }
+
     fn stream(
         &self,
         request: ModelRequest,

@@ -86,6 +86,11 @@ impl Transport {
         })
     }
 
+    /// Calls that the connections carry at the same time, as far as that is known.
+    pub(super) fn calls_max(&self) -> usize {
+        self.pool.calls_max()
+    }
+
     /// Waits for a connection. Cancel safe.
     pub(super) async fn connect(&self) -> Result<Connected, ProviderError> {
         Ok(Connected {

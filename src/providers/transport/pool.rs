@@ -258,6 +258,12 @@ impl Pool {
         }
     }
 
+    /// Calls that all connections carry at the same time, if as many are open as may be.
+    pub(super) fn calls_max(&self) -> usize {
+        self.calls_each(&self.state())
+            .saturating_mul(self.connections_max)
+    }
+
     /// Calls that one connection carries at the same time, as far as that is known.
     fn calls_each(&self, state: &State) -> usize {
         let announced = state

@@ -302,6 +302,37 @@ async fn a_place_in_the_queue_is_reported_and_reported_again_when_it_moved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_beyond_the_connections_wait_here_until_there_are_more() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(
+        Reply::text("hi").after(Duration::from_secs(1)),
+    )));
+    model.calls_max.store(2, Ordering::Relaxed);
+    let six = GatewayConfig {
+        calls_max: 6,
+        ..config()
+    };
+    let gateway = gateway(&model, six);
+    let calls = ["a", "b", "c", "d"].map(|name| spawn(&gateway, name));
+    settle().await;
+
+    let status = gateway.status();
+    assert_eq!(
+        (status.free, status.running, status.waiting),
+        (0, 2, 2),
+        "{status:?}"
+    );
+    assert_eq!(status.waits_for, Some(ProviderWait::Connections));
+
+    // Another call finds out that the connections carry more.
+    model.calls_max.store(5, Ordering::Relaxed);
+    let fifth = spawn(&gateway, "e");
+    settle().await;
+    let status = gateway.status();
+    assert_eq!((status.running, status.waiting), (5, 0));
+    drop((calls, fifth));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_status_says_who_waits_and_for_what() {
     let model = Arc::new(Timed::new(ScriptedModel::always(
         Reply::text("hi").after(Duration::from_secs(1)),
