@@ -6,7 +6,8 @@
 //!
 //! Shared: `sse` and `template` decode streams, `body` and `http` send requests, `transport` carries
 //! them over HTTP/1.1 and HTTP/2, `reply` drives a stream, `timer` keeps deadlines, `errors`
-//! classifies refusals, `limits` reads rate limits.
+//! classifies refusals, `limits` reads rate limits, `gunzip` decodes
+//! what proxies compressed.
 //!
 //! **Invariant:** an adapter never retries and keeps nothing between calls. A key is in no error
 //! and in no debug output.

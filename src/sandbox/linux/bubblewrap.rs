@@ -98,6 +98,10 @@ struct ProxyAccess<'a> {
     socket: Option<&'a Path>,
 }
 
+/// Size of `/tmp` and `/dev/shm` beyond the memory bound of a command. Without it, a command that
+/// fills them would only see a full file system and never learn of its bound.
+const TMP_BEYOND_MEMORY: u64 = 16 << 20;
+
 impl Linux {
     /// Builds a sandbox and runs `true` in it once.
     ///
@@ -293,7 +297,12 @@ impl Inner {
         // Root could write kernel settings without any capability, since root owns the files. So
         // all of /proc is read-only.
         add!("--remount-ro", "/proc");
-        let tmp = limits.tmp_bytes.to_string();
+        // Files here are memory of the command. Beyond its bound it is ended, and until that happens
+        // a fast writer meets the end of the file system.
+        let tmp = limits
+            .tmp_bytes
+            .min(limits.memory_bytes.saturating_add(TMP_BEYOND_MEMORY))
+            .to_string();
         add!(
             "--dev",
             "/dev",
