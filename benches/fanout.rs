@@ -10,7 +10,8 @@
 //!
 //! `cargo bench --bench fanout` prints wall time and CPU of each and their ratios, medians of
 //! alternating rounds. `-- --way tls-http2`, `--wire anthropic`, `--thinks 100`, `--start cold` and
-//! `--width 1000` choose rows (`--way in-process` the last part); `--rounds N`, `--most N`.
+//! `--width 1000` choose rows (`--way in-process` the last part); `--write answer` has the server
+//! write an answer at once, and not each event alone; `--rounds N`, `--most N`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -158,6 +159,7 @@ async fn over_http(way: Way, wire: Wire, thinks: Duration, widths: &[usize], rou
     let server = Server::start(Model {
         way,
         latency: thinks,
+        write_per: model::wanted_write(),
         ..Model::default()
     });
     let what = |start: &str| {

@@ -395,11 +395,7 @@ async fn count_http(wire: &str, is_ours: bool, turns: usize) {
     };
     let server = Server::start(Model {
         way: word_after("--way").map_or(Way::TlsHttp2, |way| Way::of(&way)),
-        write_per: if word_after("--write").as_deref() == Some("answer") {
-            WritePer::Answer
-        } else {
-            WritePer::Event
-        },
+        write_per: model::wanted_write(),
         tool_calls: 1,
         ..Model::default()
     });

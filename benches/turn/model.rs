@@ -14,7 +14,10 @@ use callboard::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Wire, phases::runtime};
+use super::{
+    Wire,
+    phases::{runtime, word_after},
+};
 
 const ASKED: &str = "model-server";
 
@@ -51,6 +54,14 @@ pub(crate) fn write_name(write_per: WritePer) -> &'static str {
     match write_per {
         WritePer::Event => "event",
         WritePer::Answer => "answer",
+    }
+}
+
+/// What a server puts into one write, as `--write` says; each event alone by default.
+pub(crate) fn wanted_write() -> WritePer {
+    match word_after("--write").as_deref() {
+        Some("answer") => WritePer::Answer,
+        _ => WritePer::Event,
     }
 }
 
