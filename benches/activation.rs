@@ -1,4 +1,4 @@
-//! Measures what it costs to put a conversation to sleep and to activate it again.
+//! What does it cost to put a conversation to sleep and to activate it again?
 //!
 //! Conversations with a history of a few turns are created, put to sleep, and activated by a
 //! request that does nothing else, with the journal in memory and in SQLite. Baselines for

@@ -1,5 +1,4 @@
-//! Measures how long it takes to end 1,000 running turns, and to end the processes of 1,000
-//! commands.
+//! How long does it take to end 1,000 running turns, and the processes of 1,000 commands?
 //!
 //! First, turns of a model that streams without end are all interrupted at once: time from each
 //! interrupt to its `round_finished`. Baseline: as many hand-written tasks, each with a token and a

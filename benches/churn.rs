@@ -1,4 +1,4 @@
-//! Measures whether memory grows in a host that creates and deletes conversations all day.
+//! Does memory grow in a host that creates and deletes conversations all day?
 //!
 //! 1,000 conversations a second are created, have one turn, and are deleted; ids are not reused.
 //! Memory (resident, without the program's own pages) is read each second. Its slope covers all but

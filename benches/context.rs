@@ -1,5 +1,5 @@
-//! Measures whether a turn costs more in a long conversation, and how long it takes to make a full
-//! context fit its window.
+//! Does a turn cost more in a long conversation, and how long does it take to make a full context
+//! fit its window?
 //!
 //! Turns 10, 100, 1,000 and 10,000 of one conversation in process, with an instant model, a journal
 //! that stores nothing, and a window so large that nothing is compacted. Only the bytes on a wire
@@ -37,11 +37,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 async fn turns(host: &Host, after: usize, turns: usize) -> Duration {
     let conversation = ours::conversation(host, turns_before(after, &reference::result())).await;
-    let before = process::cpu_of_threads();
+    let before = process::cpu();
     for _ in 0..turns {
         ours::turn(&conversation).await;
     }
-    process::cpu_of_threads() - before
+    process::cpu() - before
 }
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Measures how many turns per second a disk carries, compared with the bound that its commits set.
+//! How many turns per second does a disk carry, compared with the bound that its commits set?
 //!
 //! The reference turn of `turn/mod.rs` in process on SQLite (WAL, synchronous = FULL): first with
 //! every commit slowed to 10 ms, at 64 and 256 conversations, then on the disk of the build folder,

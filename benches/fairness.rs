@@ -1,5 +1,5 @@
-//! Measures whether a tenant that floods the host takes capacity from the others, and how a host
-//! behaves at ten times its capacity.
+//! Does a tenant that floods the host take capacity from the others, and how does a host behave at
+//! ten times its capacity?
 //!
 //! In process: a scripted model takes 100 ms per call behind a gateway with 64 concurrent calls, so
 //! the capacity is 640 calls per second. First, 19 tenants offer 60 % of their share each, open

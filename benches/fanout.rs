@@ -1,12 +1,17 @@
-//! Measures what a fan-out of many tasks costs beyond the work itself, by its width.
+//! How long does a fan-out of many tasks take on a hosted model, and what does it cost beyond the
+//! work itself?
 //!
-//! 10, 1,000 and 10,000 prompts of 200 bytes at once to a model that waits 100 ms and answers with
-//! 64 deltas: in process, and over HTTP (10,000 with 1,000 concurrent calls on either side) beside
-//! a fan-out written by hand on a `JoinSet`, a semaphore and reqwest. Results are returned in
-//! order, and each is checked.
+//! 10, 1,000 and 10,000 prompts of 200 bytes at once (10,000 with 1,000 concurrent calls) to a
+//! model that thinks for 100 ms or 2 s and answers with 64 deltas. Over TLS and HTTP/2 with 100
+//! streams a connection, over TLS and HTTP/1.1, and over plain HTTP, beside a fan-out written by
+//! hand on a `JoinSet`, a semaphore and reqwest (over HTTP/2 with a client for each 100 calls); and
+//! in process. A cold fan-out is the first of its host and of its clients, and opens their
+//! connections; a warm one finds them open. Results are returned in order, and each is checked.
 //!
 //! `cargo bench --bench fanout` prints wall time and CPU of each and their ratios, medians of
-//! alternating rounds. `-- --rounds N`, `--most N`.
+//! alternating rounds. `-- --way tls-http2`, `--wire anthropic`, `--thinks 100`, `--start cold` and
+//! `--width 1000` choose rows (`--way in-process` the last part); `--write answer` has the server
+//! write an answer at once, and not each event alone; `--rounds N`, `--most N`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,9 +31,10 @@ use reference::{
     Wire,
     by_hand::ByHand,
     forgetful::Forgetful,
-    model::{self, Server},
+    hand_json::History,
+    model::{self, Model, Server, Way},
     ours,
-    phases::{Cost, Side, measure, number, runtime},
+    phases::{Side, is_wanted, measure, number, runtime},
     process, scripted,
 };
 use tokio::{
@@ -39,8 +45,8 @@ use tokio::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Latency of the model.
-const THINKS: Duration = Duration::from_millis(100);
+/// How long the model thinks.
+const THINKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// Subagents that run concurrently.
 const PARALLEL: usize = 1000;
@@ -93,7 +99,9 @@ async fn by_hand(hand: &Arc<ByHand>, prompts: Vec<String>) -> Vec<String> {
             let _permit = permits.acquire().await.unwrap();
             let (events, mut subscriber) = mpsc::channel::<String>(64);
             let reader = tokio::spawn(async move { while subscriber.recv().await.is_some() {} });
-            let reply = hand.call(&[hand.wire.user(&prompt)], true, &events).await;
+            let mut history = History::default();
+            history.user(hand.wire, &prompt);
+            let reply = hand.call(&history, &events).await;
             drop(events);
             reader.await.unwrap();
             (index, reply.text)
@@ -120,43 +128,70 @@ fn check(answers: &[String]) -> usize {
     answers.len()
 }
 
-fn report(what: &str, width: usize, cost: Cost) {
+fn report(what: &str, width: usize, ours: &Side, hand: Option<&Side>) {
+    let wall = |side: &Side| side.median_wall().wall.as_secs_f64() * 1e3;
+    let cpu = |side: &Side| side.median().cpu.as_secs_f64() * 1e3;
+    print!(
+        "{what} {width:>6} {:>8.0} ms {:>8.0} ms",
+        wall(ours),
+        cpu(ours)
+    );
+    match hand {
+        Some(hand) => println!(
+            " {:>8.0} ms {:>8.0} ms {:>6.2} {:>6.2}",
+            wall(hand),
+            cpu(hand),
+            wall(ours) / wall(hand),
+            cpu(ours) / cpu(hand)
+        ),
+        None => println!(),
+    }
+}
+
+fn head(columns: &str) {
     println!(
-        "{what:>28} {width:>7} {:>9.1} ms wall {:>9.1} ms CPU",
-        cost.wall.as_secs_f64() * 1e3,
-        cost.cpu.as_secs_f64() * 1e3
+        "{columns} {:>6} {:>11} {:>11} {:>11} {:>11} {:>6} {:>6}",
+        "width", "callboard", "CPU", "by hand", "CPU", "wall x", "CPU x"
     );
 }
 
-async fn run(rounds: usize, most: usize) {
-    println!("load {} · median of {rounds}", process::load());
-    let thinker = || {
-        Arc::new(scripted::always(
-            Reply::text("word".repeat(64)).chunks(64).after(THINKS),
-        ))
+async fn over_http(way: Way, wire: Wire, thinks: Duration, widths: &[usize], rounds: usize) {
+    let server = Server::start(Model {
+        way,
+        latency: thinks,
+        write_per: model::wanted_write(),
+        ..Model::default()
+    });
+    let what = |start: &str| {
+        let thinks = thinks.as_millis();
+        format!(
+            "{:>10} {:>10} {thinks:>5} ms {start:>5}",
+            way.name(),
+            wire.name()
+        )
     };
-    let widths = [10, 1000, 10_000]
-        .into_iter()
-        .filter(|width| *width <= most);
-    for width in widths.clone() {
-        let mut side = Side::default();
-        for round in 0..=rounds {
-            let host = host(thinker(), 16_384).await;
-            let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
-            if round > 0 {
-                side.add(cost);
+    let sides = || async {
+        let ours = host(ours::provider(wire, &server), CALLS_MAX).await;
+        (ours, ByHand::new(&server, wire, CALLS_MAX, None))
+    };
+    for width in widths.iter().copied() {
+        if is_wanted("--start", "cold") {
+            let mut ours = Side::default();
+            let mut theirs = Side::default();
+            for round in 0..=rounds {
+                let (host, hand) = sides().await;
+                let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
+                let by_hand = measure(async { check(&by_hand(&hand, prompts(width)).await) }).await;
+                if round > 0 {
+                    ours.add(cost);
+                    theirs.add(by_hand);
+                }
+                host.shutdown(Duration::from_secs(10)).await;
             }
-            host.shutdown(Duration::from_secs(10)).await;
+            report(&what("cold"), width, &ours, Some(&theirs));
         }
-        report("in process", width, side.median_wall());
-    }
-
-    let server = Server::start(THINKS, 0);
-    for wire in Wire::BOTH {
-        let url = server.url(wire);
-        let host = host(ours::provider(wire, &url), CALLS_MAX).await;
-        let hand = ByHand::new(url, wire, None);
-        for width in widths.clone() {
+        if is_wanted("--start", "warm") {
+            let (host, hand) = sides().await;
             let mut ours = Side::default();
             let mut theirs = Side::default();
             for round in 0..=rounds {
@@ -168,23 +203,53 @@ async fn run(rounds: usize, most: usize) {
                 }
                 host.hibernate_idle();
             }
-            report(
-                &format!("{}, callboard", wire.name()),
-                width,
-                ours.median_wall(),
-            );
-            report(
-                &format!("{}, by hand", wire.name()),
-                width,
-                theirs.median_wall(),
-            );
-            println!(
-                "{:>28} {width:>7} {:>9.2} x wall {:>9.2} x CPU",
-                "",
-                ours.median_wall().wall_us() / theirs.median_wall().wall_us(),
-                ours.median().cpu_us() / theirs.median().cpu_us()
-            );
+            report(&what("warm"), width, &ours, Some(&theirs));
+            host.shutdown(Duration::from_secs(10)).await;
         }
+    }
+}
+
+async fn in_process(widths: &[usize], rounds: usize) {
+    for width in widths.iter().copied() {
+        let mut side = Side::default();
+        for round in 0..=rounds {
+            let thinker =
+                scripted::always(Reply::text("word".repeat(64)).chunks(64).after(THINKS[0]));
+            let host = host(Arc::new(thinker), 16_384).await;
+            let cost = measure(async { check(&fan_out(&host, prompts(width)).await) }).await;
+            if round > 0 {
+                side.add(cost);
+            }
+            host.shutdown(Duration::from_secs(10)).await;
+        }
+        report("in process, 100 ms", width, &side, None);
+    }
+}
+
+async fn run(rounds: usize, most: usize) {
+    println!("load {} · median of {rounds}", process::load());
+    let widths: Vec<usize> = [10, 1000, 10_000]
+        .into_iter()
+        .filter(|width| *width <= most && is_wanted("--width", &width.to_string()))
+        .collect();
+    head(&format!(
+        "{:>10} {:>10} {:>8} {:>5}",
+        "way", "wire", "thinks", "start"
+    ));
+    for way in Way::ALL {
+        for wire in Wire::BOTH {
+            for thinks in THINKS {
+                if is_wanted("--way", way.name())
+                    && is_wanted("--wire", wire.name())
+                    && is_wanted("--thinks", &thinks.as_millis().to_string())
+                {
+                    over_http(way, wire, thinks, &widths, rounds).await;
+                }
+            }
+        }
+    }
+    if is_wanted("--way", "in-process") {
+        in_process(&widths, rounds).await;
     }
 }
 

@@ -1,5 +1,4 @@
-//! Measures what a conversation costs while it runs, idles and sleeps, and whether other
-//! conversations notice.
+//! What does a conversation cost while it runs, idles and sleeps, and do other conversations notice?
 //!
 //! 100,000 conversations have one turn each and are left idle, then put to sleep. Their journal is
 //! a SQLite file, and the model answers in process. Meanwhile 1,000 turns per second go through 256

@@ -1,5 +1,5 @@
-//! Measures appends per second on this disk: one conversation that waits for each, and 64
-//! concurrent ones. `cargo bench --bench journal`.
+//! How many appends per second does this disk carry, from one conversation that waits for each, and
+//! from 64 concurrent ones? `cargo bench --bench journal`.
 //!
 //! A plain program without statistics over iterations: the disk dominates the result.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]

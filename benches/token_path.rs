@@ -1,17 +1,25 @@
-//! Measures the cost of one token on its way from the provider's parser to a subscriber.
+//! What does one token cost, from the provider's socket to a client, and in process from the
+//! provider's parser to a subscriber?
 //!
-//! In process, both wires: the parser gets the bytes of a stream in bursts of 16 events with 4
+//! First the way that users have: a model that sends 50 tokens a second over TLS, each alone, the
+//! host's HTTP server, and clients that read the events of their rounds, 200 answers at once. The
+//! baseline is a proxy by hand: hyper and axum towards the clients, reqwest towards the model.
+//! Model and clients are separate processes. CPU is measured while all answers are under way.
+//!
+//! Then in process, both wires: the parser gets the bytes of a stream in bursts of 16 events with 4
 //! bytes of text, and the events take the usual way: gateway, stream writer, event store,
 //! subscriber. Baselines: the same bytes read by hand (a line, serde, a channel to a subscriber),
 //! and the parser alone. With one answer at a time and with 64. The subscriber is a task of the
 //! runtime, as in a server. Then the pace of a real model: 50 tokens per second, each in its own
 //! read, in 1,000 concurrent conversations, where timers and wake-ups dominate.
 //!
-//! The cost of a turn with 16 tokens is subtracted from that of a long turn, so that only tokens
-//! are measured. `cargo bench --bench token_path` prints CPU per token, medians of alternating
-//! rounds; `-- --rounds N`, `--seconds N`, `--tokens N` (in one turn; a much longer one overflows
-//! its event ring, and there is no journal to read it from). `-- count WIRE N [BURST]` sends N
-//! tokens once, for callgrind.
+//! In bursts, the cost of a turn with 16 tokens is subtracted from that of a long turn, so that only
+//! tokens are measured. `cargo bench --bench token_path` prints CPU per token, medians of
+//! alternating rounds; `-- client`, `-- bursts` and `-- paced` run one part. `--way tls-http2` and
+//! `--wire anthropic` choose rows of the first; `--rounds N`, `--seconds N`, `--streams N`,
+//! `--tokens N` (in one turn; a much longer one overflows its event ring, and there is no journal to
+//! read it from). `-- count WIRE N [BURST]` sends N tokens once, for callgrind; `-- one
+//! ours|hand` runs one side of the first part for `--seconds`, for perf.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,6 +30,10 @@
 
 #[path = "turn/mod.rs"]
 mod reference;
+#[path = "token_path/client.rs"]
+mod client;
+#[path = "token_path/proxy.rs"]
+mod proxy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +42,8 @@ use callboard::{Host, chat::MessageList, ports::ModelEvent};
 use reference::{
     Wire,
     fed::{assembler, between, host, read_answer, reads},
-    hand_json::ParsedReply,
+    hand_json::{EventReader, ParsedReply},
+    model,
     phases::{self, Cost, Side, arguments, measure, number, runtime},
     process,
 };
@@ -68,15 +81,12 @@ async fn by_hand(wire: Wire, reads: Arc<Vec<Bytes>>, pace: Option<Duration>) -> 
         }
         bytes
     });
+    let mut lines = EventReader::default();
     let mut reply = ParsedReply::default();
     for read in reads.iter() {
         between(pace).await;
-        for line in read.split(|byte| *byte == b'\n') {
-            if let Some(data) = line.strip_prefix(b"data: ")
-                && let Some(piece) = wire.event(data, &mut reply)
-            {
-                events.send(piece).await.unwrap();
-            }
+        if let Some(text) = lines.read(wire, read, &mut reply) {
+            events.send(text.to_owned()).await.unwrap();
         }
     }
     drop(events);
@@ -207,30 +217,50 @@ async fn paced(seconds: usize) {
 }
 
 fn main() {
-    let arguments = arguments();
-    if arguments.first().is_some_and(|word| word == "count") {
-        let wire = if arguments[1] == "openai" {
-            Wire::OpenAi
-        } else {
-            Wire::Anthropic
-        };
-        let tokens = arguments[2].parse().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let burst = arguments
-            .get(3)
-            .map_or(BURST, |burst| burst.parse().unwrap());
-        runtime
-            .block_on(async { read_answer(&host(wire, tokens, burst, None).await, tokens).await });
+    if model::serve_if_asked() || client::read_if_asked() {
         return;
     }
+    let arguments = arguments();
+    let word = |at: usize| arguments.get(at).map(String::as_str);
+    match word(0) {
+        Some("count") => {
+            let wire = if word(1) == Some("openai") {
+                Wire::OpenAi
+            } else {
+                Wire::Anthropic
+            };
+            let tokens = word(2).unwrap().parse().unwrap();
+            let burst = word(3).map_or(BURST, |burst| burst.parse().unwrap());
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                read_answer(&host(wire, tokens, burst, None).await, tokens).await
+            });
+            return;
+        }
+        Some("one") => {
+            let is_ours = word(1) == Some("ours");
+            return runtime().block_on(proxy::one(is_ours, number("--seconds", 5)));
+        }
+        _ => {}
+    }
     println!("load {}", process::load());
+    let part = word(0).filter(|word| !word.starts_with("--"));
+    let wanted = |name: &str| part.is_none_or(|part| part == name);
     let runtime = runtime();
-    let tokens = number("--tokens", 50_000) / BURST * BURST;
     let rounds = number("--rounds", 5);
-    runtime.block_on(bursts(1, tokens, rounds));
-    runtime.block_on(bursts(MANY, tokens, rounds));
-    runtime.block_on(paced(number("--seconds", 5)));
+    let seconds = number("--seconds", 5);
+    if wanted("client") {
+        runtime.block_on(proxy::to_clients(rounds, seconds));
+    }
+    if wanted("bursts") {
+        let tokens = number("--tokens", 50_000) / BURST * BURST;
+        runtime.block_on(bursts(1, tokens, rounds));
+        runtime.block_on(bursts(MANY, tokens, rounds));
+    }
+    if wanted("paced") {
+        runtime.block_on(paced(seconds));
+    }
 }

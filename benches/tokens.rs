@@ -1,5 +1,5 @@
-//! Measures what chunking, the registry and the margin cost: the token counter beside bare
-//! tiktoken-rs over the same text, including its worst case, one letter repeated without end.
+//! What do chunking, the registry and the margin cost? The token counter beside bare tiktoken-rs
+//! over the same text, including its worst case, one letter repeated without end.
 //!
 //! `cargo bench --bench tokens` prints MB/s of CPU time, tokens, and the ratio of the two in one
 //! run.

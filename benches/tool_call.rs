@@ -1,4 +1,4 @@
-//! Measures the overhead around a tool call. One call of a tool that does nothing, beside a bare
+//! What is the overhead around a tool call? One call of a tool that does nothing, beside a bare
 //! `tokio::spawn` that parses and writes the same JSON; fifty identical calls of an expensive tool
 //! beside fifty runs of it; a command in the sandbox.
 //!

@@ -1,17 +1,22 @@
-//! Measures one turn beside the same work written by hand on tokio and reqwest, also late in a long
-//! conversation.
+//! What does a turn cost, in the ways that hosted models are reached, beside the same work written
+//! by hand as well as it can be? And late in a long conversation?
 //!
 //! The reference turn of `turn/mod.rs`, with token counting, metrics, admission, budgets and one
 //! subscriber. The model server is a separate process, so its work is not counted. Both sides run
 //! in alternating phases on one runtime; the median is printed.
 //!
-//! `cargo bench --bench turn` prints: CPU per turn over HTTP on both wires, journal off and on
-//! (SQLite, each commit synced), at 1, 64 and 1,000 conversations, and actor wake-ups; turns 10 and
-//! 1,000 of a conversation; CPU per turn in process; resident bytes of an idle conversation. With
-//! the journal on, `by hand` writes one too (a thread that groups commits); the last column
-//! compares with a baseline without a journal. `-- http`, `-- long`, `-- in-process` and `-- idle`
-//! run one part, `--turns N` and `--rounds N` change the length. `-- count N`, `-- count-http WIRE
-//! ours|hand N` run only N turns in one conversation after another, for callgrind.
+//! `cargo bench --bench turn` prints: CPU per turn over TLS with HTTP/2 and HTTP/1.1 and over plain
+//! HTTP, from a server that writes each event alone and from one that writes an answer at once, on
+//! both wires, journal off and on (SQLite, each commit synced), at 1, 64 and 1,000 conversations,
+//! and actor wake-ups; turns 10 and 1,000 of a conversation; CPU per turn in process; resident
+//! bytes of an idle conversation. With the journal on, `by hand` writes one too (a thread that
+//! groups commits); the column `no rows` compares with a baseline without a journal.
+//!
+//! `-- http`, `-- long`, `-- in-process` and `-- idle` run one part. `--way tls-http2`, `--write
+//! event`, `--wire anthropic`, `--journal off` and `--lanes 64` choose rows of the first two.
+//! `--turns N` and `--rounds N` change the length. `-- count N`, `-- count-http WIRE ours|hand N`
+//! run only N turns on one thread, for callgrind and perf; the latter takes `--way`, `--write`,
+//! `--lanes` and `--after N`, the turns before the first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,6 +32,7 @@ use std::{process::Command, sync::Arc, time::Duration};
 
 use callboard::{
     Host,
+    mock_model::WritePer,
     ports::SessionBackend,
     storage::{Sqlite, SqliteOptions},
 };
@@ -35,9 +41,9 @@ use reference::{
     by_hand::ByHand,
     forgetful::Forgetful,
     hand_journal::HandJournal,
-    model::{self, Server},
+    model::{self, Model, Server, Way, write_name},
     ours,
-    phases::{Cost, Side, arguments, measure, number, runtime},
+    phases::{Cost, Side, arguments, is_wanted, measure, number, runtime, word_after},
     process,
 };
 
@@ -52,21 +58,20 @@ struct Sides {
 
 impl Sides {
     async fn new(folder: &std::path::Path, server: &Server, wire: Wire) -> Self {
-        let url = server.url(wire);
         let path = |who: &str| folder.join(format!("{who}-{}.db", wire.name()));
         let sqlite: Arc<dyn SessionBackend> = Arc::new(
             Sqlite::open_with(path("ours"), SqliteOptions::default())
                 .await
                 .unwrap(),
         );
-        let off = ours::host(ours::provider(wire, &url), Arc::new(Forgetful)).await;
-        let on = ours::host(ours::provider(wire, &url), sqlite).await;
+        let off = ours::host(ours::provider(wire, server), Arc::new(Forgetful)).await;
+        let on = ours::host(ours::provider(wire, server), sqlite).await;
         let journal = HandJournal::open(&path("hand"));
         Self {
             ours: [off, on],
             hand: [
-                ByHand::new(url.clone(), wire, None),
-                ByHand::new(url, wire, Some(journal)),
+                ByHand::new(server, wire, LANES_MAX, None),
+                ByHand::new(server, wire, LANES_MAX, Some(journal)),
             ],
         }
     }
@@ -74,78 +79,124 @@ impl Sides {
 
 const JOURNAL: [&str; 2] = ["off", "synced"];
 
+const LANES_MAX: usize = 1000;
+
 /// In the build folder, because temporary folders are often in memory.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
+/// The servers of the rows that are wanted: each way, and each way to write.
+fn servers() -> impl Iterator<Item = Model> {
+    let all = Way::ALL
+        .into_iter()
+        .flat_map(|way| [WritePer::Event, WritePer::Answer].map(|write_per| (way, write_per)));
+    all.filter(|(way, write_per)| {
+        is_wanted("--way", way.name()) && is_wanted("--write", write_name(*write_per))
+    })
+    .map(|(way, write_per)| Model {
+        way,
+        write_per,
+        tool_calls: 1,
+        ..Model::default()
+    })
+}
+
+fn wires() -> impl Iterator<Item = Wire> {
+    Wire::BOTH
+        .into_iter()
+        .filter(|wire| is_wanted("--wire", wire.name()))
+}
+
+fn journals() -> impl Iterator<Item = (usize, &'static str)> {
+    JOURNAL
+        .into_iter()
+        .enumerate()
+        .filter(|(_, journal)| is_wanted("--journal", journal))
+}
+
 async fn http(turns: usize, rounds: usize) {
     println!("\nCPU per turn over HTTP, median of {rounds}");
     println!(
-        "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15} {:>22} {:>9}",
+        "{:>10} {:>7} {:>10} {:>8} {:>6} {:>11} {:>11} {:>6} {:>8} {:>22} {:>9}",
+        "way",
+        "write",
         "wire",
         "journal",
         "lanes",
         "callboard",
         "by hand",
         "ratio",
-        "beside no rows",
+        "no rows",
         "wall, ours / by hand",
         "wake-ups"
     );
-    let folder = folder();
-    let server = Server::start(Duration::ZERO, 1);
-    for wire in Wire::BOTH {
-        let sides = Sides::new(folder.path(), &server, wire).await;
-        for (on, journal) in JOURNAL.into_iter().enumerate() {
-            for lanes in [1, 64, 1000] {
-                // With one lane on a disk, wall time dominates, so fewer turns suffice.
-                let total = if lanes == 1 {
-                    turns / 4
-                } else {
-                    turns.max(lanes * TURNS_EACH)
-                };
-                let mut ours = Side::default();
-                let mut hand = Side::default();
-                let mut bare = Side::default();
-                let mut wake_ups = 0;
-                let mut done = 0;
-                for round in 0..=rounds {
-                    let before = ours::wake_ups(&sides.ours[on]).await;
-                    let cost = measure(ours::run(&sides.ours[on], lanes, TURNS_EACH, total)).await;
-                    let woken = ours::wake_ups(&sides.ours[on]).await - before;
-                    let by_hand = measure(sides.hand[on].run(lanes, TURNS_EACH, total)).await;
-                    let without = if on == 0 {
-                        by_hand
-                    } else {
-                        measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await
-                    };
-                    if round == 0 {
-                        continue; // one-time costs
+    for model in servers() {
+        let server = Server::start(model);
+        let folder = folder();
+        for wire in wires() {
+            let sides = Sides::new(folder.path(), &server, wire).await;
+            for (on, journal) in journals() {
+                for lanes in [1, 64, LANES_MAX] {
+                    if is_wanted("--lanes", &lanes.to_string()) {
+                        print!(
+                            "{:>10} {:>7} {:>10} {journal:>8} {lanes:>6}",
+                            model.way.name(),
+                            write_name(model.write_per),
+                            wire.name()
+                        );
+                        http_row(&sides, on, lanes, turns, rounds).await;
                     }
-                    ours.add(cost);
-                    hand.add(by_hand);
-                    bare.add(without);
-                    (wake_ups, done) = (wake_ups + woken, done + cost.done);
                 }
-                let ours = ours.median();
-                let hand = hand.median();
-                let bare = bare.median();
-                println!(
-                    "{:>10} {journal:>8} {lanes:>6} {:>8.0} µs {:>8.0} µs {:>7.2} {:>15.2} {:>9.0} / {:>7.0} µs {:>9.1}",
-                    wire.name(),
-                    ours.cpu_us(),
-                    hand.cpu_us(),
-                    ours.cpu_us() / hand.cpu_us(),
-                    ours.cpu_us() / bare.cpu_us(),
-                    ours.wall_us(),
-                    hand.wall_us(),
-                    wake_ups as f64 / done as f64
-                );
             }
+            asleep(&sides.ours).await;
         }
-        asleep(&sides.ours).await;
     }
+}
+
+async fn http_row(sides: &Sides, on: usize, lanes: usize, turns: usize, rounds: usize) {
+    // With one lane on a disk, wall time dominates, so fewer turns suffice.
+    let total = if lanes == 1 {
+        turns / 4
+    } else {
+        turns.max(lanes * TURNS_EACH)
+    };
+    let mut ours = Side::default();
+    let mut hand = Side::default();
+    let mut bare = Side::default();
+    let mut wake_ups = 0;
+    let mut done = 0;
+    for round in 0..=rounds {
+        let before = ours::wake_ups(&sides.ours[on]).await;
+        let cost = measure(ours::run(&sides.ours[on], lanes, TURNS_EACH, total)).await;
+        let woken = ours::wake_ups(&sides.ours[on]).await - before;
+        let by_hand = measure(sides.hand[on].run(lanes, TURNS_EACH, total)).await;
+        let without = if on == 0 {
+            by_hand
+        } else {
+            measure(sides.hand[0].run(lanes, TURNS_EACH, total)).await
+        };
+        if round == 0 {
+            continue; // one-time costs
+        }
+        ours.add(cost);
+        hand.add(by_hand);
+        bare.add(without);
+        (wake_ups, done) = (wake_ups + woken, done + cost.done);
+    }
+    let ours = ours.median();
+    let hand = hand.median();
+    let bare = bare.median();
+    println!(
+        " {:>8.0} µs {:>8.0} µs {:>6.2} {:>8.2} {:>9.0} / {:>7.0} µs {:>9.1}",
+        ours.cpu_us(),
+        hand.cpu_us(),
+        ours.cpu_us() / hand.cpu_us(),
+        ours.cpu_us() / bare.cpu_us(),
+        ours.wall_us(),
+        hand.wall_us(),
+        wake_ups as f64 / done as f64
+    );
 }
 
 /// Puts idle conversations to sleep, so that their memory does not affect the next rows.
@@ -158,55 +209,77 @@ async fn asleep(hosts: &[Host]) {
 
 async fn long(turns: usize, rounds: usize) {
     println!(
-        "\nCPU of a turn late in a conversation, over HTTP, median of {rounds} x {turns} turns"
+        "\nCPU of a turn (two calls) late in a conversation, over HTTP, median of {rounds} x {turns} turns"
     );
     println!(
-        "{:>10} {:>8} {:>6} {:>11} {:>11} {:>7} {:>15}",
-        "wire", "journal", "turn", "callboard", "by hand", "ratio", "beside no rows"
+        "{:>10} {:>7} {:>10} {:>8} {:>6} {:>9} {:>11} {:>11} {:>6} {:>8}",
+        "way",
+        "write",
+        "wire",
+        "journal",
+        "turn",
+        "request",
+        "callboard",
+        "by hand",
+        "ratio",
+        "no rows"
     );
-    let folder = folder();
-    let server = Server::start(Duration::ZERO, 1);
-    for wire in Wire::BOTH {
-        let sides = Sides::new(folder.path(), &server, wire).await;
-        for (on, journal) in JOURNAL.into_iter().enumerate() {
-            for after in [10, 1000] {
-                let history = reference::turns_before(after - 1, &reference::result());
-                let mut ours = Side::default();
-                let mut hand = Side::default();
-                let mut bare = Side::default();
-                for _ in 0..rounds {
-                    let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
-                    ours::turn(&conversation).await; // one-time costs of an import
-                    ours.add(
-                        measure(async {
-                            for _ in 0..turns {
-                                ours::turn(&conversation).await;
-                            }
-                            turns
-                        })
-                        .await,
+    for model in servers() {
+        let server = Server::start(model);
+        let folder = folder();
+        for wire in wires() {
+            let sides = Sides::new(folder.path(), &server, wire).await;
+            for (on, journal) in journals() {
+                for after in [10, 1000] {
+                    print!(
+                        "{:>10} {:>7} {:>10} {journal:>8} {after:>6}",
+                        model.way.name(),
+                        write_name(model.write_per),
+                        wire.name()
                     );
-                    hand.add(by_hand_after(&sides.hand[on], &history, turns).await);
-                    if on == 1 {
-                        bare.add(by_hand_after(&sides.hand[0], &history, turns).await);
-                    }
+                    long_row(&sides, on, after, turns, rounds).await;
                 }
-                let ours = ours.median().cpu_us();
-                let hand = hand.median().cpu_us();
-                let bare = if on == 0 {
-                    hand
-                } else {
-                    bare.median().cpu_us()
-                };
-                println!(
-                    "{:>10} {journal:>8} {after:>6} {ours:>8.0} µs {hand:>8.0} µs {:>7.2} {:>15.2}",
-                    wire.name(),
-                    ours / hand,
-                    ours / bare
-                );
             }
         }
     }
+}
+
+async fn long_row(sides: &Sides, on: usize, after: usize, turns: usize, rounds: usize) {
+    let history = reference::turns_before(after - 1, &reference::result());
+    let bytes: usize = history.iter().map(|message| message.wire().len()).sum();
+    let mut ours = Side::default();
+    let mut hand = Side::default();
+    let mut bare = Side::default();
+    for _ in 0..rounds {
+        let conversation = ours::conversation(&sides.ours[on], history.clone()).await;
+        ours::turn(&conversation).await; // one-time costs of an import
+        ours.add(
+            measure(async {
+                for _ in 0..turns {
+                    ours::turn(&conversation).await;
+                }
+                turns
+            })
+            .await,
+        );
+        hand.add(by_hand_after(&sides.hand[on], &history, turns).await);
+        if on == 1 {
+            bare.add(by_hand_after(&sides.hand[0], &history, turns).await);
+        }
+    }
+    let ours = ours.median().cpu_us();
+    let hand = hand.median().cpu_us();
+    let bare = if on == 0 {
+        hand
+    } else {
+        bare.median().cpu_us()
+    };
+    println!(
+        " {:>6} KB {ours:>8.0} µs {hand:>8.0} µs {:>6.2} {:>8.2}",
+        bytes / 1000,
+        ours / hand,
+        ours / bare
+    );
 }
 
 async fn by_hand_after(
@@ -258,49 +331,98 @@ async fn in_process(turns: usize, rounds: usize) {
     }
 }
 
-/// Resident bytes of each of many idle conversations. Journal and event ring store nothing, so only
-/// actor and history are measured.
-async fn idle_bytes(with_history: bool) -> usize {
+/// Resident bytes of each of many idle conversations with `earlier` messages before their one turn.
+/// Journal and event ring store nothing, so only actor and history are measured.
+async fn idle_bytes(earlier: usize) -> usize {
     const N: usize = 10_000;
     let host = ours::forgetful().await;
-    ours::idle(&host, 1000, with_history).await; // one-time costs
+    ours::idle(&host, 1000, &before_idle(earlier)).await; // one-time costs
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = process::resident();
-    ours::idle(&host, N, with_history).await;
+    ours::idle(&host, N, &before_idle(earlier)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(host.awake(), N + 1000);
     (process::resident() - before) / N
 }
 
+/// A turn has four messages.
+const TURN_MESSAGES: usize = 4;
+
+/// Messages as long as those of the reference turn: whole turns, and two more messages of one
+/// without a tool.
+fn before_idle(count: usize) -> Vec<callboard::chat::Message> {
+    let first = reference::history().len();
+    let turns = reference::turns_before(count / TURN_MESSAGES, &reference::result());
+    let rest = [
+        callboard::chat::Message::user(reference::prompt()),
+        callboard::chat::Message::assistant("word".repeat(64)),
+    ];
+    turns
+        .into_iter()
+        .skip(first)
+        .chain(rest.into_iter().take(count % TURN_MESSAGES))
+        .collect()
+}
+
 fn idle() {
-    println!("\nResident bytes of an idle conversation, each form in a process of its own");
-    let each = |form: &str| -> f64 {
+    println!("\nResident bytes of an idle conversation, each row in a process of its own");
+    for messages in [4, 10, 40] {
+        let earlier = messages - TURN_MESSAGES;
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["idle-bytes", form])
+            .args(["idle-bytes", &earlier.to_string()])
             .output()
             .unwrap();
-        String::from_utf8(output.stdout)
+        let bytes: f64 = String::from_utf8(output.stdout)
             .unwrap()
             .trim()
-            .parse::<f64>()
-            .unwrap()
-            / 1024.0
+            .parse()
+            .unwrap();
+        let wire: usize = before_idle(messages).iter().map(|m| m.wire().len()).sum();
+        println!(
+            "  {messages:>3} messages {:>6.1} KiB, {:>5.1} KiB of it their JSON",
+            bytes / 1024.0,
+            wire as f64 / 1024.0
+        );
+    }
+}
+
+/// Runs the turns of one side.
+async fn count_http(wire: &str, is_ours: bool, turns: usize) {
+    let wire = if wire == "openai" {
+        Wire::OpenAi
+    } else {
+        Wire::Anthropic
     };
-    let wire = |messages: &[callboard::chat::Message]| {
-        messages.iter().map(|m| m.wire().len()).sum::<usize>() as f64 / 1024.0
-    };
-    let history = wire(&reference::history());
-    let all = wire(&reference::turns_before(1, &reference::result()));
-    let bare = each("bare");
-    let full = each("full");
-    println!(
-        "  {bare:.1} KiB after one turn, {:.1} KiB of it wire bytes of the history",
-        all - history
-    );
-    println!(
-        "  {:.1} KiB more with 4 messages of {history:.1} KiB wire bytes more",
-        full - bare
-    );
+    let server = Server::start(Model {
+        way: word_after("--way").map_or(Way::TlsHttp2, |way| Way::of(&way)),
+        write_per: model::wanted_write(),
+        tool_calls: 1,
+        ..Model::default()
+    });
+    let lanes = number("--lanes", 1);
+    let after = number("--after", 0);
+    let history = reference::turns_before(after, &reference::result());
+    if is_ours {
+        let host = ours::host(ours::provider(wire, &server), Arc::new(Forgetful)).await;
+        if after == 0 {
+            ours::run(&host, lanes, TURNS_EACH, turns).await;
+        } else {
+            let conversation = ours::conversation(&host, history).await;
+            for _ in 0..turns {
+                ours::turn(&conversation).await;
+            }
+        }
+    } else {
+        let hand = ByHand::new(&server, wire, lanes, None);
+        if after == 0 {
+            hand.run(lanes, TURNS_EACH, turns).await;
+        } else {
+            let mut conversation = hand.conversation(&history);
+            for _ in 0..turns {
+                conversation.turn().await;
+            }
+        }
+    }
 }
 
 fn main() {
@@ -313,10 +435,8 @@ fn main() {
     let rounds = number("--rounds", 5);
     match word(0) {
         Some("idle-bytes") => {
-            return println!(
-                "{}",
-                runtime().block_on(idle_bytes(word(1) == Some("full")))
-            );
+            let earlier = word(1).unwrap().parse().unwrap();
+            return println!("{}", runtime().block_on(idle_bytes(earlier)));
         }
         Some("count") => {
             let turns = word(1).unwrap().parse().unwrap();
@@ -330,30 +450,15 @@ fn main() {
             return;
         }
         Some("count-http") => {
-            let wire = if word(1) == Some("openai") {
-                Wire::OpenAi
-            } else {
-                Wire::Anthropic
-            };
-            let server = Server::start(Duration::ZERO, 1);
-            let turns = word(3).unwrap().parse().unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(async {
-                if word(2) == Some("ours") {
-                    let host =
-                        ours::host(ours::provider(wire, &server.url(wire)), Arc::new(Forgetful))
-                            .await;
-                    ours::run(&host, 1, TURNS_EACH, turns).await
-                } else {
-                    ByHand::new(server.url(wire), wire, None)
-                        .run(1, TURNS_EACH, turns)
-                        .await
-                }
-            });
-            return;
+            return runtime.block_on(count_http(
+                word(1).unwrap(),
+                word(2) == Some("ours"),
+                word(3).unwrap().parse().unwrap(),
+            ));
         }
         _ => {}
     }

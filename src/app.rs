@@ -14,6 +14,7 @@ mod tenants;
 mod tools;
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -408,7 +409,10 @@ fn timeouts(connection: &ConnectionConfig, limits: &Limits) -> Timeouts {
 fn network(connection: &ConnectionConfig) -> Result<Network, ProviderConfigError> {
     let read = |name: &str, path: &Path| {
         std::fs::read(path).map_err(|error| ProviderConfigError::Client {
-            reason: format!("`{name}` cannot be read: {}", error.kind()),
+            reason: match error.kind() {
+                io::ErrorKind::NotFound => format!("`{name}`: no such file: {}", path.display()),
+                kind => format!("`{name}` cannot be read: {kind}: {}", path.display()),
+            },
         })
     };
     let authorities = match &connection.ca_file {

@@ -37,11 +37,11 @@ impl Cost {
 
 /// Measures a future that returns how many units it completed.
 pub(crate) async fn measure(run: impl Future<Output = usize>) -> Cost {
-    let cpu = process::cpu_of_threads();
+    let cpu = process::cpu();
     let began = Instant::now();
     let done = run.await;
     Cost {
-        cpu: process::cpu_of_threads().saturating_sub(cpu),
+        cpu: process::cpu().saturating_sub(cpu),
         wall: began.elapsed(),
         done,
     }
@@ -110,6 +110,18 @@ pub(crate) fn number(flag: &str, usual: usize) -> usize {
         .find(|pair| pair[0] == flag)
         .map(|pair| pair[1].parse().expect("a number"));
     given.unwrap_or(usual)
+}
+
+/// Returns the word after a flag.
+pub(crate) fn word_after(flag: &str) -> Option<String> {
+    let arguments = arguments();
+    let found = arguments.windows(2).find(|pair| pair[0] == flag);
+    found.map(|pair| pair[1].clone())
+}
+
+/// Whether a row is measured: all are unless a flag names one.
+pub(crate) fn is_wanted(flag: &str, name: &str) -> bool {
+    word_after(flag).is_none_or(|wanted| wanted == name)
 }
 
 /// A runtime with two workers, as on the machine of the figures in the documentation.

@@ -1,31 +1,14 @@
-//! CPU time and memory of this process, from `/proc`.
+//! CPU time and memory of this process, from its clock and `/proc`.
 #![allow(dead_code, reason = "each bench needs some of it")]
 
 use std::time::Duration;
 
-/// CPU time of this process, ended threads included, in steps of 10 ms.
-pub(crate) fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_whitespace()
-        .collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    Duration::from_millis(ticks * 10)
-}
+use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of the live threads, in nanoseconds, for phases in which no thread ends.
-pub(crate) fn cpu_of_threads() -> Duration {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let spent =
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
-    Duration::from_nanos(
-        spent
-            .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
-            .sum(),
-    )
+/// CPU time of this process, ended threads included, in nanoseconds.
+pub(crate) fn cpu() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
 /// Resident bytes of this process.

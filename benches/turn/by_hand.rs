@@ -1,58 +1,62 @@
-//! The baseline: the same turn written by hand. reqwest, a line reader, serde_json, history as JSON
-//! values, deltas to one subscriber by channel, and rows in a journal if there is one.
+//! The baseline: the same turn written by hand, as well as it can be. reqwest, typed events, a
+//! history whose messages are serialized once, text to one subscriber by channel (the text of one
+//! read together), and rows in a journal if there is one.
 
 use std::sync::{
     Arc,
     atomic::{AtomicI64, Ordering},
 };
 
-use bytes::BytesMut;
-use futures_util::StreamExt;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
     Wire,
+    hand_client::{Clients, Place},
     hand_journal::HandJournal,
-    hand_json::{ParsedReply, schema},
+    hand_json::{EventReader, History, ParsedReply, ToolRequest, before_messages, schema},
+    model::Server,
 };
 
 /// State that all its conversations share.
 pub(crate) struct ByHand {
-    client: reqwest::Client,
+    clients: Clients,
     url: String,
     pub(crate) wire: Wire,
-    tools: Value,
+    before_messages: Vec<u8>,
     check: jsonschema::Validator,
     journal: Option<HandJournal>,
     conversations: AtomicI64,
 }
 
 impl ByHand {
-    pub(crate) fn new(url: String, wire: Wire, journal: Option<HandJournal>) -> Arc<Self> {
-        let check = jsonschema::validator_for(&schema()).unwrap();
-        let conversations = AtomicI64::new(0);
+    /// A baseline that makes at most `calls_max` calls at once.
+    pub(crate) fn new(
+        server: &Server,
+        wire: Wire,
+        calls_max: usize,
+        journal: Option<HandJournal>,
+    ) -> Arc<Self> {
+        let path = match wire {
+            Wire::Anthropic => "v1/messages",
+            Wire::OpenAi => "chat/completions",
+        };
         Arc::new(Self {
-            client: callboard::tls::client_builder().unwrap().build().unwrap(),
-            url,
+            clients: Clients::new(server, calls_max),
+            url: format!("{}/{path}", server.url(wire)),
             wire,
-            tools: wire.tools(),
-            check,
+            before_messages: before_messages(wire),
+            check: jsonschema::validator_for(&schema()).unwrap(),
             journal,
-            conversations,
+            conversations: AtomicI64::new(0),
         })
     }
 
-    /// Makes one model call and sends its deltas to the subscriber.
-    pub(crate) async fn call(
-        &self,
-        messages: &[Value],
-        with_tools: bool,
-        events: &mpsc::Sender<String>,
-    ) -> ParsedReply {
-        let request = self
-            .client
-            .post(format!("{}/{}", self.url, self.wire.path()))
+    /// Sends a request. The place is taken until it is dropped.
+    pub(crate) async fn send(&self, history: &History) -> (reqwest::Response, Place) {
+        let (client, place) = self.clients.take();
+        let request = client
+            .post(&self.url)
             .header("content-type", "application/json");
         let request = match self.wire {
             Wire::Anthropic => request
@@ -60,80 +64,80 @@ impl ByHand {
                 .header("anthropic-version", "2023-06-01"),
             Wire::OpenAi => request.header("authorization", "Bearer k"),
         };
-        let body = self.wire.body(messages, with_tools.then_some(&self.tools));
+        let body = history.body(&self.before_messages);
         let response = request.body(body).send().await.unwrap();
-        let mut stream = response.bytes_stream();
-        let mut buffer = BytesMut::new();
+        assert_eq!(response.status(), 200);
+        (response, place)
+    }
+
+    /// Makes one model call and sends its text to the subscriber.
+    pub(crate) async fn call(
+        &self,
+        history: &History,
+        events: &mpsc::Sender<String>,
+    ) -> ParsedReply {
+        let (mut response, _place) = self.send(history).await;
+        let mut reader = EventReader::default();
         let mut reply = ParsedReply::default();
-        while let Some(chunk) = stream.next().await {
-            buffer.extend_from_slice(&chunk.unwrap());
-            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                let line = buffer.split_to(end + 1);
-                let Some(data) = line.strip_prefix(b"data: ") else {
-                    continue;
-                };
-                if let Some(piece) = self.wire.event(data, &mut reply) {
-                    events.send(piece).await.unwrap();
-                }
+        while let Some(bytes) = response.chunk().await.unwrap() {
+            if let Some(text) = reader.read(self.wire, &bytes, &mut reply) {
+                events.send(text.to_owned()).await.unwrap();
             }
         }
         reply
     }
 
-    async fn store(&self, conversation: i64, message: &Value, waits: bool) {
-        if let Some(journal) = &self.journal {
-            let stored = journal.append(conversation, serde_json::to_vec(message).unwrap());
-            if waits {
-                stored.await.unwrap();
-            }
-        }
-    }
-
     /// Creates a conversation that begins with a history.
     pub(crate) fn conversation(
         self: &Arc<Self>,
-        history: &[callboard::chat::Message],
+        messages: &[callboard::chat::Message],
     ) -> Conversation {
-        let messages = history
-            .iter()
-            .flat_map(|message| self.values(message))
-            .collect();
+        let mut history = History::default();
+        for message in messages {
+            self.import(message, &mut history);
+        }
         Conversation {
             hand: self.clone(),
             id: self.conversations.fetch_add(1, Ordering::Relaxed),
-            messages,
+            history,
         }
     }
 
-    /// Converts a message to the JSON of this wire.
-    fn values(&self, message: &callboard::chat::Message) -> Vec<Value> {
+    /// Writes a message in the JSON of this wire.
+    fn import(&self, message: &callboard::chat::Message, history: &mut History) {
         use callboard::chat::Role;
         let anthropic: Value = serde_json::from_str(message.wire_str()).unwrap();
         if self.wire == Wire::Anthropic {
-            return vec![anthropic];
+            history.push(&anthropic);
+            return;
         }
         let mut asked = None;
-        let mut results = Vec::new();
+        let mut has_results = false;
         for block in anthropic["content"].as_array().into_iter().flatten() {
             let text = |of: &str| block[of].as_str().unwrap().to_owned();
             match block["type"].as_str() {
                 Some("tool_use") => {
-                    asked = Some(super::hand_json::ToolRequest {
+                    asked = Some(ToolRequest {
                         id: text("id"),
                         name: text("name"),
                         input: block["input"].to_string(),
                     });
                 }
                 Some("tool_result") => {
-                    results.push(self.wire.result(&text("tool_use_id"), &super::result()))
+                    has_results = true;
+                    history.result(self.wire, &text("tool_use_id"), &super::result());
                 }
                 _ => {}
             }
         }
         match message.role() {
-            Role::Assistant => vec![self.wire.assistant(&message.text(), asked.as_ref())],
-            Role::User if !results.is_empty() => results,
-            Role::User | Role::System => vec![self.wire.user(&message.text())],
+            Role::Assistant => {
+                history.assistant(self.wire, &message.text(), asked.as_ref());
+            }
+            Role::User if has_results => {}
+            Role::User | Role::System => {
+                history.user(self.wire, &message.text());
+            }
         }
     }
 
@@ -159,23 +163,28 @@ impl ByHand {
     }
 }
 
-/// A conversation with its history as JSON values.
+/// A conversation with its history as JSON.
 pub(crate) struct Conversation {
     hand: Arc<ByHand>,
     id: i64,
-    messages: Vec<Value>,
+    history: History,
 }
 
 impl Conversation {
-    async fn append(&mut self, message: Value, waits: bool) {
-        self.hand.store(self.id, &message, waits).await;
-        self.messages.push(message);
+    /// Appends a message to the history and to the journal. If `waits`, returns once it is stored.
+    async fn append(&mut self, push: impl FnOnce(&mut History, Wire) -> &[u8], waits: bool) {
+        let message = push(&mut self.history, self.hand.wire);
+        if let Some(journal) = &self.hand.journal {
+            let stored = journal.append(self.id, message.to_vec());
+            if waits {
+                stored.await.unwrap();
+            }
+        }
     }
 
     /// Runs the reference turn.
     pub(crate) async fn turn(&mut self) {
         let hand = self.hand.clone();
-        let wire = self.hand.wire;
         let (events, mut subscriber) = mpsc::channel::<String>(64);
         let reader = tokio::spawn(async move {
             let mut bytes = 0;
@@ -185,17 +194,29 @@ impl Conversation {
             bytes
         });
         // The prompt is written while the model works. The next journal write waits for both.
-        self.append(wire.user(&super::prompt()), false).await;
-        let reply = hand.call(&self.messages, true, &events).await;
+        self.append(|history, wire| history.user(wire, &super::prompt()), false)
+            .await;
+        let reply = hand.call(&self.history, &events).await;
         let asked = reply.tool.unwrap();
         let input: Value = serde_json::from_str(&asked.input).unwrap();
         assert!(hand.check.is_valid(&input));
-        self.append(wire.assistant(&reply.text, Some(&asked)), true)
-            .await;
+        self.append(
+            |history, wire| history.assistant(wire, &reply.text, Some(&asked)),
+            true,
+        )
+        .await;
         let result = tokio::spawn(async { super::result() }).await.unwrap();
-        self.append(wire.result(&asked.id, &result), false).await;
-        let reply = hand.call(&self.messages, true, &events).await;
-        self.append(wire.assistant(&reply.text, None), true).await;
+        self.append(
+            |history, wire| history.result(wire, &asked.id, &result),
+            false,
+        )
+        .await;
+        let reply = hand.call(&self.history, &events).await;
+        self.append(
+            |history, wire| history.assistant(wire, &reply.text, None),
+            true,
+        )
+        .await;
         drop(events);
         assert_eq!(reader.await.unwrap(), (32 + 64) * 4);
     }

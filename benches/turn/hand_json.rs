@@ -1,11 +1,14 @@
-//! The baseline's JSON of both wires: messages as values, events as structs.
+//! The baseline's JSON of both wires: typed, borrowed where possible, each message written once.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{MODEL, TOOL, Wire};
 
 /// A tool call that the model requested.
+#[derive(Default)]
 pub(crate) struct ToolRequest {
     pub(crate) id: String,
     pub(crate) name: String,
@@ -24,188 +27,330 @@ pub(crate) fn schema() -> Value {
     json!({ "type": "object", "properties": { "argument": { "type": "string" } }, "required": ["argument"], "additionalProperties": false })
 }
 
-impl Wire {
-    pub(crate) fn path(self) -> &'static str {
-        match self {
-            Self::Anthropic => "v1/messages",
-            Self::OpenAi => "chat/completions",
+/// The part of a request before its messages. The messages and `]}` follow.
+pub(crate) fn before_messages(wire: Wire) -> Vec<u8> {
+    let description = "Does nothing.";
+    let mut request = json!({ "model": MODEL, "max_tokens": 8192, "stream": true });
+    match wire {
+        Wire::Anthropic => {
+            request["tools"] =
+                json!([{ "name": TOOL, "description": description, "input_schema": schema() }]);
+        }
+        Wire::OpenAi => {
+            request["tools"] = json!([{ "type": "function", "function": { "name": TOOL, "description": description, "parameters": schema() } }]);
+            request["stream_options"] = json!({ "include_usage": true });
+        }
+    }
+    let mut text = serde_json::to_vec(&request).unwrap();
+    text.pop();
+    text.extend_from_slice(b",\"messages\":[");
+    text
+}
+
+/// The messages of a conversation as JSON, with commas between them. Each is serialized once.
+#[derive(Clone, Default)]
+pub(crate) struct History(Vec<u8>);
+
+impl History {
+    /// The body of a request with these messages.
+    pub(crate) fn body(&self, before: &[u8]) -> Vec<u8> {
+        let mut body = Vec::with_capacity(before.len() + self.0.len() + 2);
+        body.extend_from_slice(before);
+        body.extend_from_slice(&self.0);
+        body.extend_from_slice(b"]}");
+        body
+    }
+
+    /// Appends a message and returns its JSON.
+    pub(crate) fn push(&mut self, message: &impl Serialize) -> &[u8] {
+        if !self.0.is_empty() {
+            self.0.push(b',');
+        }
+        let from = self.0.len();
+        serde_json::to_writer(&mut self.0, message).unwrap();
+        &self.0[from..]
+    }
+
+    pub(crate) fn user(&mut self, wire: Wire, text: &str) -> &[u8] {
+        match wire {
+            Wire::Anthropic => self.push(&blocks("user", &[Block::Text { text }])),
+            Wire::OpenAi => self.push(&OpenAiMessage::new("user", text)),
         }
     }
 
-    /// The tool definition in the form of this wire.
-    pub(crate) fn tools(self) -> Value {
-        let description = "Does nothing.";
-        match self {
-            Self::Anthropic => {
-                json!([{ "name": TOOL, "description": description, "input_schema": schema() }])
+    pub(crate) fn assistant(
+        &mut self,
+        wire: Wire,
+        text: &str,
+        asked: Option<&ToolRequest>,
+    ) -> &[u8] {
+        match (wire, asked) {
+            (Wire::Anthropic, None) => self.push(&blocks("assistant", &[Block::Text { text }])),
+            (Wire::Anthropic, Some(ToolRequest { id, name, input })) => {
+                let input = serde_json::from_str(input).unwrap();
+                let asked = Block::ToolUse { id, name, input };
+                self.push(&blocks("assistant", &[Block::Text { text }, asked]))
             }
-            Self::OpenAi => {
-                json!([{ "type": "function", "function": { "name": TOOL, "description": description, "parameters": schema() } }])
-            }
-        }
-    }
-
-    pub(crate) fn body(self, messages: &[Value], tools: Option<&Value>) -> Vec<u8> {
-        let mut body =
-            json!({ "model": MODEL, "max_tokens": 8192, "stream": true, "messages": messages });
-        if let Some(tools) = tools {
-            body["tools"] = tools.clone();
-        }
-        if self == Self::OpenAi {
-            body["stream_options"] = json!({ "include_usage": true });
-        }
-        serde_json::to_vec(&body).unwrap()
-    }
-
-    pub(crate) fn user(self, text: &str) -> Value {
-        match self {
-            Self::Anthropic => {
-                json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
-            }
-            Self::OpenAi => json!({ "role": "user", "content": text }),
-        }
-    }
-
-    pub(crate) fn assistant(self, text: &str, asked: Option<&ToolRequest>) -> Value {
-        match (self, asked) {
-            (Self::Anthropic, None) => {
-                json!({ "role": "assistant", "content": [{ "type": "text", "text": text }] })
-            }
-            (Self::Anthropic, Some(ToolRequest { id, name, input })) => {
-                let input: Value = serde_json::from_str(input).unwrap();
-                json!({ "role": "assistant", "content": [{ "type": "text", "text": text }, { "type": "tool_use", "id": id, "name": name, "input": input }] })
-            }
-            (Self::OpenAi, None) => json!({ "role": "assistant", "content": text }),
-            (Self::OpenAi, Some(ToolRequest { id, name, input })) => {
-                json!({ "role": "assistant", "content": text, "tool_calls": [{ "id": id, "type": "function", "function": { "name": name, "arguments": input } }] })
+            (Wire::OpenAi, None) => self.push(&OpenAiMessage::new("assistant", text)),
+            (Wire::OpenAi, Some(ToolRequest { id, name, input })) => {
+                let function = AskedFunction {
+                    name,
+                    arguments: input,
+                };
+                let asked = AskedTool {
+                    id,
+                    kind: "function",
+                    function,
+                };
+                self.push(&OpenAiMessage {
+                    tool_calls: Some([asked]),
+                    ..OpenAiMessage::new("assistant", text)
+                })
             }
         }
     }
 
-    pub(crate) fn result(self, id: &str, result: &str) -> Value {
-        match self {
-            Self::Anthropic => {
-                json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": id, "content": result }] })
+    pub(crate) fn result(&mut self, wire: Wire, id: &str, result: &str) -> &[u8] {
+        match wire {
+            Wire::Anthropic => {
+                let result = Block::ToolResult {
+                    tool_use_id: id,
+                    content: result,
+                };
+                self.push(&blocks("user", &[result]))
             }
-            Self::OpenAi => json!({ "role": "tool", "tool_call_id": id, "content": result }),
+            Wire::OpenAi => self.push(&OpenAiMessage {
+                tool_call_id: Some(id),
+                ..OpenAiMessage::new("tool", result)
+            }),
         }
     }
+}
 
-    /// Parses the data of one event. Returns a piece of text if the event is one.
-    pub(crate) fn event(self, data: &[u8], reply: &mut ParsedReply) -> Option<String> {
-        match self {
-            Self::Anthropic => anthropic(data, reply),
-            Self::OpenAi => openai(data, reply),
+#[derive(Serialize)]
+struct AnthropicMessage<'a> {
+    role: &'a str,
+    content: &'a [Block<'a>],
+}
+
+fn blocks<'a>(role: &'a str, content: &'a [Block<'a>]) -> AnthropicMessage<'a> {
+    AnthropicMessage { role, content }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block<'a> {
+    Text {
+        text: &'a str,
+    },
+    ToolUse {
+        id: &'a str,
+        name: &'a str,
+        input: &'a RawValue,
+    },
+    ToolResult {
+        tool_use_id: &'a str,
+        content: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+struct OpenAiMessage<'a> {
+    role: &'a str,
+    content: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[AskedTool<'a>; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+}
+
+impl<'a> OpenAiMessage<'a> {
+    fn new(role: &'a str, content: &'a str) -> Self {
+        Self {
+            role,
+            content,
+            tool_calls: None,
+            tool_call_id: None,
         }
     }
+}
+
+#[derive(Serialize)]
+struct AskedTool<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    function: AskedFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct AskedFunction<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+/// Reads the lines of an event stream from pieces of any length.
+#[derive(Default)]
+pub(crate) struct EventReader {
+    /// The start of a line that has not ended.
+    rest: Vec<u8>,
+}
+
+impl EventReader {
+    /// Reads the events of one piece. Returns the text that it brought, if any.
+    pub(crate) fn read<'a>(
+        &mut self,
+        wire: Wire,
+        mut bytes: &[u8],
+        reply: &'a mut ParsedReply,
+    ) -> Option<&'a str> {
+        let before = reply.text.len();
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            let (line, after) = (&bytes[..end], &bytes[end + 1..]);
+            if self.rest.is_empty() {
+                read_line(wire, line, reply);
+            } else {
+                self.rest.extend_from_slice(line);
+                read_line(wire, &self.rest, reply);
+                self.rest.clear();
+            }
+            bytes = after;
+        }
+        self.rest.extend_from_slice(bytes);
+        let text = &reply.text[before..];
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+fn read_line(wire: Wire, line: &[u8], reply: &mut ParsedReply) {
+    if let Some(data) = line.strip_prefix(b"data: ") {
+        match wire {
+            Wire::Anthropic => anthropic(data, reply),
+            Wire::OpenAi => openai(data, reply),
+        }
+    }
+}
+
+/// A text that is borrowed unless it has escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(borrow)]
+    content_block: Option<StartedBlock<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    delta: Option<Delta>,
-    #[serde(default)]
-    content_block: Option<Block>,
-}
-
-#[derive(Deserialize, Default)]
-struct Delta {
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    partial_json: Option<String>,
+struct Delta<'a> {
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+    #[serde(borrow)]
+    partial_json: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Block {
+struct StartedBlock<'a> {
     #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    id: String,
-    #[serde(default)]
-    name: String,
+    kind: &'a str,
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
 }
 
-fn anthropic(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
-    let event: Event = serde_json::from_slice(data).unwrap();
-    match event.kind.as_str() {
+fn owned(text: Option<Text<'_>>) -> String {
+    text.map_or_else(String::new, |text| text.0.into_owned())
+}
+
+fn anthropic(data: &[u8], reply: &mut ParsedReply) {
+    let event: Event<'_> = serde_json::from_slice(data).unwrap();
+    match event.kind {
         "content_block_start" => {
-            if let Some(Block { kind, id, name }) = event.content_block
+            if let Some(StartedBlock { kind, id, name }) = event.content_block
                 && kind == "tool_use"
             {
                 reply.tool = Some(ToolRequest {
-                    id,
-                    name,
+                    id: owned(id),
+                    name: owned(name),
                     input: String::new(),
                 });
             }
-            None
         }
         "content_block_delta" => {
-            let delta = event.delta.unwrap_or_default();
+            let Some(delta) = event.delta else { return };
             if let (Some(piece), Some(tool)) = (delta.partial_json, &mut reply.tool) {
-                tool.input.push_str(&piece);
+                tool.input.push_str(&piece.0);
             }
-            let piece = delta.text?;
-            reply.text.push_str(&piece);
-            Some(piece)
+            if let Some(piece) = delta.text {
+                reply.text.push_str(&piece.0);
+            }
         }
-        _ => None,
+        _ => {}
     }
 }
 
 #[derive(Deserialize)]
-struct Chunk {
-    choices: Vec<Choice>,
+struct Chunk<'a> {
+    #[serde(borrow)]
+    choices: Vec<Choice<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
-    delta: ChoiceDelta,
+struct Choice<'a> {
+    #[serde(borrow)]
+    delta: ChoiceDelta<'a>,
 }
 
 #[derive(Deserialize)]
-struct ChoiceDelta {
-    #[serde(default)]
-    content: Option<String>,
-    #[serde(default)]
-    tool_calls: Vec<ToolCall>,
+struct ChoiceDelta<'a> {
+    #[serde(borrow)]
+    content: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    tool_calls: Vec<ToolCall<'a>>,
 }
 
 #[derive(Deserialize)]
-struct ToolCall {
-    #[serde(default)]
-    id: Option<String>,
-    function: Function,
+struct ToolCall<'a> {
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    function: Function<'a>,
 }
 
 #[derive(Deserialize)]
-struct Function {
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    arguments: String,
+struct Function<'a> {
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    arguments: Option<Text<'a>>,
 }
 
-fn openai(data: &[u8], reply: &mut ParsedReply) -> Option<String> {
+fn openai(data: &[u8], reply: &mut ParsedReply) {
     if data.trim_ascii() == b"[DONE]" {
-        return None;
+        return;
     }
-    let chunk: Chunk = serde_json::from_slice(data).unwrap();
-    let delta = chunk.choices.into_iter().next()?.delta;
-    for call in delta.tool_calls {
-        let tool = reply.tool.get_or_insert_with(|| ToolRequest {
-            id: String::new(),
-            name: String::new(),
-            input: String::new(),
-        });
-        tool.id.push_str(&call.id.unwrap_or_default());
-        tool.name.push_str(&call.function.name.unwrap_or_default());
-        tool.input.push_str(&call.function.arguments);
+    let chunk: Chunk<'_> = serde_json::from_slice(data).unwrap();
+    let Some(choice) = chunk.choices.into_iter().next() else {
+        return;
+    };
+    for call in choice.delta.tool_calls {
+        let tool = reply.tool.get_or_insert_default();
+        for (all, piece) in [
+            (&mut tool.id, call.id),
+            (&mut tool.name, call.function.name),
+            (&mut tool.input, call.function.arguments),
+        ] {
+            if let Some(piece) = piece {
+                all.push_str(&piece.0);
+            }
+        }
     }
-    let piece = delta.content.filter(|piece| !piece.is_empty())?;
-    reply.text.push_str(&piece);
-    Some(piece)
+    if let Some(piece) = choice.delta.content {
+        reply.text.push_str(&piece.0);
+    }
 }

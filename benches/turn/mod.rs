@@ -5,7 +5,8 @@
 //!
 //! # Layout
 //! `model` the model server, in a separate process · `ours` the turn on Callboard · `by_hand` the
-//! turn on tokio and reqwest, `hand_json` its JSON, `hand_journal` its journal · `fed` a model with
+//! turn on tokio and reqwest, `hand_client` its connections, `hand_json` its JSON, `hand_journal`
+//! its journal · `fed` a model with
 //! its bytes in memory · `forgetful` a journal that stores nothing · `counted` one that counts ·
 //! `phases`, `process` measuring · `scripted` a model that always gives the same reply.
 #![allow(dead_code, unused_imports, reason = "each bench needs some of it")]
@@ -13,6 +14,7 @@
 pub(crate) mod model;
 pub(crate) mod ours;
 pub(crate) mod by_hand;
+pub(crate) mod hand_client;
 pub(crate) mod hand_json;
 pub(crate) mod fed;
 pub(crate) mod hand_journal;

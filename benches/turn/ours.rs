@@ -26,7 +26,7 @@ use callboard::{
 use callboard_actors::scripted::Reply;
 use tokio_util::sync::CancellationToken;
 
-use super::{MODEL, TOOL, TURNS_EACH, Wire, scripted};
+use super::{MODEL, TOOL, TURNS_EACH, Wire, model::Server, scripted};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -104,14 +104,22 @@ impl<P: LlmProvider> LlmProvider for Wide<P> {
 }
 
 /// Creates the provider of a wire.
-pub(crate) fn provider(wire: Wire, url: &str) -> Arc<dyn LlmProvider> {
+pub(crate) fn provider(wire: Wire, server: &Server) -> Arc<dyn LlmProvider> {
     const KEY: &str = "sk-test-not-a-real-key";
+    let (url, network) = (server.url(wire), server.network());
     match wire {
-        Wire::Anthropic => Arc::new(Wide(Anthropic::builder(KEY).base_url(url).build().unwrap())),
+        Wire::Anthropic => Arc::new(Wide(
+            Anthropic::builder(KEY)
+                .base_url(url)
+                .network(network)
+                .build()
+                .unwrap(),
+        )),
         Wire::OpenAi => Arc::new(Wide(
             OpenAi::builder()
                 .api_key(KEY)
                 .base_url(url)
+                .network(network)
                 .build()
                 .unwrap(),
         )),
@@ -244,17 +252,13 @@ pub(crate) async fn run(host: &Host, at_once: usize, each: usize, total: usize) 
     lives * each * at_once
 }
 
-/// Runs one turn in each of `count` conversations, 64 concurrently. They stay active.
-pub(crate) async fn idle(host: &Host, count: usize, with_history: bool) {
+/// Runs one turn after `history` in each of `count` conversations, 64 concurrently. They stay
+/// active.
+pub(crate) async fn idle(host: &Host, count: usize, history: &[callboard::chat::Message]) {
     for chunk in (0..count).collect::<Vec<_>>().chunks(64) {
-        let talks = chunk.iter().map(|_| async {
-            let history = if with_history {
-                super::history()
-            } else {
-                Vec::new()
-            };
-            turn(&conversation(host, history).await).await;
-        });
+        let talks = chunk
+            .iter()
+            .map(|_| async { turn(&conversation(host, history.to_vec()).await).await });
         futures_util::future::join_all(talks).await;
     }
 }

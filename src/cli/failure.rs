@@ -106,6 +106,7 @@ impl Failure {
             ("provider_rate_limited" | "provider_server_error", None) => line.hint("try again later; the session keeps all messages"),
             ("provider_quota_exhausted", _) => line.hint("waiting does not help: check the account's plan and limits"),
             ("provider_connection" | "provider_timeout", _) => line.hint("is the server running, and --base-url right?"),
+            ("provider_untrusted", _) => line.hint("is the address right? `ca_file` in callboard.toml names the authorities of a private server"),
             ("provider_protocol", _) => {
                 line.hint("does --base-url name an API? without /v1 for Anthropic, with it for OpenAI; otherwise try again")
             }

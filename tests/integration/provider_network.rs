@@ -1,12 +1,19 @@
 //! How providers reach their servers: connections over TLS, HTTP/2 streams, what becomes of calls
-//! when a connection or a stream is lost.
+//! when a connection or a stream is lost. `silence` has servers that say nothing, `failures` those
+//! that cannot be reached or leave, `over_tls` the contract of providers on TLS, `configured` the
+//! settings of a configuration file.
+
+mod silence;
+mod failures;
+mod over_tls;
+mod configured;
 
 use std::{sync::Arc, time::Duration};
 
 use callboard::{
     Host,
     ports::{LlmProvider, ProviderError},
-    providers::{Anthropic, Network, OpenAi, Timeouts},
+    providers::{Anthropic, Network, OpenAi},
     tls::Trust,
 };
 use callboard_actors::testing::contract::example_request;
@@ -126,6 +133,27 @@ async fn a_cold_burst_opens_a_connection_for_each_hundred_calls() {
     }
 
     assert!(server.connections() <= 3, "{}", server.connections());
+}
+
+#[tokio::test]
+async fn a_thousand_calls_run_at_once_on_ten_connections() {
+    let server = H2Server::start(100, |_| React::Open(half())).await;
+    let provider = provider(&server, network(&server));
+
+    let calls = calls(&provider, 1000);
+    let seen = soon(server.saw(1000)).await;
+
+    assert_eq!(server.connections(), 10);
+    for asked in seen {
+        let finish = Order::Finish {
+            stream: asked.stream,
+            text: rest(),
+        };
+        server.order(asked.connection, finish).await;
+    }
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap(), Ok(()));
+    }
 }
 
 #[tokio::test]
@@ -280,20 +308,6 @@ async fn calls_wait_for_a_connection_beyond_the_bound_and_a_wait_is_no_silence()
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_nobody_signed_is_refused_in_words() {
-    let server = H2Server::start(100, |_| React::Whole(whole())).await;
-    let provider = provider(&server, Network::default());
-
-    let error = soon(call(provider)).await.unwrap_err();
-
-    assert!(
-        matches!(&error, ProviderError::Connection { message } if message.contains("certificate")),
-        "{error:?}"
-    );
-    assert_eq!(server.connections(), 0);
-}
-
-#[tokio::test]
 async fn a_server_that_speaks_no_tls_is_named_in_the_error() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -320,36 +334,4 @@ async fn a_server_that_speaks_no_tls_is_named_in_the_error() {
         matches!(&error, ProviderError::Connection { message } if message.contains("http://")),
         "{error:?}"
     );
-}
-
-/// A server that stalls before its first byte, and one that stalls after it.
-#[tokio::test]
-async fn each_wait_for_the_server_has_its_own_limit() {
-    for (react, first_byte, idle, expected) in [
-        (React::Silent, 300, 60_000, "no answer within 300ms"),
-        (React::Open(half()), 60_000, 300, "no bytes for 300ms"),
-    ] {
-        let server = H2Server::start(100, move |_| react.clone()).await;
-        let provider = Arc::new(
-            OpenAi::builder()
-                .base_url(format!("{}/v1", server.url()))
-                .network(network(&server))
-                .timeouts(Timeouts {
-                    first_byte: Duration::from_millis(first_byte),
-                    idle: Duration::from_millis(idle),
-                    ..Timeouts::default()
-                })
-                .build()
-                .unwrap(),
-        );
-
-        let error = soon(call(provider)).await.unwrap_err();
-
-        assert_eq!(
-            error,
-            ProviderError::Timeout {
-                message: expected.to_owned()
-            }
-        );
-    }
 }

@@ -168,6 +168,7 @@ impl Gateway {
             // No evidence about the provider, or the same evidence as another call's.
             Err(
                 ProviderError::Cancelled
+                | ProviderError::Untrusted { .. }
                 | ProviderError::NotStarted { .. }
                 | ProviderError::SharedConnection { .. },
             ) => health.breaker.abandoned(),
@@ -270,6 +271,7 @@ fn nothing_was_used(error: &ProviderError) -> bool {
         | ProviderError::Server { .. }
         | ProviderError::Connection { .. }
         | ProviderError::SharedConnection { .. }
+        | ProviderError::Untrusted { .. }
         | ProviderError::NotStarted { .. }
         | ProviderError::Unsupported(_)
         | ProviderError::Overloaded

@@ -254,6 +254,7 @@ fn may_fall_back(error: &ProviderError) -> bool {
         | ProviderError::Server { .. }
         | ProviderError::Connection { .. }
         | ProviderError::SharedConnection { .. }
+        | ProviderError::Untrusted { .. }
         | ProviderError::NotStarted { .. }
         | ProviderError::Timeout { .. }
         | ProviderError::Incomplete { .. }

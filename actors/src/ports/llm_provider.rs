@@ -165,6 +165,12 @@ pub enum ProviderError {
         /// A description without keys.
         message: String,
     },
+    /// The server's certificate is refused: nothing was sent, and a retry does not help.
+    #[error("the provider's certificate is refused: {message}")]
+    Untrusted {
+        /// What is wrong with the certificate.
+        message: String,
+    },
     /// The server certainly did not begin with the call, so it may be made again at once.
     #[error("the provider did not begin with the call: {message}")]
     NotStarted {
@@ -227,6 +233,7 @@ impl ProviderError {
             | Self::Server { message, .. }
             | Self::Connection { message }
             | Self::SharedConnection { message }
+            | Self::Untrusted { message }
             | Self::NotStarted { message }
             | Self::Timeout { message }
             | Self::Protocol { message }
@@ -250,6 +257,7 @@ impl ProviderError {
             Self::Connection { .. } | Self::SharedConnection { .. } | Self::NotStarted { .. } => {
                 "provider_connection"
             }
+            Self::Untrusted { .. } => "provider_untrusted",
             Self::Timeout { .. } => "provider_timeout",
             Self::Protocol { .. } | Self::Incomplete { .. } => "provider_protocol",
             Self::Cancelled => "cancelled",
@@ -272,6 +280,7 @@ impl ProviderError {
             Self::Auth { .. }
             | Self::InvalidRequest { .. }
             | Self::QuotaExhausted { .. }
+            | Self::Untrusted { .. }
             | Self::Protocol { .. }
             | Self::Cancelled
             | Self::Unsupported(_)
@@ -292,6 +301,7 @@ impl ProviderError {
             | Self::QuotaExhausted { .. }
             | Self::Connection { .. }
             | Self::SharedConnection { .. }
+            | Self::Untrusted { .. }
             | Self::NotStarted { .. }
             | Self::Timeout { .. }
             | Self::Protocol { .. }

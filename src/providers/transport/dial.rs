@@ -126,6 +126,9 @@ impl Dialer {
     pub(super) async fn dial(&self) -> Result<Dialed, ProviderError> {
         match timeout(self.wait, self.open()).await {
             Ok(Err(error)) if is_timeout(&*error) => Err(self.no_connection()),
+            Ok(Err(error)) if is_untrusted(&*error) => Err(ProviderError::Untrusted {
+                message: with_sources(&*error),
+            }),
             Ok(Err(error)) => Err(ProviderError::Connection {
                 message: with_sources(&*error),
             }),
@@ -216,6 +219,14 @@ fn with_scheme(error: io::Error) -> io::Error {
         return io::Error::new(error.kind(), text);
     }
     error
+}
+
+/// Whether TLS failed because this side refuses the server's certificate.
+fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    let tls = error
+        .downcast_ref::<io::Error>()
+        .and_then(|error| error.get_ref()?.downcast_ref::<rustls::Error>());
+    matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Whether an error, or one of its causes, is a timeout of the system.

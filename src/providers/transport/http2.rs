@@ -223,7 +223,7 @@ impl Sending {
     fn new(stream: SendStream<Bytes>, body: Body) -> Self {
         Self {
             stream: Some(stream),
-            frames: frames(body.into_slices()),
+            frames: frames(body),
         }
     }
 
@@ -260,18 +260,24 @@ impl Sending {
     }
 }
 
-/// Joins slices into frames.
-fn frames(slices: impl Iterator<Item = Bytes>) -> VecDeque<Bytes> {
-    let mut frames = VecDeque::new();
+/// Joins slices into frames. Each frame is allocated once, in its final size.
+fn frames(body: Body) -> VecDeque<Bytes> {
+    let mut left = usize::try_from(body.len()).unwrap_or(usize::MAX);
+    let mut frames = VecDeque::with_capacity(left / FRAME_BYTES + 1);
     let mut joined = BytesMut::new();
-    for mut slice in slices {
+    for mut slice in body.into_slices() {
         while !slice.is_empty() {
             if joined.is_empty() && slice.len() >= FRAME_BYTES {
                 frames.push_back(slice.split_to(FRAME_BYTES));
+                left = left.saturating_sub(FRAME_BYTES);
                 continue;
+            }
+            if joined.is_empty() {
+                joined.reserve(left.min(FRAME_BYTES));
             }
             let piece = slice.split_to(slice.len().min(FRAME_BYTES - joined.len()));
             joined.extend_from_slice(&piece);
+            left = left.saturating_sub(piece.len());
             if joined.len() == FRAME_BYTES {
                 frames.push_back(joined.split().freeze());
             }

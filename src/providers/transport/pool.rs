@@ -493,8 +493,8 @@ impl Drop for Opening {
 }
 
 impl Pool {
-    /// Fails the calls that a connection was opened for. One of them reports the error; the circuit
-    /// breaker does not count the others.
+    /// Fails the calls that a connection was opened for. One of them reports the error; if it may be
+    /// tried again, the circuit breaker does not count the others.
     fn fail(self: &Arc<Self>, error: ProviderError) {
         let failed: Vec<_> = {
             let mut state = self.state();
@@ -502,8 +502,13 @@ impl Pool {
             let count = calls_each.min(state.waiting.len());
             state.waiting.drain(..count).collect()
         };
-        let shared = ProviderError::SharedConnection {
-            message: error.to_string(),
+        let shared = match &error {
+            ProviderError::Connection { message } | ProviderError::Timeout { message } => {
+                ProviderError::SharedConnection {
+                    message: message.clone(),
+                }
+            }
+            other => other.clone(),
         };
         let errors = std::iter::once(error).chain(std::iter::repeat(shared));
         for (sender, error) in failed.into_iter().zip(errors) {

@@ -135,6 +135,43 @@ fn a_mock_serves_https_to_clients_that_trust_its_certificate() {
     assert_eq!(report["errors"], serde_json::json!({ "connection": 1 }));
 }
 
+/// `http2 = false` makes every call its own connection, also with a server that offers HTTP/2.
+#[test]
+fn a_mock_behind_tls_serves_providers_with_http2_and_without() {
+    for (http2, streams_max) in [(false, 1), (true, 4)] {
+        let home = Home::new();
+        let args = [
+            "--tls",
+            "--h2",
+            "--ca-out",
+            "ca.pem",
+            "--latency-ms",
+            "1000",
+        ];
+        let mock = Mock::start(&home, &args);
+        let config = format!(
+            "[[provider]]\nname = \"main\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"m\"\nca_file = \"ca.pem\"\nhttp2 = {http2}\n",
+            mock.url
+        );
+        std::fs::write(home.work().join("callboard.toml"), config).unwrap();
+        std::fs::write(home.work().join("lines.txt"), "a\nb\nc\nd\n").unwrap();
+
+        let fan_out = ["fanout", "--no-tools", "Do {}.", "--over", "lines.txt"];
+        let ran = home.run(&fan_out).well();
+
+        assert!(ran.err.contains("4 tasks: 4 done, 0 failed"), "{ran:?}");
+        let ca_pem = std::fs::read_to_string(home.work().join("ca.pem")).unwrap();
+        let client = crate::support::https::client(&ca_pem, &["http/1.1"]);
+        let stats = async {
+            let answer = client.get(format!("{}/stats", mock.url)).send();
+            answer.await.unwrap().text().await.unwrap()
+        };
+        let stats = tokio::runtime::Runtime::new().unwrap().block_on(stats);
+        let stats: Value = serde_json::from_str(&stats).unwrap();
+        assert_eq!(stats["connections"]["streams_max"], streams_max, "{stats}");
+    }
+}
+
 #[test]
 fn a_mock_presents_the_certificate_that_it_is_given() {
     let home = Home::new();

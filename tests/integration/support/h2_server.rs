@@ -11,7 +11,13 @@
 //! }).await;
 //! ```
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use callboard::mock_model::{MockTls, TlsIdentity};
 use parking_lot::Mutex;
@@ -70,6 +76,8 @@ pub enum React {
     Open(String),
     /// Nothing.
     Silent,
+    /// Nothing, and from now on no answer to a ping on this connection either.
+    Deaf,
     /// RST_STREAM with this code.
     Reset(u32),
     /// GOAWAY with this last stream id and code; the connection stays open and the request is not
@@ -99,6 +107,9 @@ type Handler = Box<dyn Fn(Asked) -> React + Send + Sync>;
 
 struct Shared {
     streams_max: u32,
+    /// Whether each connection begins with GOAWAY.
+    is_leaving: bool,
+    accepted: AtomicUsize,
     handler: Handler,
     seen: watch::Sender<Vec<Asked>>,
     orders: Mutex<Vec<mpsc::Sender<Order>>>,
@@ -118,6 +129,20 @@ impl H2Server {
         streams_max: u32,
         handler: impl Fn(Asked) -> React + Send + Sync + 'static,
     ) -> Self {
+        Self::start_as(streams_max, false, handler).await
+    }
+
+    /// Starts a server that says goodbye at the start of each connection: GOAWAY before any
+    /// request, which it then does not answer.
+    pub async fn leaving() -> Self {
+        Self::start_as(100, true, |_| React::Silent).await
+    }
+
+    async fn start_as(
+        streams_max: u32,
+        is_leaving: bool,
+        handler: impl Fn(Asked) -> React + Send + Sync + 'static,
+    ) -> Self {
         let made = TlsIdentity::make(&[]).unwrap();
         let tls = MockTls {
             identity: made.identity,
@@ -128,6 +153,8 @@ impl H2Server {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             streams_max,
+            is_leaving,
+            accepted: AtomicUsize::new(0),
             handler: Box::new(handler),
             seen: watch::Sender::new(Vec::new()),
             orders: Mutex::default(),
@@ -157,6 +184,11 @@ impl H2Server {
         self.shared.seen.borrow().clone()
     }
 
+    /// Number of TCP connections, whatever came of them.
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
     /// Number of connections that sent HTTP/2's preface.
     pub fn connections(&self) -> usize {
         self.shared.orders.lock().len()
@@ -180,6 +212,7 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
+        shared.accepted.fetch_add(1, Ordering::Relaxed);
         let (tls, shared) = (tls.clone(), shared.clone());
         connections.spawn(async move {
             let _ = stream.set_nodelay(true);
@@ -236,6 +269,10 @@ async fn connection(
         .await?;
     out.frame(kind::WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes())
         .await?;
+    if shared.is_leaving {
+        out.go_away(0, NO_ERROR).await?;
+    }
+    let mut is_deaf = false;
     // A read that is given up in the middle of a frame would lose its start, so a task reads.
     let (frames, mut come) = mpsc::channel(64);
     let mut reading = JoinSet::new();
@@ -268,7 +305,7 @@ async fn connection(
                 out.frame(kind::SETTINGS, ACK, 0, &[]).await?;
                 false
             }
-            kind::PING if frame.flags & ACK == 0 => {
+            kind::PING if frame.flags & ACK == 0 && !is_deaf => {
                 out.frame(kind::PING, ACK, 0, &frame.payload).await?;
                 false
             }
@@ -297,6 +334,7 @@ async fn connection(
                 out.data(asked.stream, &text, 0).await?;
             }
             React::Silent => {}
+            React::Deaf => is_deaf = true,
             React::Reset(code) => out.reset(asked.stream, code).await?,
             React::GoAway { last_stream, code } => out.go_away(last_stream, code).await?,
             React::Kill => return Ok(()),

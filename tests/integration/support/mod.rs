@@ -5,6 +5,7 @@ pub mod https;
 pub mod model_server;
 mod random;
 mod scratch;
+pub mod tls_front;
 
 pub use random::{SplitMix, random_splits, seed};
 pub use scratch::scratch;

@@ -196,6 +196,7 @@ fn nothing_ran(error: &ProviderError) -> bool {
         | ProviderError::RateLimited { .. }
         | ProviderError::QuotaExhausted { .. }
         | ProviderError::Unsupported(_)
+        | ProviderError::Untrusted { .. }
         | ProviderError::NotStarted { .. }
         | ProviderError::Overloaded
         | ProviderError::BreakerOpen { .. } => true,
