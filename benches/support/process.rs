@@ -5,7 +5,12 @@ use std::time::Duration;
 
 /// CPU time of this process, ended threads included, in steps of 10 ms.
 pub(crate) fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    cpu_of(std::process::id())
+}
+
+/// CPU time of a process, ended threads included, in steps of 10 ms.
+pub(crate) fn cpu_of(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()

@@ -70,7 +70,8 @@ pub(in crate::conversation) struct Live {
     volatile: Volatile,
     commits: Committer,
     wait_status: Arc<WaitStatus>,
-    resources: Option<(RoundId, RoundResources)>,
+    /// Boxed, so that an idle conversation stays small in memory.
+    resources: Option<(RoundId, Box<RoundResources>)>,
     waiters: Waiters,
     /// Seats and deadline timers of prompts whose rounds are not over, by round.
     admitted: SmallMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
