@@ -143,6 +143,11 @@ impl Waiting {
         Some(self.wakers.swap_remove(at).1)
     }
 
+    /// Frees what the wakers took, after the last of them was woken.
+    fn shrink(&mut self) {
+        self.wakers.shrink_to_fit();
+    }
+
     /// Moves all wakers to `woken`. The caller wakes them after it has released the lock.
     fn take(&mut self, woken: &mut Vec<Waker>) {
         if !self.wakers.is_empty() {
@@ -510,6 +515,8 @@ impl MemoryEvents {
                 let is_first = stream.end.is_none();
                 stream.end.get_or_insert((status, now));
                 stream.waiting.take(&mut woken);
+                stream.waiting.shrink();
+                stream.ring.shrink();
                 is_first
             })
             .ok_or(EventStoreError::Unknown)?;

@@ -154,6 +154,12 @@ impl Ring {
         self.seen = self.last;
     }
 
+    /// Frees unused memory of a stream that has ended.
+    pub(super) fn shrink(&mut self) {
+        self.durable.events.shrink_to_fit();
+        self.ephemeral.events.shrink_to_fit();
+    }
+
     /// Adds events and drops what exceeds the limit.
     pub(super) fn append(&mut self, events: impl IntoIterator<Item = Arc<StreamEvent>>) {
         for event in events {

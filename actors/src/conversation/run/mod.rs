@@ -66,7 +66,7 @@ pub(in crate::conversation) struct Live {
     setup: Arc<Setup>,
     ports: Ports,
     tenant: Arc<Tenant>,
-    durable: Durable,
+    durable: Box<Durable>,
     volatile: Volatile,
     commits: Committer,
     wait_status: Arc<WaitStatus>,
@@ -91,7 +91,7 @@ impl Live {
     pub(in crate::conversation) fn begin(
         args: &ConversationArgs,
         me: ActorRef<ConversationMsg>,
-        durable: Durable,
+        durable: Box<Durable>,
     ) -> Self {
         let scope = args.scope.clone();
         let setup = args.setup.clone();
