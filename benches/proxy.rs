@@ -4,7 +4,7 @@
 //! The model and the clients run in this process, over plain HTTP on loopback. Between them is a
 //! second process, whose CPU time is measured: the HTTP host of Callboard with its usual defaults
 //! and a journal in memory, or a proxy written by hand (axum, reqwest, serde; it parses each event
-//! of the provider and sends its text as an event of its own, and keeps nothing).
+//! of the provider, sends its text as a separate event, and keeps nothing).
 //!
 //! `cargo bench --bench proxy` prints CPU per token, medians of alternating rounds. `--streams N`,
 //! `--seconds N`, `--pace-ms N`, `--rounds N`, `--flush-ms N` (of Callboard). `-- count` prints
@@ -84,7 +84,7 @@ async fn serve_measured(kind: &str, model: &str) {
     std::thread::spawn({
         let stop = stop.clone();
         move || {
-            let _ = std::io::stdin().read(&mut [0]);
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop.cancel();
         }
     });

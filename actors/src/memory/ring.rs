@@ -10,7 +10,7 @@ use crate::{
     stream::{EventKind, StreamEvent},
 };
 
-/// Bytes of text that one event gathers while nobody reads it. A reader that comes late gets pieces
+/// Bytes of text that one event gathers before a reader has it. A reader that comes late gets pieces
 /// of this size, and the limit of the ring drops no more than this at a time.
 const GATHERED_BYTES_MAX: usize = 4096;
 

@@ -63,7 +63,7 @@ async fn text_within_flush_ms_becomes_one_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn text_that_nobody_reads_gathers_in_one_event() {
+async fn unread_text_gathers_in_one_event() {
     let host = host(&model()).await;
     let round = conversation(&host).send("go").await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
