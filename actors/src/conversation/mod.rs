@@ -42,7 +42,7 @@ pub use setup::{Ports, Setup};
 
 use crate::{
     ids::Scope,
-    journal::{Durable, Loaded},
+    journal::Loaded,
     policy::Amount,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
