@@ -1,14 +1,14 @@
 //! What does a conversation cost while it runs, idles and sleeps, and do other conversations notice?
 //!
-//! 100,000 conversations have one turn each and are left idle, then put to sleep. Their journal is
-//! a SQLite file, and the model answers in process. Meanwhile 1,000 turns per second go through 256
+//! 100,000 conversations have one turn each (`--turns N`) and are left idle, then put to sleep. Their
+//! journal is a SQLite file, and the model answers in process. Meanwhile 1,000 turns per second go through 256
 //! other conversations, and each must succeed. Before that, conversations are created and put to
 //! sleep 10,000 at a time (1,000,000 in total in the long form, `CALLBOARD_LONG=1`), to measure
 //! what a sleeping one leaves resident.
 //!
 //! `cargo bench --bench idle` prints resident bytes per conversation in each state, and the latency
-//! of the turns meanwhile. Event rings of finished rounds age after one second here instead of ten
-//! minutes, so that they are not measured.
+//! of the turns meanwhile. Event rings of finished rounds age after one second here instead of a
+//! minute, so that they are not measured.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -57,6 +57,9 @@ async fn host(folder: &std::path::Path) -> Host {
         .unwrap();
     let limits = Limits {
         ring_age: Duration::from_secs(1),
+        // They stay awake until the bench puts them to sleep.
+        idle: Duration::from_secs(24 * 3600),
+        idle_conversations_max: usize::MAX,
         ..Limits::default()
     };
     let builder = HostBuilder::new(SystemClock, SystemEntropy, |host| host);
@@ -81,8 +84,8 @@ async fn turn(host: &Host, tenant: &str, conversation: String) -> bool {
     reply.outcome().await.is_ok()
 }
 
-/// Runs one turn in each of the conversations `from..to`.
-async fn make(host: &Host, from: usize, to: usize) {
+/// Runs `turns` turns in each of the conversations `from..to`.
+async fn make(host: &Host, from: usize, to: usize, turns: usize) {
     let next = Arc::new(AtomicUsize::new(from));
     let lanes = (0..LANES).map(|_| {
         let host = host.clone();
@@ -93,10 +96,12 @@ async fn make(host: &Host, from: usize, to: usize) {
                 if nth >= to {
                     return;
                 }
-                assert!(
-                    turn(&host, &format!("t-{}", nth % 100), format!("c-{nth}")).await,
-                    "the turn of conversation {nth} failed"
-                );
+                for _ in 0..turns {
+                    assert!(
+                        turn(&host, &format!("t-{}", nth % 100), format!("c-{nth}")).await,
+                        "the turn of conversation {nth} failed"
+                    );
+                }
             }
         })
     });
@@ -194,6 +199,11 @@ async fn run() {
         .filter(|arg| arg != "--bench")
         .collect();
     let idle: usize = args.first().and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    let turns = args
+        .iter()
+        .position(|word| word == "--turns")
+        .and_then(|at| args.get(at + 1)?.parse().ok())
+        .unwrap_or(1);
     let known = if std::env::var_os("CALLBOARD_LONG").is_some() {
         10 * idle
     } else {
@@ -203,7 +213,7 @@ async fn run() {
     println!("load {}", process::load());
 
     let host = host(folder.path()).await;
-    make(&host, 0, 2000).await; // one-time costs
+    make(&host, 0, 2000, turns).await; // one-time costs
     asleep(&host).await;
     let before = settled().await;
     println!(
@@ -214,7 +224,7 @@ async fn run() {
 
     // Measured first: memory that the allocator keeps from a large load would hide a small slope.
     for from in (2000..2000 + known).step_by(10_000) {
-        make(&host, from, (from + 10_000).min(2000 + known)).await;
+        make(&host, from, (from + 10_000).min(2000 + known), turns).await;
         asleep(&host).await;
     }
     let all = settled().await;
@@ -228,7 +238,7 @@ async fn run() {
     let first = 2000 + known;
     let began = Instant::now();
     let cpu = process::cpu();
-    make(&host, first, first + idle).await;
+    make(&host, first, first + idle, turns).await;
     println!(
         "{:>34}  {:.0} conversations made a second, {:.0} µs of CPU each",
         "alone",
@@ -238,7 +248,7 @@ async fn run() {
     let awake = settled().await;
     println!(
         "{:>34}  {} bytes each",
-        format!("{} idle", host.awake()),
+        format!("{} idle after {turns} turns", host.awake()),
         (awake - before) / idle
     );
 
@@ -269,7 +279,7 @@ async fn run() {
 
     let beside = Beside::start(&host);
     let began = Instant::now();
-    make(&host, first, first + 20_000.min(idle)).await;
+    make(&host, first, first + 20_000.min(idle), 1).await;
     println!(
         "{:>34}  {:.0} a second",
         "woken for a turn",

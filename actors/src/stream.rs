@@ -46,6 +46,11 @@ impl StreamEvent {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
+
+    /// Adds the event to `out`, as [`StreamEvent::to_json`] returns it.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let _ = serde_json::to_writer(out, self); // Writing to memory cannot fail.
+    }
 }
 
 /// Why a round ended.
@@ -334,6 +339,31 @@ impl EventKind {
             | Self::Retry { .. }
             | Self::Context { .. }
             | Self::Queued { .. } => false,
+        }
+    }
+
+    /// Returns the event's `type`, as it is written in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RoundStarted {} => "round_started",
+            Self::TextDelta { .. } => "text_delta",
+            Self::ThinkingDelta { .. } => "thinking_delta",
+            Self::ToolCall { .. } => "tool_call",
+            Self::ToolProgress { .. } => "tool_progress",
+            Self::ToolResult { .. } => "tool_result",
+            Self::ApprovalRequired { .. } => "approval_required",
+            Self::Retry { .. } => "retry",
+            Self::Usage { .. } => "usage",
+            Self::Context { .. } => "context",
+            Self::Compaction { .. } => "compaction",
+            Self::SkillActivated { .. } => "skill_activated",
+            Self::Subagent { .. } => "subagent",
+            Self::Queued { .. } => "queued",
+            Self::Message { .. } => "message",
+            Self::TurnRestarted { .. } => "turn_restarted",
+            Self::Snapshot { .. } => "snapshot",
+            Self::RoundFinished { .. } => "round_finished",
+            Self::Error { .. } => "error",
         }
     }
 

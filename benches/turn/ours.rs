@@ -62,6 +62,9 @@ pub(crate) fn limits() -> Limits {
         // Finished rounds are not part of the measurement. A slow reader on a busy machine still
         // needs its events.
         ring_age: Duration::from_secs(10),
+        // Some journals keep nothing, so a conversation must not go to sleep.
+        idle: Duration::from_secs(24 * 3600),
+        idle_conversations_max: usize::MAX,
         ..Limits::default()
     }
 }

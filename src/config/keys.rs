@@ -14,6 +14,9 @@ use crate::limits::Limits;
 /// Largest count: a larger number is probably a typing mistake.
 const COUNT_MAX: u64 = 1_000_000_000;
 
+/// Largest value of a key in milliseconds: a minute.
+const MILLIS_MAX: u64 = 60_000;
+
 /// Largest number of bytes: one tebibyte.
 const BYTES_MAX: u64 = 1 << 40;
 
@@ -584,11 +587,14 @@ macro_rules! limits {
     (@kind count) => { Kind::Count { max: COUNT_MAX } };
     (@kind bytes) => { Kind::Count { max: BYTES_MAX } };
     (@kind seconds) => { Kind::Seconds };
+    (@kind millis) => { Kind::Millis { max: MILLIS_MAX } };
     (@value seconds, $value:expr) => { Value::Seconds($value) };
+    (@value millis, $value:expr) => { Value::Count(u64::try_from($value.as_millis()).unwrap_or(u64::MAX)) };
     (@value $type:ident, $value:expr) => { Value::Count(u64::try_from($value).unwrap_or(u64::MAX)) };
     (@pattern seconds, $given:ident) => { Value::Seconds($given) };
     (@pattern $type:ident, $given:ident) => { Value::Count($given) };
     (@read seconds, $given:ident) => { *$given };
+    (@read millis, $given:ident) => { std::time::Duration::from_millis(*$given) };
     (@read $type:ident, $given:ident) => { (*$given).try_into().unwrap_or_default() };
 }
 
@@ -609,7 +615,9 @@ limits! {
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
     idle, "idle_s", seconds, "seconds until an idle conversation leaves memory";
+    idle_conversations_max, "idle_conversations_max", count, "idle conversations in memory; beyond it the least recently used ones leave";
     sweep, "sweep_s", seconds, "seconds between searches for idle conversations";
+    flush, "flush_ms", millis, "least milliseconds between two text events of a model call; text that arrives meanwhile becomes one event; 0, the default, sends text as it arrives";
     model_first_byte, "model_first_byte_s", seconds, "seconds to wait for the first byte of a model's answer; a local model may read a long prompt for minutes";
     model_idle, "model_idle_s", seconds, "seconds to wait for the next bytes of a model's stream";
     model_total, "model_total_s", seconds, "seconds that one model call may take";

@@ -24,6 +24,10 @@ pub(super) enum Kind {
         max: u64,
     },
     Seconds,
+    /// Milliseconds, from 0.
+    Millis {
+        max: u64,
+    },
     Names(&'static [&'static str]),
     /// Host names and address ranges; the web tools parse them further.
     Hosts,
@@ -105,6 +109,9 @@ impl Kind {
                     )),
                 }
             }
+            (Self::Millis { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
+                self.read_text(number.as_str(), base)
+            }
             (Self::Seconds | Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => {
                 self.read_text(number.as_str(), base)
             }
@@ -138,6 +145,13 @@ impl Kind {
             Self::Count { max } => match text.trim().parse() {
                 Ok(count) => in_range(count, max),
                 Err(_) => Err(format!("must be {}, not `{}`", self.wanted(), quoted(text))),
+            },
+            Self::Millis { max } => match text.trim().parse() {
+                Ok(millis) if millis <= max => Ok(Value::Count(millis)),
+                _ => Err(format!(
+                    "must be 0 to {max} milliseconds, not `{}`",
+                    quoted(text)
+                )),
             },
             Self::Seconds => parsers::seconds(text.trim()).map(Value::Seconds),
             Self::Address => parsers::address(text.trim()).map(Value::Address),
@@ -207,7 +221,11 @@ impl Kind {
             || !(self.items().is_some()
                 || matches!(
                     self,
-                    Self::Count { .. } | Self::Seconds | Self::Usd | Self::Flag
+                    Self::Count { .. }
+                        | Self::Seconds
+                        | Self::Millis { .. }
+                        | Self::Usd
+                        | Self::Flag
                 ))
     }
 
@@ -215,6 +233,7 @@ impl Kind {
         match self {
             Self::Count { .. } => "a whole number",
             Self::Seconds => "a number of seconds",
+            Self::Millis { .. } => "a whole number of milliseconds",
             Self::Names(_) | Self::Hosts | Self::Models => "a list of names",
             Self::Patterns => "a list of hosts",
             Self::Paths => "a list of folders",

@@ -8,7 +8,7 @@
 //! | `server`, `socket`, `addresses` | listener and shutdown; timeouts; connections per client |
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
-//! | `sse`, `openapi`, `openai` | event streams; the OpenAPI document; OpenAI's Chat Completions |
+//! | `sse`, `quiet`, `openapi`, `openai` | event streams, and what they wait for; the OpenAPI document; OpenAI's Chat Completions |
 //! | `shared` | state of all handlers: host, configuration, counters of open streams |
 //!
 //! # Promises
@@ -28,6 +28,7 @@ mod keys;
 mod openai;
 mod openapi;
 mod operator;
+mod quiet;
 mod router;
 mod routes;
 mod server;

@@ -1,7 +1,7 @@
 //! Server-sent events of a round or a conversation. A slow client does not block the conversation:
 //! it costs one frame, the socket's buffer and a cursor.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, io::Write as _, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -13,12 +13,17 @@ use callboard_actors::{
     stream::StreamEvent,
 };
 use futures_util::stream;
-use tokio_util::sync::CancellationToken;
 
-use super::shared::{Shared, Watching};
+use super::{
+    quiet::{Quiet, QuietEnd},
+    shared::{Shared, Watching},
+};
 
 /// Reconnection delay for clients, in milliseconds. Sent first, so that proxies see a byte at once.
 const RETRY: &str = "retry: 1000\n\n";
+
+/// A line that clients ignore. It shows proxies that a silent stream is alive.
+pub(super) const COMMENT: &[u8] = b":\n\n";
 
 /// What a stream follows.
 pub(super) enum Source {
@@ -41,13 +46,13 @@ impl Source {
 struct Watcher {
     source: Source,
     ahead: Option<Bytes>,
-    closing: CancellationToken,
-    comment_every: Duration,
+    quiet: Quiet,
     _watching: Watching,
 }
 
 impl Watcher {
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+    /// The next piece of the body. The watcher is boxed because the stream moves it with each.
+    async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
         let bytes = match self.ahead.take() {
             Some(ahead) => ahead,
             None => tokio::select! {
@@ -55,10 +60,13 @@ impl Watcher {
                 event = self.source.next() => frame(&*event?),
                 // `biased`: pending events are sent before the stream closes. A client that
                 // reconnects continues after them.
-                () = self.closing.cancelled() => return None,
-                () = tokio::time::sleep(self.comment_every) => Bytes::from_static(b":\n\n"),
+                end = self.quiet.wait() => match end {
+                    QuietEnd::Closing => return None,
+                    QuietEnd::Comment => Bytes::from_static(COMMENT),
+                },
             },
         };
+        self.quiet.sent();
         Some((Ok(bytes), self))
     }
 }
@@ -66,13 +74,12 @@ impl Watcher {
 /// The streaming response with the events of `source`. `watching` keeps the tenant's stream count
 /// until the stream ends.
 pub(super) fn respond(app: &Shared, source: Source, watching: Watching) -> Response {
-    let watcher = Watcher {
+    let watcher = Box::new(Watcher {
         source,
         ahead: Some(Bytes::from_static(RETRY.as_bytes())),
-        closing: app.closing.clone(),
-        comment_every: app.config.bounds.comment_every,
+        quiet: Quiet::new(app),
         _watching: watching,
-    };
+    });
     (
         headers(),
         Body::from_stream(stream::unfold(watcher, Watcher::next)),
@@ -95,15 +102,18 @@ pub(super) fn headers() -> HeaderMap {
     ])
 }
 
+/// Bytes of a frame around the content of its event, so that a text needs one allocation.
+const FRAME_BYTES: usize = 192;
+
 /// One event on the wire. JSON escapes line breaks, so an event is always one `data` line.
 fn frame(event: &StreamEvent) -> Bytes {
-    let data = event.to_json();
-    // The ids before the type contain no quotes, so the first `"type"` is the event's.
-    let kind = data
-        .split_once("\"type\":\"")
-        .and_then(|(_, rest)| rest.split('"').next())
-        .unwrap_or("message");
-    Bytes::from(format!("id: {}\nevent: {kind}\ndata: {data}\n\n", event.id))
+    let mut out = Vec::with_capacity(FRAME_BYTES + event.kind.size());
+    let name = event.kind.name();
+    // Writing to memory cannot fail.
+    let _ = write!(out, "id: {}\nevent: {name}\ndata: ", event.id);
+    event.write_json(&mut out);
+    out.extend_from_slice(b"\n\n");
+    out.into()
 }
 
 #[cfg(test)]
@@ -114,6 +124,55 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn the_name_of_each_event_is_its_type_in_json() {
+        let id = ConversationId::new("c").unwrap();
+        let kinds = [
+            EventKind::RoundStarted {},
+            EventKind::TextDelta {
+                text: String::new(),
+            },
+            EventKind::ThinkingDelta {
+                text: String::new(),
+            },
+            EventKind::ToolProgress {
+                tool_call_id: String::new(),
+                text: String::new(),
+            },
+            EventKind::Queued { position: 1 },
+            EventKind::SkillActivated {
+                name: String::new(),
+                level: 1,
+            },
+            EventKind::TurnRestarted {
+                epoch: Default::default(),
+            },
+            EventKind::Context {
+                tokens: 0,
+                window: 0,
+                fraction: 0.0,
+            },
+            EventKind::Compaction {
+                mode: String::new(),
+                before_tokens: 0,
+                after_tokens: 0,
+            },
+        ];
+        for kind in kinds {
+            let name = kind.name();
+            let event = StreamEvent {
+                id: EventId::default(),
+                conversation_id: id.clone(),
+                round_id: None,
+                kind,
+            };
+            assert!(
+                event.to_json().contains(&format!("\"type\":\"{name}\"")),
+                "{name}"
+            );
+        }
+    }
 
     #[test]
     fn an_event_is_one_line_of_data_after_its_id_and_type() {

@@ -44,6 +44,8 @@ pub(crate) async fn host(
         ring_age: std::time::Duration::from_secs(1),
         // All subagents of a fan-out must be able to run at once.
         tenant_turns_max: usual.tenant_turns_max.max(plan.subagents),
+        // `idle` measures conversations that stay awake.
+        idle_conversations_max: usize::MAX,
         ..usual
     };
     let tool = LoadTool {

@@ -113,6 +113,10 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
             "callboard.toml:2: `limits.idle_s` must be 0.001 to 315360000 seconds, not 0",
         ),
         (
+            "[limits]\nflush_ms = -1\n",
+            "callboard.toml:2: `limits.flush_ms` must be 0 to 60000 milliseconds, not `-1`",
+        ),
+        (
             "[limits]\nidle_s = true\n",
             "callboard.toml:2: `limits.idle_s` must be a number of seconds, not true or false",
         ),
@@ -244,7 +248,7 @@ fn variables_of_others_are_left_alone() {
 
 #[test]
 fn later_sources_win() {
-    let text = "[host]\ndata_dir = \"data\"\ndurability = \"batched\"\n[limits]\nidle_s = 1\nsweep_s = 2\ntool_iterations_max = 3\n";
+    let text = "[host]\ndata_dir = \"data\"\ndurability = \"batched\"\n[limits]\nidle_s = 1\nsweep_s = 2\nflush_ms = 40\nidle_conversations_max = 7\ntool_iterations_max = 3\n";
     let mut config = load(
         text,
         &[
@@ -267,6 +271,8 @@ fn later_sources_win() {
     let expected = Limits {
         idle: Duration::from_secs(1),
         sweep: Duration::from_millis(500),
+        flush: Duration::from_millis(40),
+        idle_conversations_max: 7,
         tool_iterations_max: 5,
         ..Limits::default()
     };
@@ -663,7 +669,7 @@ fn what_show_prints_can_be_read_again_and_says_where_values_are_from() {
     );
     assert!(
         shown.contains("mode = \"none\"  # --sandbox\n")
-            && shown.contains("sweep_s = 300  # default\n"),
+            && shown.contains("sweep_s = 60  # default\n"),
         "{shown}"
     );
     assert!(shown.contains("callboard.toml:2\n"), "{shown}");

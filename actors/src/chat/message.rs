@@ -71,7 +71,7 @@ struct Stored {
     /// the tokens in the others.
     tokens: AtomicU32,
     /// The message in a provider's own form, cached by an adapter.
-    rendered: OnceLock<Bytes>,
+    rendered: OnceLock<Box<Bytes>>,
 }
 
 /// Bytes of the wire form around the blocks, at most.
@@ -342,7 +342,7 @@ impl Message {
     /// Returns the message in an adapter's own form, which `render` creates on the first call. Only
     /// one form is cached, because a conversation has one provider; it is freed with the message.
     pub fn rendered_with(&self, render: impl FnOnce(&Self) -> Bytes) -> Bytes {
-        self.0.rendered.get_or_init(|| render(self)).clone()
+        Bytes::clone(self.0.rendered.get_or_init(|| Box::new(render(self))))
     }
 }
 

@@ -42,7 +42,7 @@ pub use setup::{Ports, Setup};
 
 use crate::{
     ids::Scope,
-    journal::{Durable, Loaded},
+    journal::Loaded,
     policy::Amount,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
@@ -116,7 +116,7 @@ impl Actor for Conversation {
             if let Some(family) = &args.family {
                 family.enter(&args.scope.conversation, Amount::default());
             }
-            let mut live = Box::new(Live::begin(&args, me, Durable::default()));
+            let mut live = Box::new(Live::begin(&args, me, Box::default()));
             live.recover()?;
             return Ok(State {
                 args,
@@ -204,7 +204,7 @@ impl State {
                     let stash = std::mem::take(stash);
                     // Recovery comes before the stashed mail, so that the mail meets a resumed or
                     // closed round.
-                    let mut live = Box::new(Live::begin(&self.args, me.clone(), *durable));
+                    let mut live = Box::new(Live::begin(&self.args, me.clone(), durable));
                     let flow = live.recover()?;
                     self.phase = Phase::Live(live);
                     self.follow(me, flow);

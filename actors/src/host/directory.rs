@@ -11,6 +11,7 @@
 
 mod after_exit;
 mod deletion;
+mod sweep;
 
 pub(crate) use deletion::Deletion;
 
@@ -53,11 +54,6 @@ use crate::{
     stream::{EventKind, Failure, Open, StreamEvent},
     tenant::{Family, Tenant, Tenants},
 };
-
-/// Conversations that a sweep asks to sleep in one batch, and the pause between batches. Going to
-/// sleep costs about 20 µs, so a sweep takes about a quarter of one core.
-const SWEPT_AT_ONCE: usize = 16;
-const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Parked conversations that one sweep wakes; the next sweep takes the rest.
 const WAKES_MAX: usize = 256;
@@ -162,6 +158,8 @@ pub(crate) struct Directory {
     limits: Arc<Limits>,
     started: Instant,
     closed: AtomicBool,
+    /// The second in which idle conversations were last counted.
+    relieved_s: AtomicU64,
     /// Notified whenever a slot is removed.
     emptied: Notify,
     /// Cancelled when the host stops: no more events follow.
@@ -191,6 +189,7 @@ impl Directory {
             limits,
             started: Instant::now(),
             closed: AtomicBool::new(false),
+            relieved_s: AtomicU64::new(0),
             emptied: Notify::new(),
             stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),
@@ -457,6 +456,7 @@ impl Directory {
         ) else {
             return;
         };
+        self.relieve_at_times();
         let lease = Lease::new(directory, scope.clone(), generation);
         let tenant = self.tenants.get(&scope.tenant);
         let wait_status: Arc<WaitStatus> = Arc::default();
@@ -623,46 +623,6 @@ impl Directory {
         drop(dropped);
         self.emptied.notify_waiters();
         self.finish(scope, after);
-    }
-
-    /// Asks conversations that were idle for `idle` to go to sleep. They are asked in small
-    /// batches, so that a sweep of a hundred thousand conversations does not delay the busy ones.
-    pub(crate) fn sweep(&self, idle: Duration) {
-        let idle_s = idle.as_secs();
-        let all: Vec<Scope> = {
-            let now = self.used_s();
-            let is_idle = |slot: &Slot| matches!(slot, Slot::Live { used_s, .. } if now.saturating_sub(*used_s) >= idle_s);
-            self.slots
-                .iter()
-                .filter(|slot| is_idle(slot.value()))
-                .map(|slot| slot.key().clone())
-                .collect()
-        };
-        let (first, rest) = all.split_at(all.len().min(SWEPT_AT_ONCE));
-        first.iter().for_each(|scope| self.sweep_one(scope, idle_s));
-        if rest.is_empty() {
-            return;
-        }
-        let Some(me) = self.me.get().cloned() else {
-            return;
-        };
-        let rest = rest.to_vec();
-        self.runtime.spawn(async move {
-            for some in rest.chunks(SWEPT_AT_ONCE) {
-                tokio::time::sleep(SWEEP_PAUSE).await;
-                let Some(me) = me.upgrade() else { return };
-                some.iter().for_each(|scope| me.sweep_one(scope, idle_s));
-            }
-        });
-    }
-
-    fn sweep_one(&self, scope: &Scope, idle_s: u64) {
-        if let Some(slot) = self.slots.get(scope)
-            && let Slot::Live { actor, used_s, .. } = slot.value()
-            && self.used_s().saturating_sub(*used_s) >= idle_s
-        {
-            let _ = actor.cast(ConversationMsg::Sweep);
-        }
     }
 
     /// Wakes parked conversations whose approval deadline has passed. A task reads them from the

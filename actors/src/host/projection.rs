@@ -267,7 +267,14 @@ pub(super) fn before(epoch: Epoch, seq: Seq) -> EventId {
 
 /// Truncates events to what a watcher may hold: the first one, and those that follow within
 /// [`WATCHER_BYTES_MAX`].
-pub(super) fn bounded(mut events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamEvent>> {
+pub(super) fn bounded(events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamEvent>> {
+    let mut events = events.into();
+    bound(&mut events);
+    events
+}
+
+/// As [`bounded`], in place.
+pub(super) fn bound(events: &mut VecDeque<Arc<StreamEvent>>) {
     let mut bytes = 0;
     let fit = events.iter().take_while(|event| {
         let before = bytes;
@@ -276,7 +283,6 @@ pub(super) fn bounded(mut events: Vec<Arc<StreamEvent>>) -> VecDeque<Arc<StreamE
     });
     let fit = fit.count();
     events.truncate(fit);
-    events.into()
 }
 
 /// Whether an event with this id can have been published when the journal was in this state: by the

@@ -1,19 +1,26 @@
 //! Watching one round: its events one by one, and its outcome. Holding a watch does not keep the
 //! host running.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
+use tokio::task::coop::has_budget_remaining;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     OutcomeError,
-    projection::{self, STORE_RETRY, bounded},
+    projection::{self, STORE_RETRY, bound},
 };
 use crate::{
     conversation::{LoadFailure, Ports},
     ids::{EventId, RoundId, Scope},
     limits::WATCHED_EVENTS_MAX,
-    ports::{EventStoreError, StreamKey, StreamStatus},
+    ports::{EventStoreError, StreamKey, StreamSource, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 
@@ -23,28 +30,37 @@ pub(super) struct RoundWatch {
     /// Cancelled when the host stops. A child token per watch: each check and each wait locks its
     /// token, and watches must not contend for one lock.
     stopped: CancellationToken,
-    /// The future of that cancellation, created at the first wait and reused by later ones.
+    /// The wait for that cancellation, created at the first wait and reused by later ones.
     stop: Option<Stop>,
+    /// The handle of the round's stream.
+    source: Option<Box<dyn StreamSource>>,
     key: StreamKey,
     after: Option<EventId>,
     ahead: VecDeque<Arc<StreamEvent>>,
-    /// Whether the last read returned everything up to the end of the stream.
-    is_all: bool,
     end: Option<Result<Arc<RoundEnd>, Failure>>,
 }
 
-/// The outcome of one read after the cursor.
-enum ReadOutcome {
-    /// Events; `is_all` when there were no more.
-    Events {
-        events: VecDeque<Arc<StreamEvent>>,
-        is_all: bool,
-    },
+/// The outcome of one read of the ring after the cursor.
+enum RingRead {
+    /// There are events ahead.
+    Events,
     /// Nothing yet, and the round's stream is open.
     Running,
+    /// The ring dropped the cursor, or the stream began in another process. The journal has the
+    /// same durable events.
+    NotKept,
+    /// No event is left, and none will follow.
+    Over,
+}
+
+/// The outcome of one read of the journal after the cursor.
+enum JournalRead {
+    Events(VecDeque<Arc<StreamEvent>>),
     /// Nothing yet, and the round is open, but no activation on this host has resumed it. The next
     /// event comes after `upto`.
-    Asleep { upto: EventId },
+    Asleep {
+        upto: EventId,
+    },
     /// The store is unavailable.
     StoreUnavailable,
     /// No event is left, and none will follow.
@@ -65,10 +81,10 @@ impl RoundWatch {
             ports,
             stopped,
             stop: None,
+            source: None,
             key,
             after: None,
             ahead: VecDeque::new(),
-            is_all: false,
             end: None,
         }
     }
@@ -78,7 +94,6 @@ impl RoundWatch {
         Self {
             after: Some(cursor),
             ahead: VecDeque::new(),
-            is_all: false,
             ..self
         }
     }
@@ -105,46 +120,26 @@ impl RoundWatch {
                 return None;
             }
             let is_stopped = self.stopped.is_cancelled(); // Read once more after the stop.
-            if std::mem::take(&mut self.is_all) && !is_stopped {
-                // Returns at once if there are more events by now.
-                unless(
-                    stop(&mut self.stop, &self.stopped),
-                    self.ports.events.changed(&self.key, self.after),
-                )
-                .await;
+            match self.read_ring(!is_stopped).await {
+                RingRead::Events => continue,
+                RingRead::Over => return None,
+                RingRead::Running if is_stopped => return None,
+                RingRead::Running => continue, // The host stops.
+                RingRead::NotKept => {}
             }
-            match self.read().await {
-                ReadOutcome::Events { events, is_all } => {
-                    (self.ahead, self.is_all) = (events, is_all)
-                }
-                ReadOutcome::Over => return None,
-                ReadOutcome::Running
-                | ReadOutcome::Asleep { .. }
-                | ReadOutcome::StoreUnavailable
-                    if is_stopped =>
-                {
+            match self.read_journal().await {
+                JournalRead::Events(events) => self.ahead = events,
+                JournalRead::Over => return None,
+                JournalRead::Asleep { .. } | JournalRead::StoreUnavailable if is_stopped => {
                     return None;
                 }
-                ReadOutcome::Running => {
-                    unless(
-                        stop(&mut self.stop, &self.stopped),
-                        self.ports.events.changed(&self.key, self.after),
-                    )
-                    .await;
+                JournalRead::Asleep { upto } => {
+                    let stop = Stop::of(&mut self.stop, &self.stopped);
+                    unless(stop, self.ports.events.watch(&self.key.scope, upto)).await;
                 }
-                ReadOutcome::Asleep { upto } => {
-                    unless(
-                        stop(&mut self.stop, &self.stopped),
-                        self.ports.events.watch(&self.key.scope, upto),
-                    )
-                    .await;
-                }
-                ReadOutcome::StoreUnavailable => {
-                    unless(
-                        stop(&mut self.stop, &self.stopped),
-                        tokio::time::sleep(STORE_RETRY),
-                    )
-                    .await
+                JournalRead::StoreUnavailable => {
+                    let stop = Stop::of(&mut self.stop, &self.stopped);
+                    unless(stop, tokio::time::sleep(STORE_RETRY)).await
                 }
             }
         }
@@ -159,54 +154,66 @@ impl RoundWatch {
         if !self.ahead.is_empty() || self.end.is_some() {
             return self.ahead.is_empty();
         }
-        match self.read().await {
-            ReadOutcome::Over => true,
-            ReadOutcome::Events { events, is_all } => {
-                (self.ahead, self.is_all) = (events, is_all);
+        match self.read_ring(false).await {
+            RingRead::Over => return true,
+            RingRead::Events | RingRead::Running => return false,
+            RingRead::NotKept => {}
+        }
+        match self.read_journal().await {
+            JournalRead::Over => true,
+            JournalRead::Events(events) => {
+                self.ahead = events;
                 false
             }
-            ReadOutcome::Running | ReadOutcome::Asleep { .. } | ReadOutcome::StoreUnavailable => {
-                false
-            }
+            JournalRead::Asleep { .. } | JournalRead::StoreUnavailable => false,
         }
     }
 
-    /// Reads what follows the cursor, from the ring or else from the journal. An empty read is
-    /// ambiguous: the round may have ended between the read and the status check. Hence a second
-    /// read once the stream is known to have ended.
-    async fn read(&self) -> ReadOutcome {
-        let events = &self.ports.events;
-        for status_known in [false, true] {
-            match events.read(&self.key, self.after, WATCHED_EVENTS_MAX).await {
-                Ok(batch) if !batch.is_empty() => {
-                    let read = batch.len();
-                    let events = bounded(batch);
-                    let is_all = read < WATCHED_EVENTS_MAX && events.len() == read;
-                    return ReadOutcome::Events { events, is_all };
+    /// Moves what follows the cursor in the ring to `ahead`. If `waits`, it waits for the next event
+    /// or for the host's stop.
+    async fn read_ring(&mut self, waits: bool) -> RingRead {
+        let Self {
+            ports,
+            stopped,
+            stop,
+            source,
+            key,
+            after,
+            ahead,
+            ..
+        } = self;
+        let source = source.get_or_insert_with(|| ports.events.clone().follow(key));
+        poll_fn(
+            |cx| match source.poll_read(cx, *after, WATCHED_EVENTS_MAX, ahead) {
+                Poll::Ready(Ok(_)) if !ahead.is_empty() => {
+                    bound(ahead);
+                    Poll::Ready(RingRead::Events)
                 }
-                Ok(_) if status_known => return ReadOutcome::Over,
-                Ok(_)
-                    if matches!(
-                        events.get_status(&self.key).await,
-                        Ok(Some(StreamStatus::Running))
-                    ) =>
-                {
-                    return ReadOutcome::Running;
+                Poll::Ready(Ok(StreamStatus::Complete | StreamStatus::Failed)) => {
+                    Poll::Ready(RingRead::Over)
                 }
-                Ok(_) => {}
-                // The ring dropped the cursor, or the stream began in another process. The journal
-                // has the same durable events.
-                Err(EventStoreError::Expired | EventStoreError::Unknown) => {
-                    return self.read_journal().await;
+                Poll::Ready(Err(EventStoreError::Expired | EventStoreError::Unknown)) => {
+                    Poll::Ready(RingRead::NotKept)
                 }
-                Err(_) => return ReadOutcome::Over,
-            }
-        }
-        ReadOutcome::Over
+                Poll::Ready(Err(_)) => Poll::Ready(RingRead::Over),
+                Poll::Ready(Ok(StreamStatus::Running)) if waits => {
+                    cx.waker().wake_by_ref(); // Only from a store that breaks its contract.
+                    Poll::Pending
+                }
+                Poll::Pending if waits => {
+                    let is_stopped = Stop::of(stop, stopped).poll(cx, stopped);
+                    is_stopped.map(|()| RingRead::Running)
+                }
+                Poll::Ready(Ok(StreamStatus::Running)) | Poll::Pending => {
+                    Poll::Ready(RingRead::Running)
+                }
+            },
+        )
+        .await
     }
 
     /// Reads the journal after the cursor, merged with what the ring still has of this round.
-    async fn read_journal(&self) -> ReadOutcome {
+    async fn read_journal(&self) -> JournalRead {
         let (
             Ports {
                 events, sessions, ..
@@ -220,21 +227,18 @@ impl RoundWatch {
                     .await;
                 kept.retain(|event| event.round_id == Some(*round));
                 kept.truncate(WATCHED_EVENTS_MAX);
-                ReadOutcome::Events {
-                    events: projection::joined(read.events, read.upto, kept).0,
-                    is_all: false,
-                }
+                JournalRead::Events(projection::joined(read.events, read.upto, kept).0)
             }
-            Ok(read) if read.is_open => ReadOutcome::Asleep {
+            Ok(read) if read.is_open => JournalRead::Asleep {
                 upto: EventId {
                     epoch: read.epoch,
                     seq: read.upto,
                     n: u32::MAX,
                 },
             },
-            Ok(_) => ReadOutcome::Over,
-            Err(LoadFailure::Store(error)) if error.is_retryable() => ReadOutcome::StoreUnavailable,
-            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => ReadOutcome::Over,
+            Ok(_) => JournalRead::Over,
+            Err(LoadFailure::Store(error)) if error.is_retryable() => JournalRead::StoreUnavailable,
+            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => JournalRead::Over,
         }
     }
 
@@ -273,11 +277,39 @@ impl RoundWatch {
     }
 }
 
-type Stop = Pin<Box<WaitForCancellationFutureOwned>>;
+/// The wait for the host's stop, which lasts as long as the watch.
+struct Stop {
+    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The task that the wait wakes already.
+    waker: Option<Waker>,
+}
 
-/// The future of the host's stop, created once per watch.
-fn stop<'a>(made: &'a mut Option<Stop>, stopped: &CancellationToken) -> &'a mut Stop {
-    made.get_or_insert_with(|| Box::pin(stopped.clone().cancelled_owned()))
+impl Stop {
+    fn of<'a>(made: &'a mut Option<Self>, stopped: &CancellationToken) -> &'a mut Self {
+        made.get_or_insert_with(|| Self {
+            cancelled: Box::pin(stopped.clone().cancelled_owned()),
+            waker: None,
+        })
+    }
+
+    /// Is ready once the host stops. While the same task waits, it is not registered again.
+    fn poll(&mut self, cx: &mut Context<'_>, stopped: &CancellationToken) -> Poll<()> {
+        if stopped.is_cancelled() {
+            return Poll::Ready(());
+        }
+        if self
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            return Poll::Pending;
+        }
+        let polled = self.cancelled.as_mut().poll(cx);
+        // A task without coop budget was woken at once instead of being registered: poll again next
+        // time.
+        self.waker = (polled.is_pending() && has_budget_remaining()).then(|| cx.waker().clone());
+        polled
+    }
 }
 
 /// Waits for more events, or for the host's stop.
@@ -285,6 +317,7 @@ async fn unless(stop: &mut Stop, more: impl Future<Output = ()>) {
     tokio::select! {
         biased;
         () = more => {}
-        () = stop => {}
+        () = &mut stop.cancelled => {}
     }
+    stop.waker = None; // Another waker may be registered now.
 }

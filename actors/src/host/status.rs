@@ -144,7 +144,7 @@ impl ConversationHandle {
         };
         let state = match &activity {
             _ if failure.is_some() => ConversationState::Failed,
-            _ if durable.round.as_ref().is_some_and(OpenRound::is_parked) => {
+            _ if durable.round.as_deref().is_some_and(OpenRound::is_parked) => {
                 ConversationState::Parked
             }
             Activity::Asleep | Activity::Failed(_) => ConversationState::Asleep,

@@ -58,8 +58,8 @@ pub struct Durable {
     pub rounds: RoundMarks,
     /// Prompts that wait for their round, oldest first.
     pub inbox: VecDeque<AcceptedPrompt>,
-    /// The open round. `None` between rounds.
-    pub round: Option<OpenRound>,
+    /// The open round. `None` between rounds. Boxed, because most conversations are idle.
+    pub round: Option<Box<OpenRound>>,
     /// Client keys and ids of injected messages, oldest first: at most 1000, none older than 24
     /// hours.
     pub keys: VecDeque<KnownKey>,
@@ -353,7 +353,7 @@ impl Durable {
         let Some(OpenRound {
             phase: Phase::Batch(batch),
             ..
-        }) = &self.round
+        }) = self.round.as_deref()
         else {
             return None;
         };
@@ -866,7 +866,7 @@ impl Durable {
         if self.inbox.is_empty() {
             self.inbox.shrink_to_fit(); // Most conversations are idle and need no capacity.
         }
-        self.round = Some(OpenRound {
+        self.round = Some(Box::new(OpenRound {
             id,
             prompts: prompt_ids.to_vec(),
             started_at: at,
@@ -879,7 +879,7 @@ impl Durable {
             assistant_messages: Vec::new(),
             repeats: Repeats::default(),
             output,
-        });
+        }));
         Ok(())
     }
 
@@ -1038,8 +1038,10 @@ impl Durable {
     }
 }
 
-fn open(round: &mut Option<OpenRound>) -> Result<&mut OpenRound, String> {
-    round.as_mut().ok_or_else(|| "no round is open".into())
+fn open(round: &mut Option<Box<OpenRound>>) -> Result<&mut OpenRound, String> {
+    round
+        .as_deref_mut()
+        .ok_or_else(|| "no round is open".into())
 }
 
 /// Appends a user message that no model call has seen, and counts it as an estimate.

@@ -26,7 +26,7 @@ pub fn project(
     before: &Durable,
     entry: &Entry,
 ) -> (Option<RoundId>, Vec<EventKind>) {
-    let round = before.round.as_ref();
+    let round = before.round.as_deref();
     let id = round.map(|round| round.id);
     match &entry.body {
         EntryBody::PromptAccepted { round_id, .. } => (Some(*round_id), Vec::new()),

@@ -3,14 +3,14 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, VecDeque},
-    future::ready,
+    collections::{BTreeMap, BinaryHeap, VecDeque, btree_map},
+    future::{poll_fn, ready},
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -18,11 +18,18 @@ use dashmap::{DashMap, Entry};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{lock, ring::Ring};
+use super::{
+    event_handles::{Follower, Sink, Source},
+    lock,
+    ring::Ring,
+};
 use crate::{
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
-    ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
+    ports::{
+        BoxFuture, EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus,
+        TextKind,
+    },
     stream::StreamEvent,
 };
 
@@ -50,35 +57,113 @@ pub struct MemoryEvents {
 /// The streams of a conversation. With `gone` set it is no longer in the map, and whoever holds it
 /// must look it up again.
 #[derive(Debug)]
-struct Conversation {
-    state: Mutex<State>,
+pub(super) struct Conversation {
+    pub(super) state: Mutex<State>,
     /// Notified of every event, for watchers of the conversation.
     bell: Notify,
     bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    rounds: BTreeMap<RoundId, Stream>,
+pub(super) struct State {
+    pub(super) rounds: BTreeMap<RoundId, Stream>,
     /// Epoch of the activation that published the newest event.
     epoch: Epoch,
     /// This store received every event after this one. `None` before the first event.
     floor: Option<EventId>,
     /// Number of watchers of the conversation.
     watchers: usize,
-    gone: bool,
+    /// Number of streams that were started.
+    started: u32,
+    pub(super) gone: bool,
 }
 
 #[derive(Debug)]
-struct Stream {
-    ring: Ring,
-    end: Option<(StreamStatus, Instant)>,
-    /// Notified of every event and of the end of this round. Created for the first watcher.
-    bell: Option<Arc<Notify>>,
+pub(super) struct Stream {
+    pub(super) ring: Ring,
+    pub(super) end: Option<(StreamStatus, Instant)>,
+    pub(super) waiting: Waiting,
+}
+
+/// The readers that wait for the next event of a stream, or for its end.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    wakers: Vec<(u64, Waker)>,
+    /// Changes when the readers are woken, so that a reader knows whether it is still registered.
+    turn: u64,
+    registered: u64,
+}
+
+/// The registration of a waiting reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Registration {
+    turn: u64,
+    id: u64,
+}
+
+impl Waiting {
+    /// Creates the list of the conversation's stream number `stream`. No two streams of a
+    /// conversation have the same turns.
+    fn of(stream: u32) -> Self {
+        Self {
+            turn: u64::from(stream) << 32,
+            ..Self::default()
+        }
+    }
+
+    /// Registers the waker, or replaces that of an earlier registration. The replaced waker must
+    /// be dropped outside of the lock.
+    pub(super) fn register(
+        &mut self,
+        held: Option<Registration>,
+        waker: &Waker,
+    ) -> (Registration, Option<Waker>) {
+        if let Some(held) = held.filter(|held| held.turn == self.turn)
+            && let Some((_, known)) = self.wakers.iter_mut().find(|(id, _)| *id == held.id)
+        {
+            let replaced =
+                (!known.will_wake(waker)).then(|| std::mem::replace(known, waker.clone()));
+            return (held, replaced);
+        }
+        self.registered += 1;
+        self.wakers.push((self.registered, waker.clone()));
+        let registration = Registration {
+            turn: self.turn,
+            id: self.registered,
+        };
+        (registration, None)
+    }
+
+    /// Removes a registration. Returns its waker, which must be dropped outside of the lock.
+    pub(super) fn remove(&mut self, held: Registration) -> Option<Waker> {
+        let at = self
+            .wakers
+            .iter()
+            .position(|(id, _)| held.turn == self.turn && *id == held.id)?;
+        Some(self.wakers.swap_remove(at).1)
+    }
+
+    /// Frees what the wakers took, after the last of them was woken.
+    fn shrink(&mut self) {
+        self.wakers.shrink_to_fit();
+    }
+
+    /// Moves all wakers to `woken`. The caller wakes them after it has released the lock.
+    fn take(&mut self, woken: &mut Vec<Waker>) {
+        if !self.wakers.is_empty() {
+            self.turn += 1;
+            woken.extend(self.wakers.drain(..).map(|(_, waker)| waker));
+        }
+    }
+}
+
+/// Wakes readers. The vector keeps its allocation.
+pub(super) fn wake(woken: &mut Vec<Waker>) {
+    woken.drain(..).for_each(Waker::wake);
 }
 
 impl Stream {
-    fn is_older(&self, age: Duration) -> bool {
+    pub(super) fn is_older(&self, age: Duration) -> bool {
         self.end.is_some_and(|(_, at)| at.elapsed() >= age)
     }
 }
@@ -99,9 +184,17 @@ impl State {
             .unwrap_or_default()
     }
 
+    /// Notes that a reader may have received every event so far, or waits for the next one.
+    fn mark_seen(&mut self) {
+        self.rounds
+            .values_mut()
+            .for_each(|stream| stream.ring.mark_seen());
+    }
+
     /// Returns at most `count` events of all rounds strictly after `after`, in order. It merges the
     /// rings lazily and copies only the result, because appends wait for the lock meanwhile.
-    fn kept_after(&self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
+    fn kept_after(&mut self, after: EventId, count: usize) -> Vec<Arc<StreamEvent>> {
+        self.mark_seen();
         let newer = self
             .rounds
             .values()
@@ -264,11 +357,16 @@ impl MemoryEvents {
         self.conversations.len()
     }
 
-    fn find(&self, scope: &Scope) -> Option<Arc<Conversation>> {
+    /// How long a stream is kept after its end.
+    pub(super) fn ring_age(&self) -> Duration {
+        self.ring_age
+    }
+
+    pub(super) fn find(&self, scope: &Scope) -> Option<Arc<Conversation>> {
         Some(Arc::clone(&*self.conversations.get(scope)?))
     }
 
-    fn find_or_begin(&self, scope: &Scope) -> Arc<Conversation> {
+    pub(super) fn find_or_begin(&self, scope: &Scope) -> Arc<Conversation> {
         if let Some(found) = self.find(scope) {
             return found;
         }
@@ -312,7 +410,7 @@ impl MemoryEvents {
         None
     }
 
-    fn expire(&self, key: &StreamKey) -> bool {
+    pub(super) fn expire(&self, key: &StreamKey) -> bool {
         let Some(conversation) = self.find(&key.scope) else {
             return false;
         };
@@ -341,25 +439,92 @@ impl MemoryEvents {
         });
     }
 
+    /// Appends events to a stream, which starts if it does not exist, and moves the wakers of its
+    /// readers to `woken`.
+    pub(super) fn append_to(
+        &self,
+        conversation: &Conversation,
+        state: &mut State,
+        round: RoundId,
+        events: &mut Vec<Arc<StreamEvent>>,
+        woken: &mut Vec<Waker>,
+    ) {
+        state.note(events);
+        if let Some(bytes) = state.expire(round, self.ring_age) {
+            conversation.take(bytes);
+        }
+        let stream = match state.rounds.entry(round) {
+            btree_map::Entry::Occupied(held) => held.into_mut(),
+            btree_map::Entry::Vacant(free) => {
+                state.started = state.started.wrapping_add(1);
+                free.insert(Stream {
+                    ring: Ring::new(self.ring_bytes),
+                    end: None,
+                    waiting: Waiting::of(state.started),
+                })
+            }
+        };
+        if events.is_empty() {
+            return;
+        }
+        let before = stream.ring.bytes();
+        stream.ring.append(events.drain(..));
+        let after = stream.ring.bytes();
+        stream.waiting.take(woken);
+        state.floor = state.floor.max(stream.ring.dropped());
+        if after >= before {
+            conversation
+                .bytes
+                .fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            conversation.take(before - after);
+        }
+        if state.watchers > 0 {
+            conversation.bell.notify_waiters();
+        }
+    }
+
+    /// Adds text to the newest event of a stream, unless a reader may have received it.
+    pub(super) fn extend_in(
+        &self,
+        conversation: &Conversation,
+        state: &mut State,
+        round: RoundId,
+        id: EventId,
+        kind: TextKind,
+        text: &str,
+    ) -> bool {
+        let is_extended = state
+            .rounds
+            .get_mut(&round)
+            .is_some_and(|stream| stream.end.is_none() && stream.ring.extend(id, kind, text));
+        if is_extended {
+            conversation.bytes.fetch_add(text.len(), Ordering::Relaxed);
+        }
+        is_extended
+    }
+
     fn end(&self, key: &StreamKey, status: StreamStatus) -> Result<(), EventStoreError> {
         // The end time is read and queued under one lock, so that the queue is sorted by time. This
         // lock is taken before that of a conversation, never inside it.
         let mut ended = lock(&self.ended);
         let now = Instant::now();
-        let (is_first, bell) = self
+        let mut woken = Vec::new();
+        let is_first = self
             .with_stream(key, |stream| {
                 let is_first = stream.end.is_none();
                 stream.end.get_or_insert((status, now));
-                (is_first, stream.bell.take())
+                stream.waiting.take(&mut woken);
+                stream.waiting.shrink();
+                stream.ring.shrink();
+                is_first
             })
             .ok_or(EventStoreError::Unknown)?;
         if is_first {
             ended.push_back((now, key.clone()));
         }
         drop(ended);
-        if let Some(bell) = bell {
-            bell.notify_waiters();
-        }
+        wake(&mut woken);
         self.sweep();
         Ok(())
     }
@@ -373,44 +538,21 @@ impl EventStore for MemoryEvents {
     ) -> BoxFuture<'_, Result<(), EventStoreError>> {
         // An append without events also starts the stream, so that watchers wait and do not read an
         // unknown stream.
-        let mut events = Some(events);
+        let mut events = events;
+        let mut woken = Vec::new();
         self.with(&stream.scope, |conversation, state| {
-            let events = events.take().unwrap_or_default();
-            state.note(&events);
-            if state
-                .rounds
-                .get(&stream.round)
-                .is_some_and(|stream| stream.is_older(self.ring_age))
-                && let Some(bytes) = state.expire(stream.round, self.ring_age)
-            {
-                conversation.take(bytes);
-            }
-            let stream = state.rounds.entry(stream.round).or_insert_with(|| Stream {
-                ring: Ring::new(self.ring_bytes),
-                end: None,
-                bell: None,
-            });
-            if events.is_empty() {
-                return;
-            }
-            let before = stream.ring.bytes();
-            stream.ring.append(events);
-            let after = stream.ring.bytes();
-            let bell = stream.bell.clone();
-            state.floor = state.floor.max(stream.ring.dropped());
-            if after >= before {
-                conversation
-                    .bytes
-                    .fetch_add(after - before, Ordering::Relaxed);
-            } else {
-                conversation.take(before - after);
-            }
-            if let Some(bell) = bell {
-                bell.notify_waiters();
-            }
-            conversation.bell.notify_waiters();
+            self.append_to(conversation, state, stream.round, &mut events, &mut woken);
         });
+        wake(&mut woken);
         Box::pin(Done)
+    }
+
+    fn open(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSink> {
+        Box::new(Sink::new(self, stream.clone()))
+    }
+
+    fn follow(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSource> {
+        Box::new(Source::new(self, stream.clone()))
     }
 
     fn read(
@@ -419,24 +561,17 @@ impl EventStore for MemoryEvents {
         after: Option<EventId>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Arc<StreamEvent>>, EventStoreError>> {
-        let found = self.with_stream(stream, |stream| stream.ring.read(after, count));
+        let found = self.with_stream(stream, |stream| {
+            let mut events = Vec::new();
+            stream.ring.read(after, count, &mut events)?;
+            Ok(events)
+        });
         Box::pin(ready(found.unwrap_or(Err(EventStoreError::Unknown))))
     }
 
     fn changed(&self, stream: &StreamKey, after: Option<EventId>) -> BoxFuture<'_, ()> {
-        let key = stream.clone();
-        Box::pin(async move {
-            // The notification is created under the lock, so every later append reaches it. A
-            // watcher then finds nothing only if the event came out of order, with an id before its
-            // cursor.
-            let waits = self.with_stream(&key, |stream| {
-                let waits = stream.end.is_none() && !stream.ring.has_after(after);
-                waits.then(|| Arc::clone(stream.bell.get_or_insert_default()).notified_owned())
-            });
-            if let Some(rung) = waits.flatten() {
-                rung.await;
-            }
-        })
+        let mut follower = Follower::new(stream.clone());
+        Box::pin(async move { poll_fn(|cx| follower.poll_changed(self, cx, after)).await })
     }
 
     fn get_status(
@@ -469,7 +604,7 @@ impl EventStore for MemoryEvents {
         let Some(conversation) = self.find(scope) else {
             return Box::pin(ready(Err(EventStoreError::Unknown)));
         };
-        let state = lock(&conversation.state);
+        let mut state = lock(&conversation.state);
         let read = match state.floor {
             None => Err(EventStoreError::Unknown),
             Some(floor)
@@ -512,10 +647,11 @@ impl EventStore for MemoryEvents {
                 // Listens before it reads: an append in between is then not missed.
                 rung.as_mut().enable();
                 {
-                    let state = lock(&watching.conversation.state);
+                    let mut state = lock(&watching.conversation.state);
                     if state.gone || state.has_after(after) {
                         return;
                     }
+                    state.mark_seen();
                 }
                 rung.await;
             }
@@ -531,10 +667,11 @@ impl EventStore for MemoryEvents {
         };
         let rounds = std::mem::take(&mut lock(&conversation.state).rounds);
         conversation.take(rounds.values().map(|stream| stream.ring.bytes()).sum());
-        rounds
-            .into_values()
-            .filter_map(|stream| stream.bell)
-            .for_each(|bell| bell.notify_waiters());
+        let mut woken = Vec::new();
+        for mut stream in rounds.into_values() {
+            stream.waiting.take(&mut woken);
+        }
+        wake(&mut woken);
         conversation.bell.notify_waiters();
     }
 
@@ -592,7 +729,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ended_streams_go_by_themselves_and_running_ones_stay() {
-        let store = MemoryEvents::default();
+        let store = MemoryEvents::new(256 * 1024, Duration::from_secs(600));
         for n in 0..3 {
             store.append(&key(n), vec![delta(1)]).await.unwrap();
         }
@@ -614,7 +751,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_watcher_of_a_silent_conversation_holds_goes_with_the_last_one() {
-        let store = MemoryEvents::default();
+        let store = MemoryEvents::new(256 * 1024, Duration::from_secs(600));
         let wait = || {
             tokio::time::timeout(
                 Duration::from_millis(1),

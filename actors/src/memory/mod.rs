@@ -6,6 +6,7 @@
 
 mod artifacts;
 mod events;
+mod event_handles;
 mod index;
 mod ring;
 mod sessions;

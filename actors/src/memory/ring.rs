@@ -6,9 +6,13 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     ids::EventId,
-    ports::EventStoreError,
+    ports::{EventStoreError, TextKind},
     stream::{EventKind, StreamEvent},
 };
+
+/// Bytes of text that one event gathers before a reader has it. A reader that comes late gets pieces
+/// of this size, and the limit of the ring drops no more than this at a time.
+const GATHERED_BYTES_MAX: usize = 4096;
 
 /// How many times the limit durable events may take before the oldest is dropped. Durable events
 /// matter more than ephemeral ones, but a round with a thousand model calls must not take a
@@ -35,6 +39,8 @@ pub(super) struct Ring {
     bytes_max: usize,
     /// The newest id that was appended.
     last: EventId,
+    /// The newest id that a reader may have received. Events up to it never change.
+    seen: EventId,
     /// Readers with an older cursor missed a durable event. Set by the first drop, or by a stream
     /// that starts in its middle.
     floor: Option<EventId>,
@@ -107,13 +113,55 @@ impl Ring {
             ephemeral: Kept::default(),
             bytes_max,
             last: EventId::default(),
+            seen: EventId::default(),
             floor: None,
             dropped: None,
         }
     }
 
+    /// Adds text to the newest event if it has text of this kind and no reader can have received
+    /// it. The event then has the id `id`. Returns whether it did.
+    pub(super) fn extend(&mut self, id: EventId, kind: TextKind, text: &str) -> bool {
+        if self.last <= self.seen || (self.last.epoch, self.last.seq) != (id.epoch, id.seq) {
+            return false;
+        }
+        let Some(event) = self.ephemeral.events.back_mut() else {
+            return false;
+        };
+        if event.id != self.last || event.id >= id {
+            return false; // A durable event is newer, or the text comes late.
+        }
+        let Some(event) = Arc::get_mut(event) else {
+            return false;
+        };
+        let held = match (&mut event.kind, kind) {
+            (EventKind::TextDelta { text: held }, TextKind::Text)
+            | (EventKind::ThinkingDelta { text: held }, TextKind::Thinking) => held,
+            _ => return false,
+        };
+        if held.len() + text.len() > GATHERED_BYTES_MAX {
+            return false;
+        }
+        held.push_str(text);
+        event.id = id;
+        self.last = id;
+        self.ephemeral.bytes = self.ephemeral.bytes.saturating_add(text.len());
+        true
+    }
+
+    /// Notes that a reader may have received every event so far, or waits for the next one.
+    pub(super) fn mark_seen(&mut self) {
+        self.seen = self.last;
+    }
+
+    /// Frees unused memory of a stream that has ended.
+    pub(super) fn shrink(&mut self) {
+        self.durable.events.shrink_to_fit();
+        self.ephemeral.events.shrink_to_fit();
+    }
+
     /// Adds events and drops what exceeds the limit.
-    pub(super) fn append(&mut self, events: Vec<Arc<StreamEvent>>) {
+    pub(super) fn append(&mut self, events: impl IntoIterator<Item = Arc<StreamEvent>>) {
         for event in events {
             if self.last == EventId::default()
                 && matches!(event.kind, EventKind::TurnRestarted { .. })
@@ -141,17 +189,37 @@ impl Ring {
         }
     }
 
-    /// Returns at most `count` events strictly after `after`.
+    /// Adds at most `count` events strictly after `after` to `into`.
     pub(super) fn read(
-        &self,
+        &mut self,
         after: Option<EventId>,
         count: usize,
-    ) -> Result<Vec<Arc<StreamEvent>>, EventStoreError> {
+        into: &mut impl Extend<Arc<StreamEvent>>,
+    ) -> Result<(), EventStoreError> {
         // `None` orders before every cursor.
         if self.floor.is_some_and(|floor| after < Some(floor)) {
             return Err(EventStoreError::Expired);
         }
-        Ok(self.kept_after(after, count).cloned().collect())
+        self.mark_seen();
+        if let Some(newest) = after
+            .and_then(|after| self.only_after(after))
+            .filter(|_| count > 0)
+        {
+            into.extend([newest.clone()]);
+        } else if self.has_after(after) {
+            into.extend(self.kept_after(after, count).cloned());
+        }
+        Ok(())
+    }
+
+    /// Returns the newest event if it is the only one after `after`: what a reader finds who keeps
+    /// up with a model.
+    fn only_after(&self, after: EventId) -> Option<&Arc<StreamEvent>> {
+        let mut newest = self.ephemeral.events.iter().rev();
+        let event = newest.next().filter(|event| event.id > after)?;
+        let is_only = newest.next().is_none_or(|event| event.id <= after)
+            && self.durable.last() <= Some(after);
+        is_only.then_some(event)
     }
 
     /// Whether an event after `after` is kept. Dropped events do not count, or a watcher would
@@ -240,13 +308,11 @@ mod tests {
         )
     }
 
-    fn ids(ring: &Ring, after: Option<&str>) -> Result<Vec<String>, EventStoreError> {
+    fn ids(ring: &mut Ring, after: Option<&str>) -> Result<Vec<String>, EventStoreError> {
         let after = after.map(|id| id.parse().unwrap());
-        Ok(ring
-            .read(after, usize::MAX)?
-            .iter()
-            .map(|event| event.id.to_string())
-            .collect())
+        let mut events = Vec::new();
+        ring.read(after, usize::MAX, &mut events)?;
+        Ok(events.iter().map(|event| event.id.to_string()).collect())
     }
 
     #[test]
@@ -262,25 +328,60 @@ mod tests {
         ]);
 
         assert_eq!(
-            ids(&ring, None).unwrap(),
+            ids(&mut ring, None).unwrap(),
             ["1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1"]
         );
         assert_eq!(
-            ids(&ring, Some("1.1.1")).unwrap(),
+            ids(&mut ring, Some("1.1.1")).unwrap(),
             ["1.1.2", "1.2.0", "1.2.1"]
         );
-        assert_eq!(ring.read(None, 2).unwrap().len(), 2);
+        let mut two = Vec::new();
+        ring.read(None, 2, &mut two).unwrap();
+        assert_eq!(two.len(), 2);
+    }
+
+    #[test]
+    fn text_that_no_reader_received_gathers_in_one_event() {
+        let extend = |ring: &mut Ring, id: &str, kind, text: &str| {
+            ring.extend(id.parse().unwrap(), kind, text)
+        };
+        let mut ring = Ring::new(100_000);
+        ring.append([delta("1.1.1", 1)]);
+
+        assert!(extend(&mut ring, "1.1.2", TextKind::Text, "yy"));
+        assert!(
+            !extend(&mut ring, "1.1.3", TextKind::Thinking, "z"),
+            "another kind"
+        );
+        assert!(
+            !extend(&mut ring, "1.2.0", TextKind::Text, "z"),
+            "an entry lies between"
+        );
+        assert_eq!(ring.bytes(), 64 + 3);
+        assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.2"]);
+        assert!(
+            !extend(&mut ring, "1.1.3", TextKind::Text, "z"),
+            "a reader has it"
+        );
+
+        ring.append([delta("1.1.3", GATHERED_BYTES_MAX)]);
+        assert!(!extend(&mut ring, "1.1.4", TextKind::Text, "z"), "full");
+        ring.append([delta("1.1.4", 1), durable("1.2.0", 0)]);
+        assert!(
+            !extend(&mut ring, "1.2.1", TextKind::Text, "z"),
+            "a durable event is newer"
+        );
     }
 
     #[test]
     fn a_cursor_finds_what_is_behind_it_wherever_it_stands() {
         let mut ring = Ring::new(10_000);
         let all: Vec<String> = (1..=3 * NEWEST).map(|n| format!("1.1.{n}")).collect();
-        ring.append(all.iter().map(|id| delta(id, 1)).collect());
+        ring.append(all.iter().map(|id| delta(id, 1)));
 
         for at in 0..=all.len() {
             assert_eq!(
-                ids(&ring, Some(&format!("1.1.{at}"))).unwrap(),
+                ids(&mut ring, Some(&format!("1.1.{at}"))).unwrap(),
                 all[at..],
                 "behind {at}"
             );
@@ -298,7 +399,7 @@ mod tests {
             delta("1.1.2", 1),
         ]);
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.1.1", "1.1.2", "1.1.3"]);
+        assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.1", "1.1.2", "1.1.3"]);
         assert_eq!(ring.bytes(), 3 * 65);
     }
 
@@ -313,7 +414,7 @@ mod tests {
             durable("1.2.0", 100),
         ]);
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0", "1.1.2", "1.2.0"]);
+        assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.0", "1.1.2", "1.2.0"]);
         assert!(ring.bytes() <= 1000);
     }
 
@@ -322,23 +423,19 @@ mod tests {
         let mut ring = Ring::new(1000);
         let each = 1000 - 66; // 1000 bytes with frame and quotes
 
-        ring.append(
-            (1..=4)
-                .map(|n| durable(&format!("1.{n}.0"), each))
-                .collect(),
-        );
+        ring.append((1..=4).map(|n| durable(&format!("1.{n}.0"), each)));
 
         assert_eq!(
-            ids(&ring, None).unwrap(),
+            ids(&mut ring, None).unwrap(),
             ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]
         );
 
         ring.append(vec![durable("1.5.0", each)]);
 
-        assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
-        assert_eq!(ids(&ring, Some("1.0.9")), Err(EventStoreError::Expired));
+        assert_eq!(ids(&mut ring, None), Err(EventStoreError::Expired));
+        assert_eq!(ids(&mut ring, Some("1.0.9")), Err(EventStoreError::Expired));
         assert_eq!(
-            ids(&ring, Some("1.1.0")).unwrap(),
+            ids(&mut ring, Some("1.1.0")).unwrap(),
             ["1.2.0", "1.3.0", "1.4.0", "1.5.0"]
         );
     }
@@ -354,7 +451,7 @@ mod tests {
             delta("1.3.2", 40),
         ]);
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.2.0", "1.3.2"]);
+        assert_eq!(ids(&mut ring, None).unwrap(), ["1.2.0", "1.3.2"]);
     }
 
     #[test]
@@ -363,7 +460,7 @@ mod tests {
 
         ring.append(vec![durable("1.1.0", 1000)]);
 
-        assert_eq!(ids(&ring, None).unwrap(), ["1.1.0"]);
+        assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.0"]);
     }
 
     #[test]
@@ -375,9 +472,9 @@ mod tests {
             delta("2.7.1", 1),
         ]);
 
-        assert_eq!(ids(&ring, None), Err(EventStoreError::Expired));
-        assert_eq!(ids(&ring, Some("1.4.2")), Err(EventStoreError::Expired));
-        assert_eq!(ids(&ring, Some("2.7.0")).unwrap(), ["2.7.1"]);
+        assert_eq!(ids(&mut ring, None), Err(EventStoreError::Expired));
+        assert_eq!(ids(&mut ring, Some("1.4.2")), Err(EventStoreError::Expired));
+        assert_eq!(ids(&mut ring, Some("2.7.0")).unwrap(), ["2.7.1"]);
         assert!(ring.has_after(Some(EventId {
             epoch: Epoch(1),
             seq: Seq(9),

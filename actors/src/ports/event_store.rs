@@ -1,6 +1,10 @@
 //! The store of event streams, from which watchers read.
 
-use std::sync::Arc;
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use super::BoxFuture;
 use crate::{
@@ -55,6 +59,15 @@ pub trait EventStore: Send + Sync + 'static {
         stream: &StreamKey,
         events: Vec<Arc<StreamEvent>>,
     ) -> BoxFuture<'_, Result<(), EventStoreError>>;
+
+    /// Returns a handle that writes to one stream. It finds the stream once, so that each event
+    /// costs no look-up. It creates no stream before its first append, and stays valid if the stream
+    /// expires or is forgotten: its next append then starts a new stream under the key.
+    fn open(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSink>;
+
+    /// Returns a handle that reads one stream. It finds the stream once, so that a reader that keeps
+    /// up pays no look-up for each event. It creates no stream.
+    fn follow(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSource>;
 
     /// Returns at most `count` events strictly after `after`, or from the start if `after` is
     /// `None`.
@@ -126,11 +139,72 @@ pub trait EventStore: Send + Sync + 'static {
     fn bytes(&self, tenant: &TenantId) -> usize;
 }
 
+/// A writer of one stream ([`EventStore::open`]). Its methods return at once: a remote store keeps
+/// what they take and sends it later, in the order of the calls.
+pub trait StreamSink: Send + 'static {
+    /// Appends events as [`EventStore::append`] does: all of them become readable together.
+    /// `events` is then empty and keeps its allocation for the next call.
+    ///
+    /// # Errors
+    /// As [`EventStore::append`]. The events are lost.
+    fn append(&mut self, events: &mut Vec<Arc<StreamEvent>>) -> Result<(), EventStoreError>;
+
+    /// Adds text to the newest event, whose id becomes `id`, if that event has text of this kind
+    /// and no reader has received it. Returns whether it did; a store may always refuse. Readers
+    /// that keep up are not affected, and for others one event replaces many.
+    fn extend(&mut self, id: EventId, kind: TextKind, text: &str) -> bool {
+        let _ = (id, kind, text);
+        false
+    }
+
+    /// Whether the store keeps or reads ephemeral events from now on. If not, the writer does not
+    /// build them.
+    fn takes_ephemeral(&self) -> bool {
+        true
+    }
+}
+
+/// A reader of one stream ([`EventStore::follow`]).
+pub trait StreamSource: Send + Sync + 'static {
+    /// Moves at most `count` events strictly after `after` to the end of `events`, or from the
+    /// start if `after` is `None`. Waits while the stream is running and has none.
+    ///
+    /// Returns the status from before the read. If it is not [`StreamStatus::Running`] and `count`
+    /// was not reached, no event is left. If it is, at least one event was moved.
+    ///
+    /// # Errors
+    /// As [`EventStore::read`].
+    ///
+    /// # Cancel safety
+    /// A poll that is not repeated loses nothing. Dropping the source ends the wait.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        after: Option<EventId>,
+        count: usize,
+        events: &mut VecDeque<Arc<StreamEvent>>,
+    ) -> Poll<Result<StreamStatus, EventStoreError>>;
+}
+
+/// The kind of text in an event that [`StreamSink::extend`] may extend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextKind {
+    /// [`EventKind::TextDelta`](crate::stream::EventKind::TextDelta).
+    Text,
+    /// [`EventKind::ThinkingDelta`](crate::stream::EventKind::ThinkingDelta).
+    Thinking,
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_port_is_dyn_compatible() {
-        fn takes(_: &dyn super::EventStore) {}
+    fn the_ports_are_dyn_compatible() {
+        fn takes(
+            _: &dyn super::EventStore,
+            _: &dyn super::StreamSink,
+            _: &dyn super::StreamSource,
+        ) {
+        }
         let _ = takes;
     }
 }

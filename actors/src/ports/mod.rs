@@ -30,7 +30,9 @@ pub use artifact_store::{ArtifactError, ArtifactMeta, ArtifactStore, Cleaned};
 pub use clock::Clock;
 pub use document_text::{DocumentText, DocumentTextError, ExtractedText};
 pub use entropy::Entropy;
-pub use event_store::{EventStore, EventStoreError, StreamKey, StreamStatus};
+pub use event_store::{
+    EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus, TextKind,
+};
 pub use fn_tool::FnTool;
 pub use hook::{Hook, Review, Verdict};
 pub use llm_provider::{

@@ -1,6 +1,6 @@
 //! Streams a round as chunks of a chat completion.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{collections::VecDeque, convert::Infallible};
 
 use axum::{
     body::{Body, Bytes},
@@ -11,14 +11,14 @@ use callboard_actors::{
     stream::{EventKind, StreamEvent},
 };
 use futures_util::stream;
-use serde_json::Value;
-use tokio_util::sync::CancellationToken;
+use serde::Serialize;
 
 use super::{
     DisconnectGuard, failed, finish_reason, in_their_form,
     wire::{Chunk, ChunkChoice, Delta},
 };
 use crate::http::{
+    quiet::{Quiet, QuietEnd},
     shared::{Shared, Watching},
     sse,
 };
@@ -44,8 +44,7 @@ struct Chunks {
     sent: String,
     /// Whether an earlier message of the round was sent; a newline separates the two.
     has_more: bool,
-    closing: CancellationToken,
-    comment_every: Duration,
+    quiet: Quiet,
     _watching: Watching,
 }
 
@@ -65,17 +64,16 @@ impl Streamed {
             },
             None,
         );
-        let chunks = Chunks {
+        let chunks = Box::new(Chunks {
             streamed: self,
             reply,
             guard: Some(guard),
             ahead: VecDeque::from([first]),
             sent: String::new(),
             has_more: false,
-            closing: app.closing.clone(),
-            comment_every: app.config.bounds.comment_every,
+            quiet: Quiet::new(app),
             _watching: watching,
-        };
+        });
         (
             sse::headers(),
             Body::from_stream(stream::unfold(chunks, Chunks::next)),
@@ -111,16 +109,19 @@ impl Streamed {
             choices,
             usage: usage.map(Into::into),
         };
-        data(&serde_json::to_value(&chunk).unwrap_or_default())
+        data(&chunk)
     }
 }
 
-fn data(value: &Value) -> Bytes {
-    format!("data: {value}\n\n").into()
+fn data(value: &impl Serialize) -> Bytes {
+    let mut out = b"data: ".to_vec();
+    let _ = serde_json::to_writer(&mut out, value); // Writing to memory cannot fail.
+    out.extend_from_slice(b"\n\n");
+    out.into()
 }
 
 impl Chunks {
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+    async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
         loop {
             if let Some(bytes) = self.ahead.pop_front() {
                 return Some((Ok(bytes), self));
@@ -132,9 +133,12 @@ impl Chunks {
                     Some(event) => self.take(&event).await,
                     None => return None,
                 },
-                () = self.closing.cancelled() => return None,
-                () = tokio::time::sleep(self.comment_every) => self.ahead.push_back(Bytes::from_static(b":\n\n")),
+                end = self.quiet.wait() => match end {
+                    QuietEnd::Closing => return None,
+                    QuietEnd::Comment => self.ahead.push_back(Bytes::from_static(sse::COMMENT)),
+                },
             }
+            self.quiet.sent();
         }
     }
 
@@ -204,9 +208,7 @@ impl Chunks {
     }
 
     fn fail(&mut self, failure: &callboard_actors::stream::Failure) {
-        self.ahead.push_back(data(
-            &serde_json::to_value(in_their_form(failed(failure))).unwrap_or_default(),
-        ));
+        self.ahead.push_back(data(&in_their_form(failed(failure))));
     }
 
     async fn over(&mut self) {

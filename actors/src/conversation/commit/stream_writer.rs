@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     ids::{Epoch, EventId, RoundId, Scope, Seq},
     journal::{Durable, Entry, EntryBody, project},
-    ports::{EventStore, StreamKey},
+    ports::{EventStore, StreamKey, StreamSink, TextKind},
     stream::{EventKind, Failure, RoundStatus, StreamEvent},
 };
 
@@ -38,6 +38,10 @@ struct Inner {
     stored: Seq,
     queue: VecDeque<Item>,
     waiting_bytes: usize,
+    /// The stream that was written last, until it ends.
+    open: Option<(RoundId, Box<dyn StreamSink>)>,
+    /// The events of one append. Empty in between, and reused while a stream is open.
+    batch: Vec<Arc<StreamEvent>>,
     closed: bool,
 }
 
@@ -71,6 +75,8 @@ impl StreamWriter {
             stored,
             queue: VecDeque::new(),
             waiting_bytes: 0,
+            open: None,
+            batch: Vec::new(),
             closed: false,
         };
         Self {
@@ -88,7 +94,7 @@ impl StreamWriter {
     /// Opens the stream of a round that an earlier activation accepted. A watcher then waits for
     /// events and does not take the round for ended.
     pub(in crate::conversation) fn open(&self, round: RoundId) {
-        self.append(round, Vec::new());
+        self.append(&mut self.lock(), round);
     }
 
     /// Queues the events of an entry that is about to be applied. [`StreamWriter::stored`]
@@ -113,8 +119,7 @@ impl StreamWriter {
             return;
         }
         if inner.queue.is_empty() {
-            let event = self.event(&mut inner, round, event);
-            self.append(round, vec![event]);
+            self.publish_ephemeral(&mut inner, round, event);
             return;
         }
         let size = event.size();
@@ -150,15 +155,10 @@ impl StreamWriter {
             });
         let rounds: BTreeSet<RoundId> = waiting.chain(rounds.iter().copied()).collect();
         for round in rounds {
-            let event = self.event(
-                &mut inner,
-                round,
-                EventKind::Error {
-                    failure: failure.clone(),
-                },
-            );
-            self.append(round, vec![event]);
-            self.end(round, RoundStatus::Error);
+            let failure = failure.clone();
+            self.push(&mut inner, round, EventKind::Error { failure });
+            self.append(&mut inner, round);
+            self.end(&mut inner, round, RoundStatus::Error);
         }
         inner.closed = true;
     }
@@ -168,6 +168,7 @@ impl StreamWriter {
         let mut inner = self.lock();
         inner.closed = true;
         inner.queue.clear();
+        inner.open = None;
     }
 
     /// Publishes events from the front of the queue until the first entry that is not durable.
@@ -175,10 +176,10 @@ impl StreamWriter {
     /// events of one round form one append; the end of a round is appended before its stream is
     /// ended.
     fn publish(&self, mut inner: MutexGuard<'_, Inner>) {
+        let inner = &mut *inner;
         if inner.closed {
             return;
         }
-        let mut batch: Vec<Arc<StreamEvent>> = Vec::new();
         let mut batch_round = None;
         loop {
             match inner.queue.front() {
@@ -192,9 +193,8 @@ impl StreamWriter {
             match item {
                 Item::Ephemeral { round, event } => {
                     inner.waiting_bytes = inner.waiting_bytes.saturating_sub(event.size());
-                    self.flush_if_other(&mut batch, &mut batch_round, round);
-                    let event = self.event(&mut inner, round, event);
-                    batch.push(event);
+                    self.flush_if_other(inner, &mut batch_round, round);
+                    self.push(inner, round, event);
                 }
                 Item::Entry {
                     seq,
@@ -209,55 +209,67 @@ impl StreamWriter {
                     // snapshot of that state.
                     inner.n = u32::from(round.is_none() || events.is_empty());
                     let Some(round) = round else { continue };
-                    self.flush_if_other(&mut batch, &mut batch_round, round);
+                    self.flush_if_other(inner, &mut batch_round, round);
                     let end = events.iter().find(|event| event.ends_stream()).map(status);
                     for event in events {
-                        let event = self.event(&mut inner, round, event);
-                        batch.push(event);
+                        self.push(inner, round, event);
                     }
-                    if opens && batch.is_empty() {
-                        self.append(round, Vec::new());
+                    if opens && inner.batch.is_empty() {
+                        self.append(inner, round);
                     }
                     if let Some(status) = end {
-                        self.append(round, std::mem::take(&mut batch));
-                        self.end(round, status);
+                        self.append(inner, round);
+                        self.end(inner, round, status);
                     }
                 }
             }
         }
         if let Some(round) = batch_round
-            && !batch.is_empty()
+            && !inner.batch.is_empty()
         {
-            self.append(round, batch);
+            self.append(inner, round);
         }
     }
 
-    fn event(&self, inner: &mut Inner, round: RoundId, kind: EventKind) -> Arc<StreamEvent> {
-        let id = EventId {
-            epoch: inner.epoch,
-            seq: inner.published,
-            n: inner.n,
+    /// Publishes an event at once, unless the store would not take it. Text joins the text before it
+    /// if no reader has received that.
+    fn publish_ephemeral(&self, inner: &mut Inner, round: RoundId, event: EventKind) {
+        let id = inner.next_id();
+        let sink = self.sink(&mut inner.open, round);
+        if !sink.takes_ephemeral() {
+            return;
+        }
+        let is_added = match &event {
+            EventKind::TextDelta { text } => sink.extend(id, TextKind::Text, text),
+            EventKind::ThinkingDelta { text } => sink.extend(id, TextKind::Thinking, text),
+            _ => false,
         };
+        if is_added {
+            inner.n = inner.n.saturating_add(1);
+            return;
+        }
+        self.push(inner, round, event);
+        self.append(inner, round);
+    }
+
+    /// Adds an event to the batch.
+    fn push(&self, inner: &mut Inner, round: RoundId, kind: EventKind) {
+        let id = inner.next_id();
         inner.n = inner.n.saturating_add(1);
-        Arc::new(StreamEvent {
+        inner.batch.push(Arc::new(StreamEvent {
             id,
             conversation_id: self.scope.conversation.clone(),
             round_id: Some(round),
             kind,
-        })
+        }));
     }
 
-    fn flush_if_other(
-        &self,
-        batch: &mut Vec<Arc<StreamEvent>>,
-        batch_round: &mut Option<RoundId>,
-        round: RoundId,
-    ) {
+    fn flush_if_other(&self, inner: &mut Inner, batch_round: &mut Option<RoundId>, round: RoundId) {
         if let Some(other) = batch_round.replace(round)
             && other != round
-            && !batch.is_empty()
+            && !inner.batch.is_empty()
         {
-            self.append(other, std::mem::take(batch));
+            self.append(inner, other);
         }
     }
 
@@ -268,16 +280,28 @@ impl StreamWriter {
         }
     }
 
-    fn append(&self, round: RoundId, events: Vec<Arc<StreamEvent>>) {
-        let key = self.key(round);
-        // The port takes the events on the first poll, in the order of calls. A remote store sends
-        // them later, without this future.
-        if let Some(Err(error)) = self.store.append(&key, events).now_or_never() {
+    /// The handle of the round's stream.
+    fn sink<'a>(
+        &self,
+        open: &'a mut Option<(RoundId, Box<dyn StreamSink>)>,
+        round: RoundId,
+    ) -> &'a mut dyn StreamSink {
+        let held = open.take().filter(|(known, _)| *known == round);
+        let held = held.unwrap_or_else(|| (round, self.store.clone().open(&self.key(round))));
+        &mut *open.insert(held).1
+    }
+
+    /// Appends the batch, which may be empty.
+    fn append(&self, inner: &mut Inner, round: RoundId) {
+        let sink = self.sink(&mut inner.open, round);
+        if let Err(error) = sink.append(&mut inner.batch) {
             tracing::warn!(conversation = %self.scope.conversation, %error, "events were not kept");
         }
     }
 
-    fn end(&self, round: RoundId, status: RoundStatus) {
+    fn end(&self, inner: &mut Inner, round: RoundId, status: RoundStatus) {
+        // An idle conversation keeps no empty buffers.
+        (inner.open, inner.batch) = (None, Vec::new());
         let key = self.key(round);
         let _ = match status {
             RoundStatus::Error => self.store.mark_failed(&key).now_or_never(),
@@ -285,6 +309,17 @@ impl StreamWriter {
                 self.store.mark_complete(&key).now_or_never()
             }
         };
+    }
+}
+
+impl Inner {
+    /// The id of the next event.
+    fn next_id(&self) -> EventId {
+        EventId {
+            epoch: self.epoch,
+            seq: self.published,
+            n: self.n,
+        }
     }
 }
 

@@ -416,7 +416,7 @@ pub(in crate::conversation) fn remind_before_last_result(decision: &mut Decision
     let Some(OpenRound {
         phase: Phase::Batch(batch),
         ..
-    }) = &decision.durable.round
+    }) = decision.durable.round.as_deref()
     else {
         return;
     };

@@ -94,7 +94,7 @@ pub(in crate::conversation) fn measured(
         return;
     };
     let waiter = *waiter;
-    let round = decision.durable.round.as_ref();
+    let round = decision.durable.round.as_deref();
     let at_border = round.is_none_or(|round| round.phase == Phase::Ready);
     match outcome {
         ContextOutcome::Fits => {}

@@ -150,7 +150,7 @@ impl Live {
     /// Sets the timer of a round whose conversation has a time budget.
     pub(super) fn watch_time_budget(&mut self, now: Timestamp) {
         let budget = self.setup.pricing.budget;
-        let round = self.durable.round.as_ref();
+        let round = self.durable.round.as_deref();
         if let Some((round_id, left)) =
             self.budget_guard
                 .time_left(&budget, &self.durable.spent.amount, round, now)

@@ -32,7 +32,7 @@ impl Live {
                 }
             }
             ConversationMsg::Peek { reply } => {
-                let _ = reply.send(Ok(Box::new(self.durable.clone())));
+                let _ = reply.send(Ok(self.durable.clone()));
                 return Ok(Flow::GoOn);
             }
             ConversationMsg::ModelEnded {

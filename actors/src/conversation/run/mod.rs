@@ -66,11 +66,12 @@ pub(in crate::conversation) struct Live {
     setup: Arc<Setup>,
     ports: Ports,
     tenant: Arc<Tenant>,
-    durable: Durable,
+    durable: Box<Durable>,
     volatile: Volatile,
     commits: Committer,
     wait_status: Arc<WaitStatus>,
-    resources: Option<(RoundId, RoundResources)>,
+    /// Boxed, so that an idle conversation stays small in memory.
+    resources: Option<(RoundId, Box<RoundResources>)>,
     waiters: Waiters,
     /// Seats and deadline timers of prompts whose rounds are not over, by round.
     admitted: SmallMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
@@ -90,7 +91,7 @@ impl Live {
     pub(in crate::conversation) fn begin(
         args: &ConversationArgs,
         me: ActorRef<ConversationMsg>,
-        durable: Durable,
+        durable: Box<Durable>,
     ) -> Self {
         let scope = args.scope.clone();
         let setup = args.setup.clone();

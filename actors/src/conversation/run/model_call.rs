@@ -1,11 +1,21 @@
 //! One model call as a task: acquires the permits, streams to the watchers, and ends with one
 //! [`ModelOutcome`].
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{
+    task::coop::has_budget_remaining,
+    time::{Instant, Sleep},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -22,7 +32,7 @@ use crate::{
     limits::{BYTES_A_TOKEN, PARTIAL_ANSWER_BYTES_MAX},
     metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
-    ports::{AnswerSize, Clock, Completion, ModelEvent, ProviderError},
+    ports::{AnswerSize, Clock, Completion, ModelEvent, ModelStream, ProviderError},
     stream::EventKind,
     task::AbortOnDrop,
     tenant::{RoundPermit, Tenant},
@@ -52,6 +62,8 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) cancel: CancellationToken,
     pub(in crate::conversation) idle: Duration,
     pub(in crate::conversation) total: Duration,
+    /// The least time between two text events; zero publishes text as it arrives.
+    pub(in crate::conversation) flush_every: Duration,
     pub(in crate::conversation) counters: Arc<Counters>,
     pub(in crate::conversation) trace: CallTrace,
     pub(in crate::conversation) attempts: Mutex<Attempts>,
@@ -168,52 +180,83 @@ impl ModelCall {
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
         self.trace.first_chunk(&self.counters.latencies);
-        // One timer for the whole stream. When it fires it looks at the last event and rearms, so a
-        // token never touches the timer.
-        let idle = tokio::time::sleep(self.idle);
-        tokio::pin!(idle);
-        let mut last = Instant::now();
-        loop {
-            let batch = tokio::select! {
-                biased;
-                batch = stream.next() => batch,
-                () = &mut idle => {
-                    let quiet = last.elapsed();
-                    if quiet >= self.idle {
-                        return Err(ProviderError::Timeout { message: format!("nothing came for {} s", self.idle.as_secs()) });
+        let mut timer = StreamTimer::new(self.idle);
+        poll_fn(|cx| self.poll_stream(cx, &mut stream, collector, &mut timer)).await
+    }
+
+    /// Takes what is ready from the stream and publishes it. Events that are ready together are
+    /// published together: a burst of tokens becomes one event for the watchers, without waiting
+    /// for more.
+    ///
+    /// Polled by hand, so that a token costs two polls of the stream (one that finds it, one that
+    /// registers for the next) and none of the timer.
+    fn poll_stream(
+        &self,
+        cx: &mut Context<'_>,
+        stream: &mut ModelStream,
+        collector: &mut Collector,
+        timer: &mut StreamTimer,
+    ) -> Poll<Result<Completion, ProviderError>> {
+        for taken in 0..BURST_MAX {
+            let events = match stream.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(events))) => events,
+                Poll::Ready(Some(Err(error))) => {
+                    self.flush(collector);
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(None) => {
+                    self.flush(collector);
+                    return Poll::Ready(Err(ProviderError::without_end()));
+                }
+                Poll::Pending => {
+                    if taken > 0 {
+                        timer.reset();
                     }
-                    idle.as_mut().reset(last + self.idle);
-                    continue;
+                    return self.poll_timer(cx, collector, timer);
                 }
             };
-            last = Instant::now();
-            // Events that are ready now are published together: a burst of tokens becomes one event
-            // for the watchers, without waiting for more.
-            let mut batch = batch;
-            for taken in 1.. {
-                let Some(events) = batch else {
+            for event in events {
+                collector.count(&event)?;
+                if let Some(completion) = self.take(collector, event) {
                     self.flush(collector);
-                    return Err(ProviderError::without_end());
-                };
-                for event in events.inspect_err(|_| self.flush(collector))? {
-                    collector.count(&event)?;
-                    if let Some(completion) = self.take(collector, event) {
-                        self.flush(collector);
-                        return Ok(completion);
-                    }
-                }
-                if taken >= BURST_MAX {
-                    break;
-                }
-                match stream.next().now_or_never() {
-                    Some(next) => batch = next,
-                    None => break,
-                }
-                if collector.unpublished_bytes() > UNPUBLISHED_BYTES_MAX {
-                    self.flush(collector);
+                    return Poll::Ready(Ok(completion));
                 }
             }
-            self.flush(collector);
+            if collector.unpublished_bytes() > UNPUBLISHED_BYTES_MAX {
+                self.flush(collector);
+            }
+        }
+        timer.reset();
+        cx.waker().wake_by_ref(); // Other tasks of the thread first.
+        self.poll_timer(cx, collector, timer)
+    }
+
+    /// Publishes the collected text, at once or when it is due, and ends a call that is silent for
+    /// too long.
+    fn poll_timer<T>(
+        &self,
+        cx: &mut Context<'_>,
+        collector: &mut Collector,
+        timer: &mut StreamTimer,
+    ) -> Poll<Result<T, ProviderError>> {
+        loop {
+            let mut due = None;
+            if collector.unpublished_bytes() > 0 {
+                due = collector.flushed.map(|at| at + self.flush_every);
+                if self.flush_every.is_zero() || due.is_none_or(|due| due <= Instant::now()) {
+                    self.flush(collector);
+                    due = None;
+                }
+            }
+            match timer.poll(cx, due) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(TimerEnd::Due) => {}
+                Poll::Ready(TimerEnd::Silent) => {
+                    self.flush(collector);
+                    let message = format!("nothing came for {} s", self.idle.as_secs());
+                    return Poll::Ready(Err(ProviderError::Timeout { message }));
+                }
+            }
         }
     }
 
@@ -222,15 +265,16 @@ impl ModelCall {
             ModelEvent::Text(text) => {
                 self.publish_thinking(collector);
                 collector.text.push_str(&text);
+                add(&mut collector.unpublished_text, text);
             }
             ModelEvent::Thinking(text) => {
                 self.publish_text(collector);
-                collector.unpublished_thinking.push_str(&text);
+                add(&mut collector.unpublished_thinking, text);
             }
             ModelEvent::Block(block) => {
                 if matches!(block, ContentBlock::Text(_)) {
                     self.publish_text(collector);
-                    (collector.text, collector.published_bytes) = (String::new(), 0);
+                    collector.text = String::new();
                 }
                 collector.blocks.push(block);
             }
@@ -242,18 +286,16 @@ impl ModelCall {
     }
 
     fn flush(&self, collector: &mut Collector) {
+        if !self.flush_every.is_zero() && collector.unpublished_bytes() > 0 {
+            collector.flushed = Some(Instant::now());
+        }
         self.publish_thinking(collector);
         self.publish_text(collector);
     }
 
     fn publish_text(&self, collector: &mut Collector) {
-        if let Some(unpublished) = collector
-            .text
-            .get(collector.published_bytes..)
-            .filter(|unpublished| !unpublished.is_empty())
-        {
-            let text = unpublished.to_owned();
-            collector.published_bytes = collector.text.len();
+        if !collector.unpublished_text.is_empty() {
+            let text = std::mem::take(&mut collector.unpublished_text);
             self.writer
                 .ephemeral(self.round_id, EventKind::TextDelta { text });
         }
@@ -344,16 +386,91 @@ impl ModelCall {
     }
 }
 
+/// The timer of a stream: the limit of its silence, and the time when collected text is due. It
+/// moves only when it fires early or something is due before it, so a token does not touch it.
+struct StreamTimer {
+    silence_max: Duration,
+    last: Instant,
+    sleep: Pin<Box<Sleep>>,
+    /// The task that the timer wakes already.
+    waker: Option<Waker>,
+}
+
+/// Why a [`StreamTimer`] fired.
+enum TimerEnd {
+    /// The time that the caller asked for has come.
+    Due,
+    /// The stream was silent for too long.
+    Silent,
+}
+
+impl StreamTimer {
+    fn new(silence_max: Duration) -> Self {
+        Self {
+            silence_max,
+            last: Instant::now(),
+            sleep: Box::pin(tokio::time::sleep(silence_max)),
+            waker: None,
+        }
+    }
+
+    /// Notes that something was read.
+    fn reset(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Is ready at `due`, or when the stream was silent for too long.
+    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> Poll<TimerEnd> {
+        let silent = self.last + self.silence_max;
+        let next = due.map_or(silent, |due| due.min(silent));
+        if self.sleep.deadline() > next {
+            self.sleep.as_mut().reset(next);
+            self.waker = None;
+        }
+        if !self.sleep.is_elapsed()
+            && self
+                .waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            return Poll::Pending;
+        }
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            if self.sleep.deadline() >= next {
+                return Poll::Ready(match next == silent {
+                    true => TimerEnd::Silent,
+                    false => TimerEnd::Due,
+                });
+            }
+            self.sleep.as_mut().reset(next);
+        }
+        // A task without coop budget was woken at once instead of being registered: poll again next
+        // time.
+        self.waker = has_budget_remaining().then(|| cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Adds a piece to the end of a text. The first piece is not copied.
+fn add(text: &mut String, piece: String) {
+    match text.is_empty() {
+        true => *text = piece,
+        false => text.push_str(&piece),
+    }
+}
+
 /// Collects an answer.
 #[derive(Default)]
 struct Collector {
     blocks: Vec<ContentBlock>,
     /// The text so far of an open block.
     text: String,
-    /// Bytes of `text` that are published.
-    published_bytes: usize,
+    /// The end of `text`, which is not published yet.
+    unpublished_text: String,
     /// Thinking that is not published yet.
     unpublished_thinking: String,
+    /// When text or thinking was last published.
+    flushed: Option<Instant>,
     /// The size of `blocks`.
     size: AnswerSize,
     /// Bytes of the pieces whose block has not arrived.
@@ -362,7 +479,7 @@ struct Collector {
 
 impl Collector {
     fn unpublished_bytes(&self) -> usize {
-        self.text.len().saturating_sub(self.published_bytes) + self.unpublished_thinking.len()
+        self.unpublished_text.len() + self.unpublished_thinking.len()
     }
 
     /// Counts an event against the bounds of an answer.
@@ -426,6 +543,7 @@ impl Live {
         let clock = self.ports.clock.clone();
         let idle = self.setup.limits.model_idle;
         let total = self.setup.limits.model_total;
+        let flush_every = self.setup.limits.flush;
         let me = self.me.clone();
         let counters = self.ports.counters.clone();
         let scope = self.scope.clone();
@@ -461,6 +579,7 @@ impl Live {
             cancel,
             idle,
             total,
+            flush_every,
             counters,
             trace,
             attempts,

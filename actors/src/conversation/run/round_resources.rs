@@ -80,9 +80,11 @@ impl Live {
                 sampling,
                 &*self.ports.entropy,
             );
-            self.resources = Some((id, RoundResources::new(span)));
+            self.resources = Some((id, Box::new(RoundResources::new(span))));
         }
-        self.resources.as_mut().map(|(_, resources)| resources)
+        self.resources
+            .as_mut()
+            .map(|(_, resources)| &mut **resources)
     }
 
     /// Cancels the round's work and starts the grace period.

@@ -99,7 +99,7 @@ impl Law<'_> {
             let before = (shadow.in_doubt.clone(), shadow.round.clone());
             let kept = (shadow.history.clone(), shadow.rounds.clone());
             shadow.apply(&decoded).expect("an entry can follow");
-            after_entry(shadow, &before.0, before.1.as_ref(), &decoded);
+            after_entry(shadow, &before.0, before.1.as_deref(), &decoded);
             after_rounds(shadow, &kept.0, &kept.1, &decoded);
             stored.push(encoded);
         }
@@ -615,7 +615,7 @@ impl Law<'_> {
     }
 
     fn entry(&mut self, state: &Durable, entry: &Entry, denied: Option<u32>) {
-        let round = state.round.as_ref();
+        let round = state.round.as_deref();
         let cancelling = round.and_then(|round| self.cancelling(round.id));
         assert_eq!(entry.epoch, self.before.epoch);
         assert_eq!(

@@ -2,14 +2,23 @@
 //! no watcher per child. It wraps the host's event store. For an ephemeral fan-out it wraps none,
 //! and drops the events after it has read them.
 
-use std::{collections::HashMap, future::ready, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    future::ready,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     ids::{ConversationId, EventId, Scope, Seq, TenantId},
-    ports::{BoxFuture, EventStore, EventStoreError, StreamKey, StreamStatus},
+    ports::{
+        BoxFuture, EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus,
+        TextKind,
+    },
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 
@@ -95,12 +104,7 @@ impl RoundEndListener {
         let mut ended = None;
         for event in events {
             match &event.kind {
-                EventKind::TextDelta { .. }
-                | EventKind::ThinkingDelta { .. }
-                | EventKind::ToolCall { .. }
-                | EventKind::Message { .. }
-                    if task.first_text.is_none() =>
-                {
+                kind if is_content(kind) && task.first_text.is_none() => {
                     task.first_text = Some(task.began.elapsed());
                     first = (task.index == 0).then_some(FanOutEvent::FirstContent);
                 }
@@ -126,6 +130,72 @@ impl RoundEndListener {
     }
 }
 
+/// Writes the stream of a task, and reports what the events say of it.
+struct ListeningSink {
+    listener: Arc<RoundEndListener>,
+    inner: Option<Box<dyn StreamSink>>,
+    conversation: ConversationId,
+    /// Whether the first content was reported.
+    has_content: bool,
+}
+
+impl StreamSink for ListeningSink {
+    fn append(&mut self, events: &mut Vec<Arc<StreamEvent>>) -> Result<(), EventStoreError> {
+        self.has_content |= events.iter().any(|event| is_content(&event.kind));
+        let Some(inner) = &mut self.inner else {
+            self.listener.report(&self.conversation, events);
+            events.clear();
+            return Ok(());
+        };
+        // Store first, then report: a reader of the report may read the stream.
+        let reported = events.clone();
+        let kept = inner.append(events);
+        self.listener.report(&self.conversation, &reported);
+        kept
+    }
+
+    fn extend(&mut self, id: EventId, kind: TextKind, text: &str) -> bool {
+        // The event that is extended was the first content, or came after it.
+        self.inner
+            .as_mut()
+            .is_some_and(|inner| inner.extend(id, kind, text))
+    }
+
+    fn takes_ephemeral(&self) -> bool {
+        !self.has_content
+            || self
+                .inner
+                .as_ref()
+                .is_some_and(|inner| inner.takes_ephemeral())
+    }
+}
+
+/// The streams of an ephemeral fan-out, which keeps no events.
+struct NothingKept;
+
+impl StreamSource for NothingKept {
+    fn poll_read(
+        &mut self,
+        _: &mut Context<'_>,
+        _: Option<EventId>,
+        _: usize,
+        _: &mut VecDeque<Arc<StreamEvent>>,
+    ) -> Poll<Result<StreamStatus, EventStoreError>> {
+        Poll::Ready(Err(EventStoreError::Unknown))
+    }
+}
+
+/// Whether a model has begun to answer.
+fn is_content(event: &EventKind) -> bool {
+    matches!(
+        event,
+        EventKind::TextDelta { .. }
+            | EventKind::ThinkingDelta { .. }
+            | EventKind::ToolCall { .. }
+            | EventKind::Message { .. }
+    )
+}
+
 impl EventStore for RoundEndListener {
     fn append(
         &self,
@@ -141,6 +211,22 @@ impl EventStore for RoundEndListener {
         let kept = inner.append(stream, events);
         self.report(&stream.scope.conversation, &reported);
         kept
+    }
+
+    fn open(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSink> {
+        Box::new(ListeningSink {
+            inner: self.inner.as_ref().map(|inner| inner.clone().open(stream)),
+            conversation: stream.scope.conversation.clone(),
+            has_content: false,
+            listener: self,
+        })
+    }
+
+    fn follow(self: Arc<Self>, stream: &StreamKey) -> Box<dyn StreamSource> {
+        match &self.inner {
+            Some(inner) => inner.clone().follow(stream),
+            None => Box::new(NothingKept),
+        }
     }
 
     fn read(

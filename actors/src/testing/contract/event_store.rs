@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
+use super::event_handles;
 use crate::{
     chat::Message,
     ids::{ConversationId, Epoch, EventId, RoundId, Scope, Seq, TenantId},
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// Longer than any wake-up takes.
-const SOON: Duration = Duration::from_secs(10);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 /// Longer than any test takes, so that streams do not expire during it.
 const LONG: Duration = Duration::from_secs(3600);
 const ROOM: usize = 256 * 1024;
@@ -49,9 +50,23 @@ pub async fn event_store(make: impl AsyncFn(usize, Duration) -> Arc<dyn EventSto
         &*make(ROOM, Duration::from_millis(200)).await,
     )
     .await;
+    event_handles::a_handle_writes_what_others_read(make(ROOM, LONG).await).await;
+    event_handles::a_follower_reads_waits_and_sees_the_end(make(ROOM, LONG).await).await;
+    event_handles::a_handle_outlives_its_stream(make(ROOM, LONG).await).await;
+    event_handles::a_handle_starts_an_expired_stream_again(
+        make(ROOM, Duration::from_millis(200)).await,
+    )
+    .await;
+    for seed in 0..32 {
+        event_handles::text_that_joins_an_event_reaches_every_reader_once(
+            make(ROOM, LONG).await,
+            seed,
+        )
+        .await;
+    }
 }
 
-fn key(tenant: &str, round: u8) -> StreamKey {
+pub(super) fn key(tenant: &str, round: u8) -> StreamKey {
     let scope = Scope::new(
         TenantId::new(tenant).unwrap(),
         ConversationId::new("c").unwrap(),
@@ -62,7 +77,7 @@ fn key(tenant: &str, round: u8) -> StreamKey {
     }
 }
 
-fn id(seq: u64, n: u32) -> EventId {
+pub(super) fn id(seq: u64, n: u32) -> EventId {
     EventId {
         epoch: Epoch(1),
         seq: Seq(seq),
@@ -79,7 +94,7 @@ fn event(id: EventId, kind: EventKind) -> Arc<StreamEvent> {
     })
 }
 
-fn delta(seq: u64, n: u32) -> Arc<StreamEvent> {
+pub(super) fn delta(seq: u64, n: u32) -> Arc<StreamEvent> {
     event(
         id(seq, n),
         EventKind::TextDelta {
@@ -88,7 +103,7 @@ fn delta(seq: u64, n: u32) -> Arc<StreamEvent> {
     )
 }
 
-fn message(seq: u64, bytes: usize) -> Arc<StreamEvent> {
+pub(super) fn message(seq: u64, bytes: usize) -> Arc<StreamEvent> {
     event(
         id(seq, 0),
         EventKind::Message {
@@ -98,7 +113,11 @@ fn message(seq: u64, bytes: usize) -> Arc<StreamEvent> {
     )
 }
 
-async fn ids(store: &dyn EventStore, key: &StreamKey, after: Option<EventId>) -> Vec<EventId> {
+pub(super) async fn ids(
+    store: &dyn EventStore,
+    key: &StreamKey,
+    after: Option<EventId>,
+) -> Vec<EventId> {
     store
         .read(key, after, usize::MAX)
         .await

@@ -2,6 +2,7 @@
 
 mod artifact_store;
 mod event_store;
+mod event_handles;
 mod llm_provider;
 mod platform;
 mod sandbox;

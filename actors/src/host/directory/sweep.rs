@@ -1,0 +1,120 @@
+//! Puts idle conversations to sleep: those that were not used for a time, and the least recently
+//! used ones when there are too many.
+//!
+//! A conversation decides itself whether it sleeps; one that works ignores the request.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use super::{Directory, Slot};
+use crate::{
+    conversation::{ConversationMsg, WaitStatus, WaitsFor},
+    ids::Scope,
+    limits::RECLAIMED_PART,
+};
+
+/// Conversations that a sweep asks to sleep in one batch, and the pause between batches. Going to
+/// sleep costs about 20 µs, so a sweep takes about a quarter of one core.
+const SWEPT_AT_ONCE: usize = 16;
+const SWEEP_PAUSE: Duration = Duration::from_millis(1);
+
+/// A conversation that is asked to sleep unless it was used after `used_s`.
+struct Asked {
+    scope: Scope,
+    used_s: u64,
+}
+
+impl Directory {
+    /// Asks conversations that were idle for `idle` to go to sleep, or the least recently used ones
+    /// if there are none and too many conversations are idle.
+    pub(crate) fn sweep(&self, idle: Duration) {
+        let Some(last) = self.used_s().checked_sub(idle.as_secs()) else {
+            return self.relieve();
+        };
+        let all = self.slots.iter().filter_map(|slot| match slot.value() {
+            Slot::Live { used_s, .. } if *used_s <= last => Some(Asked {
+                scope: slot.key().clone(),
+                used_s: last,
+            }),
+            _ => None,
+        });
+        let all: Vec<Asked> = all.collect();
+        if all.is_empty() {
+            return self.relieve();
+        }
+        self.ask(all);
+    }
+
+    /// As [`Directory::relieve`], at most once a second: an activation calls it.
+    pub(super) fn relieve_at_times(&self) {
+        let now = self.used_s();
+        if self.relieved_s.swap(now, Ordering::Relaxed) != now {
+            self.relieve();
+        }
+    }
+
+    /// If more than `idle_conversations_max` conversations are idle, asks the least recently used
+    /// ones to go to sleep: the excess, and a quarter of the bound, so that the next activations
+    /// need no search.
+    fn relieve(&self) {
+        let max = self.limits.idle_conversations_max;
+        if self.slots.len() <= max {
+            return;
+        }
+        let idle = self.slots.iter().filter_map(|slot| match slot.value() {
+            Slot::Live {
+                used_s,
+                wait_status,
+                ..
+            } if is_idle(wait_status) => Some(Asked {
+                scope: slot.key().clone(),
+                used_s: *used_s,
+            }),
+            _ => None,
+        });
+        let mut idle: Vec<Asked> = idle.collect();
+        if idle.len() <= max {
+            return;
+        }
+        let reclaimed = (idle.len() - max + max / RECLAIMED_PART).min(idle.len());
+        idle.sort_unstable_by_key(|asked| asked.used_s);
+        idle.truncate(reclaimed);
+        self.ask(idle);
+    }
+
+    /// Asks conversations to go to sleep, in small batches, so that a sweep of a hundred thousand
+    /// conversations does not delay the busy ones.
+    fn ask(&self, mut first: Vec<Asked>) {
+        let rest = first.split_off(first.len().min(SWEPT_AT_ONCE));
+        first.iter().for_each(|asked| self.ask_one(asked));
+        if rest.is_empty() {
+            return;
+        }
+        let Some(me) = self.me.get().cloned() else {
+            return;
+        };
+        self.runtime.spawn(async move {
+            for some in rest.chunks(SWEPT_AT_ONCE) {
+                tokio::time::sleep(SWEEP_PAUSE).await;
+                let Some(me) = me.upgrade() else { return };
+                some.iter().for_each(|asked| me.ask_one(asked));
+            }
+        });
+    }
+
+    fn ask_one(&self, asked: &Asked) {
+        if let Some(slot) = self.slots.get(&asked.scope)
+            && let Slot::Live { actor, used_s, .. } = slot.value()
+            && *used_s <= asked.used_s
+        {
+            let _ = actor.cast(ConversationMsg::Sweep);
+        }
+    }
+}
+
+/// Whether the conversation waits for nothing, or only for a person.
+fn is_idle(wait_status: &WaitStatus) -> bool {
+    match wait_status.get() {
+        None | Some((WaitsFor::Nothing | WaitsFor::Person { .. }, _)) => true,
+        Some(_) => false,
+    }
+}

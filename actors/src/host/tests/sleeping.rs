@@ -1,0 +1,102 @@
+//! When idle conversations leave memory.
+
+use super::*;
+use crate::{
+    limits::Limits,
+    scripted::{Reply, ScriptedModel},
+};
+
+/// Runs a round in a conversation.
+async fn talk(host: &Host, conversation: &str) {
+    let conversation = host.tenant("acme").conversation(conversation);
+    let mut round = conversation.send("hello").await.unwrap();
+    round.outcome().await.unwrap();
+}
+
+/// The names of the conversations that are awake, sorted.
+fn awake(host: &Host) -> Vec<String> {
+    let tenant = crate::ids::TenantId::new("acme").unwrap();
+    let scopes = host.0.directory.awake_of(&tenant);
+    let mut names: Vec<_> = scopes
+        .iter()
+        .map(|scope| scope.conversation.as_str().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Lets the messages of a sweep be handled.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_conversation_sleeps_after_idle_s() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let limits = Limits {
+        idle: Duration::from_secs(20),
+        sweep: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    talk(&host, "c-1").await;
+
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    assert_eq!(host.awake(), 1, "before its time");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+
+    assert_eq!(host.awake(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_conversation_sleeps_after_minutes_by_default() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = host(&model).await;
+    talk(&host, "c-1").await;
+
+    tokio::time::sleep(Duration::from_secs(4 * 60)).await;
+    assert_eq!(host.awake(), 1);
+    tokio::time::sleep(Duration::from_secs(3 * 60)).await;
+
+    assert_eq!(host.awake(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_idle_conversations_sleep_the_oldest_first() {
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        let text = request.messages.last().map(|message| message.text());
+        match text.as_deref() {
+            Some("wait") => Reply::stall(),
+            Some(_) | None => Reply::text("ok"),
+        }
+    }));
+    let limits = Limits {
+        idle_conversations_max: 8,
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    let working = host.tenant("acme").conversation("working");
+    let round = working.send("wait").await.unwrap();
+    for n in 0..8 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        talk(&host, &format!("c-{n}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    talk(&host, "c-0").await; // Used again: no longer the oldest.
+    settle().await;
+    assert_eq!(awake(&host).len(), 9, "the bound is not exceeded");
+
+    for n in 8..10 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        talk(&host, &format!("c-{n}")).await;
+    }
+    settle().await;
+
+    assert_eq!(
+        awake(&host),
+        ["c-0", "c-4", "c-5", "c-6", "c-7", "c-8", "c-9", "working"],
+        "one over the bound, and a quarter of it"
+    );
+    talk(&host, "c-1").await;
+    round.interrupt();
+}
