@@ -474,15 +474,15 @@ async fn an_answer_that_a_proxy_compressed_is_read_like_any_other() {
         encoder.write_all(text.as_bytes()).unwrap();
         encoder.finish().unwrap()
     };
+    let bomb = packed(&format!("data: {}\n\n", "x".repeat(STREAM_BYTES_MAX)));
     for wire in WIRES {
         let gzip = |status| Reply::status(status).header("content-encoding", "gzip");
         let refusal = r#"{"error":{"type":"invalid_request_error","message":"too many legs"}}"#;
-        let bomb = format!("data: {}\n\n", "x".repeat(2 * STREAM_BYTES_MAX));
         let server = ModelServer::start([
             gzip(200).then(Step::Drip(packed(&sse(wire.text(TEXT))))),
             gzip(400).send(packed(refusal)),
             gzip(200).send(packed(r#"{"input_tokens":42}"#)),
-            gzip(200).send(packed(&bomb)),
+            gzip(200).send(bomb.clone()),
             Reply::stream()
                 .header("content-encoding", "br")
                 .send("no matter"),
