@@ -228,7 +228,7 @@ async fn a_server_is_reached_through_the_tunnel_of_a_proxy() {
         String::from_utf8(head).unwrap().to_ascii_lowercase()
     };
 
-    let (head, (ran, _)) = tokio::join!(tunnel, run(home));
+    let (head, (ran, _)) = tokio::join!(soon(tunnel), run(home));
 
     assert_eq!(ran.well().out, "hello\n");
     assert!(
