@@ -94,11 +94,11 @@ pub(crate) fn percentile(mut times: Vec<Duration>, part: f64) -> Duration {
     times[((times.len() as f64 * part) as usize).min(times.len() - 1)]
 }
 
-/// The arguments of the bench, without those that cargo adds.
+/// The arguments of the bench, without those that cargo adds and the mark before them.
 pub(crate) fn arguments() -> Vec<String> {
     std::env::args()
         .skip(1)
-        .filter(|argument| argument != "--bench")
+        .filter(|argument| argument != "--bench" && argument != "--")
         .collect()
 }
 

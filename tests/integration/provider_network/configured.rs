@@ -201,7 +201,7 @@ async fn the_next_bytes_are_waited_for_model_idle_s() {
     assert!(ran.error().contains("no bytes for 1s"), "{ran:?}");
 }
 
-/// The proxy resolves the name, so the server may have one that nobody else knows.
+/// The proxy resolves the name, so the server may have one that no other resolver knows.
 #[tokio::test]
 async fn a_server_is_reached_through_the_tunnel_of_a_proxy() {
     let server = ModelServer::start([answer()]).await;
@@ -228,7 +228,7 @@ async fn a_server_is_reached_through_the_tunnel_of_a_proxy() {
         String::from_utf8(head).unwrap().to_ascii_lowercase()
     };
 
-    let (head, (ran, _)) = tokio::join!(tunnel, run(home));
+    let (head, (ran, _)) = tokio::join!(soon(tunnel), run(home));
 
     assert_eq!(ran.well().out, "hello\n");
     assert!(
