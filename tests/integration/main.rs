@@ -32,6 +32,7 @@ mod provider_network;
 mod providers;
 mod readme;
 mod real_model;
+mod request_size;
 mod sandbox;
 mod secrets;
 mod skills;
