@@ -27,7 +27,7 @@ use super::{
 
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
 
-/// Most bytes of a request. The API documents no bound; servers that speak it accept this much.
+/// Most bytes of a request: a size that hosted servers of this API accept.
 const REQUEST_BYTES_MAX: u64 = 20_000_000;
 
 /// Parts of the names of non-OpenAI models that accept images.

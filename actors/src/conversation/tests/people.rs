@@ -63,7 +63,7 @@ impl Weather {
             },
             3 => Self { crash: 4, ..calm },
             4 => Self {
-                rival: 6,
+                rival: 9,
                 fault: 4,
                 drain: 4,
                 idle_work: 16,
@@ -132,11 +132,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
                 max_tokens: 100,
                 fixed: 10,
                 trigger: 80_000,
-                bytes: RequestBytes {
-                    max: Some(900),
-                    images: true,
-                    documents: true,
-                },
+                bytes: SENT,
             },
             ContextRules {
                 window: 300,
@@ -537,7 +533,6 @@ impl World {
                     },
                     ProviderError::Overloaded,
                     too_large(),
-                    too_large(),
                 ];
                 let error = rng.pick(&errors).clone();
                 let mut partial = answer(rng, number);
@@ -605,15 +600,15 @@ fn too_large() -> ProviderError {
 /// The result of a measurement: mostly the true one.
 fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
     if rng.percent(8) {
+        if rng.percent(20) {
+            return ContextOutcome::TooManyBytes { bytes: 9, limit: 3 };
+        }
         return ContextOutcome::TooLarge {
             part: "system prompt",
             part_tokens: 5,
             tokens: 9,
             limit: 3,
         };
-    }
-    if rng.percent(2) {
-        return ContextOutcome::TooManyBytes { bytes: 9, limit: 3 };
     }
     if rng.percent(15) {
         return ContextOutcome::Fits;
