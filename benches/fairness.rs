@@ -61,6 +61,7 @@ fn model() -> ScriptedModel {
         counts_tokens: false,
         images: false,
         documents: false,
+        request_bytes_max: None,
     };
     let reply = Reply::text("t".repeat(200)).after(CALL);
     ScriptedModel::always(reply)

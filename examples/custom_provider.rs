@@ -28,6 +28,7 @@ impl LlmProvider for Shout {
             counts_tokens: false,
             images: false,
             documents: false,
+            request_bytes_max: None,
         }
     }
 

@@ -366,6 +366,10 @@ fn build(
             let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()))
                 .timeouts(timeouts)
                 .network(network(&chosen.connection)?);
+            let builder = chosen
+                .request_bytes_max
+                .into_iter()
+                .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
             Arc::new(
                 base_url
                     .into_iter()
@@ -386,6 +390,10 @@ fn build(
                     .images(has(shows, "images"))
                     .documents(has(shows, "documents"))
             });
+            let builder = chosen
+                .request_bytes_max
+                .into_iter()
+                .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
             Arc::new(
                 base_url
                     .into_iter()

@@ -14,6 +14,7 @@ pub(crate) fn capabilities() -> Capabilities {
         counts_tokens: false,
         images: false,
         documents: false,
+        request_bytes_max: None,
     }
 }
 

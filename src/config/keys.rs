@@ -318,6 +318,12 @@ pub(super) const PROVIDER: &[Key] = &[
     ),
     key(
         "provider",
+        "request_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of a request; the oldest attachments of a larger one are left out. 32000000 by default for `anthropic`, 20000000 for `openai`",
+    ),
+    key(
+        "provider",
         "concurrency",
         Kind::Count { max: COUNT_MAX },
         "model calls at once; `limits.model_calls_max` by default",

@@ -70,6 +70,8 @@ pub struct ProviderConfig {
     /// Attachments that the models accept, `images` and `documents`; `None` derives them from the
     /// model's name.
     pub shows: Option<Vec<String>>,
+    /// Most bytes of a request; `None` means the usual bound of the kind.
+    pub request_bytes_max: Option<u64>,
     /// How its server is reached.
     pub connection: ConnectionConfig,
     key: Key,
@@ -142,6 +144,7 @@ impl ProviderConfig {
         parts(self) == parts(other)
             && self.fallback == other.fallback
             && self.shows == other.shows
+            && self.request_bytes_max == other.request_bytes_max
             && self.connection == other.connection
             && secret(self) == secret(other)
     }
@@ -206,6 +209,7 @@ impl ProviderConfig {
         let concurrency = count("concurrency").and_then(|count| usize::try_from(count).ok());
         let rpm = count("rpm").and_then(|count| u32::try_from(count).ok());
         let tpm = count("tpm");
+        let request_bytes_max = count("request_bytes_max");
         let fallback = fallback(&settings)?;
         let shows = match settings
             .get(&(PROVIDER_SECTION, "shows"))
@@ -227,6 +231,7 @@ impl ProviderConfig {
             tpm,
             fallback,
             shows,
+            request_bytes_max,
             connection,
             key,
             settings,

@@ -48,6 +48,7 @@ pub(super) fn model(plan: &Plan) -> ScriptedModel {
         counts_tokens: false,
         images: false,
         documents: false,
+        request_bytes_max: None,
     };
     ScriptedModel::answering(move |request, nth| {
         script.reply(request, nth as u64).after(script.latency)

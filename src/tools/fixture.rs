@@ -113,6 +113,7 @@ pub(crate) async fn call_with(
     match tool.call(arguments, context).await? {
         ToolOutput::Text(text) => Ok(text),
         ToolOutput::Data(data) => Ok(data.to_string()),
+        ToolOutput::Shown { text, .. } => Ok(text),
         ToolOutput::Activation(result) => Ok(result.text()),
     }
 }

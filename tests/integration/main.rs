@@ -33,6 +33,7 @@ mod provider_queue;
 mod providers;
 mod readme;
 mod real_model;
+mod request_size;
 mod sandbox;
 mod secrets;
 mod skills;

@@ -60,6 +60,7 @@ impl Ground {
         match tool.call(arguments, context(cancel)).await? {
             ToolOutput::Text(text) => Ok(text),
             ToolOutput::Data(data) => Ok(data.to_string()),
+            ToolOutput::Shown { text, .. } => Ok(text),
             ToolOutput::Activation(result) => Ok(result.text()),
         }
     }

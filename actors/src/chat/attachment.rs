@@ -397,6 +397,73 @@ pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     }
 }
 
+/// A block of a message that holds the bytes of an image or document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attached {
+    /// Index of the block in its message.
+    pub block: u32,
+    /// Bytes of the block in the wire form.
+    pub bytes: u32,
+    /// Whether it is an image or a document.
+    pub kind: MediaKind,
+}
+
+/// Blocks with fewer bytes are not listed: a note in their place saves nothing.
+pub const ATTACHED_BYTES_MIN: usize = 1024;
+
+/// Bytes of text with as many tokens as the largest image: 1600, at three bytes per token.
+const IMAGE_TEXT_BYTES: usize = 4800;
+
+/// Bytes of text with as many tokens as a page: 3000, at three bytes per token.
+const PAGE_TEXT_BYTES: usize = 9000;
+
+/// Base64 characters of a document that count as one page: 50 KiB of the file.
+const PAGE_CHARS: usize = 50 * 1024 / 3 * 4;
+
+impl Attached {
+    /// Returns the bytes of text that have about as many tokens.
+    pub fn estimate_bytes(&self) -> usize {
+        let bytes = self.bytes as usize;
+        let text = match self.kind {
+            MediaKind::Image => IMAGE_TEXT_BYTES,
+            MediaKind::Document => bytes.div_ceil(PAGE_CHARS).max(1) * PAGE_TEXT_BYTES,
+        };
+        text.min(bytes)
+    }
+}
+
+/// Lists the blocks that hold the bytes of an image or document.
+pub(super) fn attached(blocks: &[ContentBlock]) -> Box<[Attached]> {
+    let attached = |(index, block): (usize, &ContentBlock)| {
+        let ContentBlock::Other { kind, raw } = block else {
+            return None;
+        };
+        let bytes = raw.as_str().len();
+        // Only data in base64 makes an image block long; a document may also be long text.
+        let kind = match kind.as_str() {
+            _ if bytes < ATTACHED_BYTES_MIN => return None,
+            "image" => MediaKind::Image,
+            "document" if media_of(block).is_some() => MediaKind::Document,
+            _ => return None,
+        };
+        Some(Attached {
+            block: u32::try_from(index).ok()?,
+            bytes: u32::try_from(bytes).ok()?,
+            kind,
+        })
+    };
+    blocks.iter().enumerate().filter_map(attached).collect()
+}
+
+/// Returns the note that replaces an image or document which is left out of a request to save room.
+/// `span` names the message for the tool `recall`. `None` for other blocks.
+pub fn omitted_note(block: &ContentBlock, span: &str) -> Option<String> {
+    Some(format!(
+        "[{}, left out of the request because all attachments together are too large; `recall` with the span {span} brings it back]",
+        label(block)?
+    ))
+}
+
 /// Returns the note that replaces an image or document for a model that cannot read it:
 /// `[image: 640x480 image/png, not shown to this model]`. `None` for other blocks.
 pub fn note(block: &ContentBlock) -> Option<String> {

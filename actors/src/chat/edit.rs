@@ -22,6 +22,8 @@ pub enum Edit {
     Drop(u32),
     /// Inserts a new message.
     Put(Message),
+    /// Replaces one message by another form of it, which keeps its place.
+    Replace(Message),
 }
 
 impl Edit {
@@ -44,6 +46,10 @@ impl Edit {
                     (*count as usize).min(len - moves.len()),
                 )),
                 Self::Put(_) => next = next.saturating_add(1),
+                Self::Replace(_) => {
+                    moves.extend((moves.len() < len).then_some(Some(next)));
+                    next = next.saturating_add(1);
+                }
             }
         }
         moves.extend((next..).map(Some).take(len - moves.len()));
@@ -74,6 +80,10 @@ impl History {
                     }
                 }
                 Edit::Put(message) => edited.push(message)?,
+                Edit::Replace(message) => {
+                    old.next().ok_or(HistoryError::BeyondEnd)?;
+                    edited.push(message)?;
+                }
             }
         }
         for message in old {
@@ -256,6 +266,36 @@ mod tests {
         );
         assert_eq!(edited.messages().first_fault(), None);
         assert_eq!(history().edited(&[]), Ok(history()));
+    }
+
+    #[test]
+    fn a_replaced_message_keeps_its_place() {
+        let edits = vec![Edit::Keep(3), Edit::Replace(Message::assistant("new"))];
+        let text = serde_json::to_string(&edits).unwrap();
+
+        let edited = history()
+            .edited(&serde_json::from_str::<Vec<Edit>>(&text).unwrap())
+            .unwrap();
+
+        assert_eq!(
+            edited.messages().iter().map(Message::text).last().unwrap(),
+            "new"
+        );
+        assert_eq!(edited.messages().len(), 4);
+        assert_eq!(
+            Edit::moves(&edits, 5),
+            [0, 1, 2, 3, 4].map(Some),
+            "no message moves"
+        );
+        assert_eq!(
+            history().edited(&[Edit::Keep(4), Edit::Replace(Message::user("x"))]),
+            Err(HistoryError::BeyondEnd)
+        );
+        let (calls, _) = exchange("b");
+        assert_eq!(
+            history().edited(&[Edit::Keep(3), Edit::Replace(calls)]),
+            Err(HistoryError::Unpaired)
+        );
     }
 
     #[test]

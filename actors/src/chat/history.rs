@@ -27,6 +27,8 @@ struct Link {
     chain: u64,
     /// Bytes of all messages so far, in the wire form.
     bytes: u64,
+    /// Sum of [`Message::estimate_bytes`] over all messages so far.
+    estimate_bytes: u64,
 }
 
 /// Messages in a sealed segment; the tail holds fewer than twice as many.
@@ -102,16 +104,18 @@ impl MessageList {
 
     /// Appends a message.
     pub fn push(&mut self, message: Message) {
-        let (chain, bytes) = self
-            .last_link()
-            .map_or((0, 0), |last| (last.chain, last.bytes));
+        let (chain, bytes, estimate_bytes) = self.last_link().map_or((0, 0, 0), |last| {
+            (last.chain, last.bytes, last.estimate_bytes)
+        });
         let chain = chain_digest(chain, message.digest());
         let bytes = bytes + message.wire().len() as u64;
+        let estimate_bytes = estimate_bytes + message.estimate_bytes() as u64;
         let tail = Arc::make_mut(&mut self.tail);
         tail.push(Link {
             message,
             chain,
             bytes,
+            estimate_bytes,
         });
         self.len += 1;
         if tail.len() >= SEGMENT_MESSAGES * 2 {
@@ -135,6 +139,12 @@ impl MessageList {
     pub fn wire_bytes(&self) -> usize {
         self.last_link()
             .map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the bytes of all messages from which tokens are estimated, from a running sum
+    /// ([`Message::estimate_bytes`]).
+    pub fn estimate_bytes(&self) -> u64 {
+        self.last_link().map_or(0, |last| last.estimate_bytes)
     }
 }
 

@@ -15,7 +15,11 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ContentBlock, RawJson, ToolResultBlock, reminder::is_reminder};
+use super::{
+    ContentBlock, RawJson, ToolResultBlock,
+    attachment::{Attached, attached},
+    reminder::is_reminder,
+};
 
 /// The author of a message. `System` is not used in a history: the system prompt is a separate
 /// field of the request.
@@ -65,6 +69,8 @@ struct Stored {
     role: Role,
     tool_uses: Box<[Box<str>]>,
     tool_results: Box<[Box<str>]>,
+    /// The blocks that hold the bytes of a file.
+    attached: Box<[Attached]>,
     /// Hash of the wire form.
     digest: u64,
     /// The last token count: 0 if not counted, else the counting method in the upper eight bits and
@@ -190,6 +196,7 @@ impl Message {
             wire: Bytes::from(wire.into_boxed_slice()),
             begins: begins.into_boxed_slice(),
             role,
+            attached: attached(blocks),
             tool_uses: ids(|block| {
                 if let ContentBlock::ToolUse(block) = block {
                     Some(&block.id)
@@ -233,6 +240,24 @@ impl Message {
     /// Returns the wire form as text.
     pub fn wire_str(&self) -> &str {
         std::str::from_utf8(&self.0.wire).unwrap_or_default()
+    }
+
+    /// Returns the blocks that hold the bytes of an image or document, in order.
+    pub fn attached(&self) -> &[Attached] {
+        &self.0.attached
+    }
+
+    /// Returns the bytes from which tokens are estimated: those of the wire form, with every image
+    /// and document counted as text of as many tokens.
+    pub fn estimate_bytes(&self) -> usize {
+        self.0
+            .attached
+            .iter()
+            .fold(self.0.wire.len(), |bytes, attached| {
+                bytes
+                    .saturating_sub(attached.bytes as usize)
+                    .saturating_add(attached.estimate_bytes())
+            })
     }
 
     /// Returns the role.

@@ -30,6 +30,7 @@ mod refocus;
 mod compressed;
 mod message;
 mod recall;
+mod request_bytes;
 mod summarise;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,7 @@ pub use plan::{CompactionOutcome, CompactionStep, DroppedSpan, Fixed, Plan, Prob
 pub use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub use recall::{Recall, RecallArgs, SpanPointer};
 pub use refocus::reminder_at;
+pub use request_bytes::{BytesLimit, RequestBytes};
 pub use rules::{RoundLines, fallback_summary};
 pub use settings::{CompactionSettings, CompactionSettingsError};
 

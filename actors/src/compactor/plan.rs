@@ -96,6 +96,8 @@ pub enum CompactionStep {
     OldestRounds,
     /// Tool results of the last round were cleared.
     CurrentRound,
+    /// Notes replaced attachments, because the request had too many bytes.
+    Attachments,
 }
 
 /// The output of the ladder.
@@ -162,6 +164,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The name of the mode, for the journal: `attachments` if only attachments were replaced.
+    pub fn mode_name(&self) -> &'static str {
+        if self.steps == [CompactionStep::Attachments] {
+            "attachments"
+        } else {
+            self.mode().as_str()
+        }
+    }
+
     /// The mode that describes the plan best, for events and metrics.
     pub fn mode(&self) -> CompressionMode {
         if self.summary_used {

@@ -1,5 +1,5 @@
-//! The tool `recall`: returns messages that a compaction removed from the context. They are still
-//! in the journal, where a span locates them.
+//! The tool `recall`: returns messages that a compaction removed from the context, and attachments
+//! that were left out of it. They are still in the journal, where a span locates them.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
@@ -7,18 +7,22 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
 use crate::{
-    chat::{ContentBlock, Message, Role},
+    chat::{ContentBlock, Message, Role, attachment},
     ids::{Scope, Seq},
     journal::{Durable, Entry},
+    limits::PROMPT_BYTES_MAX,
     ports::{
-        Reach, SessionBackend, StoreError, ToolContext, ToolSource, ToolSpec, TypedTool,
-        text_arguments,
+        Reach, SessionBackend, StoreError, ToolContext, ToolOutput, ToolSource, ToolSpec,
+        TypedTool, text_arguments,
     },
     tool::{ToolError, ToolErrorType},
 };
 
-/// Number of entries read at a time.
-const PAGE: usize = 512;
+/// Number of entries read at a time. Few, because each may hold attachments.
+const PAGE: usize = 32;
+
+/// Most bytes of the attachments that one call brings back: those of one prompt.
+const ATTACHMENTS_BYTES_MAX: usize = PROMPT_BYTES_MAX;
 
 /// Locates removed messages: `from..to` in the history as it was after entry `seq`. Written
 /// `seq:from-to`.
@@ -66,7 +70,7 @@ impl FromStr for SpanPointer {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecallArgs {
-    /// The span as a context summary names it, such as 120:2-40.
+    /// The span as a context summary or the note of an attachment names it, such as 120:2-40.
     pub span: String,
 }
 
@@ -79,7 +83,7 @@ impl JsonSchema for RecallArgs {
         text_arguments(
             &[(
                 "span",
-                "The span as a context summary names it, such as 120:2-40.",
+                "The span as a context summary or the note of an attachment names it, such as 120:2-40.",
             )],
             &[],
         )
@@ -152,10 +156,10 @@ fn away(error: &StoreError) -> ToolError {
 
 impl TypedTool for Recall {
     type Args = RecallArgs;
-    type Output = String;
+    type Output = ToolOutput;
     const NAME: &'static str = "recall";
     const DESCRIPTION: &'static str = "Brings back earlier messages of this conversation that were taken out of the context to save room. A context \
-summary names the spans that can be recalled.";
+summary names the spans that can be recalled, and so does the note in place of an image or document, which is then shown again.";
 
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         spec.read_only()
@@ -168,17 +172,23 @@ summary names the spans that can be recalled.";
         args.span.parse::<SpanPointer>().map(drop)
     }
 
-    async fn call(&self, args: RecallArgs, context: ToolContext) -> Result<String, ToolError> {
+    async fn call(&self, args: RecallArgs, context: ToolContext) -> Result<ToolOutput, ToolError> {
         let messages = self
             .messages(&context.key.scope, args.span.parse()?)
             .await?;
-        Ok(transcript(&messages))
+        let (text, attachments) = transcript(&messages);
+        Ok(match Message::new(Role::User, &attachments) {
+            Ok(attachments) => ToolOutput::Shown { text, attachments },
+            Err(_) => ToolOutput::Text(text), // There are none.
+        })
     }
 }
 
-/// The messages as readable text, in full.
-fn transcript(messages: &[Message]) -> String {
+/// The messages as readable text, in full, and their attachments.
+fn transcript(messages: &[Message]) -> (String, Vec<ContentBlock>) {
     let mut text = String::new();
+    let mut attachments = Vec::new();
+    let mut room = ATTACHMENTS_BYTES_MAX;
     for message in messages {
         let who = match message.role() {
             Role::User => "user",
@@ -186,7 +196,7 @@ fn transcript(messages: &[Message]) -> String {
             Role::System => "system",
         };
         for block in message.blocks() {
-            let line = match block {
+            let line = match &block {
                 ContentBlock::Text(block) => format!("{who}: {}\n", block.text),
                 ContentBlock::Thinking(_) => continue,
                 ContentBlock::ToolUse(call) => {
@@ -198,12 +208,30 @@ fn transcript(messages: &[Message]) -> String {
                 ContentBlock::ToolResult(result) => {
                     format!("result of the tool: {}\n", result.content.text())
                 }
-                ContentBlock::Other { kind, .. } => format!("{who}: [{kind}]\n"),
+                ContentBlock::Other { kind, raw } => {
+                    let bytes = raw.as_str().len();
+                    let label = attachment::label(&block).unwrap_or_else(|| kind.clone());
+                    let has_bytes = attachment::media_of(&block).is_some();
+                    match () {
+                        () if has_bytes && bytes <= room => {
+                            room -= bytes;
+                            attachments.push(block.clone());
+                            format!("{who}: [{label}; shown behind the results of these calls]\n")
+                        }
+                        () if has_bytes => {
+                            format!("{who}: [{label}; too large to be shown with the others]\n")
+                        }
+                        () => match attachment::as_text(&block) {
+                            Some(text) => format!("{who}: {text}\n"),
+                            None => format!("{who}: [{label}]\n"),
+                        },
+                    }
+                }
             };
             text.push_str(&line);
         }
     }
-    text
+    (text, attachments)
 }
 
 #[cfg(test)]

@@ -400,6 +400,7 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
         | EntryBody::Assistant { .. }
         | EntryBody::BudgetSettled { .. }
         | EntryBody::OutputRefused { .. }
+        | EntryBody::RequestRefused { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ToolFinished { .. }
         | EntryBody::ApprovalAsked { .. }

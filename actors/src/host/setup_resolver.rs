@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
     chat::{Effort, ToolDefinition},
-    compactor::{CompactorRef, Recall},
+    compactor::{CompactorRef, Recall, RequestBytes},
     conversation::{
         Ports, Setup, SkillRegistry, Toolset,
         round::rules::{ApprovalMode, ContextRules, Recovery},
@@ -420,6 +420,7 @@ impl SetupResolver {
             max_tokens: u64::from(max_tokens),
             fixed: fixed / BYTES_A_TOKEN,
             trigger: (f64::from(capabilities.context_window) * trigger) as u64,
+            bytes: RequestBytes::new(&gateway.request_capabilities(&model), fixed),
         };
         let setup = Setup {
             gateway,
@@ -506,6 +507,7 @@ impl SetupResolver {
             max_tokens,
             fixed: fixed_bytes / BYTES_A_TOKEN,
             trigger,
+            bytes: RequestBytes::new(&setup.gateway.request_capabilities(&model), fixed_bytes),
         };
         let tokens = ExactCounter::new(self.counter.clone());
         tokens.configure_api_client(
@@ -534,6 +536,10 @@ fn child_of(setup: &Setup) -> Setup {
     });
     let context = ContextRules {
         fixed: fixed_bytes / BYTES_A_TOKEN,
+        bytes: RequestBytes::new(
+            &setup.gateway.request_capabilities(&setup.model),
+            fixed_bytes,
+        ),
         ..setup.context
     };
     Setup {

@@ -13,6 +13,8 @@ use crate::{ids::Seq, tokens::WindowUse};
 pub enum CompactionCause {
     /// The window was nearly full.
     Full,
+    /// The request had more bytes than its provider accepts.
+    Bytes,
     /// A user or the application requested it.
     Asked,
 }
@@ -41,6 +43,10 @@ pub struct Context {
     /// The last compaction; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_compaction: Option<CompactionNote>,
+    /// Bytes of the messages of the last request that its provider refused as too large. Later
+    /// requests stay below. `None` before the first refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_bytes: Option<u64>,
 }
 
 impl Context {

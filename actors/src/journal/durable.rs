@@ -152,6 +152,9 @@ pub struct OpenRound {
     /// The requested JSON Schema of the answer; `None` for free text.
     #[serde(default)]
     pub output: Option<OutputRequest>,
+    /// Model calls that the provider refused as too large.
+    #[serde(default)]
+    pub refused_requests: u32,
 }
 
 impl OpenRound {
@@ -491,6 +494,7 @@ impl Durable {
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
             EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // Applied above.
+            EntryBody::RequestRefused { bytes } => self.request_refused(*bytes)?,
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted {
                 call,
@@ -700,7 +704,7 @@ impl Durable {
             .edited(len, |old| moved.get(old as usize).copied().flatten());
         self.context
             .window
-            .counted(after_tokens, self.history.messages().wire_bytes() as u64);
+            .counted(after_tokens, self.history.messages().estimate_bytes());
         self.repeat_skills(edits)?;
         self.context.last_compaction = Some(CompactionNote {
             seq,
@@ -732,7 +736,7 @@ impl Durable {
         }
         for edit in &again {
             if let Edit::Put(message) = edit {
-                self.context.window.appended(message.wire().len());
+                self.context.window.appended(message.estimate_bytes());
             }
         }
         let len = messages.len();
@@ -768,7 +772,7 @@ impl Durable {
         let messages = self.history.messages();
         self.context
             .window
-            .replaced(messages.len(), messages.wire_bytes() as u64);
+            .replaced(messages.len(), messages.estimate_bytes());
     }
 
     fn idle(&self) -> Result<(), String> {
@@ -834,7 +838,7 @@ impl Durable {
                     .history
                     .withdraw_last_user()
                     .ok_or("the prompt is not last")?;
-                self.context.window.taken_back(prompt.wire().len());
+                self.context.window.taken_back(prompt.estimate_bytes());
                 self.rounds.cut(self.history.messages().len());
                 Ok(())
             }
@@ -879,6 +883,7 @@ impl Durable {
             assistant_messages: Vec::new(),
             repeats: Repeats::default(),
             output,
+            refused_requests: 0,
         }));
         Ok(())
     }
@@ -895,14 +900,15 @@ impl Durable {
         if !matches!(round.phase, Phase::Model { .. }) {
             return Err("no model call is open".into());
         }
-        let bytes = message.map_or(0, |message| message.wire().len());
+        let bytes = message.map_or(0, Message::estimate_bytes);
         // Usage that the provider reports replaces the estimate of the context. Without a report,
         // the answer is added to the estimate.
         if usage.input() > 0 {
             self.last_usage = *usage;
-            self.context
-                .window
-                .answered(usage, (self.history.messages().wire_bytes() + bytes) as u64);
+            self.context.window.answered(
+                usage,
+                self.history.messages().estimate_bytes() + bytes as u64,
+            );
         } else if message.is_some() {
             self.context.window.appended(bytes);
         }
@@ -950,6 +956,19 @@ impl Durable {
                 push_user(&mut self.history, &mut self.context.window, &message)?;
             }
         }
+        Ok(())
+    }
+
+    /// The call counts as not made: the round may make it again, smaller.
+    fn request_refused(&mut self, bytes: u64) -> Result<(), String> {
+        let round = open(&mut self.round)?;
+        if !matches!(round.phase, Phase::Model { .. }) {
+            return Err("no model call is open".into());
+        }
+        round.phase = Phase::Ready;
+        round.model_calls = round.model_calls.saturating_sub(1);
+        round.refused_requests += 1;
+        self.context.refused_bytes = Some(bytes);
         Ok(())
     }
 
@@ -1028,7 +1047,7 @@ impl Durable {
             .flat_map(Message::blocks)
             .collect();
         let results = Message::tool_results(results, after);
-        self.context.window.appended(results.wire().len()); // The calls themselves are in their model call's usage.
+        self.context.window.appended(results.estimate_bytes()); // The calls themselves are in their model call's usage.
         self.history
             .push_exchange(batch.message.clone(), results)
             .map_err(|error| error.to_string())?;
@@ -1050,7 +1069,7 @@ fn push_user(
     window: &mut WindowUse,
     message: &Message,
 ) -> Result<(), String> {
-    window.appended(message.wire().len());
+    window.appended(message.estimate_bytes());
     history
         .push_user(message.clone())
         .map_err(|error| error.to_string())

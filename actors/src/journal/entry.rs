@@ -138,6 +138,9 @@ pub enum EntryBody {
     /// The answer does not match the requested JSON Schema. The model gets `fault` and is asked
     /// again.
     OutputRefused { fault: String },
+    /// The provider refused the request of the open model call as too large. `bytes` is the size of
+    /// its messages. The call counts as not made.
+    RequestRefused { bytes: u64 },
     /// Call number `call` of the open batch is about to start. `input` is present only if it
     /// differs from the model's input.
     ToolStarted {
@@ -298,6 +301,7 @@ impl EntryBody {
             Self::Assistant { .. } => "assistant",
             Self::BudgetSettled { .. } => "budget_settled",
             Self::OutputRefused { .. } => "output_refused",
+            Self::RequestRefused { .. } => "request_refused",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -596,6 +600,7 @@ decoder! {
     },
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "output_refused" => OutputRefused { fault: String },
+    "request_refused" => RequestRefused { bytes: u64 },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
     },
@@ -710,6 +715,7 @@ mod tests {
             EntryBody::OutputRefused {
                 fault: "no \"a\"".into(),
             },
+            EntryBody::RequestRefused { bytes: 33_000_000 },
             EntryBody::ToolStarted {
                 call: 0,
                 tool_call_id: "t".into(),

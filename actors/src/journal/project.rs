@@ -159,6 +159,17 @@ pub fn project(
                 }],
             )
         }
+        EntryBody::RequestRefused { bytes } => {
+            let event = EventKind::Retry {
+                layer: "request",
+                attempt: 1,
+                delay_ms: 0,
+                reason: format!("the provider refused {bytes} bytes of messages as too large"),
+            };
+            // A second refusal ends the round.
+            let is_first = round.is_some_and(|round| round.refused_requests == 0);
+            (id, is_first.then_some(event).into_iter().collect())
+        }
         EntryBody::RoundFinished {
             stop_reason,
             latency_ms,

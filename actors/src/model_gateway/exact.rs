@@ -188,6 +188,7 @@ mod tests {
                 counts_tokens,
                 images: false,
                 documents: false,
+                request_bytes_max: None,
             }
         }
 

@@ -135,6 +135,23 @@ impl ModelGatewayRef {
         self.settings().provider.capabilities(model)
     }
 
+    /// Returns the capabilities of `model`, with what its fallbacks change about the size of a
+    /// request: the smallest bound, and the attachments that any of them is sent.
+    pub fn request_capabilities(&self, model: &str) -> Capabilities {
+        let mut settings = self.settings();
+        let mut all = settings.provider.capabilities(model);
+        while let (Some(gateway), Some(fallback)) = (&settings.fallback, &settings.config.fallback)
+        {
+            let next = gateway.capabilities(&fallback.model);
+            all.images |= next.images;
+            all.documents |= next.documents;
+            let bounds = [all.request_bytes_max, next.request_bytes_max];
+            all.request_bytes_max = bounds.into_iter().flatten().min();
+            settings = gateway.settings();
+        }
+        all
+    }
+
     /// Returns the models of the chain of fallbacks, nearest first.
     pub fn fallback_models(&self) -> Vec<Arc<str>> {
         let mut models = Vec::new();
@@ -274,14 +291,13 @@ fn cost(request: &ModelRequest) -> Cost {
         .tools
         .iter()
         .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len());
-    let bytes = request.system.as_deref().map_or(0, str::len)
-        + request.messages.wire_bytes()
-        + tools.sum::<usize>();
-    let bytes = bytes as u64;
+    let fixed = (request.system.as_deref().map_or(0, str::len) + tools.sum::<usize>()) as u64;
+    let estimate = fixed.saturating_add(request.messages.estimate_bytes());
     Cost {
-        tokens: (bytes / BYTES_A_TOKEN).saturating_add(output(request)),
+        tokens: (estimate / BYTES_A_TOKEN).saturating_add(output(request)),
         // Every token has at least one byte.
-        most: bytes
+        most: fixed
+            .saturating_add(request.messages.wire_bytes() as u64)
             .saturating_add(REQUEST_SLACK_TOKENS)
             .saturating_add(u64::from(request.max_tokens)),
     }

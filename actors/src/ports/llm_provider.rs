@@ -108,6 +108,9 @@ pub struct Capabilities {
     pub images: bool,
     /// Whether the model reads PDFs. If not, the model gets their text ([`super::DocumentText`]).
     pub documents: bool,
+    /// Most bytes of a request's body; `None` if not known. The oldest attachments of a larger
+    /// request are left out.
+    pub request_bytes_max: Option<u64>,
 }
 
 /// Why a model call failed.
@@ -265,6 +268,12 @@ impl ProviderError {
             Self::Overloaded => "overloaded",
             Self::BreakerOpen { .. } => "provider_breaker_open",
         }
+    }
+
+    /// Whether the provider refused the call because its request has too many bytes (HTTP 413). A
+    /// smaller request may succeed.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::InvalidRequest { status: 413, .. })
     }
 
     /// Whether the gateway may retry the call, provided that no content has arrived.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ArtifactStore, BoxFuture, CachePolicy, Reach};
 use crate::{
-    chat::{RawJson, ToolDefinition},
+    chat::{Message, RawJson, ToolDefinition},
     ids::{CallKey, Scope, TenantId},
     policy::{BreakerConfig, ToolRetryPolicy},
     skill::SkillActivationResult,
@@ -263,6 +263,14 @@ pub enum ToolOutput {
     Text(String),
     /// Data, formatted by the output level.
     Data(Value),
+    /// An observation, and a user message with images and documents. The model reads the message
+    /// behind the results of the batch.
+    Shown {
+        /// The observation, which no output level shortens.
+        text: String,
+        /// A user message without tool results.
+        attachments: Message,
+    },
     /// A loaded skill. The conversation decides whether it becomes active.
     Activation(Box<SkillActivationResult>),
 }

@@ -18,7 +18,8 @@ use crate::chat::ModelRequest;
 /// Bytes per token in estimates.
 const TOKEN_BYTES: u64 = 4;
 
-/// An estimate of the request's tokens, at four bytes each. An estimated usage reports it as input.
+/// An estimate of the request's tokens, at four bytes each; images and documents count as text of as
+/// many tokens. An estimated usage reports it as input.
 pub fn estimate_tokens(request: &ModelRequest) -> u64 {
     let system = request.system.as_ref().map_or(0, |text| text.len());
     let tools: usize = request
@@ -26,7 +27,7 @@ pub fn estimate_tokens(request: &ModelRequest) -> u64 {
         .iter()
         .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len())
         .sum();
-    (request.messages.wire_bytes() + system + tools) as u64 / TOKEN_BYTES
+    (request.messages.estimate_bytes() + (system + tools) as u64) / TOKEN_BYTES
 }
 
 /// One step of splitmix64: a well-mixed 64-bit value for `index`. For reproducible randomness; not

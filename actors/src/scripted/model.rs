@@ -81,6 +81,7 @@ impl ScriptedModel {
                 counts_tokens: false,
                 images: true,
                 documents: true,
+                request_bytes_max: None,
             },
             calls: AtomicUsize::new(0),
             record: Some(Record::default()),

@@ -2,6 +2,11 @@
 
 /// A PNG of this size without picture data.
 pub fn png(width: u32, height: u32) -> Vec<u8> {
+    padded_png(width, height, 8)
+}
+
+/// A PNG of this size with this many zero bytes in place of picture data.
+pub fn padded_png(width: u32, height: u32, bytes: usize) -> Vec<u8> {
     let chunk =
         |name: &[u8], body: &[u8]| [&size(body).to_be_bytes(), name, body, &[0; 4]].concat();
     let head = [
@@ -13,7 +18,7 @@ pub fn png(width: u32, height: u32) -> Vec<u8> {
     [
         &b"\x89PNG\r\n\x1a\n"[..],
         &chunk(b"IHDR", &head),
-        &chunk(b"IDAT", &[0; 8]),
+        &chunk(b"IDAT", &vec![0; bytes]),
         &chunk(b"IEND", &[]),
     ]
     .concat()

@@ -104,7 +104,8 @@ fn size(output: &ToolOutput) -> usize {
             let mut counted = Counted(0);
             serde_json::to_writer(&mut counted, data).map_or(usize::MAX, |()| counted.0)
         }
-        ToolOutput::Activation(_) => usize::MAX, // An activation belongs to its call.
+        // An activation and what is shown belong to their call.
+        ToolOutput::Shown { .. } | ToolOutput::Activation(_) => usize::MAX,
     }
 }
 

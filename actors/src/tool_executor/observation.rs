@@ -17,6 +17,7 @@ use super::{
     paging::{self, PAGE_BYTES},
 };
 use crate::{
+    chat::Message,
     ids::ArtifactId,
     journal::ToolExecutionResult,
     limits::{ARTIFACT_BYTES_MAX, DATA_INLINE_BYTES_MAX, OBSERVATION_BYTES_MAX},
@@ -42,6 +43,8 @@ pub struct Observed {
     pub data_hash: Option<String>,
     /// One-line summary of the artifact; `None` if nothing was stored.
     pub data_summary: Option<String>,
+    /// A user message with images and documents, which the model reads behind the results.
+    pub attachments: Option<Message>,
 }
 
 /// The observation of a short text, unchanged.
@@ -54,6 +57,7 @@ impl From<&str> for Observed {
             data_size_bytes: text.len() as u64,
             data_hash: None,
             data_summary: None,
+            attachments: None,
         }
     }
 }
@@ -110,6 +114,10 @@ pub async fn observe(
     match output {
         ToolOutput::Text(text) => observe_text(text, level, &keep).await,
         ToolOutput::Data(value) => observe_data(value, level, &keep).await,
+        ToolOutput::Shown { text, attachments } => Observed {
+            attachments: Some(attachments),
+            ..observe_text(text, level, &keep).await
+        },
         ToolOutput::Activation(result) => observe_text(result.text(), level, &keep).await,
     }
 }
@@ -152,6 +160,7 @@ fn shown(text: String, level: OutputLevel, data_size_bytes: u64) -> Observed {
         data_size_bytes,
         data_hash: None,
         data_summary: None,
+        attachments: None,
     }
 }
 
@@ -238,6 +247,7 @@ fn stored(
         data_size_bytes,
         data_hash: Some(id.hash().to_owned()),
         data_summary: Some(summary),
+        attachments: None,
     }
 }
 

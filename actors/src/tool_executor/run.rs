@@ -149,6 +149,10 @@ fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
         Ok(output) => Ok(match &*output {
             ToolOutput::Text(text) => Arc::new(ToolOutput::Text(mask(text))),
             ToolOutput::Data(data) => Arc::new(ToolOutput::Data(masked_data(data, mask, 0))),
+            ToolOutput::Shown { text, attachments } => Arc::new(ToolOutput::Shown {
+                text: mask(text),
+                attachments: attachments.clone(),
+            }),
             ToolOutput::Activation(_) => output,
         }),
         Err(RunResult::Error(error)) => Err(RunResult::Error(ToolError {

@@ -27,6 +27,9 @@ use super::{
 const DEFAULT_BASE_URL: &str = "https://api.anthropic.com";
 const API_VERSION: &str = "2023-06-01";
 
+/// Most bytes of a request: the API answers 413 to a larger one.
+const REQUEST_BYTES_MAX: u64 = 32_000_000;
+
 /// A provider that speaks the Messages API.
 ///
 /// ```
@@ -40,6 +43,7 @@ pub struct Anthropic {
     http: Http,
     messages: Url,
     count: Url,
+    request_bytes_max: u64,
 }
 
 impl Anthropic {
@@ -66,6 +70,7 @@ impl Anthropic {
             base_url: DEFAULT_BASE_URL.to_owned(),
             timeouts: Timeouts::default(),
             network: Network::default(),
+            request_bytes_max: REQUEST_BYTES_MAX,
         }
     }
 }
@@ -85,6 +90,7 @@ pub struct AnthropicBuilder {
     base_url: String,
     timeouts: Timeouts,
     network: Network,
+    request_bytes_max: u64,
 }
 
 impl AnthropicBuilder {
@@ -106,6 +112,14 @@ impl AnthropicBuilder {
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.network = network;
+        self
+    }
+
+    /// Sets the bytes that the server accepts in a request, 32,000,000 by default. The oldest
+    /// attachments of a larger request are left out.
+    #[must_use]
+    pub fn request_bytes_max(mut self, bytes: u64) -> Self {
+        self.request_bytes_max = bytes;
         self
     }
 
@@ -131,6 +145,7 @@ impl AnthropicBuilder {
             http,
             messages: below(&base, "v1/messages"),
             count: below(&base, "v1/messages/count_tokens"),
+            request_bytes_max: self.request_bytes_max,
         })
     }
 }
@@ -177,6 +192,7 @@ impl LlmProvider for Anthropic {
             counts_tokens: true,
             images: true,
             documents: true,
+            request_bytes_max: Some(self.request_bytes_max),
         }
     }
 

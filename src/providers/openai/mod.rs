@@ -26,6 +26,10 @@ use super::{
 };
 
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+
+/// Most bytes of a request: a size that hosted servers of this API accept.
+const REQUEST_BYTES_MAX: u64 = 20_000_000;
+
 /// Parts of the names of non-OpenAI models that accept images.
 const SEEING: &[&str] = &[
     "gpt-4-turbo",
@@ -69,6 +73,7 @@ pub struct OpenAi {
     context_window: Option<u32>,
     images: Option<bool>,
     documents: Option<bool>,
+    request_bytes_max: u64,
 }
 
 impl OpenAi {
@@ -98,6 +103,7 @@ impl OpenAi {
             context_window: None,
             images: None,
             documents: None,
+            request_bytes_max: REQUEST_BYTES_MAX,
         }
     }
 
@@ -150,6 +156,7 @@ pub struct OpenAiBuilder {
     context_window: Option<u32>,
     images: Option<bool>,
     documents: Option<bool>,
+    request_bytes_max: u64,
 }
 
 impl OpenAiBuilder {
@@ -204,6 +211,14 @@ impl OpenAiBuilder {
         self
     }
 
+    /// Sets the bytes that the server accepts in a request, 20,000,000 by default. The oldest
+    /// attachments of a larger request are left out.
+    #[must_use]
+    pub fn request_bytes_max(mut self, bytes: u64) -> Self {
+        self.request_bytes_max = bytes;
+        self
+    }
+
     /// Builds the provider.
     ///
     /// # Errors
@@ -226,6 +241,7 @@ impl OpenAiBuilder {
             context_window: self.context_window,
             images: self.images,
             documents: self.documents,
+            request_bytes_max: self.request_bytes_max,
         })
     }
 }
@@ -278,6 +294,7 @@ impl LlmProvider for OpenAi {
             counts_tokens: !self.is_openai,
             images,
             documents,
+            request_bytes_max: Some(self.request_bytes_max),
         }
     }
 

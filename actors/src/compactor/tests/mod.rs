@@ -2,4 +2,5 @@
 
 mod ladder;
 mod properties;
+mod request_bytes;
 pub(super) mod stories;

@@ -287,6 +287,7 @@ fn check_plan(setup: &Setup, story: &Story, plan: &Plan) -> Story {
                 gone.extend(at..at + *n as usize);
                 at += *n as usize;
             }
+            Edit::Replace(_) => panic!("the ladder replaces no message in its place"),
             Edit::Put(message) if message.tool_result_ids().is_empty() => pair.push(message),
             Edit::Put(message) => {
                 assert!(matches!(plan.edits[index - 1], Edit::Drop(_)));

@@ -61,10 +61,7 @@ impl Pricing {
     /// since then, but never more than the estimate from all bytes.
     fn input(&self, state: &Durable) -> u64 {
         let messages = state.history.messages();
-        let by_bytes = tokens(
-            self.fixed_bytes
-                .saturating_add(messages.wire_bytes() as u64),
-        );
+        let by_bytes = tokens(self.fixed_bytes.saturating_add(messages.estimate_bytes()));
         let last = state
             .last_usage
             .input()
@@ -76,7 +73,7 @@ impl Pricing {
             .iter()
             .rev()
             .take_while(|message| message.role() != Role::Assistant)
-            .map(|message| message.wire().len());
+            .map(Message::estimate_bytes);
         by_bytes.min(last.saturating_add(tokens(since.sum::<usize>() as u64)))
     }
 

@@ -9,7 +9,7 @@
 
 use crate::{
     chat::{Message, Role, reminder},
-    compactor::{Plan, reminder_at},
+    compactor::{CompactionStep, Plan, reminder_at},
     conversation::round::{
         DecisionBuilder,
         decision::{Effect, Refusal},
@@ -17,7 +17,7 @@ use crate::{
         volatile::{Volatile, Work},
     },
     ids::{WaiterId, WorkId},
-    journal::{CompactionCause, Durable, EntryBody, Phase},
+    journal::{CompactionCause, Durable, EntryBody, OpenRound, Phase},
     limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
     stream::{Failure, StopReason},
 };
@@ -38,9 +38,11 @@ pub(in crate::conversation) enum Before {
 /// Decides what has to happen before the next model call. A state that was measured once is not
 /// measured again.
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
-    if !volatile.rules.context.is_in_doubt(&durable.context.window)
-        || volatile.measured == Some(durable.head)
-    {
+    let rules = &volatile.rules.context;
+    let messages = durable.history.messages();
+    let is_in_doubt = rules.is_in_doubt(&durable.context.window)
+        || rules.bytes.exceeds(messages, durable.context.refused_bytes);
+    if !is_in_doubt || volatile.measured == Some(durable.head) {
         Before::Call
     } else if volatile
         .work
@@ -106,12 +108,7 @@ pub(in crate::conversation) fn measured(
                     .messages()
                     .starts_with(&draft.before) =>
         {
-            let cause = if waiter.is_some() {
-                CompactionCause::Asked
-            } else {
-                CompactionCause::Full
-            };
-            compacted(decision, draft, cause);
+            compacted(decision, draft, waiter.is_some());
         }
         ContextOutcome::Compacted(_) => {
             // The history has changed since. It is measured again before the next model call.
@@ -128,15 +125,30 @@ pub(in crate::conversation) fn measured(
         } => match (waiter, round) {
             (Some(waiter), _) => return decision.refuse(waiter, Refusal::CannotShrink(part)),
             (None, Some(round)) if at_border && decision.volatile.cancelling.is_none() => {
-                let failure = Failure {
-                    code: "context_too_large".into(),
-                    message: format!(
+                too_large(
+                    decision,
+                    round,
+                    format!(
                         "the request cannot be made smaller than {tokens} tokens and may have {limit}; the {part} alone has {part_tokens}: make it \
-                         shorter, or use a model with a larger window"
+                     shorter, or use a model with a larger window"
                     ),
-                    retry_after_ms: None,
-                };
-                decision.finish(round, StopReason::ContextTooLarge, Some(failure));
+                );
+            }
+            (None, _) => {}
+        },
+        ContextOutcome::TooManyBytes { bytes, limit } => match (waiter, round) {
+            (Some(waiter), _) => {
+                return decision.refuse(waiter, Refusal::CannotShrink("text of the messages"));
+            }
+            (None, Some(round)) if at_border && decision.volatile.cancelling.is_none() => {
+                too_large(
+                    decision,
+                    round,
+                    format!(
+                        "the messages cannot be made smaller than {bytes} bytes, and the provider accepts {limit}: make the prompt shorter, or set \
+                     `request_bytes_max` of the provider if it accepts more"
+                    ),
+                );
             }
             (None, _) => {}
         },
@@ -146,7 +158,37 @@ pub(in crate::conversation) fn measured(
     }
 }
 
-fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: CompactionCause) {
+fn too_large(decision: &mut DecisionBuilder<'_>, round: &OpenRound, message: String) {
+    let failure = Failure {
+        code: "context_too_large".into(),
+        message,
+        retry_after_ms: None,
+    };
+    decision.finish(round, StopReason::ContextTooLarge, Some(failure));
+}
+
+/// Records that the provider refused the request of the open call as too large. The first time in a
+/// round the call is made again, below the refused size; then the round ends with the error.
+pub(in crate::conversation) fn refused(
+    decision: &mut DecisionBuilder<'_>,
+    round: &OpenRound,
+    failure: Failure,
+) {
+    let messages = decision.durable.history.messages();
+    let bytes = decision.volatile.rules.context.bytes.sent(messages);
+    decision.entry(EntryBody::RequestRefused { bytes });
+    if round.refused_requests > 0 {
+        let message = format!(
+            "{}; the request had been made smaller once, to {bytes} bytes of messages. The next prompt sends less: set `request_bytes_max` of the \
+             provider to what it accepts",
+            failure.message
+        );
+        let failure = Failure { message, ..failure };
+        decision.finish(round, StopReason::Error, Some(failure));
+    }
+}
+
+fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, asked: bool) {
     for (plan, input_hash) in &draft.plans {
         let Plan {
             edits,
@@ -154,9 +196,16 @@ fn compacted(decision: &mut DecisionBuilder<'_>, draft: &Draft, cause: Compactio
             after_tokens,
             ..
         } = plan;
+        let cause = if asked {
+            CompactionCause::Asked
+        } else if plan.steps == [CompactionStep::Attachments] {
+            CompactionCause::Bytes
+        } else {
+            CompactionCause::Full
+        };
         decision.entry(EntryBody::Compacted {
             cause,
-            mode: plan.mode().as_str().to_owned(),
+            mode: plan.mode_name().to_owned(),
             edits: edits.clone(),
             input_hash: input_hash.clone(),
             before_tokens: *before_tokens,

@@ -181,4 +181,11 @@ pub enum ContextOutcome {
         /// The largest allowed request, in tokens.
         limit: u64,
     },
+    /// No compaction brings the messages below the bytes that the provider accepts.
+    TooManyBytes {
+        /// The smallest possible messages, in bytes.
+        bytes: u64,
+        /// The most that a request may have.
+        limit: u64,
+    },
 }

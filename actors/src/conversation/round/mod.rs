@@ -541,6 +541,15 @@ fn model_ended(
             });
             decision.finish(round, StopReason::Error, Some(failure));
         }
+        ModelOutcome::Failed { error, partial }
+            if error.is_too_large()
+                && partial.is_empty()
+                && bill.failed.is_zero()
+                && decision.volatile.cancelling.is_none() =>
+        {
+            budget::settle(decision, &bill);
+            context::refused(decision, round, failure(error));
+        }
         ModelOutcome::Failed { error, partial } => {
             keep_partial(decision, step, partial, &bill);
             match &decision.volatile.cancelling {

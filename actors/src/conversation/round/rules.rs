@@ -7,6 +7,7 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     chat::RawJson,
+    compactor::RequestBytes,
     journal::ToolExecutionResult,
     policy::Pricing,
     ports::ToolSpec,
@@ -144,6 +145,8 @@ pub struct ContextRules {
     pub fixed: u64,
     /// The estimate, in tokens, from which the context is measured (inclusive).
     pub trigger: u64,
+    /// The bytes that the provider accepts in a request.
+    pub bytes: RequestBytes,
 }
 
 impl ContextRules {

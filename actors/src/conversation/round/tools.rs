@@ -8,7 +8,7 @@ use std::{cell::OnceCell, sync::Arc};
 use crate::{
     chat::{RawJson, fault},
     conversation::round::{
-        DecisionBuilder, Effect, Refusal, StartTool,
+        DecisionBuilder, Effect, Refusal, StartTool, is_plain_user,
         rules::{ApprovalMode, CallCheck, Rules},
         skills, verdict,
         volatile::{Cancelling, Retry, Work},
@@ -24,7 +24,7 @@ use crate::{
     subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
     tool_executor::{
-        PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start,
+        Observed, PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start,
         cancelled_unknown, in_doubt, one_spelling, outcome, plan, stuck,
     },
 };
@@ -484,12 +484,12 @@ pub(in crate::conversation) fn tool_ended(
         return;
     }
     let last_error = last_error.as_deref().map(str::to_owned);
-    let (activated, outcome) = match result {
+    let (behind, outcome) = match result {
         RunResult::Activation(loaded) => {
             skills::model_activation(decision, loaded, spec.effect, &call.tool_use.id)
         }
         result => (
-            None,
+            shown(result),
             outcome(result.clone(), spec.effect, &call.tool_use.id),
         ),
     };
@@ -505,10 +505,26 @@ pub(in crate::conversation) fn tool_ended(
             .rules
             .call_policy
             .review(spec.name(), outcome, &call.tool_use.id);
-    if let Some(activated) = activated.filter(|_| !outcome.is_error) {
-        decision.entry(activated); // First, since the history places the instructions after the result.
+    if let Some(behind) = behind.filter(|_| !outcome.is_error) {
+        decision.entry(behind); // First, since the history places the message after the result.
     }
     finish_call(decision, index as usize, call, outcome);
+}
+
+/// The entry with the images and documents that a tool shows.
+fn shown(result: &RunResult) -> Option<EntryBody> {
+    let RunResult::Output(Observed {
+        attachments: Some(message),
+        ..
+    }) = result
+    else {
+        return None;
+    };
+    is_plain_user(message).then(|| EntryBody::Injected {
+        id: None,
+        client_key: None,
+        message: message.clone(),
+    })
 }
 
 /// A failure in words, shortened, for the record of the next attempt.

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     chat::{History, Message, MessageList, ModelRequest, span_hash},
-    compactor::{CompactionOutcome, CompactorRef, Fixed, Plan, Problem, SummaryJob, Window, plan},
+    compactor::{
+        CompactionOutcome, CompactionStep, CompactorRef, Fixed, Plan, Problem, SummaryJob, Window,
+        plan,
+    },
     conversation::{
         ConversationMsg, WaitsFor,
         round::{
@@ -50,6 +53,8 @@ pub(in crate::conversation) struct Measurement {
     pub(in crate::conversation) rules: ContextRules,
     /// The head seq of the measured state; it names dropped spans in the text that replaces them.
     pub(in crate::conversation) label: String,
+    /// Bytes of the messages of the last request that was refused as too large.
+    pub(in crate::conversation) refused_bytes: Option<u64>,
     /// The provider's exact count; `None` if the model is not configured for it or the count took
     /// too long.
     pub(in crate::conversation) exact: Option<u64>,
@@ -60,42 +65,157 @@ pub(in crate::conversation) struct Measurement {
     pub(in crate::conversation) asked: bool,
 }
 
+/// A plan that leaves out attachments.
+struct Omission {
+    plan: Plan,
+    /// The hash of the messages before it.
+    input_hash: String,
+    /// The history after it.
+    history: History,
+}
+
+/// Counted tokens of a request.
+struct Tokens {
+    system: u64,
+    tools: u64,
+    pinned: u64,
+    /// All tokens, by the provider's figures where they are known.
+    used: u64,
+    scale: f64,
+}
+
+impl Tokens {
+    /// Scales our own count to the provider's.
+    fn scaled(&self, tokens: u64) -> u64 {
+        (tokens as f64 * self.scale).ceil() as u64
+    }
+}
+
 impl Measurement {
-    /// Measures the context and, if needed, plans its compaction.
+    /// Measures the context and, if needed, plans its compaction: first what brings the bytes of the
+    /// request below the provider's bound, then what brings its tokens below the window.
     ///
     /// # Cancel safety
     /// Dropping the future may leave one count running on the blocking pool; it has no other
     /// effect.
     pub(in crate::conversation) async fn run(mut self) -> ContextOutcome {
-        let ask = self
-            .counter
-            .count_exact(&self.request.model, self.request.clone());
-        self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
         let before = self.history.messages().clone();
-        let first = match self.climb().await {
-            Some(CompactionOutcome::Compacted(plan)) => plan,
-            Some(CompactionOutcome::TooLarge {
+        let mut plans = Vec::new();
+        if let Some(Omission {
+            plan,
+            input_hash,
+            history,
+        }) = self.on_pool(Self::omit).await.flatten()
+        {
+            let bytes = history.messages().estimate_bytes();
+            self.window.counted(plan.after_tokens, bytes);
+            self.history = history;
+            plans.push((plan, input_hash));
+        }
+        match self.compact().await {
+            Ok(more) => plans.extend(more),
+            Err(too_large) => return too_large,
+        }
+        if plans.is_empty() {
+            ContextOutcome::Fits
+        } else {
+            ContextOutcome::Compacted(Box::new(Draft { before, plans }))
+        }
+    }
+
+    /// Climbs the ladder. Returns the plans, none if the request fits.
+    async fn compact(&mut self) -> Result<Vec<(Plan, String)>, ContextOutcome> {
+        let too_many = self.too_many_bytes(&self.history);
+        if self.rules.window == 0 && too_many.is_none() && !self.asked {
+            return Ok(Vec::new()); // Only the bytes were in doubt, and now they fit.
+        }
+        let request = ModelRequest {
+            messages: self.history.messages().clone(),
+            ..self.request.clone()
+        };
+        let ask = self.counter.count_exact(&self.request.model, request);
+        self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
+        // If the planner panicked, the call goes out: the provider decides whether the request
+        // fits.
+        let Some((outcome, input_hash)) = self.climb().await else {
+            return Ok(Vec::new());
+        };
+        let first = match outcome {
+            CompactionOutcome::Compacted(plan) => plan,
+            CompactionOutcome::Fits { .. } => return too_many.map_or(Ok(Vec::new()), Err),
+            CompactionOutcome::TooLarge {
                 part,
                 part_tokens,
                 tokens,
                 limit,
-            }) => {
-                return ContextOutcome::TooLarge {
+            } => {
+                return Err(too_many.unwrap_or(ContextOutcome::TooLarge {
                     part,
                     part_tokens,
                     tokens,
                     limit,
-                };
+                }));
             }
-            // If the planner panicked, the call goes out: the provider decides whether the request
-            // fits.
-            Some(CompactionOutcome::Fits { .. }) | None => return ContextOutcome::Fits,
         };
-        let mut plans = vec![(first.clone(), span_hash(before.iter()))];
-        if self.asked {
-            plans.extend(self.with_summary(&first).await);
+        let left = self.history.edited(&first.edits).ok();
+        if let Some(too_many) = left.and_then(|left| self.too_many_bytes(&left)) {
+            return Err(too_many);
         }
-        ContextOutcome::Compacted(Box::new(Draft { before, plans }))
+        let summarized = if self.asked {
+            self.with_summary(&first).await
+        } else {
+            None
+        };
+        Ok(std::iter::once((first, input_hash))
+            .chain(summarized)
+            .collect())
+    }
+
+    /// The outcome if this history has more bytes than the provider accepts.
+    fn too_many_bytes(&self, history: &History) -> Option<ContextOutcome> {
+        let rules = &self.rules.bytes;
+        let messages = history.messages();
+        let limit = rules
+            .limit(self.refused_bytes)
+            .filter(|_| rules.exceeds(messages, self.refused_bytes))?;
+        Some(ContextOutcome::TooManyBytes {
+            bytes: rules.sent(messages),
+            limit: limit.bytes,
+        })
+    }
+
+    /// Leaves out attachments if the request has too many bytes.
+    fn omit(&self) -> Option<Omission> {
+        let round_start = self.round_starts.last().copied().unwrap_or_default();
+        let rules = &self.rules.bytes;
+        let edits = rules.omit(&self.history, self.refused_bytes, round_start, &self.label)?;
+        let history = self.history.edited(&edits).ok()?;
+        let tokens = self.tokens();
+        let model = &*self.request.model;
+        let count = |messages: &MessageList| -> u64 {
+            let counter = self.counter.counter();
+            messages
+                .iter()
+                .map(|message| counter.count_message(model, message))
+                .sum()
+        };
+        let saved = count(self.history.messages()).saturating_sub(count(history.messages()));
+        let plan = Plan {
+            edits,
+            steps: vec![CompactionStep::Attachments],
+            before_tokens: tokens.used,
+            after_tokens: tokens.used.saturating_sub(tokens.scaled(saved)),
+            round_starts: self.round_starts.clone(),
+            dropped: None,
+            summarise: false,
+            summary_used: false,
+            cleared_results: 0,
+        };
+        Some(Omission {
+            plan,
+            input_hash: span_hash(self.history.messages().iter()),
+            history,
+        })
     }
 
     /// Waits a limited time for a summary of the span that `first` drops. With a summary, a second
@@ -137,23 +257,44 @@ impl Measurement {
             ..self.clone()
         };
         match then.climb().await? {
-            CompactionOutcome::Compacted(plan) if plan.summary_used => Some((plan, input_hash)),
-            CompactionOutcome::Compacted(_)
-            | CompactionOutcome::Fits { .. }
-            | CompactionOutcome::TooLarge { .. } => None,
+            (CompactionOutcome::Compacted(plan), _) if plan.summary_used => {
+                Some((plan, input_hash))
+            }
+            (
+                CompactionOutcome::Compacted(_)
+                | CompactionOutcome::Fits { .. }
+                | CompactionOutcome::TooLarge { .. },
+                _,
+            ) => None,
         }
     }
 
-    /// Counts and plans on the blocking pool; `None` if the planner panicked.
-    async fn climb(&self) -> Option<CompactionOutcome> {
-        let this = self.clone();
-        let compactor = self.compactor.clone();
-        self.compactor
-            .on_pool(move || this.plan(&|hash| compactor.ready(&this.scope, hash)))
-            .await
+    /// Counts and plans on the blocking pool, with the hash of the measured messages; `None` if the
+    /// planner panicked.
+    async fn climb(&self) -> Option<(CompactionOutcome, String)> {
+        self.on_pool(|this| {
+            let outcome = this.plan(&|hash| this.compactor.ready(&this.scope, hash));
+            let hash = match &outcome {
+                CompactionOutcome::Compacted(_) => span_hash(this.history.messages().iter()),
+                CompactionOutcome::Fits { .. } | CompactionOutcome::TooLarge { .. } => {
+                    String::new()
+                }
+            };
+            (outcome, hash)
+        })
+        .await
     }
 
-    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
+    async fn on_pool<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let this = self.clone();
+        self.compactor.on_pool(move || compute(&this)).await
+    }
+
+    /// Counts the tokens of the request and of its fixed parts.
+    fn tokens(&self) -> Tokens {
         let model = &*self.request.model;
         let counter = self.counter.counter();
         let count = |message: &Message| counter.count_message(model, message);
@@ -183,23 +324,60 @@ impl Measurement {
         } else {
             (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST)
         };
-        let scaled = |tokens: u64| (tokens as f64 * scale).ceil() as u64;
+        Tokens {
+            system,
+            tools,
+            pinned,
+            used,
+            scale,
+        }
+    }
+
+    /// The window for the ladder. If text alone has too many bytes, the window is as much smaller
+    /// as the bytes must become.
+    fn window(&self, used: u64) -> Window {
+        let rules = &self.rules;
+        let messages = self.history.messages();
+        let window = Window {
+            tokens: rules.window,
+            max_tokens: rules.max_tokens,
+        };
+        let limit = rules
+            .bytes
+            .limit(self.refused_bytes)
+            .filter(|_| rules.bytes.exceeds(messages, self.refused_bytes));
+        let Some(limit) = limit else {
+            return window;
+        };
+        let share = limit.target as f64 / rules.bytes.sent(messages) as f64;
+        let tokens = ((used as f64 * share) as u64).saturating_add(rules.max_tokens);
+        Window {
+            tokens: if rules.window == 0 {
+                tokens
+            } else {
+                tokens.min(rules.window)
+            },
+            ..window
+        }
+    }
+
+    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
+        let model = &*self.request.model;
+        let counter = self.counter.counter();
+        let tokens = self.tokens();
         plan(&Problem {
             history: &self.history,
             round_starts: &self.round_starts,
             fixed: Fixed {
-                system: scaled(system),
-                tools: scaled(tools),
-                pinned: scaled(pinned),
+                system: tokens.scaled(tokens.system),
+                tools: tokens.scaled(tokens.tools),
+                pinned: tokens.scaled(tokens.pinned),
             },
-            window: Window {
-                tokens: self.rules.window,
-                max_tokens: self.rules.max_tokens,
-            },
+            window: self.window(tokens.used),
             settings: self.compactor.settings(),
             pinned: &self.pinned,
             skill_activations: self.skill_activations,
-            count: &|message| scaled(count(message)),
+            count: &|message| tokens.scaled(counter.count_message(model, message)),
             summary,
             may_summarize: Some(&|tokens| self.compactor.may_spend(&self.scope, tokens)),
             seq_label: &self.label,
@@ -234,6 +412,7 @@ impl Measurement {
             window: durable.context.window,
             rules,
             label: durable.head.0.to_string(),
+            refused_bytes: durable.context.refused_bytes,
             pays,
             asked: false,
         }

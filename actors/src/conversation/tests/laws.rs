@@ -262,7 +262,7 @@ impl Law<'_> {
                     Some(Work::Context {
                         waiter: Some(waiter),
                     }),
-                    ContextOutcome::TooLarge { .. },
+                    ContextOutcome::TooLarge { .. } | ContextOutcome::TooManyBytes { .. },
                 ) => refused(waiter, "context_too_large"),
                 (
                     Some(Work::Context {
@@ -678,6 +678,19 @@ impl Law<'_> {
                 let words = matches!(round.phase, Phase::Ended { stop } if is_an_answer(stop));
                 assert!(words, "only an answer is judged");
             }
+            EntryBody::RequestRefused { bytes } => {
+                let Input::Model {
+                    outcome: ModelOutcome::Failed { error, partial },
+                    ..
+                } = self.input
+                else {
+                    panic!("refused out of nothing")
+                };
+                assert!(error.is_too_large() && partial.is_empty() && cancelling.is_none());
+                let round = round.expect("a round is open");
+                assert!(matches!(round.phase, Phase::Model { .. }) && round.refused_requests < 2);
+                assert_eq!(*bytes, state.history.messages().wire_bytes() as u64);
+            }
             EntryBody::BudgetSettled { .. } => self.settled(state, entry),
             EntryBody::ModelCallStarted {
                 step,
@@ -716,7 +729,10 @@ impl Law<'_> {
                     "a request ends with what a user said"
                 );
                 assert!(!last.blocks().is_empty());
-                let doubt = self.before.rules.context.is_in_doubt(&state.context.window);
+                let rules = &self.before.rules.context;
+                let refused = state.context.refused_bytes;
+                let doubt = rules.is_in_doubt(&state.context.window)
+                    || rules.bytes.exceeds(state.history.messages(), refused);
                 let measured = self
                     .after
                     .measured
@@ -946,13 +962,26 @@ impl Law<'_> {
             (
                 Phase::Ready,
                 Input::Context {
-                    outcome: ContextOutcome::TooLarge { .. },
+                    outcome: ContextOutcome::TooLarge { .. } | ContextOutcome::TooManyBytes { .. },
                     ..
                 },
             ) => (
                 StopReason::ContextTooLarge,
                 Some("context_too_large".into()),
             ),
+            (
+                Phase::Ready,
+                Input::Model {
+                    outcome: ModelOutcome::Failed { error, .. },
+                    ..
+                },
+            ) if error.is_too_large() => {
+                assert_eq!(
+                    round.refused_requests, 2,
+                    "a refused request is made once more"
+                );
+                (StopReason::Error, Some(error.code().into()))
+            }
             (Phase::Ready, _) => {
                 assert!(
                     round.model_calls >= self.before.rules.tool_iterations_max,

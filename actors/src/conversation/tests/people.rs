@@ -14,7 +14,9 @@ use crate::{
         ContentBlock, History, Message, ProviderStop, RawJson, Role, ThinkingBlock,
         ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
-    compactor::{CompactionOutcome, CompactionSettings, Fixed, Problem, Window, plan},
+    compactor::{
+        CompactionOutcome, CompactionSettings, Fixed, Problem, RequestBytes, Window, plan,
+    },
     conversation::{
         Command,
         round::{
@@ -61,7 +63,7 @@ impl Weather {
             },
             3 => Self { crash: 4, ..calm },
             4 => Self {
-                rival: 6,
+                rival: 9,
                 fault: 4,
                 drain: 4,
                 idle_work: 16,
@@ -90,6 +92,13 @@ impl Weather {
     }
 }
 
+/// Every attachment is sent, and no bound is known.
+const SENT: RequestBytes = RequestBytes {
+    max: None,
+    images: true,
+    documents: true,
+};
+
 pub(super) fn rules(rng: &mut Rng) -> Rules {
     let modes = [
         ApprovalMode::Ask,
@@ -98,6 +107,10 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         ApprovalMode::Deny,
         ApprovalMode::Auto,
     ];
+    let unmeasured = ContextRules {
+        bytes: SENT,
+        ..ContextRules::default()
+    };
     Rules {
         call_policy: Arc::new(Cast),
         approval: *rng.pick(&modes),
@@ -110,27 +123,30 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         output_level: crate::tool::OutputLevel::Standard,
         window_tokens: 1000,
         context: *rng.pick(&[
-            ContextRules::default(),
-            ContextRules::default(),
-            ContextRules::default(),
-            ContextRules::default(),
+            unmeasured,
+            unmeasured,
+            unmeasured,
+            unmeasured,
             ContextRules {
                 window: 100_000,
                 max_tokens: 100,
                 fixed: 10,
                 trigger: 80_000,
+                bytes: SENT,
             },
             ContextRules {
                 window: 300,
                 max_tokens: 50,
                 fixed: 10,
                 trigger: 240,
+                bytes: SENT,
             },
             ContextRules {
                 window: 700,
                 max_tokens: 50,
                 fixed: 10,
                 trigger: 560,
+                bytes: SENT,
             },
         ]),
         identical_calls_max: 1 + rng.below(3) as u32,
@@ -516,11 +532,14 @@ impl World {
                         message: "slow".into(),
                     },
                     ProviderError::Overloaded,
+                    too_large(),
                 ];
-                ModelOutcome::Failed {
-                    error: rng.pick(&errors).clone(),
-                    partial: answer(rng, number),
+                let error = rng.pick(&errors).clone();
+                let mut partial = answer(rng, number);
+                if error.is_too_large() && rng.percent(80) {
+                    partial.clear(); // Nothing precedes a refusal, as a rule.
                 }
+                ModelOutcome::Failed { error, partial }
             }
             11..13 => ModelOutcome::Cancelled {
                 partial: answer(rng, number),
@@ -571,9 +590,19 @@ impl World {
     }
 }
 
+fn too_large() -> ProviderError {
+    ProviderError::InvalidRequest {
+        status: 413,
+        message: "large".into(),
+    }
+}
+
 /// The result of a measurement: mostly the true one.
 fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
     if rng.percent(8) {
+        if rng.percent(20) {
+            return ContextOutcome::TooManyBytes { bytes: 9, limit: 3 };
+        }
         return ContextOutcome::TooLarge {
             part: "system prompt",
             part_tokens: 5,

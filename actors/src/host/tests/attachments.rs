@@ -51,6 +51,7 @@ fn blind() -> Arc<ScriptedModel> {
         counts_tokens: false,
         images: false,
         documents: false,
+        request_bytes_max: None,
     };
     Arc::new(ScriptedModel::always(Reply::text("ok")).capabilities(capabilities))
 }

@@ -30,6 +30,7 @@ fn small_window(context_window: u32) -> Capabilities {
         counts_tokens: false,
         images: true,
         documents: true,
+        request_bytes_max: None,
     }
 }
 

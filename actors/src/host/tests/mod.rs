@@ -15,6 +15,7 @@ mod fan_out;
 mod events;
 mod gateways;
 mod figures;
+mod fits;
 mod lives;
 mod money;
 mod outputs;

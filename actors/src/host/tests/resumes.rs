@@ -160,6 +160,7 @@ fn model() -> Arc<ScriptedModel> {
         counts_tokens: false,
         images: true,
         documents: true,
+        request_bytes_max: None,
     };
     Arc::new(model.capabilities(capabilities))
 }

@@ -60,6 +60,7 @@ impl LlmProvider for Offline {
             counts_tokens: true,
             images: false,
             documents: false,
+            request_bytes_max: None,
         }
     }
 
