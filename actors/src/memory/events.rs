@@ -1,6 +1,9 @@
 //! Event streams in memory: a ring buffer per round, grouped by conversation, and a notification
 //! for watchers. Watchers have no queue; each reads on from its cursor.
 
+mod handles;
+mod waiting;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque, btree_map},
@@ -18,11 +21,10 @@ use dashmap::{DashMap, Entry};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{
-    event_handles::{Follower, Sink, Source},
-    lock,
-    ring::Ring,
-};
+use handles::{Follower, Sink, Source};
+use waiting::{Waiting, wake};
+
+use super::{lock, ring::Ring};
 use crate::{
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
@@ -57,16 +59,16 @@ pub struct MemoryEvents {
 /// The streams of a conversation. With `gone` set it is no longer in the map, and whoever holds it
 /// must look it up again.
 #[derive(Debug)]
-pub(super) struct Conversation {
-    pub(super) state: Mutex<State>,
+struct Conversation {
+    state: Mutex<State>,
     /// Notified of every event, for watchers of the conversation.
     bell: Notify,
     bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) rounds: BTreeMap<RoundId, Stream>,
+struct State {
+    rounds: BTreeMap<RoundId, Stream>,
     /// Epoch of the activation that published the newest event.
     epoch: Epoch,
     /// This store received every event after this one. `None` before the first event.
@@ -75,95 +77,18 @@ pub(super) struct State {
     watchers: usize,
     /// Number of streams that were started.
     started: u32,
-    pub(super) gone: bool,
+    gone: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) ring: Ring,
-    pub(super) end: Option<(StreamStatus, Instant)>,
-    pub(super) waiting: Waiting,
-}
-
-/// The readers that wait for the next event of a stream, or for its end.
-#[derive(Debug, Default)]
-pub(super) struct Waiting {
-    wakers: Vec<(u64, Waker)>,
-    /// Changes when the readers are woken, so that a reader knows whether it is still registered.
-    turn: u64,
-    registered: u64,
-}
-
-/// The registration of a waiting reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Registration {
-    turn: u64,
-    id: u64,
-}
-
-impl Waiting {
-    /// Creates the list of the conversation's stream number `stream`. No two streams of a
-    /// conversation have the same turns.
-    fn of(stream: u32) -> Self {
-        Self {
-            turn: u64::from(stream) << 32,
-            ..Self::default()
-        }
-    }
-
-    /// Registers the waker, or replaces that of an earlier registration. The replaced waker must
-    /// be dropped outside of the lock.
-    pub(super) fn register(
-        &mut self,
-        held: Option<Registration>,
-        waker: &Waker,
-    ) -> (Registration, Option<Waker>) {
-        if let Some(held) = held.filter(|held| held.turn == self.turn)
-            && let Some((_, known)) = self.wakers.iter_mut().find(|(id, _)| *id == held.id)
-        {
-            let replaced =
-                (!known.will_wake(waker)).then(|| std::mem::replace(known, waker.clone()));
-            return (held, replaced);
-        }
-        self.registered += 1;
-        self.wakers.push((self.registered, waker.clone()));
-        let registration = Registration {
-            turn: self.turn,
-            id: self.registered,
-        };
-        (registration, None)
-    }
-
-    /// Removes a registration. Returns its waker, which must be dropped outside of the lock.
-    pub(super) fn remove(&mut self, held: Registration) -> Option<Waker> {
-        let at = self
-            .wakers
-            .iter()
-            .position(|(id, _)| held.turn == self.turn && *id == held.id)?;
-        Some(self.wakers.swap_remove(at).1)
-    }
-
-    /// Frees what the wakers took, after the last of them was woken.
-    fn shrink(&mut self) {
-        self.wakers.shrink_to_fit();
-    }
-
-    /// Moves all wakers to `woken`. The caller wakes them after it has released the lock.
-    fn take(&mut self, woken: &mut Vec<Waker>) {
-        if !self.wakers.is_empty() {
-            self.turn += 1;
-            woken.extend(self.wakers.drain(..).map(|(_, waker)| waker));
-        }
-    }
-}
-
-/// Wakes readers. The vector keeps its allocation.
-pub(super) fn wake(woken: &mut Vec<Waker>) {
-    woken.drain(..).for_each(Waker::wake);
+struct Stream {
+    ring: Ring,
+    end: Option<(StreamStatus, Instant)>,
+    waiting: Waiting,
 }
 
 impl Stream {
-    pub(super) fn is_older(&self, age: Duration) -> bool {
+    fn is_older(&self, age: Duration) -> bool {
         self.end.is_some_and(|(_, at)| at.elapsed() >= age)
     }
 }
@@ -358,15 +283,15 @@ impl MemoryEvents {
     }
 
     /// How long a stream is kept after its end.
-    pub(super) fn ring_age(&self) -> Duration {
+    fn ring_age(&self) -> Duration {
         self.ring_age
     }
 
-    pub(super) fn find(&self, scope: &Scope) -> Option<Arc<Conversation>> {
+    fn find(&self, scope: &Scope) -> Option<Arc<Conversation>> {
         Some(Arc::clone(&*self.conversations.get(scope)?))
     }
 
-    pub(super) fn find_or_begin(&self, scope: &Scope) -> Arc<Conversation> {
+    fn find_or_begin(&self, scope: &Scope) -> Arc<Conversation> {
         if let Some(found) = self.find(scope) {
             return found;
         }
@@ -410,7 +335,7 @@ impl MemoryEvents {
         None
     }
 
-    pub(super) fn expire(&self, key: &StreamKey) -> bool {
+    fn expire(&self, key: &StreamKey) -> bool {
         let Some(conversation) = self.find(&key.scope) else {
             return false;
         };
@@ -441,7 +366,7 @@ impl MemoryEvents {
 
     /// Appends events to a stream, which starts if it does not exist, and moves the wakers of its
     /// readers to `woken`.
-    pub(super) fn append_to(
+    fn append_to(
         &self,
         conversation: &Conversation,
         state: &mut State,
@@ -485,7 +410,7 @@ impl MemoryEvents {
     }
 
     /// Adds text to the newest event of a stream, unless a reader may have received it.
-    pub(super) fn extend_in(
+    fn extend_in(
         &self,
         conversation: &Conversation,
         state: &mut State,

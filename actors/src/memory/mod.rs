@@ -6,7 +6,6 @@
 
 mod artifacts;
 mod events;
-mod event_handles;
 mod index;
 mod ring;
 mod sessions;

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    events::{Conversation, MemoryEvents, Registration, Stream, wake},
-    lock,
+    Conversation, MemoryEvents, Stream, lock,
+    waiting::{Registration, wake},
 };
 use crate::{
     ids::EventId,
