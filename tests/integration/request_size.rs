@@ -240,6 +240,6 @@ async fn request_bytes_max_of_a_provider_is_obeyed() {
     };
 
     assert_eq!((prompt("a", ""), prompt("a", "")), (0, 0));
-    let setting = "request_bytes_max = 100_000";
+    let setting = "request_bytes_max = 80_000";
     assert_eq!((prompt("b", setting), prompt("b", setting)), (0, 1));
 }
