@@ -63,7 +63,7 @@ impl Weather {
             },
             3 => Self { crash: 4, ..calm },
             4 => Self {
-                rival: 13,
+                rival: 12,
                 fault: 4,
                 drain: 4,
                 idle_work: 16,
@@ -123,6 +123,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         output_level: crate::tool::OutputLevel::Standard,
         window_tokens: 1000,
         context: *rng.pick(&[
+            unmeasured,
             unmeasured,
             unmeasured,
             unmeasured,
