@@ -25,6 +25,7 @@ mod call_ids;
 mod config;
 #[cfg(feature = "_provider")]
 mod errors;
+#[cfg(feature = "_provider")]
 mod gunzip;
 #[cfg(feature = "_provider")]
 mod http;

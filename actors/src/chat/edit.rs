@@ -278,7 +278,12 @@ mod tests {
             .unwrap();
 
         assert_eq!(
-            edited.messages().iter().map(Message::text).next_back().unwrap(),
+            edited
+                .messages()
+                .iter()
+                .map(Message::text)
+                .next_back()
+                .unwrap(),
             "new"
         );
         assert_eq!(edited.messages().len(), 4);
