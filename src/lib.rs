@@ -71,6 +71,7 @@
 //! | `load` (default) | `callboard load`, load runs against a host |
 //! | `cli` (default) | the `callboard` program without its commands for load tests |
 //! | `test-util` | fakes and contract suites |
+//! | `fuzzing` | what the fuzzers in `fuzz/` call |
 //!
 //! A library usually takes `default-features = false` with a provider, a store and `tools`.
 //!
@@ -132,6 +133,9 @@ mod docs_fanout {}
 pub use host::Host;
 
 mod host;
+#[cfg(all(any(test, feature = "fuzzing"), feature = "cli"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod clock;
 #[cfg(feature = "_client")]
 pub mod tls;

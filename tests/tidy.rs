@@ -553,6 +553,7 @@ fn nothing_joins_the_top_level_without_a_line_in_the_architecture() {
         "benches",
         "docs",
         "examples",
+        "fuzz",
         "src",
         "tests",
     ];

@@ -224,6 +224,19 @@ struct TenantLayer {
     settings: Vec<Setting>,
 }
 
+/// Any file is read or refused with one line.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let path = Path::new("callboard.toml");
+    if let Err(error) = file::parse_bytes(path, data.to_vec(), None) {
+        let line = error.to_string();
+        assert!(
+            !line.contains(['\n', '\r']) && line.len() < 8 * 1024,
+            "{line:?}"
+        );
+    }
+}
+
 impl Config {
     /// Reads the configuration: only the file at `path` (or the one that `CALLBOARD_CONFIG` names),
     /// or else the files that exist at the default locations; then the variables of `environment`.

@@ -42,3 +42,11 @@ pub use openai::left_behind;
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};
+
+/// Any body is parsed or refused.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let _ = serde_json::from_slice::<api::MessageRequest>(data);
+    let _ = serde_json::from_slice::<api::Configure>(data);
+    openai::fuzz(data);
+}

@@ -48,6 +48,11 @@ pub use resources::McpResources;
 pub use server::Server;
 pub use stdio::{FRAME_BYTES_MAX, FRAME_PARTS_MAX};
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    stdio::fuzz(data);
+}
+
 /// Largest total of names, descriptions and schemas of one server's offered tools, in bytes: about
 /// 64,000 tokens of each prompt.
 pub const DEFINITIONS_BYTES_MAX: usize = 256 * 1024;

@@ -196,6 +196,20 @@ pub(super) fn read_frame(line: &[u8]) -> Frame {
     }
 }
 
+/// A line is judged alike however it is split, and an accepted one is parsed.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(data: &[u8]) {
+    let scan = |pieces: &[&[u8]]| {
+        let mut scan = Scan::default();
+        pieces.iter().try_for_each(|piece| scan.take(piece)).is_ok()
+    };
+    let accepted = scan(&[data]);
+    assert_eq!(scan(&data.chunks(1).collect::<Vec<_>>()), accepted);
+    if accepted {
+        read_frame(data);
+    }
+}
+
 /// Counts depth and values of a line before it is parsed. The result does not depend on how the
 /// line is split into chunks.
 #[derive(Debug, Clone, Default)]

@@ -47,13 +47,20 @@ mod template;
 mod timer;
 #[cfg(feature = "_provider")]
 mod transport;
-#[cfg(all(test, feature = "_provider"))]
-mod testing;
+#[cfg(all(any(test, feature = "fuzzing"), feature = "_provider"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing)
+)]
+pub(crate) mod testing;
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
 #[cfg(feature = "openai")]
 pub mod openai;
+
+#[cfg(all(any(test, feature = "fuzzing"), feature = "_provider"))]
+use callboard_actors::chat::MessageList;
 
 #[cfg(feature = "anthropic")]
 pub use anthropic::{Anthropic, AnthropicAssembler, AnthropicBuilder};
@@ -65,3 +72,47 @@ pub use config::{ProviderConfigError, Timeouts};
 pub use network::Network;
 #[cfg(feature = "openai")]
 pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder};
+
+/// The events of a stream do not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "_provider"))]
+pub(crate) fn fuzz_sse(data: &[u8]) {
+    let decode = |pieces: &[&[u8]]| {
+        let mut events = Vec::new();
+        let mut decoder = sse::SseDecoder::new();
+        let ended = pieces.iter().try_for_each(|piece| {
+            decoder.feed(piece, &mut |event: sse::SseEvent<'_>| {
+                events.push((event.name.to_vec(), event.data.to_vec()));
+                Ok::<(), sse::SseTooLong>(())
+            })
+        });
+        (events, ended)
+    };
+    let whole = decode(&[data]);
+    for size in [1, 7] {
+        assert_eq!(decode(&data.chunks(size).collect::<Vec<_>>()), whole);
+    }
+}
+
+/// A reply of Anthropic's API does not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "anthropic"))]
+pub(crate) fn fuzz_anthropic(data: &[u8]) {
+    let new = || AnthropicAssembler::new(MessageList::default());
+    let whole = testing::assemble(new(), [data]);
+    assert_eq!(testing::assemble(new(), data.chunks(1)), whole);
+    assert_eq!(testing::assemble(new(), data.chunks(61)), whole);
+}
+
+/// A reply of the Chat Completions API does not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "openai"))]
+pub(crate) fn fuzz_openai(data: &[u8]) {
+    let new = || OpenAiAssembler::new(MessageList::default());
+    let whole = testing::assemble(new(), [data]);
+    assert_eq!(testing::assemble(new(), data.chunks(1)), whole);
+    assert_eq!(testing::assemble(new(), data.chunks(61)), whole);
+}
+
+/// A chunked body does not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "_provider"))]
+pub(crate) fn fuzz_framing(data: &[u8]) {
+    transport::fuzz(data);
+}

@@ -29,6 +29,18 @@ use crate::sandbox::{PathRules, Root};
 pub use folder::{Broken, FILES_MAX, FOLDERS_MAX, Found, Survey};
 pub use front::FRONT_BYTES_MAX;
 
+/// Front matter of any text is read or refused, and what is read has a name and a description.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok((front, body)) = front::split(&text) {
+        assert!(front.len() <= FRONT_BYTES_MAX && front.len() + body.len() <= text.len());
+        if let Ok(head) = front::read(front, "folder") {
+            assert!(!head.metadata.description.is_empty());
+        }
+    }
+}
+
 /// A folder of skills. A folder with its own `SKILL.md` counts as a folder with that one skill.
 ///
 /// ```no_run

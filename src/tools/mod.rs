@@ -38,6 +38,49 @@ use crate::{
     sandbox::{Options, PathError, PathRules, Root, detect_opted},
 };
 
+/// Any page is read within the bounds or refused.
+#[cfg(all(feature = "web", any(test, feature = "fuzzing")))]
+pub(crate) fn fuzz_page(data: &[u8]) {
+    let Ok(url) = url::Url::parse("https://example.com/a/b") else {
+        return;
+    };
+    for content_type in [None, Some("text/html"), Some("text/html; charset=utf-16le")] {
+        let document = page::Document {
+            url: &url,
+            content_type,
+            bytes: data,
+            more: false,
+            declared: None,
+        };
+        if let Ok(text) = page::read(&document, &CancellationToken::new()) {
+            assert!(text.len() <= page::TEXT_BYTES_MAX + 16 * 1024);
+        }
+    }
+}
+
+/// A command that only reads writes, starts and substitutes nothing, outside of single quotes.
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(clippy::panic))]
+pub(crate) fn fuzz_shell(data: &[u8]) {
+    let command = String::from_utf8_lossy(data);
+    if !reading::only_reads(&command) {
+        return;
+    }
+    let (mut quoted, mut escaped, mut in_double) = (false, false, false);
+    for character in command.chars() {
+        match character {
+            _ if escaped => escaped = false,
+            '\'' if !in_double => quoted = !quoted,
+            _ if quoted => {}
+            '\\' => escaped = true,
+            '"' => in_double = !in_double,
+            '`' | '$' | '\0' => panic!("{command:?} may substitute"),
+            '>' | '(' | '\n' | '\r' if !in_double => panic!("{command:?} may write"),
+            _ => {}
+        }
+    }
+}
+
 /// A set of tools for a host, with notes about tools that are absent.
 #[derive(Clone, Default)]
 pub struct Toolbox {

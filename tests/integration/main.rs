@@ -22,6 +22,7 @@ mod costs;
 mod file_paths;
 mod file_races;
 mod http;
+mod kills;
 mod library;
 mod mcp;
 mod mock_model;

@@ -52,6 +52,12 @@ const STATELESS: &str = "openai-";
 /// Number of hex digits after [`STATELESS`].
 const STATELESS_DIGITS: usize = 32;
 
+/// Any request is parsed and converted or refused.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(data: &[u8]) {
+    let _ = serde_json::from_slice::<ChatRequest>(data);
+}
+
 /// Creates a chat completion.
 ///
 /// Without a conversation id, `messages` is the whole history. With `X-Conversation-Id` or

@@ -35,6 +35,8 @@ use reqwest::Url;
 use rustls::ClientConfig;
 use tokio::time::Instant;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use self::http1::fuzz;
 use self::{
     dial::Dialer,
     http2::AnswerBody,

@@ -107,6 +107,11 @@ impl Served {
         served
     }
 
+    /// `http://127.0.0.1:port`.
+    pub fn url(&self) -> &str {
+        self.url.trim_end_matches('/')
+    }
+
     pub fn err(&self) -> String {
         self.err.lock().clone()
     }

@@ -124,13 +124,18 @@ pub fn anthropic_text(text: &str) -> Vec<String> {
     ]
 }
 
-/// A complete Messages reply that calls one tool.
+/// A complete Messages reply that calls one tool. The id of the call is always the same.
 pub fn anthropic_tool(name: &str, input: &serde_json::Value) -> Vec<String> {
+    anthropic_call("t1", name, input)
+}
+
+/// A complete Messages reply that calls one tool.
+pub fn anthropic_call(id: &str, name: &str, input: &serde_json::Value) -> Vec<String> {
     let arguments = serde_json::Value::from(input.to_string());
     vec![
         r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#.to_owned(),
         format!(
-            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t1","name":"{name}","input":{{}}}}}}"#
+            r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"{id}","name":"{name}","input":{{}}}}}}"#
         ),
         format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{arguments}}}}}"#),
         r#"{"type":"content_block_stop","index":0}"#.to_owned(),

@@ -212,25 +212,35 @@ impl Framing {
     }
 }
 
+/// The body, whether it ended, and the bytes after it.
+#[cfg(any(test, feature = "fuzzing"))]
+type Followed = Result<(Vec<u8>, bool, Vec<u8>), Malformed>;
+
+#[cfg(any(test, feature = "fuzzing"))]
+fn follow<'a>(mut framing: Framing, pieces: impl IntoIterator<Item = &'a [u8]>) -> Followed {
+    let mut body = Vec::new();
+    let mut rest = Vec::new();
+    for piece in pieces {
+        let mut piece = piece.to_vec();
+        let taken = framing.take(&mut piece)?;
+        body.extend_from_slice(piece.get(..taken.body).unwrap_or_default());
+        rest.extend_from_slice(piece.get(taken.read..).unwrap_or_default());
+    }
+    Ok((body, framing.is_done(), rest))
+}
+
+/// A chunked body is the same however it is split.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::providers) fn fuzz(data: &[u8]) {
+    let whole = follow(Framing::chunked(), [data]);
+    assert_eq!(follow(Framing::chunked(), data.chunks(1)), whole);
+    assert_eq!(follow(Framing::chunked(), data.chunks(7)), whole);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::providers::testing::{SplitMix, random_splits, seed};
-
-    /// The body, whether it ended, and the bytes after it.
-    type Followed = Result<(Vec<u8>, bool, Vec<u8>), Malformed>;
-
-    fn follow<'a>(mut framing: Framing, pieces: impl IntoIterator<Item = &'a [u8]>) -> Followed {
-        let mut body = Vec::new();
-        let mut rest = Vec::new();
-        for piece in pieces {
-            let mut piece = piece.to_vec();
-            let taken = framing.take(&mut piece)?;
-            body.extend_from_slice(&piece[..taken.body]);
-            rest.extend_from_slice(&piece[taken.read..]);
-        }
-        Ok((body, framing.is_done(), rest))
-    }
 
     fn check(framing: Framing, bytes: &[u8], expected: Followed) {
         assert_eq!(

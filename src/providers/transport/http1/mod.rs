@@ -8,3 +8,5 @@ mod framing;
 mod connection;
 
 pub(super) use self::connection::{Broken, Connection, Free};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::providers) use self::framing::fuzz;
