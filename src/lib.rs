@@ -163,6 +163,8 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
+#[cfg(any(feature = "sqlite", feature = "sandbox-linux", feature = "cli"))]
+mod os_error;
 #[cfg(feature = "config")]
 mod real_path;
 #[cfg(feature = "http")]

@@ -40,7 +40,7 @@ mod load;
 mod mock_model;
 mod completions;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -150,11 +150,11 @@ fn run(cli: Cli) -> Result<Done, Failure> {
     let config = trust::settle(&cli.command.project_use(), || {
         Config::load(cli.config.as_deref(), process_environment())
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| {
-        Failure::work(format!("the runtime cannot be started: {}", error.kind()))
+    let runtime = runtime().map_err(|error| {
+        Failure::work(format!(
+            "the runtime cannot be started: {}",
+            crate::os_error::words(&error)
+        ))
     })?;
     let telemetry = {
         let _entered = runtime.enter(); // The exporters need the runtime's context to start.
@@ -174,6 +174,25 @@ fn run(cli: Cli) -> Result<Done, Failure> {
     // A thread that is blocked reading the keyboard must not delay the exit.
     runtime.shutdown_background();
     outcome
+}
+
+/// Builds the runtime. Tokio panics where a thread cannot be started, and may then wait for ever, so
+/// as many threads as it needs are started first.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let workers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let tried: Vec<_> = (0..=workers)
+        .map(|_| std::thread::Builder::new().spawn(std::thread::park))
+        .collect();
+    for thread in tried.iter().flatten() {
+        thread.thread().unpark();
+    }
+    let started: std::io::Result<Vec<_>> = tried.into_iter().collect();
+    for thread in started? {
+        let _ = thread.join();
+    }
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
 }
 
 /// Runs the command. A mistake in the configuration fails only commands that need the

@@ -67,7 +67,9 @@ pub fn detect_opted(
         if mode == Mode::None {
             return Ok(none());
         }
-        let spawner = Spawner::start().map_err(|e| SandboxError::Failed(e.kind().to_string()))?;
+        let spawner = Spawner::start().map_err(|e| {
+            SandboxError::Failed(format!("no thread: {}", crate::os_error::words(&e)))
+        })?;
         detect_with(root, mode, &spawner, options)
     }
     #[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]

@@ -646,8 +646,8 @@ async fn a_file_that_cannot_be_opened_is_reported_in_one_line_with_its_name() {
             "foreign.db",
             "it is a database of another program",
         ),
-        ("folder.db", "folder.db", "is a directory"),
-        ("file/below.db", "below.db", "not a directory"),
+        ("folder.db", "folder.db", "Is a directory"),
+        ("file/below.db", "below.db", "Not a directory"),
     ] {
         assert_eq!(
             open(name).await,

@@ -79,7 +79,7 @@ impl Spawner {
         })?;
         let gone = || SandboxError::Failed("the thread that starts processes ended".to_owned());
         let streams = answer.await.map_err(|_| gone())??;
-        let failed = |error: std::io::Error| SandboxError::Failed(error.kind().to_string());
+        let failed = |error: std::io::Error| SandboxError::Failed(crate::os_error::words(&error));
         Ok(Piped {
             stdin: ChildStdin::from_std(streams.stdin).map_err(failed)?,
             stdout: ChildStdout::from_std(streams.stdout).map_err(failed)?,

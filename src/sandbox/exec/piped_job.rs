@@ -46,7 +46,7 @@ impl PipedJob {
         let (mut child, mark) = match started {
             Ok(started) => started,
             Err(error) => {
-                let _ = reply.send(Err(SandboxError::Failed(error.kind().to_string())));
+                let _ = reply.send(Err(SandboxError::Failed(crate::os_error::words(&error))));
                 return None;
             }
         };

@@ -337,7 +337,9 @@ impl Thread {
                     }
                     self.jobs.insert(id, job);
                 }
-                Err(error) => drop(reply.send(Err(SandboxError::Failed(error.kind().to_string())))),
+                Err(error) => {
+                    drop(reply.send(Err(SandboxError::Failed(crate::os_error::words(&error)))))
+                }
             }
         }
     }

@@ -108,7 +108,9 @@ impl Sqlite {
         let opening = std::thread::Builder::new().name("callboard-sqlite-open".into());
         opening
             .spawn(move || drop(sender.send(Self::open_now(path, &options))))
-            .map_err(|error| unavailable(error.kind().to_string()))?;
+            .map_err(|error| {
+                unavailable(format!("no thread: {}", crate::os_error::words(&error)))
+            })?;
         receiver
             .await
             .unwrap_or_else(|_| Err(unavailable("opening the store failed")))

@@ -50,7 +50,7 @@ fn cannot_open(path: &Path, why: impl std::fmt::Display) -> StoreError {
 /// The absolute path, so that neither a change of the working directory nor SQLite's special file
 /// names matter.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
-    std::path::absolute(path).map_err(|error| cannot_open(path, error.kind()))
+    std::path::absolute(path).map_err(|error| cannot_open(path, crate::os_error::words(&error)))
 }
 
 /// Whether the file has a non-empty log: it was not closed cleanly, or is open in another process.
@@ -60,7 +60,7 @@ pub(super) fn has_log(path: &Path) -> bool {
 
 /// Opens the writing connection, and creates the file if it does not exist.
 pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
-    make_file(path).map_err(|error| cannot_open(path, error.kind()))?;
+    make_file(path).map_err(|error| cannot_open(path, crate::os_error::words(&error)))?;
     let was_closed = !has_log(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags)

@@ -12,6 +12,7 @@ use std::{
     io::{BufRead as _, BufReader},
     process::{Child, Command},
     sync::Arc,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -93,9 +94,13 @@ impl Served {
             client: callboard::tls::client_builder().unwrap().build().unwrap(),
         };
         wait_for("the first line of serve", || {
+            let child = served.child.as_mut().unwrap();
+            if let Some(ended) = child.try_wait().unwrap() {
+                // The thread that collects its output may be behind.
+                std::thread::sleep(Duration::from_millis(200));
+                panic!("serve ended with {ended}: {}", served.err.lock());
+            }
             let log = served.err.lock().clone();
-            let ended = served.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "{log}");
             match log.lines().find_map(|line| line.split_once(" serves at ")) {
                 Some((_, url)) => {
                     served.url = url.trim().to_owned();

@@ -26,6 +26,21 @@ fn kill_at_random(child: &mut Child, random: &mut SplitMix) -> bool {
     true
 }
 
+/// `run` in the session `s`, without its prompt.
+pub(super) fn run_args(url: &str) -> [&str; 9] {
+    [
+        "run",
+        "--provider",
+        "anthropic",
+        "--base-url",
+        url,
+        "--approve",
+        "auto",
+        "--session",
+        "s",
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_of_run_keep_a_session_whole_and_start_no_command_twice() {
     let test = "kills_of_run_keep_a_session_whole_and_start_no_command_twice";
@@ -38,17 +53,7 @@ async fn kills_of_run_keep_a_session_whole_and_start_no_command_twice() {
     let mark = format!("{}.{}", 4_000 + random.below(1_000), std::process::id());
     let model = model::start(mark.clone(), broken.clone()).await;
     let url = model.url();
-    let common = [
-        "run",
-        "--provider",
-        "anthropic",
-        "--base-url",
-        &url,
-        "--approve",
-        "auto",
-        "--session",
-        "s",
-    ];
+    let common = run_args(&url);
 
     let (wanted, mut killed, mut prompts) = (kills(15), 0, 0);
     while killed < wanted {
@@ -98,7 +103,7 @@ async fn kills_of_run_keep_a_session_whole_and_start_no_command_twice() {
 }
 
 /// The messages of the session, if it is stored.
-fn export(home: &Home) -> Vec<Value> {
+pub(super) fn export(home: &Home) -> Vec<Value> {
     let ran = home.run(&["sessions", "export", "s"]);
     match ran.code {
         Some(0) => ran.json()["messages"].as_array().cloned().unwrap(),
@@ -107,7 +112,7 @@ fn export(home: &Home) -> Vec<Value> {
 }
 
 /// Whether a prompt is in the session, so that it must not be sent again.
-fn opened(home: &Home, prompt: &str) -> bool {
+pub(super) fn opened(home: &Home, prompt: &str) -> bool {
     export(home)
         .iter()
         .any(|message| model::texts(message).contains(&prompt))

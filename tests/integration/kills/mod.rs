@@ -8,6 +8,7 @@
 mod checker;
 mod client;
 mod commands;
+mod errors;
 mod model;
 mod serve;
 

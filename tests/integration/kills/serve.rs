@@ -38,6 +38,15 @@ fn file(url: &str, keys: &[Key; 2]) -> String {
     [provider, tenant("acme", &keys[0]), tenant("beta", &keys[1])].concat()
 }
 
+/// A free address that no outgoing connection gets: between two lives of the host, a connection of
+/// another test could take a port of the range that the system gives out.
+fn address(random: &mut SplitMix) -> String {
+    (0..100)
+        .map(|_| format!("127.0.0.1:{}", 20_000 + random.below(10_000)))
+        .find(|address| std::net::TcpListener::bind(address).is_ok())
+        .unwrap()
+}
+
 /// Starts the host and kills it before it serves.
 fn killed_while_it_starts(home: &Home, args: &[&str], random: &mut SplitMix) {
     let child = home.command(args).spawn().unwrap();
@@ -64,10 +73,10 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
         std::fs::create_dir(home.work().join(format!("of-{id}"))).unwrap();
     }
     configure(&home, &file(&model.url(), &keys));
-    let mut served = Served::start(&home, &[]);
-    let url = served.url().to_owned();
-    let address = url.trim_start_matches("http://").to_owned();
+    let address = address(&mut random);
     let args = ["serve", "--listen", &address];
+    let mut served = Served::with(&home, &args);
+    let url = served.url().to_owned();
 
     let http = callboard::tls::client_builder().unwrap().no_proxy();
     let http = http.build().unwrap();
