@@ -137,7 +137,7 @@ impl AppError {
             Self::BaseUrlWithoutProvider => Some("add --provider anthropic or --provider openai".into()),
             Self::Skills { .. } => Some("see --skills and `[skills] dir`".into()),
             Self::Tools(_) => Some("see --workspace and --sandbox".into()),
-            Self::Store { error: StoreError::NewerSchema { .. }, .. } => None,
+            Self::Store { error: StoreError::NewerSchema { .. } | StoreError::Corrupt { .. }, .. } => None,
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
             Self::NoStore(_) => Some("check --db".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {

@@ -11,7 +11,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Options that open a file for reading and writing; a file that they create gets mode 0600.
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sqlite"))]
 pub(crate) fn file() -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
     #[cfg(unix)]

@@ -3,6 +3,7 @@
 
 mod machine;
 mod online;
+mod store;
 
 use std::path::PathBuf;
 
@@ -16,9 +17,8 @@ use super::{
     trust,
 };
 use crate::{
-    config::{Config, ProviderKind, Store, process_environment},
+    config::{Config, ProviderKind, process_environment},
     sandbox::{self, Mode, PathRules, Root},
-    storage::{Check, Sqlite, SqliteOptions},
 };
 
 /// Check the setup: configuration, store, folders, sandbox, limits, clock, providers
@@ -113,7 +113,7 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             findings.extend(project(&config));
             findings.extend(machine::folders(&config));
             findings.extend(machine::store_place(&config));
-            findings.push(store(&config).await);
+            findings.extend(store::findings(&config).await);
             findings.push(sandbox(&config));
             findings.extend(memory_of_commands(&config));
             findings.extend(keys_of_commands(&config));
@@ -197,44 +197,6 @@ fn project(config: &Config) -> Vec<Finding> {
         });
     }
     findings
-}
-
-/// Opens the store as `serve` would, and checks every page.
-async fn store(config: &Config) -> Finding {
-    let path = match &config.store {
-        Store::Memory => {
-            return Finding::warn(
-                "store",
-                "sessions are kept in memory",
-                "they are lost when the process ends; `sqlite:PATH` stores them",
-            );
-        }
-        Store::Sqlite(path) if !path.exists() => {
-            return Finding::ok(
-                "store",
-                "there are no sessions yet; the first start creates the file",
-            );
-        }
-        Store::Sqlite(path) => path,
-    };
-    let options = SqliteOptions {
-        check: Check::Always,
-        ..SqliteOptions::default()
-    };
-    match Sqlite::open_with(path, options).await {
-        Ok(_) => Finding::ok(
-            "store",
-            format!(
-                "{} opens, has the current schema, and all pages are intact",
-                path.display()
-            ),
-        ),
-        Err(error) => Finding::fail(
-            "store",
-            error.to_string(),
-            "restore it from a backup, or set another file in `[store] url`",
-        ),
-    }
 }
 
 fn sandbox(config: &Config) -> Finding {

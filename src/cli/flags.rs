@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
 use crate::{
     app::{Opening, Overrides, Sessions},
-    config::{Approve, Config, SandboxMode},
+    config::{Approve, Config, SandboxMode, Store},
 };
 
 /// Flags that select the model, the folder, the tools and the store.
@@ -193,6 +193,14 @@ pub(super) struct StoreFlag {
 }
 
 impl StoreFlag {
+    /// The file; `None` if sessions are kept in memory.
+    pub(super) fn path(&self, config: &Config) -> Option<PathBuf> {
+        match (&self.db, &config.store) {
+            (Some(path), _) | (None, Store::Sqlite(path)) => Some(path.clone()),
+            (None, Store::Memory) => None,
+        }
+    }
+
     pub(super) async fn open(
         &self,
         config: &Config,

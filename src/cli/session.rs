@@ -201,10 +201,16 @@ fn closing_line(state: &Durable) -> String {
 
 /// The error for an unknown session, with the nearest existing id.
 pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failure {
-    let ids = match scope(id) {
-        Ok(scope) => sessions.ids(&scope.tenant).await.unwrap_or_default(),
-        Err(failure) => return failure,
-    };
+    match scope(id) {
+        Ok(scope) => not_found_in(sessions, &scope).await,
+        Err(failure) => failure,
+    }
+}
+
+/// The same for a conversation of any tenant.
+pub(super) async fn not_found_in(sessions: &Sessions, scope: &Scope) -> Failure {
+    let ids = sessions.ids(&scope.tenant).await.unwrap_or_default();
+    let id = &scope.conversation;
     Failure::no_session(
         id.as_str(),
         nearest(id.as_str(), ids.iter().map(ConversationId::as_str)),
@@ -215,8 +221,16 @@ pub(super) async fn not_found(sessions: &Sessions, id: &ConversationId) -> Failu
 pub(super) fn unreadable(id: &ConversationId, error: callboard_actors::host::SendError) -> Failure {
     use callboard_actors::{conversation::ConversationError, host::SendError};
     match error {
-        SendError::Conversation(ConversationError::Failed { reason }) => Failure::work(format!("session `{id}` cannot be read: {reason}"))
-            .hint(format!("`callboard sessions export {id}` prints what is readable, `callboard sessions repair {id}` repairs it")),
+        SendError::Conversation(ConversationError::Failed { reason }) => {
+            unreadable_of(id, &reason, "")
+        }
         other => other.into(),
     }
+}
+
+/// The same for a reason; `flags` are those that the commands in the hint need.
+pub(super) fn unreadable_of(id: &ConversationId, reason: &str, flags: &str) -> Failure {
+    Failure::work(format!("session `{id}` cannot be read: {reason}")).hint(format!(
+        "`callboard sessions export {id}{flags}` prints what is readable, `callboard sessions repair {id}{flags}` repairs it"
+    ))
 }

@@ -12,4 +12,6 @@ pub use callboard_actors::memory::{
     MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills,
 };
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats};
+pub use sqlite::{
+    Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,
+};

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod budgets;
+mod damaged;
 mod doctor;
 mod earlier;
 mod fanout;

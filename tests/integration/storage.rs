@@ -1,6 +1,9 @@
 //! The SQLite store: its contract, and guarantees that only a file can give.
 
+mod damage;
 mod erased;
+mod files;
+mod log;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -340,6 +343,37 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test]
+async fn snapshots_of_thousands_leave_the_queue_to_appends() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions {
+        durability: CommitMode::Batched,
+        commit_delay: Duration::from_millis(2),
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(folder.path().join("s.db"), options)
+        .await
+        .unwrap();
+    let sleepers: Vec<Scope> = (0..5000).map(|n| scope("t", &format!("c{n}"))).collect();
+    let c = scope("t", "running");
+    write(&store, &c, Head::default(), 1, 1).await.unwrap();
+    let state = bytes::Bytes::from(vec![b'x'; 100_000]);
+
+    let snapshots: Vec<_> = sleepers
+        .iter()
+        .map(|sleeper| store.snapshot(sleeper, Seq(1), state.clone()))
+        .collect();
+    let mut results = Vec::new();
+    for last in 2..=30 {
+        results.push(write(&store, &c, head(1, last - 1), 1, last).await);
+    }
+
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    for snapshot in snapshots {
+        assert_eq!(snapshot.await, Ok(()));
+    }
+}
+
+#[tokio::test]
 async fn a_close_without_time_fails_every_append_that_it_discards() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions {
@@ -536,11 +570,11 @@ async fn one_damaged_journal_is_one_damaged_session() {
         entries(1, 5)
     );
     let readable: Vec<u64> = store
-        .entries(&scope("t", "bad"), Seq(0), 10)
+        .salvage(&scope("t", "bad"), Seq(0), 10)
         .await
         .unwrap()
         .iter()
-        .map(|entry| entry.seq.0)
+        .map(|row| row.entry.seq.0)
         .collect();
     assert_eq!(readable, [1, 2, 4, 5], "an export gives what is readable");
     assert_eq!(
@@ -610,7 +644,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
         refused,
         Err(StoreError::NewerSchema {
             found: 99,
-            known: 2
+            known: 3
         })
     );
 }

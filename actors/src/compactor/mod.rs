@@ -277,7 +277,9 @@ impl CompactorRef {
         let _permit = self.0.pool.acquire().await.ok()?;
         let result = tokio::task::spawn_blocking(compute).await;
         result
-            .inspect_err(|error| tracing::error!(%error, "measuring a context failed"))
+            .inspect_err(
+                |error| tracing::error!(%error, "a computation on the blocking pool failed"),
+            )
             .ok()
     }
 }

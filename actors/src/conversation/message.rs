@@ -35,7 +35,7 @@ pub enum ConversationError {
     },
     /// The store failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// Another process, or another activation, writes this conversation now.
     #[error("session in use: another process writes this conversation")]
     InUse,
@@ -58,6 +58,17 @@ pub enum ConversationError {
     /// stream.
     #[error("the conversation ended before it could answer")]
     Gone,
+}
+
+/// Damage concerns one conversation, not the store, so it is the same failure as entries that do
+/// not fold.
+impl From<StoreError> for ConversationError {
+    fn from(error: StoreError) -> Self {
+        match LoadFailure::from(error) {
+            LoadFailure::Store(error) => Self::Store(error),
+            LoadFailure::Unreadable(reason) => Self::Failed { reason },
+        }
+    }
 }
 
 impl ConversationError {
@@ -230,6 +241,15 @@ pub enum ConversationMsg {
 pub enum LoadFailure {
     /// The store failed; another attempt may succeed.
     Store(StoreError),
-    /// The journal does not decode or does not apply; holds the reason.
+    /// The journal is damaged, does not decode or does not apply; holds the reason.
     Unreadable(String),
+}
+
+impl From<StoreError> for LoadFailure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Damaged { message, .. } => Self::Unreadable(message),
+            error => Self::Store(error),
+        }
+    }
 }

@@ -138,7 +138,7 @@ impl Actor for Conversation {
                 Ok(loaded) => folded_with(&*sessions, &scope, loaded, family.as_deref())
                     .await
                     .map(Box::new),
-                Err(error) => Err(LoadFailure::Store(error)),
+                Err(error) => Err(LoadFailure::from(error)),
             };
             let _ = me.cast(ConversationMsg::Loaded(folded));
         });

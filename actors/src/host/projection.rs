@@ -67,7 +67,7 @@ impl JournalPosition {
         let last = sessions
             .entries(scope, before, 1)
             .await
-            .map_err(LoadFailure::Store)?;
+            .map_err(LoadFailure::from)?;
         Ok(last
             .first()
             .and_then(|last| Entry::decode(last).ok())
@@ -444,7 +444,7 @@ async fn walk(
     let mut state = start;
     // A load transfers the snapshot and all entries after it. Reading a few pages is cheaper.
     if state.head == Seq(0) && from > Seq(PAGES_BEFORE_LOAD * PAGE as u64) {
-        let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
+        let loaded = sessions.load(scope).await.map_err(LoadFailure::from)?;
         match &loaded.snapshot {
             Some((upto, _)) if *upto <= from => {
                 let Loaded {
@@ -475,7 +475,7 @@ async fn walk(
         let page = sessions
             .entries(scope, state.head, PAGE)
             .await
-            .map_err(LoadFailure::Store)?;
+            .map_err(LoadFailure::from)?;
         if page.is_empty() || show(&mut state, &page, &fold, &mut visit)?.is_break() {
             return Ok(state);
         }

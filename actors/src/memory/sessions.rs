@@ -234,6 +234,44 @@ impl SessionBackend for MemorySessions {
         Box::pin(ready(Ok(entries.unwrap_or_default())))
     }
 
+    fn cut<'a>(
+        &'a self,
+        scope: &'a Scope,
+        to: Head,
+        open: Open,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            if to.seq == Seq(0) {
+                return match self.delete(scope).await? {
+                    true => Ok(()),
+                    false => Err(StoreError::NotFound),
+                };
+            }
+            let Some(mut session) = self.sessions.get_mut(scope) else {
+                return Err(StoreError::NotFound);
+            };
+            let session = &mut *session;
+            let left = usize::try_from(to.seq.0).unwrap_or(usize::MAX);
+            if left > session.entries.len() {
+                return Err(StoreError::Unavailable {
+                    message: format!("entry {} is missing", to.seq),
+                });
+            }
+            let later = session.snapshot.take_if(|(upto, _)| *upto > to.seq);
+            let dropped = session.entries.drain(left..);
+            let freed = dropped
+                .map(|entry| entry.bytes.len() as u64)
+                .sum::<u64>()
+                .saturating_add(later.map_or(0, |(_, bytes)| bytes.len() as u64));
+            session.bytes = session.bytes.saturating_sub(freed);
+            (session.head, session.open, session.wake_at) = (to, open, None);
+            session.failed = None;
+            self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
+            lock(&self.index).put(scope, open, None, false);
+            Ok(())
+        })
+    }
+
     fn snapshot<'a>(
         &'a self,
         scope: &'a Scope,

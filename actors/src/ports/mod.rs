@@ -47,8 +47,8 @@ pub use resource::Resource;
 pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPolicy};
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
-    Append, AppendError, AppendExt, Done, Durability, ListQuery, SessionBackend, SessionSummary,
-    StoreError,
+    Append, AppendError, AppendExt, Done, Durability, ListQuery, Salvaged, SessionBackend,
+    SessionSummary, StoreError,
 };
 pub use skill_source::{
     SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource,

@@ -138,6 +138,13 @@ pub enum StoreError {
         /// What is wrong with the row.
         message: String,
     },
+    /// The store as a whole is damaged, and opening it as it is would lose conversations or parts of
+    /// them.
+    #[error("the store is damaged: {message}")]
+    Corrupt {
+        /// What is damaged and what to do, without paths.
+        message: String,
+    },
     /// A newer program wrote the store.
     #[error(
         "the store was written by a newer version of callboard (schema {found}, this one knows {known}); use that version"
@@ -158,7 +165,7 @@ impl StoreError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Unavailable { .. } => "store_unavailable",
-            Self::Damaged { .. } => "store_damaged",
+            Self::Damaged { .. } | Self::Corrupt { .. } => "store_damaged",
             Self::NewerSchema { .. } => "store_newer_schema",
             Self::NotFound => "not_found",
         }
@@ -187,6 +194,15 @@ pub struct SessionSummary {
     pub updated_at: Timestamp,
     /// Why the journal could not be read. `None` for a readable journal.
     pub failed: Option<String>,
+}
+
+/// A stored row of a journal that may be damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Salvaged {
+    /// The row; of one that cannot be read, no bytes.
+    pub entry: StoredEntry,
+    /// What is wrong with it, as a clause; `None` for an intact row.
+    pub fault: Option<String>,
 }
 
 /// A query for a page of conversations, sorted by id.
@@ -218,16 +234,60 @@ pub trait SessionBackend: Send + Sync + 'static {
 
     /// Loads a conversation; an unknown one is empty. Returns a snapshot only together with all
     /// entries after it.
+    ///
+    /// What is returned is what was appended, byte for byte: a store on a medium that can fail finds
+    /// damage when it reads. A damaged snapshot is left out, in favour of the entries it replaces.
+    ///
+    /// # Errors
+    /// `Damaged`, with the seq of the first damaged entry in the message.
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>>;
 
     /// Returns at most `count` entries after `after`, ignoring snapshots: for exports and
-    /// projections.
+    /// projections. Of a damaged journal, the entries before the first damaged one.
+    ///
+    /// # Errors
+    /// `Damaged` if the first entry to return is damaged or missing.
     fn entries<'a>(
         &'a self,
         scope: &'a Scope,
         after: Seq,
         count: usize,
     ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>>;
+
+    /// Returns at most `count` rows after `after` as they are, damaged ones too, for exports and
+    /// repairs of damaged journals. The default is for stores that cannot be damaged.
+    fn salvage<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<Salvaged>, StoreError>> {
+        Box::pin(async move {
+            let entries = self.entries(scope, after, count).await?;
+            let intact = |entry| Salvaged { entry, fault: None };
+            Ok(entries.into_iter().map(intact).collect())
+        })
+    }
+
+    /// Ends a journal at `to`, which must be the seq and epoch of one of its intact entries, or the
+    /// default for none: then the conversation is deleted. Deletes the entries after `to`, damaged
+    /// ones too, snapshots of later states and a failed mark; `open` is the state of the head row.
+    /// Only for repairs, while no activation writes the conversation. The default is for stores that
+    /// cannot be damaged.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown conversation; `Unavailable` if entry `to` is not there.
+    fn cut<'a>(
+        &'a self,
+        scope: &'a Scope,
+        to: Head,
+        open: Open,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let _ = (scope, to, open);
+        Box::pin(std::future::ready(Err(StoreError::Unavailable {
+            message: "this store does not cut journals".into(),
+        })))
+    }
 
     /// Stores a snapshot of the state after entry `upto`. A snapshot is a cache and may be lost. It
     /// is ignored for an unknown conversation, for a state that the journal has not reached, or if

@@ -18,7 +18,8 @@ use crate::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     ports::{
-        Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
+        Append, AppendError, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary,
+        StoreError,
     },
     stream::Open,
     time::Timestamp,
@@ -291,6 +292,30 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         Box::pin(async move {
             self.read().await?;
             self.0.inner.entries(scope, after, count).await
+        })
+    }
+
+    fn salvage<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<Salvaged>, StoreError>> {
+        Box::pin(async move {
+            self.read().await?;
+            self.0.inner.salvage(scope, after, count).await
+        })
+    }
+
+    fn cut<'a>(
+        &'a self,
+        scope: &'a Scope,
+        to: Head,
+        open: Open,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.read().await?;
+            self.0.inner.cut(scope, to, open).await
         })
     }
 

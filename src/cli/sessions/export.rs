@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Found, OneArgs,
+    Found, ServedArgs,
     journal::{self, Readable},
 };
 use crate::{
     cli::{
         failure::{Done, Failure},
-        terminal::{err_line, out_json},
+        terminal::{counted, err_line, out_json},
     },
     config::Config,
 };
@@ -140,8 +140,8 @@ impl<'a> Export<'a> {
     }
 }
 
-pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
-    let found = Found::open(config, args).await?;
+pub(super) async fn run(config: &Config, args: &ServedArgs) -> Result<Done, Failure> {
+    let found = Found::open_served(config, args).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     let export = Export::new(&found.id, &readable, &readable.state.history);
     out_json(&export.to_json());
@@ -149,9 +149,11 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
         None => Ok(Done::Well),
         Some(fault) => {
             let read = readable.entries.len();
-            let id = &found.id;
+            let lost = readable.stored.len().saturating_sub(read);
+            let (id, flags) = (&found.id, args.of.repeated());
             err_line(&format!(
-                "only the first {read} entries of `{id}` are readable: {fault} (hint: `callboard sessions repair {id}`)"
+                "only the first {read} entries of `{id}` are readable: {fault}; not exported: {} (hint: `callboard sessions repair {id}{flags}`)",
+                counted(lost, "stored row"),
             ));
             Ok(Done::Badly)
         }

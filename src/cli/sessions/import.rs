@@ -47,10 +47,10 @@ pub(in crate::cli) struct ImportArgs {
 
 /// The result, as printed.
 #[derive(Debug, Serialize)]
-pub(super) struct Imported {
-    pub(super) conversation_id: ConversationId,
-    pub(super) messages: usize,
-    pub(super) repairs: Vec<Repair>,
+struct Imported {
+    conversation_id: ConversationId,
+    messages: usize,
+    repairs: Vec<Repair>,
 }
 
 pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Failure> {
@@ -80,7 +80,7 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
 }
 
 /// Stores a history in a conversation through a host, which maintains epochs and metrics.
-pub(super) async fn store(
+async fn store(
     config: &Config,
     sessions: &Sessions,
     id: &ConversationId,
@@ -152,7 +152,7 @@ struct Parsed {
 
 /// Returns the records of rounds that fit `history`, and adds what did not fit to `repairs`. An
 /// empty result makes the host derive the rounds from the messages.
-pub(super) fn fitting(
+fn fitting(
     rounds: Option<Vec<ConversationRound>>,
     history: &History,
     repairs: &mut Vec<Repair>,

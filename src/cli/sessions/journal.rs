@@ -1,10 +1,10 @@
 //! Reads a journal up to its first damaged entry.
 
 use callboard_actors::{
-    chat::{History, Message, Repair, Role, ToolResultBlock, ToolResultContent},
     ids::{ConversationId, Scope},
-    journal::{CallState, ConversationRound, Durable, Entry, Phase, StoredEntry, rounds},
-    ports::SessionBackend,
+    journal::{ConversationRound, Durable, Entry, Head, StoredEntry, rounds},
+    ports::{Salvaged, SessionBackend},
+    stream::Open,
 };
 
 use crate::cli::failure::Failure;
@@ -50,7 +50,7 @@ pub(super) async fn read(
             .last()
             .map(|stored| stored.seq)
             .unwrap_or_default();
-        match sessions.entries(scope, after, PAGE).await {
+        match sessions.salvage(scope, after, PAGE).await {
             Ok(page) if page.is_empty() => break,
             Ok(page) => readable.take(page),
             Err(error) => {
@@ -72,8 +72,15 @@ pub(super) async fn read(
 }
 
 impl Readable {
-    fn take(&mut self, page: Vec<StoredEntry>) {
-        for stored in page {
+    fn take(&mut self, page: Vec<Salvaged>) {
+        for Salvaged {
+            entry: stored,
+            fault,
+        } in page
+        {
+            if self.fault.is_none() {
+                self.fault = fault;
+            }
             if self.fault.is_none() {
                 match Entry::decode(&stored) {
                     Err(error) => self.fault = Some(error.to_string()),
@@ -99,44 +106,25 @@ impl Readable {
         }
     }
 
+    /// The end of the valid entries.
+    pub(super) fn end(&self) -> Head {
+        Head {
+            epoch: self.state.epoch,
+            seq: self.state.head,
+        }
+    }
+
     /// The rounds of the readable entries.
     pub(super) fn rounds(&self) -> Vec<ConversationRound> {
         rounds(&self.id, &self.entries)
     }
 
-    /// All messages as a valid history, including those of the open round and of the inbox, in this
-    /// order.
-    pub(super) fn whole_history(&self) -> (History, Vec<Repair>) {
-        let state = &self.state;
-        let mut messages: Vec<Message> = state.history.messages().iter().cloned().collect();
-        if let Some(round) = &state.round {
-            if let Phase::Batch(batch) = &round.phase {
-                messages.push(batch.message.clone());
-                let results: Vec<ToolResultBlock> = batch
-                    .calls
-                    .iter()
-                    .filter_map(|call| match &call.state {
-                        CallState::Finished(outcome) => Some(ToolResultBlock {
-                            tool_use_id: call.tool_use.id.clone(),
-                            content: ToolResultContent::Text(outcome.observation.clone()),
-                            is_error: outcome.is_error,
-                        }),
-                        _ => None,
-                    })
-                    .collect();
-                if !results.is_empty() {
-                    messages.push(Message::tool_results(results, []));
-                }
-            }
-            messages.extend(
-                round
-                    .pending
-                    .iter()
-                    .filter(|message| message.role() == Role::User)
-                    .cloned(),
-            );
+    /// What the conversation waits for after the last valid entry.
+    pub(super) fn open(&self) -> Open {
+        match (&self.state.round, self.state.inbox.is_empty()) {
+            (Some(round), _) if round.is_parked() => Open::Parked,
+            (None, true) => Open::None,
+            _ => Open::Running,
         }
-        messages.extend(state.inbox.iter().map(|prompt| prompt.message.clone()));
-        History::repair(messages)
     }
 }

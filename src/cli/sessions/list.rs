@@ -6,8 +6,9 @@ use callboard_actors::{
 };
 use clap::Args;
 
+use super::TenantFlag;
 use crate::{
-    app::{Opening, TENANT},
+    app::Opening,
     cli::{
         failure::{Done, Failure},
         flags::StoreFlag,
@@ -21,6 +22,8 @@ use crate::{
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     store: StoreFlag,
+    #[command(flatten)]
+    of: TenantFlag,
     /// Include the conversations of subagents
     #[arg(long)]
     subagents: bool,
@@ -31,16 +34,14 @@ pub(in crate::cli) struct ListArgs {
 
 pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failure> {
     let sessions = args.store.open(config, Opening::Existing).await?;
-    let tenant = TENANT
-        .try_into()
-        .map_err(|error: callboard_actors::ids::InvalidId| Failure::work(error.to_string()))?;
+    let tenant = &args.of.tenant;
     let backend = sessions.backend();
     let mut rows = Vec::<SessionSummary>::new();
     loop {
         let after = rows.last().map(|row| row.conversation.clone());
         let page = backend
             .list(
-                &tenant,
+                tenant,
                 ListQuery {
                     after,
                     subagents: args.subagents,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use callboard_actors::{
     conversation::{ConversationError, round::rules::Recovery},
-    ids::{ConversationId, Scope},
+    ids::{ConversationId, Scope, TenantId},
     journal::Durable,
 };
 use clap::{Args, Subcommand};
@@ -22,10 +22,10 @@ use clap::{Args, Subcommand};
 use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
-    session::{not_found, scope, unreadable},
+    session::{not_found, not_found_in, scope, unreadable, unreadable_of},
 };
 use crate::{
-    app::{self, App, Chosen, Opening, Overrides, Sessions},
+    app::{self, App, Chosen, Opening, Overrides, Sessions, TENANT},
     config::Config,
     providers::offline::Offline,
 };
@@ -44,7 +44,7 @@ pub(super) enum SessionsCommand {
     Show(show::ShowArgs),
     /// Print a conversation as JSON; of a damaged one, the readable part
     #[command(after_help = EXAMPLE)]
-    Export(OneArgs),
+    Export(ServedArgs),
     /// Store a conversation from an export or a JSON array of messages; prints what it repaired
     #[command(
         after_help = "Example:\n  callboard sessions import support-42.json --session support-43"
@@ -74,7 +74,7 @@ pub(super) enum SessionsCommand {
         long_about = repair::ABOUT,
         after_help = "Example:\n  callboard sessions repair support-42"
     )]
-    Repair(OneArgs),
+    Repair(repair::RepairArgs),
 }
 
 /// A conversation and its store.
@@ -87,6 +87,44 @@ pub(super) struct OneArgs {
     store: StoreFlag,
 }
 
+/// Which tenant's conversations are meant.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TenantFlag {
+    /// A tenant of `serve` [default: the conversations of the command line]
+    #[arg(long, value_name = "NAME", default_value = TENANT, hide_default_value = true)]
+    tenant: TenantId,
+}
+
+impl TenantFlag {
+    fn scope(&self, id: &ConversationId) -> Scope {
+        Scope::new(self.tenant.clone(), id.clone())
+    }
+
+    /// The flag for a command line in a hint; empty where it is not needed.
+    fn repeated(&self) -> String {
+        match self.tenant.as_str() {
+            TENANT => String::new(),
+            tenant => format!(" --tenant {tenant}"),
+        }
+    }
+}
+
+/// A conversation, its store and its tenant.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ServedArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    #[command(flatten)]
+    of: TenantFlag,
+}
+
+impl ServedArgs {
+    /// The error for a journal that cannot be read.
+    fn unreadable(&self, reason: &str) -> Failure {
+        unreadable_of(&self.one.id, reason, &self.of.repeated())
+    }
+}
+
 /// An existing conversation.
 struct Found {
     sessions: Sessions,
@@ -96,10 +134,19 @@ struct Found {
 
 impl Found {
     async fn open(config: &Config, args: &OneArgs) -> Result<Self, Failure> {
-        let sessions = args.store.open(config, Opening::Existing).await?;
         let scope = scope(&args.id)?;
+        Self::open_scope(config, args, scope).await
+    }
+
+    async fn open_served(config: &Config, args: &ServedArgs) -> Result<Self, Failure> {
+        let scope = args.of.scope(&args.one.id);
+        Self::open_scope(config, &args.one, scope).await
+    }
+
+    async fn open_scope(config: &Config, args: &OneArgs, scope: Scope) -> Result<Self, Failure> {
+        let sessions = args.store.open(config, Opening::Existing).await?;
         if sessions.backend().head(&scope).await?.seq.0 == 0 {
-            return Err(not_found(&sessions, &args.id).await);
+            return Err(not_found_in(&sessions, &scope).await);
         }
         Ok(Self {
             sessions,

@@ -1,5 +1,5 @@
-//! `callboard sessions repair`: replaces a damaged journal by its readable part, after saving the
-//! whole journal to a file.
+//! `callboard sessions repair`: cuts a damaged journal at its first bad entry, after saving the whole
+//! journal to a file, and accepts the loss behind a damaged log.
 
 use std::{
     fs::OpenOptions,
@@ -7,57 +7,101 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Found, OneArgs,
-    export::Export,
-    import::{Imported, fitting, store},
-    journal,
+use callboard_actors::{
+    ids::{ConversationId, Scope, Seq},
+    journal::restore,
+    ports::SessionBackend,
 };
+use clap::Args;
+use serde::Serialize;
+
+use super::{Found, OneArgs, ServedArgs, TenantFlag, export::Export, journal};
 use crate::{
+    app::Opening,
     cli::{
         failure::{Done, Failure},
+        flags::StoreFlag,
         run::SHUTDOWN,
-        session::scope,
         terminal::{err_line, out_json},
     },
     config::Config,
+    storage::{Sqlite, SqliteOptions},
 };
 
 /// The text of `--help`.
 pub(super) const ABOUT: &str = "\
-Repair a conversation whose journal cannot be read.
+Repair a conversation whose journal cannot be read, or accept a damaged log.
 
-First, everything stored of it, readable or not, is written to a new file next to the database \
-(<database>.<id>.damaged-<n>.json). Then its journal is replaced by a valid history of the messages before the first entry \
-that cannot be read. The file holds the raw journal and is an export that `sessions import` reads. An intact conversation is \
-not changed. Neither is one whose rows the database cannot all return; that is an error.";
+First, everything stored of the conversation, readable or not, is written to a new file next to the database \
+(<database>.<id>.damaged-<n>.json). Then its journal is cut at the first entry that cannot be read. The file holds the raw \
+journal and is an export that `sessions import` reads. An intact conversation is not changed, and neither is one that an \
+intact snapshot still serves.
 
-pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
-    let found = Found::open(config, args).await?;
+With --accept-log-loss, a database whose log is damaged is opened although later commits of all conversations are lost. The log is first \
+copied to a new file next to it (<database>-wal.damaged-<n>).";
+
+/// Arguments of `sessions repair`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RepairArgs {
+    /// Id of the conversation
+    #[arg(value_name = "ID", required_unless_present = "accept_log_loss")]
+    id: Option<ConversationId>,
+    /// Accept the loss of commits behind a damaged part of the database's log
+    #[arg(long, conflicts_with = "id")]
+    accept_log_loss: bool,
+    #[command(flatten)]
+    store: StoreFlag,
+    #[command(flatten)]
+    of: TenantFlag,
+}
+
+/// The result, as printed.
+#[derive(Debug, Serialize)]
+struct Repaired {
+    conversation_id: ConversationId,
+    /// Entries that the journal holds now.
+    entries: u64,
+    messages: usize,
+    /// Stored entries that were cut off.
+    cut: usize,
+}
+
+pub(super) async fn run(config: &Config, args: &RepairArgs) -> Result<Done, Failure> {
+    let Some(id) = &args.id else {
+        return accept_log(config, args).await;
+    };
+    let served = ServedArgs {
+        one: OneArgs {
+            id: id.clone(),
+            store: args.store.clone(),
+        },
+        of: args.of.clone(),
+    };
+    let found = Found::open_served(config, &served).await?;
     let _lock = found.sessions.lock(&found.scope)?;
     let backend = found.sessions.backend();
     let readable = journal::read(&*backend, &found.scope).await?;
-    let Some(fault) = readable.fault.clone() else {
+    let Some(fault) = &readable.fault else {
+        // A mark that was left by a damage that is gone.
+        backend.mark_failed(&found.scope, None).await?;
+        backend.close(SHUTDOWN).await?;
         err_line(&format!(
-            "session {} is intact: {} entries, all readable",
-            found.id,
+            "session {id} is intact: {} entries, all readable",
             readable.entries.len()
         ));
         return Ok(Done::Well);
     };
-    if readable.rows_lost {
-        return Err(Failure::work(format!(
-            "the database cannot return all rows of `{}`: {fault}; nothing was changed",
-            found.id
-        ))
-        .hint(format!(
-            "copy the file first; `callboard sessions export {}` prints what is readable",
-            found.id
-        )));
+    if let Some(upto) = snapshot_that_serves(&*backend, &found.scope).await {
+        backend.mark_failed(&found.scope, None).await?;
+        backend.close(SHUTDOWN).await?;
+        err_line(&format!(
+            "{fault}; the conversation is served from its snapshot after entry {upto}, so nothing was cut \
+             (hint: `callboard sessions export {id}{}` prints what is readable before)",
+            args.of.repeated()
+        ));
+        return Ok(Done::Well);
     }
-    let (history, mut repairs) = readable.whole_history();
-    let rounds = fitting(Some(readable.rounds()), &history, &mut repairs);
-    let kept = Export::new(&found.id, &readable, &history)
+    let kept = Export::new(&found.id, &readable, &readable.state.history)
         .with_journal(&readable)
         .to_json();
     let beside = found
@@ -71,19 +115,68 @@ pub(super) async fn run(config: &Config, args: &OneArgs) -> Result<Done, Failure
         ))
     })?;
     err_line(&format!(
-        "{fault}; the whole journal is saved in {}",
+        "{fault}; {} saved in {}",
+        if readable.rows_lost {
+            "what the database returns of the journal is"
+        } else {
+            "the whole journal is"
+        },
         file.display()
     ));
-    // If the process stops after this line, `sessions import` can read the file.
-    backend.delete(&scope(&found.id)?).await?;
-    store(config, &found.sessions, &found.id, &history, rounds, false).await?;
+    let end = readable.end();
+    let cut = backend.cut(&found.scope, end, readable.open()).await;
+    cut.map_err(|error| {
+        Failure::work(format!(
+            "the journal cannot be cut: {error}; nothing was changed"
+        ))
+        .hint("restore the database from a backup, or `sessions delete` the conversation and import the saved file")
+    })?;
     backend.close(SHUTDOWN).await?;
-    let imported = Imported {
-        conversation_id: found.id,
-        messages: history.messages().len(),
-        repairs,
+    let repaired = Repaired {
+        conversation_id: found.id.clone(),
+        entries: end.seq.0,
+        messages: readable.state.history.messages().len(),
+        cut: readable.stored.len().saturating_sub(readable.entries.len()),
     };
-    out_json(&serde_json::to_string(&imported).unwrap_or_default());
+    out_json(&serde_json::to_string(&repaired).unwrap_or_default());
+    Ok(Done::Well)
+}
+
+/// The last entry of a snapshot from which a host restores the conversation, although entries
+/// before it are damaged.
+async fn snapshot_that_serves(backend: &dyn SessionBackend, scope: &Scope) -> Option<Seq> {
+    let loaded = backend.load(scope).await.ok()?;
+    let (upto, _) = loaded.snapshot.as_ref()?;
+    let state = restore(&loaded)?.ok()?;
+    (state.head == loaded.head.seq && state.epoch == loaded.head.epoch).then_some(*upto)
+}
+
+/// Opens the store once, accepting that its log is damaged.
+async fn accept_log(config: &Config, args: &RepairArgs) -> Result<Done, Failure> {
+    let damaged = match args.store.open(config, Opening::Existing).await {
+        Ok(sessions) => {
+            sessions.backend().close(SHUTDOWN).await?;
+            None
+        }
+        Err(failure) => Some(failure),
+    };
+    let Some(failure) = damaged else {
+        err_line("the database opens: its log is intact");
+        return Ok(Done::Well);
+    };
+    let Some(path) = args.store.path(config) else {
+        return Err(failure);
+    };
+    let options = SqliteOptions {
+        accept_log_loss: true,
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(&path, options).await?;
+    store.close(SHUTDOWN).await?;
+    err_line(&format!(
+        "{} is open again; the damaged log is kept beside it",
+        path.display()
+    ));
     Ok(Done::Well)
 }
 

@@ -7,12 +7,11 @@ use callboard_actors::{
 };
 use clap::Args;
 
-use super::{Found, OneArgs, journal};
+use super::{Found, ServedArgs, journal};
 use crate::{
     cli::{
         failure::{Done, Failure},
         rounds::describe,
-        session::unreadable,
         terminal::{Paint, err_line, out, out_json, sanitize},
         view::seconds,
     },
@@ -23,27 +22,20 @@ use crate::{
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ShowArgs {
     #[command(flatten)]
-    one: OneArgs,
+    served: ServedArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failure> {
-    let found = Found::open(config, &args.one).await?;
+    let found = Found::open_served(config, &args.served).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     if let Some(fault) = &readable.fault {
-        let reason = fault.clone();
-        let failed = callboard_actors::conversation::ConversationError::Failed { reason };
-        return Err(unreadable(&found.id, failed.into()));
+        return Err(args.served.unreadable(fault));
     }
     let state = &readable.state;
-    let parked = state.round.as_ref().is_some_and(|round| round.is_parked());
-    let open = match (&state.round, state.inbox.is_empty()) {
-        (Some(_), _) if parked => Open::Parked,
-        (None, true) => Open::None,
-        _ => Open::Running,
-    };
+    let open = readable.open();
     let rounds = readable.rounds();
     if args.json {
         let shown = serde_json::json!({

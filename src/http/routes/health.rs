@@ -43,13 +43,8 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health
     if app.is_draining() {
         return Err(Problem::draining());
     }
-    let away = || {
-        Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "store_unavailable",
-            "the store does not answer",
-        )
-        .after(Some(1000))
+    let away = |why: String| {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", why).after(Some(1000))
     };
     let (Ok(tenant), Ok(conversation)) = (TenantId::new(LOOKED_UP), ConversationId::new(LOOKED_UP))
     else {
@@ -65,7 +60,8 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health
     .await
     {
         Ok(Ok(_)) => Ok(Json(Health { status: "ok" })),
-        Ok(Err(_)) | Err(_) => Err(away()),
+        Ok(Err(error)) => Err(away(error.to_string())),
+        Err(_) => Err(away("the store does not answer".into())),
     }
 }
 

@@ -12,7 +12,11 @@ use callboard_actors::ports::StoreError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::Connection;
 
-use super::error::{failed_read, unavailable};
+use super::{
+    error::{failed_read, unavailable},
+    open::keep_log,
+    watch::Files,
+};
 
 /// Estimated size of the log, in bytes, that triggers a checkpoint. It bounds what a start after a
 /// crash has to read.
@@ -26,7 +30,7 @@ const ERASED_DELAY: Duration = Duration::from_millis(500);
 
 /// How long truncating the log may block commits while it waits for a reader; after that it is
 /// retried later.
-const READERS_WAIT: Duration = Duration::from_millis(20);
+pub(super) const READERS_WAIT: Duration = Duration::from_millis(20);
 
 /// State shared by the writer and the checkpoint thread.
 #[derive(Debug, Default)]
@@ -136,9 +140,14 @@ impl Checkpoints {
     }
 
     /// Main loop of the checkpoint thread.
-    pub(super) fn run(self: Arc<Self>, conn: &Connection) {
+    pub(super) fn run(self: Arc<Self>, conn: &Connection, files: &Files) {
         drop(conn.busy_timeout(READERS_WAIT));
         while let Some(task) = self.wait() {
+            // Half a log must not be copied into the database.
+            if files.look(conn).is_err() {
+                drop(keep_log(conn, true));
+                continue;
+            }
             // A failed checkpoint loses nothing: the log keeps everything, and the next one covers
             // it.
             if self.make(conn).is_ok_and(|pages| pages > LOG_PAGES_MAX) {

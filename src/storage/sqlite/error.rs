@@ -47,6 +47,12 @@ pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
     }
 }
 
+pub(super) fn corrupt(message: impl Into<String>) -> StoreError {
+    StoreError::Corrupt {
+        message: message.into(),
+    }
+}
+
 /// A failed read that concerns no single conversation.
 pub(super) fn failed_read(error: &Error) -> StoreError {
     unavailable(describe(error))
@@ -68,6 +74,32 @@ pub(super) fn damaged(scope: &Scope, message: impl Into<String>) -> StoreError {
     }
 }
 
+/// Why a conversation was not found by its name.
+#[derive(Debug)]
+pub(super) enum FindError {
+    Sqlite(Error),
+    /// It exists, but its row and the index of the names contradict each other.
+    Lost,
+}
+
+/// The text for [`FindError::Lost`].
+const LOST: &str = "its head row is damaged, or the index that finds it (`sqlite3 FILE REINDEX` builds the index again)";
+
+impl From<Error> for FindError {
+    fn from(error: Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl FindError {
+    pub(super) fn of(self, scope: &Scope) -> StoreError {
+        match self {
+            Self::Sqlite(error) => failed_read_of(scope, &error),
+            Self::Lost => damaged(scope, LOST),
+        }
+    }
+}
+
 /// Why one member of a commit was not stored.
 #[derive(Debug, Clone)]
 pub(super) enum WriteError {
@@ -82,6 +114,15 @@ pub(super) enum WriteError {
 impl From<Error> for WriteError {
     fn from(error: Error) -> Self {
         Self::Store(describe(&error))
+    }
+}
+
+impl From<FindError> for WriteError {
+    fn from(error: FindError) -> Self {
+        match error {
+            FindError::Sqlite(error) => error.into(),
+            FindError::Lost => Self::Store(LOST.into()),
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
+    journal::Head,
     ports::{Append, AppendError, Durability, StoreError},
+    stream::Open,
 };
 use tokio::sync::oneshot;
 
@@ -45,6 +47,8 @@ pub(super) enum Job {
     Erase(TenantId, Answer<bool>),
     /// Empties the bodies of all entries up to this one, and deletes a snapshot of them.
     Empty(Scope, Seq, Answer<()>),
+    /// Ends a journal at this head, in this state.
+    Cut(Scope, Head, Open, Answer<()>),
     /// Counts a tenant's stored bytes; changes nothing.
     Count(TenantId, Answer<u64>),
 }
@@ -56,7 +60,8 @@ impl Job {
             Self::Delete(scope, _)
             | Self::Snapshot(scope, ..)
             | Self::Mark(scope, ..)
-            | Self::Empty(scope, ..) => &scope.tenant,
+            | Self::Empty(scope, ..)
+            | Self::Cut(scope, ..) => &scope.tenant,
             Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
         }
     }
@@ -69,6 +74,7 @@ impl Job {
             | Self::Mark(..)
             | Self::Erase(..)
             | Self::Empty(..)
+            | Self::Cut(..)
             | Self::Count(..) => 256,
         }
     }
@@ -80,15 +86,21 @@ impl Job {
             | Self::Mark(..)
             | Self::Erase(..)
             | Self::Empty(..)
+            | Self::Cut(..)
             | Self::Count(..) => true,
             Self::Snapshot(..) => false,
         }
     }
 
+    /// Whether it stores only what can be computed again.
+    pub(super) fn is_cache(&self) -> bool {
+        matches!(self, Self::Snapshot(..))
+    }
+
     /// Whether it deletes data that then remains in the log.
     pub(super) fn is_erasure(&self) -> bool {
         match self {
-            Self::Delete(..) | Self::Erase(..) | Self::Empty(..) => true,
+            Self::Delete(..) | Self::Erase(..) | Self::Empty(..) | Self::Cut(..) => true,
             Self::Append(_) | Self::Snapshot(..) | Self::Mark(..) | Self::Count(..) => false,
         }
     }
@@ -102,7 +114,8 @@ impl Job {
             }
             Self::Snapshot(_, _, _, answer)
             | Self::Mark(_, _, answer)
-            | Self::Empty(_, _, answer) => {
+            | Self::Empty(_, _, answer)
+            | Self::Cut(_, _, _, answer) => {
                 drop(answer.send(result.map(drop).map_err(StoreError::from)));
             }
             Self::Count(_, answer) => drop(
@@ -125,7 +138,8 @@ impl Job {
             }
             Self::Snapshot(_, _, _, answer)
             | Self::Mark(_, _, answer)
-            | Self::Empty(_, _, answer) => drop(answer.send(Err(unavailable(why)))),
+            | Self::Empty(_, _, answer)
+            | Self::Cut(_, _, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
         }
     }

@@ -13,6 +13,7 @@
 
 mod options;
 mod open;
+mod log;
 mod error;
 mod job;
 mod queue;
@@ -20,13 +21,17 @@ mod write;
 mod writer;
 mod read;
 mod readers;
+mod verify;
 mod checkpoint;
 mod stored;
+mod digest;
 mod gate;
+mod watch;
 mod lock;
 
 pub use lock::{LockError, SessionLock};
 pub use options::{Check, CommitMode, SqliteOptions};
+pub use verify::Verified;
 pub use writer::SqliteStats;
 
 use std::{
@@ -39,10 +44,11 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{Append, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
+    ports::{Append, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError},
     stream::Open,
     time::Timestamp,
 };
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use checkpoint::Checkpoints;
@@ -52,6 +58,7 @@ use job::{Answer, Job};
 use queue::Queue;
 use readers::Readers;
 use stored::Stored;
+use watch::Files;
 use writer::{Counters, Writer};
 
 /// Journals in a SQLite file.
@@ -72,6 +79,7 @@ pub struct Sqlite {
     counters: Arc<Counters>,
     stored: Arc<Stored>,
     gate: Arc<Gate>,
+    files: Arc<Files>,
 }
 
 impl std::fmt::Debug for Sqlite {
@@ -119,6 +127,8 @@ impl Sqlite {
     fn open_now(path: PathBuf, options: &SqliteOptions) -> Result<Self, StoreError> {
         let has_log = open::has_log(&path);
         let conn = open::writer(&path, options)?;
+        let files = Arc::new(Files::of(&path)?);
+        files.look(&conn).map_err(|lost| unavailable(lost.why()))?;
         let store = Self {
             queue: Arc::new(Queue::new(options.queue_bytes_max)),
             readers: Arc::default(),
@@ -126,6 +136,7 @@ impl Sqlite {
             counters: Arc::default(),
             stored: Arc::default(),
             gate: Arc::default(),
+            files,
             path,
         };
         let no_thread = |error: std::io::Error| unavailable(error.kind().to_string());
@@ -140,12 +151,13 @@ impl Sqlite {
         }
         let checkpoints = Arc::clone(&store.checkpoints);
         let aside = open::another(&store.path, options, true)?;
-        if has_log {
-            // After a crash the log may contain data deleted before it.
+        if has_log && open::has_log(&store.path) {
+            // Opening could not empty it. After a crash it may contain data deleted before it.
             store.checkpoints.note_erased();
         }
+        let files = Arc::clone(&store.files);
         gate::spawn(&store.gate, "callboard-sqlite-log", move || {
-            checkpoints.run(&aside)
+            checkpoints.run(&aside, &files)
         })
         .map_err(no_thread)?;
         let writer = Writer {
@@ -155,6 +167,7 @@ impl Sqlite {
             checkpoints: Arc::clone(&store.checkpoints),
             stored: Arc::clone(&store.stored),
             gate: Arc::clone(&store.gate),
+            files: Arc::clone(&store.files),
             commit_delay: options.commit_delay,
         };
         gate::spawn(&store.gate, "callboard-sqlite-write", move || writer.run())
@@ -165,6 +178,14 @@ impl Sqlite {
     /// Counters since the store was opened.
     pub fn stats(&self) -> SqliteStats {
         self.counters.read()
+    }
+
+    /// Reads every stored conversation and checks it against its digests.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be read; damaged conversations are part of the result.
+    pub async fn verify(&self) -> Result<Verified, StoreError> {
+        self.read(verify::verify).await
     }
 
     /// Locks a session for this process until the lock is dropped. For interactive programs.
@@ -179,6 +200,15 @@ impl Sqlite {
         self.readers.close();
         self.checkpoints.close();
         self.queue.close();
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, StoreError>> {
+        let files = Arc::clone(&self.files);
+        self.readers
+            .read(move |conn| files.check().and_then(|()| read(conn)))
     }
 
     fn write<T: Send + 'static>(
@@ -208,12 +238,12 @@ impl SessionBackend for Sqlite {
 
     fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
         let scope = scope.clone();
-        self.readers.read(move |conn| read::head(conn, &scope))
+        self.read(move |conn| read::head(conn, &scope))
     }
 
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
         let scope = scope.clone();
-        self.readers.read(move |conn| read::load(conn, &scope))
+        self.read(move |conn| read::load(conn, &scope))
     }
 
     fn entries<'a>(
@@ -223,8 +253,26 @@ impl SessionBackend for Sqlite {
         count: usize,
     ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
         let scope = scope.clone();
-        self.readers
-            .read(move |conn| read::entries(conn, &scope, after, count))
+        self.read(move |conn| read::entries(conn, &scope, after, count))
+    }
+
+    fn salvage<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<Salvaged>, StoreError>> {
+        let scope = scope.clone();
+        self.read(move |conn| read::salvage(conn, &scope, after, count))
+    }
+
+    fn cut<'a>(
+        &'a self,
+        scope: &'a Scope,
+        to: Head,
+        open: Open,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|answer| Job::Cut(scope.clone(), to, open, answer))
     }
 
     fn snapshot<'a>(
@@ -246,13 +294,12 @@ impl SessionBackend for Sqlite {
         query: ListQuery,
     ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         let tenant = tenant.clone();
-        self.readers
-            .read(move |conn| read::list(conn, &tenant, &query))
+        self.read(move |conn| read::list(conn, &tenant, &query))
     }
 
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         let tenant = tenant.clone();
-        self.readers.read(move |conn| read::count(conn, &tenant))
+        self.read(move |conn| read::count(conn, &tenant))
     }
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
@@ -273,8 +320,7 @@ impl SessionBackend for Sqlite {
         after: Option<Scope>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
-        self.readers
-            .read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
+        self.read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
     }
 
     fn mark_failed<'a>(
@@ -292,10 +338,14 @@ impl SessionBackend for Sqlite {
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         let path = self.path.clone();
         let checkpoints = Arc::clone(&self.checkpoints);
+        let files = Arc::clone(&self.files);
         let (sender, receiver) = oneshot::channel();
         let scrub = move || {
-            let conn = open::another(&path, &SqliteOptions::default(), true);
-            drop(sender.send(conn.and_then(|conn| checkpoints.empty_log(&conn))));
+            let scrubbed = files.check().and_then(|()| {
+                let conn = open::another(&path, &SqliteOptions::default(), true)?;
+                checkpoints.empty_log(&conn)
+            });
+            drop(sender.send(scrubbed));
         };
         let scrubbing = std::thread::Builder::new()
             .name("callboard-sqlite-scrub".into())

@@ -7,18 +7,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use callboard_actors::ports::StoreError;
-use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
+use callboard_actors::{
+    ids::{ConversationId, Scope, TenantId},
+    ports::StoreError,
+};
+use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, config::DbConfig, params};
 
 use super::{
-    error::{describe, is_busy, unavailable},
+    checkpoint::READERS_WAIT,
+    digest::Digests,
+    error::{corrupt, describe, is_busy, unavailable},
+    log,
     options::{Check, CommitMode, SqliteOptions},
 };
-use crate::private::make_folder;
+use crate::private::{self, make_folder};
 
 /// Migrations from an empty file to the newest version; `user_version` is the number of those
 /// applied.
-const SCHEMAS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
+const SCHEMAS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+];
+
+/// The version since which a conversation's row has the digest of its name.
+const NAMED: u32 = 3;
 
 /// "CBRD" in ASCII: distinguishes Callboard's files from those of other programs.
 const APPLICATION_ID: i64 = 0x4342_5244;
@@ -30,10 +43,10 @@ const CHECKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const WAL_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// Capacity of a connection's cache of prepared statements; above the number of statements.
-const STATEMENTS: usize = 32;
+const STATEMENTS: usize = 48;
 
 /// The file's name, for messages.
-fn name(path: &Path) -> String {
+pub(super) fn name(path: &Path) -> String {
     path.file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy()
@@ -60,12 +73,19 @@ pub(super) fn has_log(path: &Path) -> bool {
 
 /// Opens the writing connection, and creates the file if it does not exist.
 pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
+    let is_empty = fs::metadata(path).map_or(true, |file| file.len() == 0);
+    if is_empty && has_log(path) {
+        check_orphan(path, options)?;
+    }
     make_file(path).map_err(|error| cannot_open(path, crate::os_error::words(&error)))?;
     let was_closed = !has_log(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags)
         .map_err(|error| cannot_open(path, describe(&error)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    // If opening fails, closing the connection must not copy half of a damaged log into the
+    // database and remove it.
+    keep_log(&conn, true).map_err(|error| cannot_open(path, describe(&error)))?;
     prepare(&mut conn, path, options)?;
     let bytes = fs::metadata(path).map_or(0, |file| file.len());
     let is_checked = match options.check {
@@ -76,7 +96,21 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     if is_checked {
         check(&conn, path)?;
     }
+    if !was_closed {
+        // Hosts that end within seconds of each start would otherwise let the log grow for good.
+        drop(conn.busy_timeout(READERS_WAIT));
+        drop(conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+    }
+    let failed = |error| cannot_open(path, describe(&error));
+    conn.busy_timeout(options.busy).map_err(failed)?;
+    keep_log(&conn, false).map_err(failed)?;
     Ok(conn)
+}
+
+/// Whether closing the connection leaves the log as it is.
+pub(super) fn keep_log(conn: &Connection, keep: bool) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)
+        .map(drop)
 }
 
 /// Opens a further connection, for a reader or the checkpoint thread. [`writer`] must have opened
@@ -108,23 +142,23 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     with.into()
 }
 
+/// Creates the file if it does not exist. One that does is not opened: on Unix, closing any handle
+/// of a file releases the locks that another connection of this process holds.
 fn make_file(path: &Path) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new();
-    #[cfg(unix)]
-    // SQLite's companion files inherit the mode
-    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
     if let Some(parent) = path.parent() {
         make_folder(parent).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(), // the parent is a file
             _ => error,
         })?;
     }
-    file.read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map(drop)
+    // SQLite's companion files inherit the mode.
+    match private::file().create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match path.is_dir() {
+            true => Err(io::ErrorKind::IsADirectory.into()),
+            false => Ok(()),
+        },
+        made => made.map(drop),
+    }
 }
 
 fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<(), StoreError> {
@@ -152,7 +186,78 @@ fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Resul
         .map_err(failed)?;
     conn.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_KEPT, |_| Ok(()))
         .map_err(failed)?;
+    check_log(conn, path, options)?;
     migrate(conn, path)
+}
+
+/// Refuses a log that lost commits, before anything is written.
+fn check_log(
+    conn: &mut Connection,
+    path: &Path,
+    options: &SqliteOptions,
+) -> Result<(), StoreError> {
+    let failed = |error: Error| cannot_open(path, describe(&error));
+    // Keeps other processes from writing while the log is read.
+    let locked = conn
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    let log = beside(path, "-wal");
+    let found = log::inspect(&log).map_err(|error| cannot_open(path, error.kind()))?;
+    let Some(damage) = found.damage else {
+        return locked.rollback().map_err(failed);
+    };
+    if options.accept_log_loss {
+        let kept = keep_copy(&log).map_err(|error| cannot_open(path, error.kind()))?;
+        tracing::warn!(
+            file = %name(&kept), frame = damage.frame, commits = damage.commits,
+            "the store's log was damaged; it is kept in this file, and what followed the damage is lost"
+        );
+        return locked.rollback().map_err(failed);
+    }
+    let commits = match damage.commits {
+        0 | 1 => "at least 1 acknowledged commit".to_owned(),
+        n => format!("at least {n} acknowledged commits"),
+    };
+    Err(corrupt(format!(
+        "{} cannot be read from frame {} on, and {commits} of all conversations would be lost; restore a backup, \
+         or accept the loss with `callboard sessions repair --accept-log-loss`, which keeps a copy of the log",
+        name(&log),
+        damage.frame,
+    )))
+}
+
+/// Refuses a log without its database: SQLite would delete the log and begin an empty database.
+fn check_orphan(path: &Path, options: &SqliteOptions) -> Result<(), StoreError> {
+    let log = beside(path, "-wal");
+    if options.accept_log_loss {
+        return keep_copy(&log)
+            .map(drop)
+            .map_err(|error| cannot_open(path, error.kind()));
+    }
+    Err(corrupt(format!(
+        "{} is missing or empty, but its log {} is there; put the database back beside its log, \
+         or accept the loss with `callboard sessions repair --accept-log-loss`, which keeps a copy of the log",
+        name(path),
+        name(&log),
+    )))
+}
+
+/// Copies a file to a new one beside it.
+fn keep_copy(log: &Path) -> io::Result<PathBuf> {
+    for n in 1..u32::MAX {
+        let path = beside(log, &format!(".damaged-{n}"));
+        let copy = private::file().create_new(true).open(&path);
+        match copy {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(mut copy) => {
+                io::copy(&mut fs::File::open(log)?, &mut copy)?;
+                copy.sync_all()?;
+                return Ok(path);
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 fn number(conn: &Connection, pragma: &str) -> rusqlite::Result<i64> {
@@ -209,6 +314,9 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     {
         transaction.execute_batch(step).map_err(failed)?;
     }
+    if found < NAMED {
+        name_all(&transaction).map_err(failed)?;
+    }
     if found < known {
         transaction
             .pragma_update(None, "user_version", known)
@@ -220,6 +328,26 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     transaction.commit().map_err(failed)
 }
 
+/// Fills the digests of the names. A row with an invalid id gets none: no call can name it.
+fn name_all(conn: &Connection) -> rusqlite::Result<()> {
+    let mut rows = conn.prepare("SELECT conv, tenant, id FROM conversation")?;
+    let mut update = conn.prepare("UPDATE conversation SET name_digest = ?2 WHERE conv = ?1")?;
+    let mut rows = rows.query([])?;
+    let mut names = Vec::new();
+    while let Some(row) = rows.next()? {
+        let tenant = TenantId::new(row.get_ref(1)?.as_str()?).ok();
+        let id = ConversationId::new(row.get_ref(2)?.as_str()?).ok();
+        if let Some((tenant, id)) = tenant.zip(id) {
+            let digests = Digests::of(&Scope::new(tenant, id));
+            names.push((row.get::<_, i64>(0)?, *digests.name()));
+        }
+    }
+    for (conv, name) in names {
+        update.execute(params![conv, name])?;
+    }
+    Ok(())
+}
+
 fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let found: String = conn
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
@@ -227,7 +355,7 @@ fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     if found == "ok" {
         return Ok(());
     }
-    Err(unavailable(format!(
+    Err(corrupt(format!(
         "{} is damaged; restore a backup, or salvage it with `sqlite3 {0} .recover`",
         name(path)
     )))

@@ -34,6 +34,9 @@ pub struct SqliteOptions {
     pub durability: CommitMode,
     /// When the file is checked for damage.
     pub check: Check,
+    /// Whether a damaged log is accepted: the commits behind the damage are lost. The log is first
+    /// copied to a new file beside the database. Without this, opening such a store fails.
+    pub accept_log_loss: bool,
     /// Bytes of appends that may wait for the writer; further ones are refused at once. One tenant
     /// may use half.
     pub queue_bytes_max: usize,
@@ -50,6 +53,7 @@ impl Default for SqliteOptions {
         Self {
             durability: CommitMode::Sync,
             check: Check::AfterCrash,
+            accept_log_loss: false,
             queue_bytes_max: 64 * 1024 * 1024, // a few seconds of a busy host; a disk that lags further counts as unavailable
             readers: 3,
             busy: Duration::from_secs(5),

@@ -4,15 +4,16 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{ConversationId, Epoch, SUBAGENT_PREFIX, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{ListQuery, SessionSummary, StoreError},
+    ports::{ListQuery, Salvaged, SessionSummary, StoreError},
     stream::Open,
     time::Timestamp,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Error, OptionalExtension, Row, params, types::ValueRef};
 
 use super::{
+    digest::{Chain, Digest, Digests, Kept, Row as StoredRow, missing},
     error::{damaged, failed_read, failed_read_of},
-    write::{code, find, int, nat},
+    write::{Place, code, find, int, kept, nat},
 };
 
 /// Page size for a count of 0.
@@ -23,88 +24,274 @@ fn limit(count: usize) -> i64 {
 }
 
 pub(super) fn head(conn: &Connection, scope: &Scope) -> Result<Head, StoreError> {
-    let found = find(conn, scope).map_err(|error| failed_read_of(scope, &error))?;
-    Ok(found.map(|(_, head)| head).unwrap_or_default())
+    let found = find(conn, scope, &Digests::of(scope)).map_err(|error| error.of(scope))?;
+    Ok(found.map(|place| place.head).unwrap_or_default())
 }
 
-/// Head, snapshot and entries of one point in time. A gap in the entries is reported as `Damaged`.
+/// Head, snapshot and entries of one point in time, each entry checked against its digest.
 pub(super) fn load(conn: &mut Connection, scope: &Scope) -> Result<Loaded, StoreError> {
-    let failed = |error: rusqlite::Error| failed_read_of(scope, &error);
+    let failed = |error: Error| failed_read_of(scope, &error);
+    let digests = Digests::of(scope);
     let transaction = conn.transaction().map_err(failed)?;
-    let Some((conv, head)) = find(&transaction, scope).map_err(failed)? else {
+    let Some(place) = find(&transaction, scope, &digests).map_err(|error| error.of(scope))? else {
         return Ok(Loaded::default());
     };
-    let snapshot = snapshot(&transaction, conv)
-        .map_err(failed)?
-        .filter(|(upto, _)| *upto <= head.seq);
+    let (snapshot, at) = match snapshot(&transaction, &place, &digests).map_err(failed)? {
+        Found::Whole(upto, bytes, at) => (Some((upto, bytes)), at),
+        Found::Nothing => (None, None),
+        Found::Damaged => {
+            tracing::warn!(conversation = %scope.conversation, "a stored snapshot is damaged; reading the whole journal");
+            (None, None)
+        }
+    };
     let from = snapshot.as_ref().map_or(Seq(0), |(upto, _)| *upto);
-    let entries = page(&transaction, conv, from, usize::MAX).map_err(failed)?;
+    let rows = rows(&transaction, place.conv, from, usize::MAX).map_err(failed)?;
     transaction.commit().map_err(failed)?;
 
-    let mut next = from.next();
-    for entry in &entries {
-        if entry.seq != next {
-            break;
-        }
-        next = next.next();
+    let mut chain = Chain::after(digests, from, at);
+    let mut entries = Vec::with_capacity(rows.len());
+    for row in rows {
+        entries.push(taken(&mut chain, row).map_err(|what| damaged(scope, what))?);
     }
-    if next == head.seq.next() {
-        Ok(Loaded {
-            head,
+    match end_fault(&chain, &place) {
+        Some(what) => Err(damaged(scope, what)),
+        None => Ok(Loaded {
+            head: place.head,
             snapshot,
             entries,
-        })
-    } else {
-        Err(damaged(
-            scope,
-            format!("entry {next} is missing or out of order"),
-        ))
+        }),
     }
 }
 
-fn snapshot(conn: &Connection, conv: i64) -> rusqlite::Result<Option<(Seq, Bytes)>> {
-    let mut statement = conn.prepare_cached("SELECT upto, body FROM snapshot WHERE conv = ?1")?;
-    statement
-        .query_row([conv], |row| Ok((Seq(nat(row.get(0)?)), blob(row, 1)?)))
-        .optional()
+/// Takes a row that must be intact.
+fn taken(chain: &mut Chain, row: StoredRow) -> Result<StoredEntry, String> {
+    chain.take(&row)?;
+    Ok(StoredEntry {
+        seq: row.seq,
+        bytes: row.body.unwrap_or_default(),
+    })
 }
 
-fn blob(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
-    Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob()?))
+/// What is wrong if a journal's last row is the last that `chain` took.
+fn end_fault(chain: &Chain, place: &Place) -> Option<String> {
+    let (last, end) = (chain.last(), place.head.seq);
+    let digest = match place.digest {
+        Kept::Absent => Some(None),
+        Kept::Whole(digest) => Some(Some(digest)),
+        Kept::Broken => None,
+    };
+    if last < end {
+        Some(missing(last.next()))
+    } else if last > end {
+        Some(format!(
+            "there are entries after {end}, where its head row ends it"
+        ))
+    } else if digest != Some(chain.end()) {
+        Some(format!("its head row contradicts entry {end}"))
+    } else {
+        None
+    }
 }
 
-fn page(
+/// What a conversation has as its snapshot.
+enum Found {
+    Nothing,
+    /// Its seq, its bytes and the digest of the entry with that seq.
+    Whole(Seq, Bytes, Option<Digest>),
+    Damaged,
+}
+
+fn snapshot(conn: &Connection, place: &Place, digests: &Digests) -> rusqlite::Result<Found> {
+    let sql = "SELECT snapshot.upto, snapshot.body, snapshot.digest, journal.seq, journal.digest FROM snapshot \
+               LEFT JOIN journal ON journal.conv = snapshot.conv AND journal.seq = snapshot.upto WHERE snapshot.conv = ?1";
+    let mut statement = conn.prepare_cached(sql)?;
+    let found = statement.query_row([place.conv], |row| {
+        let upto = Seq(nat(row.get(0)?));
+        let Some(body) = blob(row, 1)? else {
+            return Ok(Found::Damaged);
+        };
+        let (of, at) = (kept(row, 2)?, kept(row, 4)?);
+        if upto > place.head.seq {
+            return Ok(Found::Nothing);
+        }
+        let at = match at {
+            _ if row.get_ref(3)? == ValueRef::Null => return Ok(Found::Damaged),
+            Kept::Absent => None,
+            Kept::Whole(digest) => Some(digest),
+            Kept::Broken => return Ok(Found::Damaged),
+        };
+        let is_whole = match of {
+            Kept::Absent => at.is_none(),
+            Kept::Whole(digest) => digest == digests.snapshot(at.as_ref(), upto, &body),
+            Kept::Broken => false,
+        };
+        Ok(match is_whole {
+            true => Found::Whole(upto, body, at),
+            false => Found::Damaged,
+        })
+    });
+    Ok(found.optional()?.unwrap_or(Found::Nothing))
+}
+
+/// The bytes of a column; `None` if it holds something else.
+fn blob(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Bytes>> {
+    let value = row.get_ref(column)?;
+    Ok(value.as_blob().ok().map(Bytes::copy_from_slice))
+}
+
+fn row_of(row: &Row<'_>) -> rusqlite::Result<StoredRow> {
+    Ok(StoredRow {
+        seq: Seq(nat(row.get(0)?)),
+        body: blob(row, 1)?,
+        digest: kept(row, 2)?,
+    })
+}
+
+const ROWS: &str =
+    "SELECT seq, body, digest FROM journal WHERE conv = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
+
+fn rows(
     conn: &Connection,
     conv: i64,
     after: Seq,
     count: usize,
-) -> rusqlite::Result<Vec<StoredEntry>> {
-    let sql = "SELECT seq, body FROM journal WHERE conv = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
-    let mut statement = conn.prepare_cached(sql)?;
-    let rows = statement.query_map(params![conv, int(after.0), limit(count)], |row| {
-        Ok(StoredEntry {
-            seq: Seq(nat(row.get(0)?)),
-            bytes: blob(row, 1)?,
-        })
-    })?;
+) -> rusqlite::Result<Vec<StoredRow>> {
+    let mut statement = conn.prepare_cached(ROWS)?;
+    let rows = statement.query_map(params![conv, int(after.0), limit(count)], row_of)?;
     rows.collect()
 }
 
-/// Stored entries, even with gaps: what an export of a damaged journal can still recover.
+/// The rows up to the first that SQLite cannot return, and its error.
+fn readable_rows(
+    conn: &Connection,
+    conv: i64,
+    after: Seq,
+    count: usize,
+) -> (Vec<StoredRow>, Option<Error>) {
+    let mut found = Vec::new();
+    let mut read = || {
+        let mut statement = conn.prepare_cached(ROWS)?;
+        for row in statement.query_map(params![conv, int(after.0), limit(count)], row_of)? {
+            found.push(row?);
+        }
+        Ok(())
+    };
+    let error = read().err();
+    (found, error)
+}
+
+/// A chain that goes on after the stored entry `after`.
+fn chain_after(
+    conn: &Connection,
+    conv: i64,
+    digests: Digests,
+    after: Seq,
+) -> rusqlite::Result<Result<Chain, String>> {
+    if after == Seq(0) {
+        return Ok(Ok(Chain::after(digests, after, None)));
+    }
+    let mut statement =
+        conn.prepare_cached("SELECT digest FROM journal WHERE conv = ?1 AND seq = ?2")?;
+    let found = statement
+        .query_row(params![conv, int(after.0)], |row| kept(row, 0))
+        .optional()?;
+    Ok(match found {
+        None | Some(Kept::Broken) => Err(missing(after)),
+        Some(Kept::Absent) => Ok(Chain::after(digests, after, None)),
+        Some(Kept::Whole(digest)) => Ok(Chain::after(digests, after, Some(digest))),
+    })
+}
+
+/// A page of entries, up to the first that is damaged; the page that would begin with it fails.
 pub(super) fn entries(
     conn: &mut Connection,
     scope: &Scope,
     after: Seq,
     count: usize,
 ) -> Result<Vec<StoredEntry>, StoreError> {
-    let failed = |error: rusqlite::Error| failed_read_of(scope, &error);
+    let failed = |error: Error| failed_read_of(scope, &error);
+    let digests = Digests::of(scope);
     let transaction = conn.transaction().map_err(failed)?;
-    let Some((conv, _)) = find(&transaction, scope).map_err(failed)? else {
+    let Some(place) = find(&transaction, scope, &digests).map_err(|error| error.of(scope))? else {
         return Ok(Vec::new());
     };
-    let entries = page(&transaction, conv, after, count).map_err(failed)?;
-    transaction.commit().map_err(failed)?;
-    Ok(entries)
+    if after >= place.head.seq || count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut chain = chain_after(&transaction, place.conv, digests, after)
+        .map_err(failed)?
+        .map_err(|what| damaged(scope, what))?;
+    let (found, error) = readable_rows(&transaction, place.conv, after, count);
+    let mut fault = error.map(failed);
+    let is_last = found.len() < count && fault.is_none();
+    let mut entries = Vec::with_capacity(found.len());
+    for row in found {
+        match taken(&mut chain, row) {
+            Ok(entry) => entries.push(entry),
+            Err(what) => {
+                fault = Some(damaged(scope, what));
+                break;
+            }
+        }
+    }
+    if fault.is_none()
+        && (is_last || chain.last() >= place.head.seq)
+        && let Some(what) = end_fault(&chain, &place)
+    {
+        // Where entries are missing, those before are intact; otherwise the last one is in doubt.
+        if chain.last() >= place.head.seq {
+            entries.pop();
+        }
+        fault = Some(damaged(scope, what));
+    }
+    match fault {
+        Some(error) if entries.is_empty() => Err(error),
+        Some(_) | None => Ok(entries),
+    }
+}
+
+/// Checks a conversation: every entry, also those that a snapshot replaces.
+pub(super) fn check(conn: &mut Connection, scope: &Scope) -> Result<(), StoreError> {
+    load(conn, scope)?;
+    let mut after = Seq(0);
+    loop {
+        match entries(conn, scope, after, PAGE)?.last() {
+            Some(last) => after = last.seq,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Rows as they are, each with what is wrong with it; gaps are faults of the row behind them.
+pub(super) fn salvage(
+    conn: &mut Connection,
+    scope: &Scope,
+    after: Seq,
+    count: usize,
+) -> Result<Vec<Salvaged>, StoreError> {
+    let failed = |error: Error| failed_read_of(scope, &error);
+    let digests = Digests::of(scope);
+    let transaction = conn.transaction().map_err(failed)?;
+    let Some(place) = find(&transaction, scope, &digests).map_err(|error| error.of(scope))? else {
+        return Ok(Vec::new());
+    };
+    let mut chain = chain_after(&transaction, place.conv, digests, after)
+        .map_err(failed)?
+        .unwrap_or(Chain::after(digests, after, None));
+    let (found, error) = readable_rows(&transaction, place.conv, after, count);
+    match error {
+        Some(error) if found.is_empty() => Err(failed(error)),
+        Some(_) | None => Ok(found
+            .into_iter()
+            .map(|row| Salvaged {
+                fault: chain.take(&row).err(),
+                entry: StoredEntry {
+                    seq: row.seq,
+                    bytes: row.body.unwrap_or_default(),
+                },
+            })
+            .collect()),
+    }
 }
 
 pub(super) fn list(

@@ -7,10 +7,11 @@ use callboard_actors::{
     ports::Append,
     stream::Open,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params, types::ValueRef};
 
 use super::{
-    error::WriteError,
+    digest::{Digest, Digests, Kept, missing},
+    error::{FindError, WriteError},
     job::{Change, Job},
 };
 
@@ -51,6 +52,7 @@ pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, 
             mark(conn, scope, reason.as_deref()).map(|()| Change::found(0))
         }
         Job::Empty(scope, upto, _) => empty(conn, scope, *upto),
+        Job::Cut(scope, to, open, _) => cut(conn, scope, *to, *open),
         Job::Count(tenant, _) => count(conn, tenant),
     }
 }
@@ -72,10 +74,33 @@ fn bytes_of(conn: &Connection, conv: i64) -> rusqlite::Result<i64> {
         .query_row([conv], |row| row.get(0))
 }
 
-/// A conversation's row number and head.
-pub(super) fn find(conn: &Connection, scope: &Scope) -> rusqlite::Result<Option<(i64, Head)>> {
+/// Where a conversation is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Its row number.
+    pub(super) conv: i64,
+    pub(super) head: Head,
+    /// The digest of its last entry, as the head row says.
+    pub(super) digest: Kept,
+}
+
+/// A digest column as it is stored.
+pub(super) fn kept(row: &Row<'_>, column: usize) -> rusqlite::Result<Kept> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Null => Kept::Absent,
+        ValueRef::Blob(bytes) => Kept::of(Some(bytes)),
+        ValueRef::Integer(_) | ValueRef::Real(_) | ValueRef::Text(_) => Kept::Broken,
+    })
+}
+
+/// Finds a conversation by its name; `None` if it does not exist.
+pub(super) fn find(
+    conn: &Connection,
+    scope: &Scope,
+    digests: &Digests,
+) -> Result<Option<Place>, FindError> {
     let mut statement = conn.prepare_cached(
-        "SELECT conv, epoch, head_seq FROM conversation WHERE tenant = ?1 AND id = ?2",
+        "SELECT conv, epoch, head_seq, digest, name_digest FROM conversation WHERE tenant = ?1 AND id = ?2",
     )?;
     let row = statement.query_row(
         params![scope.tenant.as_str(), scope.conversation.as_str()],
@@ -84,17 +109,46 @@ pub(super) fn find(conn: &Connection, scope: &Scope) -> rusqlite::Result<Option<
                 epoch: Epoch(nat(row.get(1)?)),
                 seq: Seq(nat(row.get(2)?)),
             };
-            Ok((row.get(0)?, head))
+            let place = Place {
+                conv: row.get(0)?,
+                head,
+                digest: kept(row, 3)?,
+            };
+            Ok((place, kept(row, 4)?))
         },
     );
-    row.optional()
+    match row.optional()? {
+        Some((place, name)) if name == Kept::Whole(*digests.name()) => Ok(Some(place)),
+        Some(_) => Err(FindError::Lost),
+        // A damaged index of the names must not make a conversation look as if it never existed.
+        None => {
+            let mut statement =
+                conn.prepare_cached("SELECT 1 FROM conversation WHERE name_digest = ?1")?;
+            match statement.exists([digests.name()])? {
+                true => Err(FindError::Lost),
+                false => Ok(None),
+            }
+        }
+    }
 }
 
 /// Stores an append; returns the added bytes.
 fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteError> {
-    let place = find(conn, &append.scope)?;
-    let found = place.map(|(_, head)| head).unwrap_or_default();
+    let digests = Digests::of(&append.scope);
+    let place = find(conn, &append.scope, &digests)?;
+    let found = place.map(|place| place.head).unwrap_or_default();
     let head = append.check(found).map_err(WriteError::Append)?;
+    let mut last = match place.map(|place| place.digest) {
+        None | Some(Kept::Absent) => None,
+        Some(Kept::Whole(digest)) => Some(digest),
+        Some(Kept::Broken) => return Err(FindError::Lost.into()),
+    };
+    let mut stored: Vec<Digest> = Vec::with_capacity(append.entries.len());
+    for entry in &append.entries {
+        let digest = digests.entry(last.as_ref(), entry.seq, &entry.bytes);
+        stored.push(digest);
+        last = Some(digest);
+    }
     let epoch = int(head.epoch.0);
     let seq = int(head.seq.0);
     let open = code(append.open);
@@ -105,33 +159,35 @@ fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteErro
         .map(|entry| entry.bytes.len() as u64)
         .sum());
     let conv = match place {
-        Some((conv, _)) => {
+        Some(Place { conv, .. }) => {
             // `max`: a clock that goes back must not decrease `updated_at`.
             let sql = "UPDATE conversation SET epoch = ?2, head_seq = ?3, open = ?4, wake_at = ?5, updated_at = max(updated_at, ?6), \
-                       bytes = bytes + ?7 WHERE conv = ?1";
+                       bytes = bytes + ?7, digest = ?8 WHERE conv = ?1";
             conn.prepare_cached(sql)?
-                .execute(params![conv, epoch, seq, open, wake_at, now, bytes])?;
+                .execute(params![conv, epoch, seq, open, wake_at, now, bytes, last])?;
             conv
         }
         None => {
-            let sql = "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at, bytes) \
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)";
+            let sql = "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at, bytes, digest, \
+                       name_digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10)";
             let tenant = append.scope.tenant.as_str();
             let id = append.scope.conversation.as_str();
-            conn.prepare_cached(sql)?
-                .insert(params![tenant, id, epoch, seq, open, wake_at, now, bytes])?
+            let name = digests.name();
+            conn.prepare_cached(sql)?.insert(params![
+                tenant, id, epoch, seq, open, wake_at, now, bytes, last, name
+            ])?
         }
     };
-    let mut insert =
-        conn.prepare_cached("INSERT INTO journal (conv, seq, body) VALUES (?1, ?2, ?3)")?;
-    for entry in &append.entries {
-        insert.execute(params![conv, int(entry.seq.0), &*entry.bytes])?;
+    let mut insert = conn
+        .prepare_cached("INSERT INTO journal (conv, seq, body, digest) VALUES (?1, ?2, ?3, ?4)")?;
+    for (entry, digest) in append.entries.iter().zip(&stored) {
+        insert.execute(params![conv, int(entry.seq.0), &*entry.bytes, digest])?;
     }
     Ok(bytes)
 }
 
 fn delete(conn: &Connection, scope: &Scope) -> Result<Change, WriteError> {
-    let Some((conv, _)) = find(conn, scope)? else {
+    let Some(Place { conv, .. }) = find(conn, scope, &Digests::of(scope))? else {
         return Ok(Change::default());
     };
     let bytes = bytes_of(conn, conv)?;
@@ -172,29 +228,41 @@ fn snapshot_of(conn: &Connection, conv: i64) -> rusqlite::Result<Option<(Seq, i6
         .optional()
 }
 
-/// Whether the entry's body was emptied.
-fn is_empty(conn: &Connection, conv: i64, seq: Seq) -> rusqlite::Result<bool> {
-    let mut statement =
-        conn.prepare_cached("SELECT length(body) = 0 FROM journal WHERE conv = ?1 AND seq = ?2")?;
-    Ok(statement
-        .query_row(params![conv, int(seq.0)], |row| row.get(0))
-        .optional()?
-        .unwrap_or_default())
+/// Whether the entry's body was emptied, and its digest.
+fn entry_of(conn: &Connection, conv: i64, seq: Seq) -> rusqlite::Result<Option<(bool, Kept)>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT length(body) = 0, digest FROM journal WHERE conv = ?1 AND seq = ?2",
+    )?;
+    statement
+        .query_row(params![conv, int(seq.0)], |row| {
+            Ok((row.get(0)?, kept(row, 1)?))
+        })
+        .optional()
 }
 
 /// Stores a snapshot unless it is older than the stored one; returns the change in bytes.
 fn snapshot(conn: &Connection, scope: &Scope, upto: Seq, bytes: &[u8]) -> Result<i64, WriteError> {
-    let Some((conv, head)) = find(conn, scope)? else {
+    let digests = Digests::of(scope);
+    let Some(Place { conv, head, .. }) = find(conn, scope, &digests)? else {
         return Ok(0);
     };
-    let kept = snapshot_of(conn, conv)?;
-    let is_late = kept.is_some_and(|(kept, _)| kept > upto);
-    if upto == Seq(0) || upto > head.seq || is_late || is_empty(conn, conv, upto)? {
+    let held = snapshot_of(conn, conv)?;
+    let is_late = held.is_some_and(|(held, _)| held > upto);
+    if upto == Seq(0) || upto > head.seq || is_late {
         return Ok(0);
     }
-    conn.prepare_cached("INSERT OR REPLACE INTO snapshot (conv, upto, body) VALUES (?1, ?2, ?3)")?
-        .execute(params![conv, int(upto.0), bytes])?;
-    let added = int(bytes.len() as u64).saturating_sub(kept.map_or(0, |(_, bytes)| bytes));
+    let at = match entry_of(conn, conv, upto)? {
+        Some((false, Kept::Absent)) => None,
+        Some((false, Kept::Whole(digest))) => Some(digest),
+        // Emptied, or damaged: then the journal has to show it.
+        Some((true, _) | (false, Kept::Broken)) | None => return Ok(0),
+    };
+    let digest = digests.snapshot(at.as_ref(), upto, bytes);
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO snapshot (conv, upto, body, digest) VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute(params![conv, int(upto.0), bytes, digest])?;
+    let added = int(bytes.len() as u64).saturating_sub(held.map_or(0, |(_, bytes)| bytes));
     grow(conn, conv, added)?;
     Ok(added)
 }
@@ -207,7 +275,7 @@ fn grow(conn: &Connection, conv: i64, bytes: i64) -> rusqlite::Result<()> {
 
 /// Empties the bodies of entries. The rows stay, so that the journal has no gap.
 fn empty(conn: &Connection, scope: &Scope, upto: Seq) -> Result<Change, WriteError> {
-    let Some((conv, _)) = find(conn, scope)? else {
+    let Some(Place { conv, .. }) = find(conn, scope, &Digests::of(scope))? else {
         return Ok(Change::default());
     };
     let range = params![conv, int(upto.0)];
@@ -240,4 +308,36 @@ fn mark(conn: &Connection, scope: &Scope, reason: Option<&str>) -> Result<(), Wr
     } else {
         Ok(())
     }
+}
+
+/// Ends a journal at `to`: deletes the entries after it, in whatever state they are, snapshots of
+/// later states and the mark of a failed journal.
+fn cut(conn: &Connection, scope: &Scope, to: Head, open: Open) -> Result<Change, WriteError> {
+    let Some(Place { conv, .. }) = find(conn, scope, &Digests::of(scope))? else {
+        return Err(WriteError::NotFound);
+    };
+    if to.seq == Seq(0) {
+        return delete(conn, scope);
+    }
+    let digest = match entry_of(conn, conv, to.seq)? {
+        Some((_, Kept::Whole(digest))) => Some(digest),
+        Some((_, Kept::Absent)) => None,
+        Some((_, Kept::Broken)) | None => {
+            return Err(WriteError::Store(missing(to.seq)));
+        }
+    };
+    let before = bytes_of(conn, conv)?;
+    let end = int(to.seq.0);
+    for sql in [
+        "DELETE FROM journal WHERE conv = ?1 AND seq > ?2",
+        "DELETE FROM snapshot WHERE conv = ?1 AND upto > ?2",
+    ] {
+        conn.prepare_cached(sql)?.execute([conv, end])?;
+    }
+    let sql = "UPDATE conversation SET epoch = ?2, head_seq = ?3, digest = ?4, open = ?5, wake_at = NULL, failed = NULL, bytes = \
+               (SELECT coalesce(sum(length(body)), 0) FROM journal WHERE conv = ?1) + \
+               (SELECT coalesce(sum(length(body)), 0) FROM snapshot WHERE conv = ?1) WHERE conv = ?1";
+    conn.prepare_cached(sql)?
+        .execute(params![conv, int(to.epoch.0), end, digest, code(open)])?;
+    Ok(Change::found(bytes_of(conn, conv)?.saturating_sub(before)))
 }

@@ -16,8 +16,10 @@ use super::{
     error::WriteError,
     gate::Gate,
     job::{Change, Job},
+    open::keep_log,
     queue::Queue,
     stored::Stored,
+    watch::{Files, Lost},
     write::{perform, run},
 };
 
@@ -26,6 +28,9 @@ const LOG_BYTES_A_JOB: usize = 8192;
 /// How long the writer waits for the readers at the end, so that the last connection can remove the
 /// log.
 const READERS_END: Duration = Duration::from_millis(200);
+
+/// How often the writer looks at the files while nothing is written.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Counters since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +69,7 @@ pub(super) struct Writer {
     pub(super) checkpoints: Arc<Checkpoints>,
     pub(super) stored: Arc<Stored>,
     pub(super) gate: Arc<Gate>,
+    pub(super) files: Arc<Files>,
     pub(super) commit_delay: Duration,
 }
 
@@ -80,13 +86,30 @@ fn now() -> i64 {
 impl Writer {
     /// Main loop of the writer thread, until the queue is closed and empty.
     pub(super) fn run(self) {
-        while let Some(jobs) = self.queue.next() {
+        while let Some(jobs) = self.queue.next(LOOK_EVERY) {
+            if let Err(lost) = self.files.look(&self.conn) {
+                self.give_up(&lost);
+                jobs.into_iter().for_each(|job| job.refuse(lost.why()));
+                continue;
+            }
+            if jobs.is_empty() {
+                continue;
+            }
             // Every job gets a result even after a panic: a conversation that waits forever is
             // worse than one that has to read its head again.
             let results = catch_unwind(AssertUnwindSafe(|| self.commit(&jobs)));
             let broken = || vec![Err(WriteError::Store("the writer failed".into())); jobs.len()];
             let results = results.unwrap_or_else(|_| self.fail(broken()));
             self.count(&jobs, &results);
+            // A file that was lost during the commit took it along.
+            let results = match self.files.look(&self.conn) {
+                Ok(()) => results,
+                Err(lost) => {
+                    self.give_up(&lost);
+                    let refused = || Err(WriteError::Store(lost.why().to_owned()));
+                    jobs.iter().map(|_| refused()).collect()
+                }
+            };
             for (job, result) in jobs.into_iter().zip(results) {
                 if catch_unwind(AssertUnwindSafe(|| job.finish(result))).is_err() {
                     tracing::error!("a caller of the session store panicked in its callback");
@@ -95,6 +118,9 @@ impl Writer {
             self.checkpoints.make_if_long(&self.conn);
         }
         self.gate.wait(1, READERS_END);
+        if self.files.lost().is_some() {
+            return;
+        }
         // Truncates the log, leaving one file, unless another process has it open; then that
         // process will do it.
         drop(self.conn.busy_timeout(Duration::ZERO));
@@ -102,6 +128,18 @@ impl Writer {
             self.conn
                 .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())),
         );
+    }
+
+    /// After a file was lost: rescues into the database what only the log holds, if it still is in
+    /// its place, and leaves everything else as it is.
+    fn give_up(&self, lost: &Lost) {
+        drop(keep_log(&self.conn, true));
+        if lost.is_log_whole {
+            drop(
+                self.conn
+                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())),
+            );
+        }
     }
 
     /// Stores the members that can be stored; returns one result for each.

@@ -17,6 +17,10 @@ use crate::{
     stream::Failure,
 };
 
+/// Bytes of messages up to which a snapshot is encoded on a thread of the runtime: less than a
+/// millisecond.
+const ENCODED_IN_PLACE: usize = 64 * 1024;
+
 impl Live {
     /// Ends the activation because of the store: callers get `error`, streams end with it, and
     /// waiting effects are dropped.
@@ -117,11 +121,16 @@ impl Live {
         let sessions = self.ports.sessions.clone();
         let scope = self.scope.clone();
         let durable = self.durable.clone();
+        let compactor = self.setup.compactor.clone();
         tokio::spawn(async move {
-            if let Err(error) = sessions
-                .snapshot(&scope, durable.head, durable.snapshot())
-                .await
-            {
+            let upto = durable.head;
+            let is_large = durable.history.messages().wire_bytes() > ENCODED_IN_PLACE;
+            let encoded = match is_large {
+                true => compactor.on_pool(move || durable.snapshot()).await,
+                false => Some(durable.snapshot()),
+            };
+            let Some(encoded) = encoded else { return };
+            if let Err(error) = sessions.snapshot(&scope, upto, encoded).await {
                 tracing::debug!(%error, "a snapshot was not kept");
             }
         });

@@ -17,7 +17,7 @@ pub(crate) async fn load(
     sessions: &dyn SessionBackend,
     scope: &Scope,
 ) -> Result<Durable, LoadFailure> {
-    let loaded = sessions.load(scope).await.map_err(LoadFailure::Store)?;
+    let loaded = sessions.load(scope).await.map_err(LoadFailure::from)?;
     folded(sessions, scope, loaded).await
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn spent_by(
         let page = sessions
             .list(&parent.tenant, query)
             .await
-            .map_err(LoadFailure::Store)?;
+            .map_err(LoadFailure::from)?;
         let Some(last) = page.last().map(|row| row.conversation.clone()) else {
             return Ok(());
         };
@@ -115,7 +115,7 @@ async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, 
         let page = sessions
             .entries(scope, durable.head, PAGE)
             .await
-            .map_err(LoadFailure::Store)?;
+            .map_err(LoadFailure::from)?;
         if page.is_empty() {
             return Ok(durable);
         }

@@ -97,7 +97,7 @@ async fn task_state(
         let page = sessions
             .entries(child, after, PAGE)
             .await
-            .map_err(LoadFailure::Store)?;
+            .map_err(LoadFailure::from)?;
         let Some(last) = page.last().map(|entry| entry.seq) else {
             return Ok(standing);
         };
