@@ -1161,8 +1161,12 @@ impl From<&History> for MessageList {
     }
 }
 
-/// Returns the round status that a stop reason implies.
-pub(crate) fn status_of(stop_reason: StopReason) -> crate::stream::RoundStatus {
+/// Returns the status of a round that has ended. A round with a failure failed, whatever stopped
+/// it: a caller that reads the status must not take what it has for an answer.
+pub(crate) fn status_of(
+    stop_reason: StopReason,
+    failure: Option<&crate::stream::Failure>,
+) -> crate::stream::RoundStatus {
     match stop_reason {
         StopReason::Error => crate::stream::RoundStatus::Error,
         StopReason::EndTurn
@@ -1173,6 +1177,7 @@ pub(crate) fn status_of(stop_reason: StopReason) -> crate::stream::RoundStatus {
         | StopReason::LoopGuard
         | StopReason::Budget
         | StopReason::Interrupted
+        _ if failure.is_some() => crate::stream::RoundStatus::Error,
         | StopReason::ContextTooLarge => crate::stream::RoundStatus::Completed,
     }
 }

@@ -70,6 +70,9 @@ pub(in crate::http) async fn put(
 
 /// Converts an error about the body's content, with a pointer to the field.
 fn at(error: SendError, pointer: &str) -> Problem {
+    if let SendError::InvalidHistory(_) = error {
+        return error.into(); // It points to the place within the messages.
+    }
     let problem = Problem::from(error);
     if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() {
         problem.at(pointer)
