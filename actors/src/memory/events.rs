@@ -32,7 +32,7 @@ use crate::{
         BoxFuture, EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus,
         TextKind,
     },
-    stream::StreamEvent,
+    stream::{EventKind, StreamEvent},
 };
 
 /// Event streams in memory. Conversations do not block one another.
@@ -186,6 +186,14 @@ impl Conversation {
     fn take(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// Whether an activation begins a round with this event, or goes on with it.
+fn begins(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::RoundStarted {} | EventKind::TurnRestarted { .. }
+    )
 }
 
 /// The result of an append: a future that is ready and needs no allocation.
@@ -391,6 +399,10 @@ impl MemoryEvents {
         };
         if events.is_empty() {
             return;
+        }
+        // An activation ended the stream with an error, and a later one goes on with the round.
+        if stream.end.is_some() && events.iter().any(|event| begins(&event.kind)) {
+            stream.end = None;
         }
         let before = stream.ring.bytes();
         stream.ring.append(events.drain(..));
@@ -650,6 +662,53 @@ mod tests {
             Arc::new(MemoryEvents::new(bytes, age)) as Arc<dyn EventStore>
         })
         .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_stream_runs_again_when_its_round_is_resumed() {
+        let store = MemoryEvents::new(256 * 1024, Duration::from_secs(600));
+        let event = |epoch, n, kind| {
+            let id = EventId {
+                epoch: Epoch(epoch),
+                seq: Seq(epoch),
+                n,
+            };
+            Arc::new(StreamEvent {
+                id,
+                kind,
+                ..StreamEvent::clone(&delta(n))
+            })
+        };
+        let restarted = || EventKind::TurnRestarted { epoch: Epoch(2) };
+        let events = vec![
+            event(1, 0, EventKind::RoundStarted {}),
+            event(1, 1, restarted()),
+        ];
+        store.append(&key(0), events).await.unwrap();
+        store.mark_failed(&key(0)).await.unwrap();
+
+        tokio::time::advance(Duration::from_secs(599)).await;
+        let resumed = vec![event(2, 0, restarted())];
+        store.append(&key(0), resumed).await.unwrap();
+        let status = store.get_status(&key(0)).await.unwrap();
+        assert_eq!(status, Some(StreamStatus::Running));
+        tokio::time::advance(Duration::from_secs(600)).await;
+        store
+            .append(&key(0), vec![event(2, 1, restarted())])
+            .await
+            .unwrap();
+
+        let kept = store.read(&key(0), None, 10).await.unwrap();
+        let ids: Vec<String> = kept.iter().map(|event| event.id.to_string()).collect();
+        assert_eq!(
+            ids,
+            ["1.1.0", "1.1.1", "2.2.0", "2.2.1"],
+            "no event is missing"
+        );
+        assert_eq!(store.sweep(), 0);
+        store.mark_complete(&key(0)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(600)).await;
+        assert_eq!(store.sweep(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,6 @@ use crate::{
         run::{Live, model_call::PermitSlot, trace},
     },
     ids::{RoundId, Scope, WorkId},
-    journal::CallState,
     limits::CANCEL_GRACE,
     small_map::SmallMap,
     subagent::CREATE_SUBAGENT,
@@ -160,8 +159,9 @@ impl Live {
         }
     }
 
-    /// Releases the round's permit while only subagents are awaited: each subagent needs a permit,
-    /// and the parent may hold the tenant's last one. The next model call acquires a permit again.
+    /// Releases the round's permit while only subagents run: each subagent needs a permit, and the
+    /// parent may hold the tenant's last one. Calls that wait behind a subagent, or for an
+    /// approval, do not keep the permit. The next model call acquires a permit again.
     pub(super) fn release_permit_for_subagents(&self) {
         let Some((_, resources)) = self
             .resources
@@ -173,12 +173,12 @@ impl Live {
         let Some(batch) = self.durable.batch() else {
             return;
         };
-        let mut open = batch
+        let mut running = batch
             .calls
             .iter()
-            .filter(|call| !matches!(call.state, CallState::Finished(_)))
+            .filter(|call| call.is_started())
             .peekable();
-        if open.peek().is_some() && open.all(|call| call.tool_use.name == CREATE_SUBAGENT) {
+        if running.peek().is_some() && running.all(|call| call.tool_use.name == CREATE_SUBAGENT) {
             resources.release_permit();
         }
     }

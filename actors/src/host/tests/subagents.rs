@@ -229,6 +229,39 @@ async fn a_parent_that_waits_for_subagents_holds_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_waits_behind_a_subagent_does_not_keep_its_parents_permit() {
+    let (tool, starts) = probe("look", EffectClass::Pure, |_| async { Ok("seen".into()) });
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match (task(request).as_str(), request.messages.len()) {
+            ("go", 1) => give(&["a"]).and_tool("look", &json!({})),
+            ("go", _) => Reply::text(results(request).join("|")),
+            (task, _) => Reply::text(format!("{task} done")),
+        }
+    }));
+    let limits = Limits {
+        tenant_turns_max: 1,
+        parallel_tools_max: 1,
+        ..Limits::default()
+    };
+    let host = builder(&model)
+        .limits(limits)
+        .tools([tool])
+        .subagents()
+        .build()
+        .await
+        .unwrap();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(60), reply.outcome())
+        .await
+        .expect("no round waits for itself")
+        .unwrap();
+
+    assert_eq!(outcome.text, r#"{"result":"a done"}|seen"#);
+    assert_eq!(starts.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_subagent_that_fails_is_an_error_of_its_call_only() {
     let model = family(&["fine", "broken", "panics"], |task, _| match task {
         "broken" => Reply::error(crate::ports::ProviderError::InvalidRequest {
