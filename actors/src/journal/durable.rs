@@ -1169,6 +1169,7 @@ pub(crate) fn status_of(
 ) -> crate::stream::RoundStatus {
     match stop_reason {
         StopReason::Error => crate::stream::RoundStatus::Error,
+        _ if failure.is_some() => crate::stream::RoundStatus::Error,
         StopReason::EndTurn
         | StopReason::MaxTokens
         | StopReason::StopSequence
@@ -1177,7 +1178,6 @@ pub(crate) fn status_of(
         | StopReason::LoopGuard
         | StopReason::Budget
         | StopReason::Interrupted
-        _ if failure.is_some() => crate::stream::RoundStatus::Error,
         | StopReason::ContextTooLarge => crate::stream::RoundStatus::Completed,
     }
 }
