@@ -244,6 +244,9 @@ pub struct Limits {
     pub sweep: Duration,
     /// Least time between two text events of a model call, from the first one on. Text that arrives
     /// meanwhile becomes one event. Zero publishes text as it arrives; 25-50 ms save work on a host
+    /// Bytes of idle conversations in memory: their histories, and 10 KB each. Beyond it the least
+    /// recently used ones go to sleep, a quarter of these bytes at a time.
+    pub idle_bytes_max: usize,
     /// with thousands of streams.
     pub flush: Duration,
     /// Longest wait for the first byte of a model's answer.
@@ -258,6 +261,9 @@ pub struct Limits {
     /// durable events from the journal.
     pub ring_age: Duration,
     /// Bytes of one conversation's entries that wait for the store; beyond it prompts are refused.
+    /// Bytes of memory of the events of all rounds. Beyond it the rounds that ended first lose
+    /// theirs before `ring_age`, and open rounds keep fewer ephemeral events.
+    pub events_bytes_max: usize,
     pub journal_backlog_bytes: usize,
 }
 
@@ -290,12 +296,14 @@ impl Default for Limits {
             flush: Duration::ZERO,
             model_first_byte: Duration::from_secs(120),
             model_idle: Duration::from_secs(120),
+            idle_bytes_max: 256 * 1024 * 1024,
             model_total: Duration::from_secs(900),
             ring_bytes: 256 * 1024,
             ring_age: Duration::from_secs(60),
             journal_backlog_bytes: 32 * 1024 * 1024,
         }
     }
+            events_bytes_max: 256 * 1024 * 1024,
 }
 
 #[cfg(test)]

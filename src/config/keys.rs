@@ -664,6 +664,7 @@ pub(super) const NESTED: &[&str] = &[
     EACH_SECTION,
 ];
 
+    idle_bytes_max, "idle_bytes_max", bytes, "bytes of the histories of idle conversations in memory, and 10 KB for each; beyond it the least recently used ones leave";
 /// The keys of `[[tenant]]` and of its nested sections.
 pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
     TENANT.iter().chain(QUOTAS).chain(BUDGETS)
@@ -671,6 +672,7 @@ pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
 
 /// All keys outside `[[provider]]` and `[[tenant]]`.
 pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
+    events_bytes_max, "events_bytes_max", bytes, "bytes of memory of the events of all rounds; beyond it the rounds that ended first lose theirs early";
     PLAIN.iter().chain(LIMITS)
 }
 

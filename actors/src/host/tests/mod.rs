@@ -13,6 +13,7 @@ mod faults;
 mod families;
 mod fan_out;
 mod events;
+mod event_memory;
 mod gateways;
 mod figures;
 mod fits;
