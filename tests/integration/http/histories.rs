@@ -159,7 +159,7 @@ fn valid() -> Vec<Case> {
         assistant(vec![call("a")]),
         user(vec![result("a")]),
     ];
-    add("thinking in a message of its own".into(), apart);
+    add("thinking in a separate message".into(), apart);
     for id in ["functions.find:0", "call/1", "ü", "a b", &"x".repeat(90)] {
         let messages = vec![user("q"), assistant(vec![call(id)]), user(vec![result(id)])];
         add(format!("the id {id:?}"), messages);
@@ -624,6 +624,17 @@ async fn a_history_is_taken_or_refused_with_its_place_and_both_wires_accept_what
             )),
         }
     }
+    put(&server, "whole", &talk(2, &[1, 0])).await;
+    let path = "/v1/conversations/whole/messages";
+    let context = body(server.get(path).await).await;
+    let whole = body(server.get(&format!("{path}?whole=true&limit=9")).await).await;
+    assert_eq!((&whole, &whole["total"]), (&context, &json!(4)));
+    assert_eq!(
+        problem(server.get(&format!("{path}?whole=perhaps")).await)
+            .await
+            .0,
+        422
+    );
     assert!(
         wrong.is_empty(),
         "{} of {}:\n{}",
