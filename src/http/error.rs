@@ -211,6 +211,10 @@ impl From<SendError> for Problem {
             SendError::BadPrompt(_) | SendError::Attachment(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content")
             }
+            SendError::InvalidHistory(fault) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+                    .at(format!("/messages{}", fault.pointer()))
+            }
             SendError::Conversation(ConversationError::Refused(refusal)) => refusal.into(),
             SendError::Conversation(ConversationError::Overloaded { retry_after_ms, .. }) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(retry_after_ms))

@@ -4,7 +4,11 @@
 //!
 //! Pure.
 
-use std::{collections::HashSet, ops::Range, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
 
 use super::{
     ContentBlock, Message, Role, ToolResultBlock, ToolResultContent, message::chain_digest,
@@ -184,13 +188,53 @@ pub enum HistoryError {
     BeyondEnd,
 }
 
-/// What [`History::repair`] changed in one message.
+/// What [`History::repair`] or [`History::mend`] changed in one message.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Repair {
     /// Index of the message in the input.
     pub index: usize,
     /// The fault and its repair, for people.
     pub what: String,
+}
+
+/// A place of a list that differs from the form of a [`History`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Index of the message.
+    pub(super) index: usize,
+    /// Index of the block; `None` for the whole message.
+    pub(super) block: Option<usize>,
+    /// Whether providers refuse it. If not, only the form differs.
+    pub(super) is_fault: bool,
+    /// The difference and its repair, for people.
+    pub(super) what: String,
+}
+
+impl Finding {
+    pub(super) fn fault(index: usize, block: Option<usize>, what: impl Into<String>) -> Self {
+        Self {
+            index,
+            block,
+            is_fault: true,
+            what: what.into(),
+        }
+    }
+
+    pub(super) fn form(index: usize, block: Option<usize>, what: impl Into<String>) -> Self {
+        Self {
+            is_fault: false,
+            ..Self::fault(index, block, what)
+        }
+    }
+}
+
+impl From<Finding> for Repair {
+    fn from(finding: Finding) -> Self {
+        Self {
+            index: finding.index,
+            what: finding.what,
+        }
+    }
 }
 
 /// Messages that hold the pairing rule of this module.
@@ -287,11 +331,17 @@ impl History {
     }
 
     /// Builds a history from any messages. Repairs what breaks the pairing rule and returns a list
-    /// of the repairs.
+    /// of the repairs. [`History::mend`] also repairs what the messages hold.
     ///
     /// All text of a person stays where it was. A call without a result gets an error result; a
     /// result without a call becomes text; a repeated id within a message keeps its first use.
     pub fn repair(messages: impl IntoIterator<Item = Message>) -> (Self, Vec<Repair>) {
+        let (history, findings) = Self::paired(messages);
+        (history, findings.into_iter().map(Repair::from).collect())
+    }
+
+    /// [`History::repair`], with the places of the repairs.
+    pub(super) fn paired(messages: impl IntoIterator<Item = Message>) -> (Self, Vec<Finding>) {
         let mut history = Self::default();
         let mut repairs = Vec::new();
         // A message with calls stays in `open` until the next message shows which results it has.
@@ -323,12 +373,12 @@ impl History {
         &mut self,
         calls: Option<(usize, Message)>,
         user: Option<(usize, Message)>,
-        repairs: &mut Vec<Repair>,
+        repairs: &mut Vec<Finding>,
     ) {
         let Some((call_index, calls)) = calls else {
             if let Some((index, user)) = user {
                 self.messages
-                    .push(without_stray_results(index, user, &[], repairs));
+                    .push(without_stray_results(index, user, repairs));
             }
             return;
         };
@@ -345,19 +395,22 @@ impl History {
         let (user_index, blocks) = user.map_or((call_index, Vec::new()), |(index, message)| {
             (index, message.blocks())
         });
+        let found_before = repairs.len();
+        let mut first: HashMap<&str, &ToolResultBlock> = HashMap::new();
+        for block in &blocks {
+            if let ContentBlock::ToolResult(result) = block {
+                first.entry(&result.tool_use_id).or_insert(result);
+            }
+        }
         let mut results: Vec<ToolResultBlock> = Vec::new();
         for id in calls.tool_use_ids() {
-            let found = blocks.iter().find_map(|block| match block {
-                ContentBlock::ToolResult(result) if *result.tool_use_id == **id => {
-                    Some(result.clone())
-                }
-                _ => None,
-            });
+            let found = first.get(&**id).map(|result| (*result).clone());
             results.push(found.unwrap_or_else(|| {
-                repairs.push(Repair {
-                    index: call_index,
-                    what: format!("tool_use {id} had no result: an error result was added"),
-                });
+                repairs.push(Finding::fault(
+                    call_index,
+                    place_of_call(&calls, id),
+                    format!("tool_use {id} had no result: an error result was added"),
+                ));
                 ToolResultBlock {
                     tool_use_id: id.to_string(),
                     content: ToolResultContent::Text(
@@ -367,74 +420,74 @@ impl History {
                 }
             }));
         }
-        let mut answered: HashSet<&str> = HashSet::new();
+        let known: HashSet<&str> = calls.tool_use_ids().iter().map(|id| &**id).collect();
+        let mut answered: HashSet<String> = HashSet::new();
         let mut rest = Vec::new();
-        for block in blocks.iter().cloned() {
+        for (place, block) in blocks.iter().cloned().enumerate() {
             match block {
                 ContentBlock::ToolResult(result) => {
-                    let known = calls
-                        .tool_use_ids()
-                        .iter()
-                        .find(|id| ***id == *result.tool_use_id);
-                    match known {
-                        Some(id) if answered.insert(id) => {}
-                        _ => rest.push(stray(user_index, &result, repairs)),
+                    let is_first = known.contains(&*result.tool_use_id)
+                        && answered.insert(result.tool_use_id.clone());
+                    if !is_first {
+                        rest.push(stray(user_index, place, &result, repairs));
                     }
                 }
                 other => rest.push(other),
             }
         }
-        if repairs
-            .last()
-            .is_none_or(|repair| repair.index != call_index && repair.index != user_index)
-        {
-            repairs.push(Repair {
-                index: user_index,
-                what: "tool results were put in call order, before other blocks".into(),
-            });
+        if repairs.len() == found_before {
+            repairs.push(Finding::form(
+                user_index,
+                None,
+                "tool results were put in call order, before other blocks",
+            ));
         }
         self.messages.push(calls);
         self.messages.push(Message::tool_results(results, rest));
     }
 }
 
-fn stray(index: usize, result: &ToolResultBlock, repairs: &mut Vec<Repair>) -> ContentBlock {
+fn place_of_call(message: &Message, id: &str) -> Option<usize> {
+    let calls =
+        |block: &ContentBlock| matches!(block, ContentBlock::ToolUse(call) if call.id == id);
+    message.blocks().iter().position(calls)
+}
+
+fn stray(
+    index: usize,
+    block: usize,
+    result: &ToolResultBlock,
+    repairs: &mut Vec<Finding>,
+) -> ContentBlock {
     let id = &result.tool_use_id;
-    repairs.push(Repair {
+    repairs.push(Finding::fault(
         index,
-        what: format!("tool_result {id} had no call before it: kept as text"),
-    });
+        Some(block),
+        format!("tool_result {id} had no call before it: kept as text"),
+    ));
     ContentBlock::text(format!(
         "[result of tool call {id}]\n{}",
         result.content.text()
     ))
 }
 
-fn without_stray_results(
-    index: usize,
-    message: Message,
-    known: &[Box<str>],
-    repairs: &mut Vec<Repair>,
-) -> Message {
-    if message
-        .tool_result_ids()
-        .iter()
-        .all(|id| known.contains(id))
-    {
+fn without_stray_results(index: usize, message: Message, repairs: &mut Vec<Finding>) -> Message {
+    if message.tool_result_ids().is_empty() {
         return message;
     }
     let blocks: Vec<_> = message
         .blocks()
         .into_iter()
-        .map(|block| match block {
-            ContentBlock::ToolResult(result) => stray(index, &result, repairs),
+        .enumerate()
+        .map(|(place, block)| match block {
+            ContentBlock::ToolResult(result) => stray(index, place, &result, repairs),
             other => other,
         })
         .collect();
     Message::new(Role::User, &blocks).unwrap_or(message)
 }
 
-fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Repair>) -> Message {
+fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Finding>) -> Message {
     let mut seen = HashSet::new();
     if message.tool_use_ids().iter().all(|id| seen.insert(id)) {
         return message;
@@ -443,22 +496,25 @@ fn without_repeated_ids(index: usize, message: Message, repairs: &mut Vec<Repair
     let blocks: Vec<_> = message
         .blocks()
         .into_iter()
-        .filter(|block| match block {
+        .enumerate()
+        .filter(|(place, block)| match block {
             ContentBlock::ToolUse(call) => {
                 let first = seen.insert(call.id.clone());
                 if !first {
-                    repairs.push(Repair {
+                    repairs.push(Finding::fault(
                         index,
-                        what: format!(
+                        Some(*place),
+                        format!(
                             "tool_use id {} appeared twice: the later one was dropped",
                             call.id
                         ),
-                    });
+                    ));
                 }
                 first
             }
             _ => true,
         })
+        .map(|(_, block)| block)
         .collect();
     Message::new(Role::Assistant, &blocks).unwrap_or(message)
 }

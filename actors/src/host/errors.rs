@@ -2,7 +2,7 @@
 //! ([`SendError`]), and awaiting a round ([`OutcomeError`]).
 
 use crate::{
-    chat::AttachmentError,
+    chat::{AttachmentError, HistoryFault},
     conversation::{ConversationError, LoadFailure, ToolsetError},
     ids::{FAN_OUT_PREFIX, InvalidId, SUBAGENT_PREFIX},
     limits::PROMPT_BYTES_MAX,
@@ -59,6 +59,9 @@ pub enum SendError {
     /// An image or a document is malformed, too large or of an unsupported type.
     #[error(transparent)]
     Attachment(#[from] AttachmentError),
+    /// A history from outside holds something that providers refuse.
+    #[error(transparent)]
+    InvalidHistory(#[from] HistoryFault),
     /// The model takes no documents, and the text of one could not be extracted.
     #[error(transparent)]
     DocumentText(#[from] DocumentTextError),
@@ -115,6 +118,7 @@ impl SendError {
             Self::InvalidId(_) => "invalid_id",
             Self::BadPrompt(_) => "invalid_prompt",
             Self::Attachment(error) => error.code(),
+            Self::InvalidHistory(_) => "invalid_message",
             Self::DocumentText(error) => error.code(),
             Self::Skill(_) => "skill_refused",
             Self::NoPrice { .. } => "no_price",
@@ -130,6 +134,7 @@ impl SendError {
             Self::InvalidId(_)
             | Self::BadPrompt(_)
             | Self::Attachment(_)
+            | Self::InvalidHistory(_)
             | Self::Skill(_)
             | Self::NoPrice { .. }
             | Self::Reserved

@@ -5,7 +5,7 @@
 //! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
-    chat::{Message, RawJson},
+    chat::{History, Message, RawJson},
     conversation::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
         SkillRegistry, instruction, round::OnBusy,
@@ -221,10 +221,12 @@ impl ConversationHandle {
         Ok(after.filter(|after| before.is_none_or(|before| before.seq != after.seq)))
     }
 
-    /// Replaces the conversation's history with these messages.
+    /// Replaces the conversation's history with these messages. What only differs in form, such as
+    /// tool results in another order than their calls, is put into the form of a [`History`].
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open.
+    /// `RoundOpen` while a round is open; `InvalidHistory` with the first place that providers
+    /// refuse. [`History::mend`] repairs such a history.
     pub async fn import(&self, messages: Vec<Message>) -> Result<(), SendError> {
         self.import_rounds(messages, Vec::new()).await
     }
@@ -233,14 +235,16 @@ impl ConversationHandle {
     /// an export holds them. Without records, each user message begins a round.
     ///
     /// # Errors
-    /// `RoundOpen` while a round is open; `InvalidMessage` when the history is not valid or a
-    /// record does not fit it.
+    /// `RoundOpen` while a round is open; `InvalidHistory` with the first place that providers
+    /// refuse; `InvalidMessage` when a record does not fit the history.
     pub async fn import_rounds(
         &self,
         messages: Vec<Message>,
         rounds: Vec<ConversationRound>,
     ) -> Result<(), SendError> {
-        let bytes = messages.iter().map(|message| message.wire().len()).sum();
+        let history = History::accept(messages)?;
+        let messages: Vec<Message> = history.messages().iter().cloned().collect();
+        let bytes = history.messages().wire_bytes();
         self.begin(Some(bytes), Command::Import { messages, rounds })
             .await
     }

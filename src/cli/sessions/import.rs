@@ -64,7 +64,7 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
         Some(id) => id,
         None => fresh_id()?,
     };
-    let (history, mut repairs) = History::repair(messages);
+    let (history, mut repairs) = History::mend(messages);
     let rounds = fitting(rounds, &history, &mut repairs);
     let sessions = args.store.open(config, Opening::OrCreate).await?;
     let scope = scope(&id)?;

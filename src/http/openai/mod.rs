@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
-    chat::{ContentBlock, RawJson},
+    chat::{ContentBlock, History, RawJson},
     host::{ConversationHandle, OutcomeError, Prompt, Reply},
     ids::{ConversationId, RoundId, Scope, TenantId},
     ports::{Clock as _, Entropy as _, ListQuery, StoreError},
@@ -274,7 +274,11 @@ async fn begin(
 ) -> Result<Vec<ContentBlock>, Problem> {
     let (history, now) = transcript.begin()?;
     if !history.is_empty() {
-        conversation.import(history).await?;
+        // OpenAI's API accepts more than others do, such as blank texts, so the history is repaired.
+        let (history, _) = History::mend(history);
+        conversation
+            .import(history.messages().iter().cloned().collect())
+            .await?;
     }
     Ok(now)
 }

@@ -23,7 +23,7 @@ const PAGE: usize = 100;
 /// Creates or configures a conversation.
 ///
 /// Idempotent: repeating the request changes nothing. A history can only be set while no round is
-/// open.
+/// open. What a provider would refuse in it is 422, with a pointer to the message and the block.
 #[utoipa::path(
     put, path = "/v1/conversations/{id}", tag = "conversations", request_body = Configure,
     params(("id" = String, Path, description = "Id of the conversation: 1 to 128 of A-Z a-z 0-9 . _ : - without a leading dot")),
@@ -70,6 +70,9 @@ pub(in crate::http) async fn put(
 
 /// Converts an error about the body's content, with a pointer to the field.
 fn at(error: SendError, pointer: &str) -> Problem {
+    if let SendError::InvalidHistory(_) = error {
+        return error.into(); // It points to the place within the messages.
+    }
     let problem = Problem::from(error);
     if problem.status == StatusCode::UNPROCESSABLE_ENTITY.as_u16() {
         problem.at(pointer)
