@@ -112,9 +112,10 @@ pub enum RoundStatus {
     Pending,
     /// The round is running.
     InProgress,
-    /// Ended with an answer or at a limit.
+    /// Ended with an answer, at a limit of its model calls, or interrupted by its user.
     Completed,
-    /// Ended by a failure.
+    /// Ended by a failure, which [`RoundEnd::error`] names: of the provider, of a deadline, of a
+    /// budget, or of a context that does not fit.
     Error,
 }
 

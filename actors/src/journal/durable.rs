@@ -1161,10 +1161,15 @@ impl From<&History> for MessageList {
     }
 }
 
-/// Returns the round status that a stop reason implies.
-pub(crate) fn status_of(stop_reason: StopReason) -> crate::stream::RoundStatus {
+/// Returns the status of a round that has ended. A round with a failure failed, whatever stopped
+/// it: a caller that reads the status must not take what it has for an answer.
+pub(crate) fn status_of(
+    stop_reason: StopReason,
+    failure: Option<&crate::stream::Failure>,
+) -> crate::stream::RoundStatus {
     match stop_reason {
         StopReason::Error => crate::stream::RoundStatus::Error,
+        _ if failure.is_some() => crate::stream::RoundStatus::Error,
         StopReason::EndTurn
         | StopReason::MaxTokens
         | StopReason::StopSequence

@@ -177,7 +177,7 @@ pub fn project(
         } => {
             let (text, full_text) = round.map(super::OpenRound::texts).unwrap_or_default();
             let end = RoundEnd {
-                status: status_of(*stop_reason),
+                status: status_of(*stop_reason, error.as_ref()),
                 stop_reason: *stop_reason,
                 text,
                 full_text,

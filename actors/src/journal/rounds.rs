@@ -111,12 +111,12 @@ impl RoundsReader {
                 EntryBody::RoundFinished {
                     stop_reason,
                     latency_ms,
-                    ..
+                    error,
                 },
                 Some(round),
             ) => {
                 round.stop_reason = Some(*stop_reason);
-                round.status = status_of(*stop_reason);
+                round.status = status_of(*stop_reason, error.as_ref());
                 round.latency_ms = *latency_ms;
             }
             (EntryBody::Rewound { round_id, .. }, _) => {
@@ -192,7 +192,7 @@ pub fn settled(rounds: Vec<ConversationRound>) -> (Vec<ConversationRound>, Vec<R
             RoundStatus::Pending => continue,
             RoundStatus::InProgress => {
                 closed.push(round.round_id);
-                round.status = status_of(StopReason::Interrupted);
+                round.status = status_of(StopReason::Interrupted, None);
                 round.stop_reason = Some(StopReason::Interrupted);
             }
             RoundStatus::Completed | RoundStatus::Error => {}

@@ -15,6 +15,7 @@ use axum::{
 };
 use callboard_actors::{
     chat::{ContentBlock, History, RawJson},
+    conversation::BUDGET_CODE,
     host::{ConversationHandle, OutcomeError, Prompt, Reply},
     ids::{ConversationId, RoundId, Scope, TenantId},
     ports::{Clock as _, Entropy as _, ListQuery, StoreError},
@@ -292,7 +293,10 @@ fn differs() -> Problem {
 /// for it.
 async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
     match reply.outcome().await {
-        Ok(end) => Ok(end),
+        Ok(end) => match failure_of(&end) {
+            None => Ok(end),
+            Some(failure) => Err(failed(failure)),
+        },
         Err(OutcomeError::Failed { end }) => {
             Err(end.error.as_ref().map_or_else(Problem::internal, failed))
         }
@@ -300,15 +304,33 @@ async fn finished(reply: &mut Reply) -> Result<RoundEnd, Problem> {
     }
 }
 
-/// A failed round as a problem document.
+/// The failure of a round. A round that its budget cut has an answer if the model wrote any text;
+/// `finish_reason` says that it is cut.
+fn failure_of(end: &RoundEnd) -> Option<&Failure> {
+    let is_cut = end.stop_reason == StopReason::Budget && !end.text.is_empty();
+    end.error.as_ref().filter(|_| !is_cut)
+}
+
+/// A failed round as a problem document. Failures that OpenAI's API knows have its status and code,
+/// which clients act on.
 fn failed(failure: &Failure) -> Problem {
-    let status = if failure.retry_after_ms.is_some() {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::BAD_GATEWAY
+    let theirs = match failure.code.as_str() {
+        "context_too_large" => Some((StatusCode::BAD_REQUEST, "context_length_exceeded")),
+        "provider_rate_limited" => Some((StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")),
+        BUDGET_CODE | "stored_bytes" => Some((StatusCode::TOO_MANY_REQUESTS, "insufficient_quota")),
+        "deadline" => Some((StatusCode::GATEWAY_TIMEOUT, "deadline")),
+        _ => None,
     };
-    Problem::new(status, failure.code.as_str(), failure.message.as_str())
-        .after(failure.retry_after_ms)
+    let (status, code) = theirs.unwrap_or(match failure.retry_after_ms {
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, &*failure.code),
+        None => (StatusCode::BAD_GATEWAY, &*failure.code),
+    });
+    let problem =
+        Problem::new(status, code, failure.message.as_str()).after(failure.retry_after_ms);
+    match code {
+        "context_length_exceeded" => problem.at("/messages"),
+        _ => problem,
+    }
 }
 
 fn finish_reason(stop: StopReason) -> &'static str {

@@ -14,7 +14,7 @@ use futures_util::stream;
 use serde::Serialize;
 
 use super::{
-    DisconnectGuard, failed, finish_reason, in_their_form,
+    DisconnectGuard, failed, failure_of, finish_reason, in_their_form,
     wire::{Chunk, ChunkChoice, Delta},
 };
 use crate::http::{
@@ -159,11 +159,7 @@ impl Chunks {
                 self.sent.clear();
             }
             EventKind::RoundFinished { end } => {
-                match end
-                    .error
-                    .as_ref()
-                    .filter(|_| end.stop_reason == callboard_actors::stream::StopReason::Error)
-                {
+                match failure_of(end) {
                     Some(failure) => self.fail(failure),
                     None => {
                         self.ahead.push_back(

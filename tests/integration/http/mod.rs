@@ -5,6 +5,7 @@ mod documents;
 mod drain;
 mod errors;
 mod events;
+mod failures;
 mod histories;
 mod limits;
 mod matrix;
