@@ -240,6 +240,9 @@ pub struct Limits {
     /// of this number at a time. Each takes about 10 KB and its history; waking one costs a read of
     /// its journal.
     pub idle_conversations_max: usize,
+    /// Bytes of idle conversations in memory: their histories, and 10 KB each. Beyond it the least
+    /// recently used ones go to sleep, a quarter of these bytes at a time.
+    pub idle_bytes_max: usize,
     /// How often the host looks for idle conversations.
     pub sweep: Duration,
     /// Least time between two text events of a model call, from the first one on. Text that arrives
@@ -254,6 +257,9 @@ pub struct Limits {
     pub model_total: Duration,
     /// Bytes of ephemeral events kept for the watchers of one round.
     pub ring_bytes: usize,
+    /// Bytes of memory of the events of all rounds. Beyond it the rounds that ended first lose
+    /// theirs before `ring_age`, and open rounds keep fewer ephemeral events.
+    pub events_bytes_max: usize,
     /// How long the events of a finished round stay in memory. Watchers who come later get its
     /// durable events from the journal.
     pub ring_age: Duration,
@@ -286,12 +292,14 @@ impl Default for Limits {
             model_waiting_max: 16_384,
             idle: Duration::from_secs(300),
             idle_conversations_max: 1000,
+            idle_bytes_max: 256 * 1024 * 1024,
             sweep: Duration::from_secs(60),
             flush: Duration::ZERO,
             model_first_byte: Duration::from_secs(120),
             model_idle: Duration::from_secs(120),
             model_total: Duration::from_secs(900),
             ring_bytes: 256 * 1024,
+            events_bytes_max: 256 * 1024 * 1024,
             ring_age: Duration::from_secs(60),
             journal_backlog_bytes: 32 * 1024 * 1024,
         }

@@ -375,7 +375,12 @@ impl EventKind {
 
     /// Estimates the bytes of the event in memory.
     pub fn size(&self) -> usize {
-        64 + match self {
+        64 + self.text_bytes()
+    }
+
+    /// Returns the bytes of the texts.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
             Self::TextDelta { text } | Self::ThinkingDelta { text } => text.len(),
             Self::ToolProgress { tool_call_id, text } => tool_call_id.len() + text.len(),
             Self::ToolCall { summary, input, .. } => summary.len() + input.as_str().len(),

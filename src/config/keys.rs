@@ -622,6 +622,7 @@ limits! {
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
     idle, "idle_s", seconds, "seconds until an idle conversation leaves memory";
     idle_conversations_max, "idle_conversations_max", count, "idle conversations in memory; beyond it the least recently used ones leave";
+    idle_bytes_max, "idle_bytes_max", bytes, "bytes of the histories of idle conversations in memory, and 10 KB for each; beyond it the least recently used ones leave";
     sweep, "sweep_s", seconds, "seconds between searches for idle conversations";
     flush, "flush_ms", millis, "least milliseconds between two text events of a model call; text that arrives meanwhile becomes one event; 0, the default, sends text as it arrives";
     model_first_byte, "model_first_byte_s", seconds, "seconds to wait for the first byte of a model's answer; a local model may read a long prompt for minutes";
@@ -629,6 +630,7 @@ limits! {
     model_total, "model_total_s", seconds, "seconds that one model call may take";
     ring_bytes, "ring_bytes", bytes, "bytes of ephemeral events kept for the watchers of a round";
     ring_age, "ring_age_s", seconds, "seconds that the events of a finished round are kept";
+    events_bytes_max, "events_bytes_max", bytes, "bytes of memory of the events of all rounds; beyond it the rounds that ended first lose theirs early";
     journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
 }
 

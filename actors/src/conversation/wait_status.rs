@@ -1,5 +1,7 @@
-//! What a conversation waits for, in shared memory: reading the status sends no mail and wakes no
-//! conversation.
+//! What a conversation waits for and how large it is, in shared memory: reading the status sends no
+//! mail and wakes no conversation.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -66,13 +68,17 @@ impl WaitsFor {
 /// The status slot: written by the shell and its model call, read by
 /// [`crate::host::ConversationHandle::status`].
 #[derive(Debug, Default)]
-pub(crate) struct WaitStatus(Mutex<Option<(WaitsFor, Timestamp)>>);
+pub(crate) struct WaitStatus {
+    waits_for: Mutex<Option<(WaitsFor, Timestamp)>>,
+    /// Bytes of the conversation's history in memory.
+    history_bytes: AtomicUsize,
+}
 
 impl WaitStatus {
     /// Sets what the conversation waits for, from now on. The start time is kept if the wait is the
     /// same or only its position in the queue changed.
     pub(crate) fn set(&self, waits_for: WaitsFor, clock: &dyn Clock) {
-        let mut held = self.0.lock();
+        let mut held = self.waits_for.lock();
         let since = held
             .as_ref()
             .filter(|(before, _)| before.is_same_queue(&waits_for))
@@ -82,11 +88,21 @@ impl WaitStatus {
 
     /// Clears the status: readers derive it from the journal again.
     pub(crate) fn clear(&self) {
-        *self.0.lock() = None;
+        *self.waits_for.lock() = None;
+    }
+
+    /// Notes the bytes of the conversation's history.
+    pub(crate) fn note_history(&self, bytes: usize) {
+        self.history_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes of the conversation's history, as of its last round.
+    pub(crate) fn history_bytes(&self) -> usize {
+        self.history_bytes.load(Ordering::Relaxed)
     }
 
     /// The last status and when that wait began; `None` after [`WaitStatus::clear`].
     pub(crate) fn get(&self) -> Option<(WaitsFor, Timestamp)> {
-        self.0.lock().clone()
+        self.waits_for.lock().clone()
     }
 }

@@ -435,6 +435,7 @@ impl<H> HostBuilder<H> {
             directory: directory.clone(),
             counters: counters.clone(),
             compactor,
+            events: ports.events.clone(),
             collector: Arc::clone(&collector),
             idle: limits.idle,
             sweep: limits.sweep,

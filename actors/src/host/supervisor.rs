@@ -14,11 +14,15 @@ use crate::{
     compactor::CompactorRef,
     limits::SUPERVISORS,
     metrics_collector::{Counters, MetricsCollector, MetricsCollectorRef},
+    ports::EventStore,
     task::AbortOnDrop,
 };
 
 /// How often the store is searched for parked conversations whose approval deadline has passed.
 const WAKE_DUE: Duration = Duration::from_secs(1);
+
+/// How often expired events are removed.
+const SWEEP_EVENTS: Duration = Duration::from_secs(1);
 
 /// The mail of the host's supervisor, all of it from its own tickers.
 pub(super) enum HostSupervisorMsg {
@@ -26,6 +30,8 @@ pub(super) enum HostSupervisorMsg {
     Sweep,
     /// Wakes parked conversations whose approval deadline has passed.
     WakeDue,
+    /// Removes expired events. It removes a part, and sends itself again if there is more.
+    SweepEvents,
 }
 
 pub(super) struct HostSupervisor;
@@ -34,6 +40,7 @@ pub(super) struct HostSupervisorArgs {
     pub(super) directory: Arc<Directory>,
     pub(super) counters: Arc<Counters>,
     pub(super) compactor: CompactorRef,
+    pub(super) events: Arc<dyn EventStore>,
     pub(super) collector: Arc<parking_lot::RwLock<Option<MetricsCollectorRef>>>,
     pub(super) idle: Duration,
     pub(super) sweep: Duration,
@@ -44,7 +51,7 @@ pub(super) struct State {
     children: Vec<ActorCell>,
     collector: ActorCell,
     compactor: ActorCell,
-    _tickers: [AbortOnDrop; 2],
+    _tickers: [AbortOnDrop; 3],
 }
 
 impl Actor for HostSupervisor {
@@ -68,6 +75,7 @@ impl Actor for HostSupervisor {
         let tickers = [
             ticker(&me, args.sweep, || HostSupervisorMsg::Sweep),
             ticker(&me, WAKE_DUE, || HostSupervisorMsg::WakeDue),
+            ticker(&me, SWEEP_EVENTS, || HostSupervisorMsg::SweepEvents),
         ];
         Ok(State {
             args,
@@ -80,13 +88,18 @@ impl Actor for HostSupervisor {
 
     async fn handle(
         &self,
-        _: ActorRef<Self::Msg>,
+        me: ActorRef<Self::Msg>,
         message: Self::Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
             HostSupervisorMsg::Sweep => state.args.directory.sweep(state.args.idle),
             HostSupervisorMsg::WakeDue => state.args.directory.wake_due(),
+            HostSupervisorMsg::SweepEvents => {
+                if state.args.events.sweep() {
+                    let _ = me.cast(HostSupervisorMsg::SweepEvents); // Fails only at the host's end.
+                }
+            }
         }
         Ok(())
     }

@@ -38,9 +38,12 @@ use crate::{
 /// Event streams in memory. Conversations do not block one another.
 ///
 /// A stream is kept while it runs and for `ring_age` after its end (time of `tokio::time`); then it
-/// is unknown. Expired streams are removed on access, when another stream ends, and by
-/// [`MemoryEvents::sweep`]. A stream over its byte limit drops its oldest ephemeral events first,
-/// and durable events only beyond four times the limit.
+/// is unknown. Expired streams are removed on access, a few whenever another stream ends, and by
+/// [`EventStore::sweep`], which the host calls every second. A stream over its byte limit drops its
+/// oldest ephemeral events first, and durable events only beyond four times the limit.
+///
+/// All streams together take at most `events_bytes_max`. Beyond it, the streams that ended first go
+/// before their time, and running streams keep an eighth of their limit from their next event on.
 ///
 /// Lock order: `ended`, then a shard of `conversations`, then the state of a conversation. `sweep`
 /// releases `ended` before it takes another lock.
@@ -49,12 +52,25 @@ pub struct MemoryEvents {
     conversations: DashMap<Scope, Arc<Conversation>>,
     /// Bytes of each tenant's events.
     tenants: DashMap<TenantId, Arc<AtomicUsize>>,
+    /// Bytes of all events.
+    bytes: Arc<AtomicUsize>,
     /// Ended streams with their end times. All streams live equally long, so the first one expires
     /// next.
     ended: Mutex<VecDeque<(Instant, StreamKey)>>,
     ring_bytes: usize,
     ring_age: Duration,
+    bytes_max: usize,
 }
+
+/// Streams that leave at the end or at the append of another one, at most: whoever publishes an
+/// event must not wait for a burst of rounds that ended together.
+const EXPIRED_AT_ONCE: usize = 4;
+
+/// Streams that one [`EventStore::sweep`] removes, at most.
+const SWEPT_AT_ONCE: usize = 256;
+
+/// The part of its limit that a running stream keeps while all streams together exceed theirs.
+const CROWDED_PART: usize = 8;
 
 /// The streams of a conversation. With `gone` set it is no longer in the map, and whoever holds it
 /// must look it up again.
@@ -63,7 +79,8 @@ struct Conversation {
     state: Mutex<State>,
     /// Notified of every event, for watchers of the conversation.
     bell: Notify,
-    bytes: Arc<AtomicUsize>,
+    /// Bytes of the tenant, and of all tenants.
+    bytes: [Arc<AtomicUsize>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -171,20 +188,27 @@ impl State {
         self.floor = self.floor.max(Some(floor));
     }
 
-    /// Removes a stream if it has expired, and returns its bytes.
-    fn expire(&mut self, round: RoundId, age: Duration) -> Option<usize> {
+    /// Removes and returns a stream if it ended at least `age` ago.
+    fn expire(&mut self, round: RoundId, age: Duration) -> Option<Stream> {
         if !self.rounds.get(&round)?.is_older(age) {
             return None;
         }
         let stream = self.rounds.remove(&round)?;
         self.floor = self.floor.max(Some(stream.ring.last()));
-        Some(stream.ring.bytes())
+        Some(stream)
     }
 }
 
 impl Conversation {
-    fn take(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    /// Counts a stream that had `before` bytes and has `after`.
+    fn count(&self, before: usize, after: usize) {
+        for bytes in &self.bytes {
+            if after >= before {
+                bytes.fetch_add(after - before, Ordering::Relaxed);
+            } else {
+                bytes.fetch_sub(before - after, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -227,38 +251,57 @@ impl Default for MemoryEvents {
 
 impl MemoryEvents {
     /// Creates a store that keeps `ring_bytes` per stream, and each stream for `ring_age` after its
-    /// end.
+    /// end. All streams together are bounded as by default ([`Limits::events_bytes_max`]).
     pub fn new(ring_bytes: usize, ring_age: Duration) -> Self {
-        Self {
-            conversations: DashMap::default(),
-            tenants: DashMap::default(),
-            ended: Mutex::default(),
+        Self::from_limits(&Limits {
             ring_bytes,
             ring_age,
-        }
+            ..Limits::default()
+        })
     }
 
     /// Creates a store with the limits of a host.
     pub fn from_limits(limits: &Limits) -> Self {
-        Self::new(limits.ring_bytes, limits.ring_age)
+        Self {
+            conversations: DashMap::default(),
+            tenants: DashMap::default(),
+            bytes: Arc::default(),
+            ended: Mutex::default(),
+            ring_bytes: limits.ring_bytes,
+            ring_age: limits.ring_age,
+            bytes_max: limits.events_bytes_max,
+        }
     }
 
-    /// Removes expired streams and returns their number. A host without traffic calls this from
-    /// time to time.
-    pub fn sweep(&self) -> usize {
-        let mut gone = 0;
-        loop {
-            let mut ended = lock(&self.ended);
-            match ended.front() {
-                Some((at, _)) if at.elapsed() >= self.ring_age => {}
-                Some(_) | None => return gone,
+    /// Removes at most `count` expired streams and returns their number.
+    fn remove_expired(&self, count: usize) -> usize {
+        let due = |at: Instant| at.elapsed() >= self.ring_age;
+        (0..count)
+            .take_while(|_| {
+                let next = lock(&self.ended).pop_front_if(|(at, _)| due(*at));
+                next.is_some_and(|(_, key)| {
+                    // A new stream may have started under the same key, so `expire` checks again.
+                    self.expire(&key, self.ring_age);
+                    true
+                })
+            })
+            .count()
+    }
+
+    /// Whether all streams together exceed their limit.
+    fn is_crowded(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.bytes_max
+    }
+
+    /// While the streams exceed their limit, removes those that ended first, a few at a time.
+    fn relieve(&self) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            if !self.is_crowded() {
+                return;
             }
-            let Some((_, key)) = ended.pop_front() else {
-                return gone;
-            };
-            drop(ended);
-            // A new stream may have started under the same key, so `expire` checks again.
-            gone += usize::from(self.expire(&key));
+            let first = lock(&self.ended).pop_front();
+            let Some((_, key)) = first else { return };
+            self.expire(&key, Duration::ZERO);
         }
     }
 
@@ -301,7 +344,7 @@ impl MemoryEvents {
             Entry::Vacant(free) => Arc::clone(&*free.insert(Arc::new(Conversation {
                 state: Mutex::default(),
                 bell: Notify::new(),
-                bytes,
+                bytes: [bytes, self.bytes.clone()],
             }))),
         }
     }
@@ -331,28 +374,25 @@ impl MemoryEvents {
             return Some(act(stream));
         }
         drop(state);
-        self.expire(key);
+        self.expire(key, self.ring_age);
         None
     }
 
-    fn expire(&self, key: &StreamKey) -> bool {
+    /// Removes a stream if it ended at least `age` ago.
+    fn expire(&self, key: &StreamKey, age: Duration) {
         let Some(conversation) = self.find(&key.scope) else {
-            return false;
+            return;
         };
         let (expired, is_empty) = {
             let mut state = lock(&conversation.state);
-            (
-                state.expire(key.round, self.ring_age),
-                state.rounds.is_empty(),
-            )
+            (state.expire(key.round, age), state.rounds.is_empty())
         };
-        if let Some(bytes) = expired {
-            conversation.take(bytes);
+        if let Some(stream) = expired {
+            conversation.count(stream.ring.bytes(), 0);
         }
         if is_empty {
             self.let_go(&key.scope);
         }
-        expired.is_some()
     }
 
     /// Removes a conversation without streams and watchers.
@@ -375,8 +415,8 @@ impl MemoryEvents {
         woken: &mut Vec<Waker>,
     ) {
         state.note(events);
-        if let Some(bytes) = state.expire(round, self.ring_age) {
-            conversation.take(bytes);
+        if let Some(expired) = state.expire(round, self.ring_age) {
+            conversation.count(expired.ring.bytes(), 0);
         }
         let stream = match state.rounds.entry(round) {
             btree_map::Entry::Occupied(held) => held.into_mut(),
@@ -393,17 +433,14 @@ impl MemoryEvents {
             return;
         }
         let before = stream.ring.bytes();
+        stream.ring.limit(match self.is_crowded() {
+            true => self.ring_bytes / CROWDED_PART,
+            false => self.ring_bytes,
+        });
         stream.ring.append(events.drain(..));
-        let after = stream.ring.bytes();
+        conversation.count(before, stream.ring.bytes());
         stream.waiting.take(woken);
         state.floor = state.floor.max(stream.ring.dropped());
-        if after >= before {
-            conversation
-                .bytes
-                .fetch_add(after - before, Ordering::Relaxed);
-        } else {
-            conversation.take(before - after);
-        }
         if state.watchers > 0 {
             conversation.bell.notify_waiters();
         }
@@ -419,14 +456,16 @@ impl MemoryEvents {
         kind: TextKind,
         text: &str,
     ) -> bool {
-        let is_extended = state
+        let running = state
             .rounds
             .get_mut(&round)
-            .is_some_and(|stream| stream.end.is_none() && stream.ring.extend(id, kind, text));
-        if is_extended {
-            conversation.bytes.fetch_add(text.len(), Ordering::Relaxed);
-        }
-        is_extended
+            .filter(|stream| stream.end.is_none());
+        running.is_some_and(|stream| {
+            let before = stream.ring.bytes();
+            let is_extended = stream.ring.extend(id, kind, text);
+            conversation.count(before, stream.ring.bytes());
+            is_extended
+        })
     }
 
     fn end(&self, key: &StreamKey, status: StreamStatus) -> Result<(), EventStoreError> {
@@ -450,7 +489,8 @@ impl MemoryEvents {
         }
         drop(ended);
         wake(&mut woken);
-        self.sweep();
+        self.remove_expired(EXPIRED_AT_ONCE);
+        self.relieve();
         Ok(())
     }
 }
@@ -469,6 +509,7 @@ impl EventStore for MemoryEvents {
             self.append_to(conversation, state, stream.round, &mut events, &mut woken);
         });
         wake(&mut woken);
+        self.relieve();
         Box::pin(Done)
     }
 
@@ -591,7 +632,7 @@ impl EventStore for MemoryEvents {
             return;
         };
         let rounds = std::mem::take(&mut lock(&conversation.state).rounds);
-        conversation.take(rounds.values().map(|stream| stream.ring.bytes()).sum());
+        conversation.count(rounds.values().map(|stream| stream.ring.bytes()).sum(), 0);
         let mut woken = Vec::new();
         for mut stream in rounds.into_values() {
             stream.waiting.take(&mut woken);
@@ -604,6 +645,10 @@ impl EventStore for MemoryEvents {
         self.tenants
             .get(tenant)
             .map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    fn sweep(&self) -> bool {
+        self.remove_expired(SWEPT_AT_ONCE) == SWEPT_AT_ONCE
     }
 }
 
@@ -661,17 +706,81 @@ mod tests {
         store.mark_complete(&key(0)).await.unwrap();
 
         tokio::time::advance(Duration::from_secs(599)).await;
-        assert_eq!(store.sweep(), 0);
+        assert_eq!(store.remove_expired(9), 0);
         tokio::time::advance(Duration::from_secs(1)).await;
         store.mark_failed(&key(1)).await.unwrap(); // sweeps on the way
 
         assert_eq!(store.size().0, 2);
         tokio::time::advance(Duration::from_secs(600)).await;
-        assert_eq!((store.sweep(), store.size().0), (1, 1));
+        assert_eq!((store.remove_expired(9), store.size().0), (1, 1));
         assert_eq!(
             store.get_status(&key(2)).await,
             Ok(Some(StreamStatus::Running))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_rounds_that_ended_together_goes_a_few_at_a_time() {
+        let store = MemoryEvents::new(256 * 1024, Duration::from_secs(600));
+        for n in 0..100 {
+            store.append(&key(n), vec![delta(1)]).await.unwrap();
+            store.mark_complete(&key(n)).await.unwrap();
+        }
+        store.append(&key(100), vec![delta(1)]).await.unwrap();
+        tokio::time::advance(Duration::from_secs(600)).await;
+
+        store.mark_complete(&key(100)).await.unwrap();
+
+        assert_eq!(store.size().0, 101 - EXPIRED_AT_ONCE);
+        assert!(!store.sweep(), "the rest is less than one sweep");
+        assert_eq!(store.size().0, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_streams_together_are_bounded_and_those_that_ended_first_go_first() {
+        let store = MemoryEvents::from_limits(&Limits {
+            ring_bytes: 64 * 1024,
+            events_bytes_max: 1024 * 1024,
+            ..Limits::default()
+        });
+        let fill = async |n: u8| {
+            let events = (1..=1000).map(delta).collect();
+            store.append(&key(n), events).await.unwrap();
+        };
+        fill(0).await; // It never ends.
+        for n in 1..=100 {
+            fill(n).await;
+            store.mark_complete(&key(n)).await.unwrap();
+        }
+
+        let (streams, bytes) = store.size();
+
+        assert!(bytes <= 1024 * 1024 + 2 * 64 * 1024, "{bytes}");
+        assert_eq!(store.bytes(&key(0).scope.tenant), bytes);
+        assert_eq!(store.bytes.load(Ordering::Relaxed), bytes);
+        let kept = async |n: u8| store.get_status(&key(n)).await.unwrap().is_some();
+        assert!(kept(0).await && kept(100).await && !kept(1).await);
+        assert!((10..=20).contains(&streams), "{streams}");
+
+        for n in 101..=200 {
+            fill(n).await; // Running streams alone exceed the bound: each keeps less.
+        }
+        let (streams, bytes) = store.size();
+        assert_eq!(streams, 101, "the ended ones are gone");
+        assert!(bytes <= 1024 * 1024 + 100 * 8 * 1024 + 64 * 1024, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_counted_with_all_of_its_memory() {
+        let store = MemoryEvents::new(usize::MAX, Duration::from_secs(600));
+
+        store
+            .append(&key(1), (1..=1000).map(delta).collect())
+            .await
+            .unwrap();
+
+        let one = store.size().1 / 1000;
+        assert!(one >= size_of::<StreamEvent>() + 16 + 8, "{one}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -696,7 +805,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(600)).await;
         assert_eq!(
             (
-                store.sweep(),
+                store.remove_expired(9),
                 store.conversations(),
                 store.bytes(&key(1).scope.tenant)
             ),
@@ -716,7 +825,7 @@ mod tests {
         tokio::task::yield_now().await;
 
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!((store.sweep(), store.size().0), (1, 0));
+        assert_eq!((store.remove_expired(9), store.size().0), (1, 0));
         store.append(&key(1), vec![delta(2)]).await.unwrap();
 
         tokio::time::timeout(Duration::from_secs(9), waits)
@@ -727,7 +836,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_conversation_whose_durable_events_were_dropped_expires_older_cursors() {
-        let store = MemoryEvents::new(100, Duration::from_secs(1));
+        let store = MemoryEvents::new(640, Duration::from_secs(1));
         let message = |seq: u64| {
             let id = EventId {
                 epoch: Epoch(1),
@@ -735,7 +844,7 @@ mod tests {
                 n: 0,
             };
             let kind = EventKind::SkillActivated {
-                name: "x".repeat(136),
+                name: "x".repeat(1000),
                 level: 1,
             };
             Arc::new(StreamEvent {
@@ -760,7 +869,7 @@ mod tests {
         assert_eq!(
             (read(1).await, read(2).await),
             (Ok(2), Ok(1)),
-            "two of 200 bytes each are left: what is behind the first is whole"
+            "two of 1,200 bytes each are left: what is behind the first is whole"
         );
         assert_eq!(
             store

@@ -48,6 +48,21 @@ pub(super) struct Ring {
     dropped: Option<EventId>,
 }
 
+/// Bytes that an event takes beside its texts: the event, its two counters, and its place in a
+/// queue that may be half empty.
+const EVENT_BYTES: usize =
+    size_of::<StreamEvent>() + 2 * size_of::<usize>() + 2 * size_of::<usize>();
+
+/// Bytes of memory that an event takes. A gathered text is counted with its unused capacity.
+/// Shared parts, such as a message that the history has too, are counted in full.
+fn held_bytes(event: &StreamEvent) -> usize {
+    let texts = match &event.kind {
+        EventKind::TextDelta { text } | EventKind::ThinkingDelta { text } => text.capacity(),
+        kind => kind.text_bytes(),
+    };
+    EVENT_BYTES.saturating_add(texts)
+}
+
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Arc<StreamEvent>>,
@@ -56,7 +71,7 @@ struct Kept {
 
 impl Kept {
     fn insert(&mut self, event: Arc<StreamEvent>) {
-        let bytes = event.kind.size();
+        let bytes = held_bytes(&event);
         // Almost always the end. Concurrent writers may append out of order, and no event may be
         // lost.
         let place = match self.events.back() {
@@ -78,7 +93,7 @@ impl Kept {
 
     fn drop_oldest(&mut self) -> Option<EventId> {
         let event = self.events.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(event.kind.size());
+        self.bytes = self.bytes.saturating_sub(held_bytes(&event));
         Some(event.id)
     }
 
@@ -142,10 +157,12 @@ impl Ring {
         if held.len() + text.len() > GATHERED_BYTES_MAX {
             return false;
         }
+        let capacity = held.capacity();
         held.push_str(text);
+        let grown = held.capacity() - capacity;
         event.id = id;
         self.last = id;
-        self.ephemeral.bytes = self.ephemeral.bytes.saturating_add(text.len());
+        self.ephemeral.bytes = self.ephemeral.bytes.saturating_add(grown);
         true
     }
 
@@ -158,6 +175,11 @@ impl Ring {
     pub(super) fn shrink(&mut self) {
         self.durable.events.shrink_to_fit();
         self.ephemeral.events.shrink_to_fit();
+    }
+
+    /// Sets the limit, from the next append on.
+    pub(super) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
     }
 
     /// Adds events and drops what exceeds the limit.
@@ -357,7 +379,7 @@ mod tests {
             !extend(&mut ring, "1.2.0", TextKind::Text, "z"),
             "an entry lies between"
         );
-        assert_eq!(ring.bytes(), 64 + 3);
+        assert!((EVENT_BYTES + 3..=EVENT_BYTES + 16).contains(&ring.bytes()));
         assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.2"]);
         assert!(
             !extend(&mut ring, "1.1.3", TextKind::Text, "z"),
@@ -400,12 +422,13 @@ mod tests {
         ]);
 
         assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.1", "1.1.2", "1.1.3"]);
-        assert_eq!(ring.bytes(), 3 * 65);
+        assert_eq!(ring.bytes(), 3 * (EVENT_BYTES + 1));
     }
 
     #[test]
     fn the_oldest_ephemeral_events_go_first_and_silently() {
-        let mut ring = Ring::new(1000);
+        let bytes_max = 3 * EVENT_BYTES + 700;
+        let mut ring = Ring::new(bytes_max);
 
         ring.append(vec![
             durable("1.1.0", 100),
@@ -415,13 +438,13 @@ mod tests {
         ]);
 
         assert_eq!(ids(&mut ring, None).unwrap(), ["1.1.0", "1.1.2", "1.2.0"]);
-        assert!(ring.bytes() <= 1000);
+        assert!(ring.bytes() <= bytes_max);
     }
 
     #[test]
     fn durable_events_go_only_beyond_four_times_the_bound_and_then_older_cursors_are_expired() {
         let mut ring = Ring::new(1000);
-        let each = 1000 - 66; // 1000 bytes with frame and quotes
+        let each = 1000 - EVENT_BYTES - 2; // 1000 bytes with the event and quotes
 
         ring.append((1..=4).map(|n| durable(&format!("1.{n}.0"), each)));
 
@@ -442,11 +465,11 @@ mod tests {
 
     #[test]
     fn durable_events_leave_an_eighth_to_the_ephemeral_ones() {
-        let mut ring = Ring::new(1000);
+        let mut ring = Ring::new(EPHEMERAL_PART * (EVENT_BYTES + 45));
 
         ring.append(vec![
             delta("1.1.0", 10),
-            durable("1.2.0", 2000),
+            durable("1.2.0", 8 * EVENT_BYTES + 2000),
             delta("1.3.1", 10),
             delta("1.3.2", 40),
         ]);

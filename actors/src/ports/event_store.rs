@@ -137,6 +137,13 @@ pub trait EventStore: Send + Sync + 'static {
 
     /// Returns the bytes of the kept events of a tenant's conversations.
     fn bytes(&self, tenant: &TenantId) -> usize;
+
+    /// Frees some of what has expired, and returns whether there is more. The host calls it every
+    /// second, so that a host without traffic frees what its last rounds left. A store that expires
+    /// its events elsewhere has nothing to do.
+    fn sweep(&self) -> bool {
+        false
+    }
 }
 
 /// A writer of one stream ([`EventStore::open`]). Its methods return at once: a remote store keeps

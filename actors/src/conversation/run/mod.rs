@@ -100,6 +100,8 @@ impl Live {
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        args.wait_status
+            .note_history(durable.history.messages().wire_bytes());
         let commits = Committer::new(
             args,
             me.clone(),
@@ -195,6 +197,8 @@ impl Live {
             .collect();
         if !entries.is_empty() || !after_commit.is_empty() {
             self.commits.commit(&entries, &self.durable, after_commit);
+            self.wait_status
+                .note_history(self.durable.history.messages().wire_bytes());
         }
         for effect in effects {
             if self.pause.is_some() && !survives_pause(&effect) {

@@ -17,6 +17,17 @@ use crate::{
 const SWEPT_AT_ONCE: usize = 16;
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
+/// Bytes of an idle conversation beside its history.
+const IDLE_BYTES: usize = 10_000;
+
+/// Returns how much has to go: what exceeds the bound, and a part of the bound. Zero within it.
+fn excess(held: usize, max: usize) -> usize {
+    match held.checked_sub(max) {
+        None | Some(0) => 0,
+        Some(over) => over.saturating_add(max / RECLAIMED_PART).min(held),
+    }
+}
+
 /// A conversation that is asked to sleep unless it was used after `used_s`.
 struct Asked {
     scope: Scope,
@@ -52,33 +63,43 @@ impl Directory {
         }
     }
 
-    /// If more than `idle_conversations_max` conversations are idle, asks the least recently used
-    /// ones to go to sleep: the excess, and a quarter of the bound, so that the next activations
-    /// need no search.
+    /// If more than `idle_conversations_max` conversations are idle, or more than `idle_bytes_max`
+    /// bytes of them, asks the least recently used ones to go to sleep: the excess, and a quarter
+    /// of the bound, so that the next activations need no search.
     fn relieve(&self) {
         let max = self.limits.idle_conversations_max;
-        if self.slots.len() <= max {
-            return;
-        }
+        let bytes_max = self.limits.idle_bytes_max;
         let idle = self.slots.iter().filter_map(|slot| match slot.value() {
             Slot::Live {
                 used_s,
                 wait_status,
                 ..
-            } if is_idle(wait_status) => Some(Asked {
-                scope: slot.key().clone(),
-                used_s: *used_s,
-            }),
+            } if is_idle(wait_status) => Some((
+                Asked {
+                    scope: slot.key().clone(),
+                    used_s: *used_s,
+                },
+                IDLE_BYTES + wait_status.history_bytes(),
+            )),
             _ => None,
         });
-        let mut idle: Vec<Asked> = idle.collect();
-        if idle.len() <= max {
+        let mut idle: Vec<(Asked, usize)> = idle.collect();
+        let bytes: usize = idle.iter().map(|(_, bytes)| bytes).sum();
+        let count_excess = excess(idle.len(), max);
+        let mut bytes_excess = excess(bytes, bytes_max);
+        if count_excess == 0 && bytes_excess == 0 {
             return;
         }
-        let reclaimed = (idle.len() - max + max / RECLAIMED_PART).min(idle.len());
-        idle.sort_unstable_by_key(|asked| asked.used_s);
-        idle.truncate(reclaimed);
-        self.ask(idle);
+        idle.sort_unstable_by_key(|(asked, _)| asked.used_s);
+        let asked = idle
+            .into_iter()
+            .enumerate()
+            .map_while(|(index, (asked, bytes))| {
+                let is_asked = index < count_excess || bytes_excess > 0;
+                bytes_excess = bytes_excess.saturating_sub(bytes);
+                is_asked.then_some(asked)
+            });
+        self.ask(asked.collect());
     }
 
     /// Asks conversations to go to sleep, in small batches, so that a sweep of a hundred thousand

@@ -248,6 +248,10 @@ impl EventStore for RoundEndListener {
         }
     }
 
+    fn sweep(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.sweep())
+    }
+
     fn get_status(
         &self,
         stream: &StreamKey,

@@ -12,6 +12,7 @@ mod door;
 mod faults;
 mod families;
 mod fan_out;
+mod event_memory;
 mod events;
 mod gateways;
 mod figures;

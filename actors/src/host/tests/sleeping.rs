@@ -62,6 +62,36 @@ async fn an_idle_conversation_sleeps_after_minutes_by_default() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn idle_conversations_with_too_many_bytes_sleep_the_oldest_first() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("x".repeat(100_000))));
+    let limits = Limits {
+        idle_bytes_max: 500_000,
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    for n in 0..4 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        talk(&host, &format!("c-{n}")).await;
+    }
+    settle().await;
+    assert_eq!(awake(&host).len(), 4, "440,000 bytes are within the bound");
+
+    for n in 4..6 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        talk(&host, &format!("c-{n}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(120)).await; // The sweep.
+    settle().await;
+
+    assert_eq!(
+        awake(&host),
+        ["c-2", "c-3", "c-4", "c-5"],
+        "the excess, and a quarter of the bound"
+    );
+    talk(&host, "c-0").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn too_many_idle_conversations_sleep_the_oldest_first() {
     let model = Arc::new(ScriptedModel::answering(|request, _| {
         let text = request.messages.last().map(|message| message.text());

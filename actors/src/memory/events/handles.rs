@@ -56,6 +56,7 @@ impl StreamSink for Sink {
             store.append_to(held, &mut state, key.round, events, woken);
             drop(state);
             wake(woken);
+            store.relieve();
             return Ok(());
         }
     }
@@ -170,7 +171,7 @@ impl Follower {
             };
             if stream.is_older(store.ring_age()) {
                 drop(state);
-                store.expire(&self.key);
+                store.expire(&self.key, store.ring_age());
                 return Poll::Ready(None);
             }
             return match look(stream) {
