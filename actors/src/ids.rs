@@ -297,6 +297,18 @@ impl ActivationId {
     }
 }
 
+impl RoundId {
+    /// Returns the bytes of the id.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.into_bytes()
+    }
+
+    /// Creates an id from the bytes of another one.
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+}
+
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

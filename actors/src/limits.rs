@@ -60,8 +60,12 @@ pub const PINNED_BYTES_MAX: usize = 16 * 1024;
 /// Finished rounds between two reminders of the pinned lines.
 pub const REFOCUS_ROUNDS: u64 = 5;
 
-/// Client keys and ids of injected messages that a conversation remembers.
-pub const CLIENT_KEYS_MAX: usize = 1000;
+/// Client keys and ids of injected messages that a conversation remembers: more than one a second
+/// for 24 hours. Beyond it the oldest is forgotten.
+pub const CLIENT_KEYS_MAX: usize = 100_000;
+
+/// How many of them, the newest, are kept as they came. The others are digests of 49 bytes.
+pub const CLIENT_KEYS_WHOLE: usize = 1000;
 
 /// How long client keys and injected ids are remembered, in milliseconds: 24 hours.
 pub const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;

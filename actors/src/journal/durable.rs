@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody,
     Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult, call_digest,
-    metrics::estimate, skills::refresh_at_compaction,
+    metrics::estimate, older_keys::OlderKeys, skills::refresh_at_compaction,
 };
 use crate::{
     chat::{
@@ -26,7 +26,7 @@ use crate::{
     },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
     journal::Loaded,
-    limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX},
+    limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX, CLIENT_KEYS_WHOLE},
     stream::StopReason,
     time::Timestamp,
     tokens::WindowUse,
@@ -60,9 +60,12 @@ pub struct Durable {
     pub inbox: VecDeque<AcceptedPrompt>,
     /// The open round. `None` between rounds. Boxed, because most conversations are idle.
     pub round: Option<Box<OpenRound>>,
-    /// Client keys and ids of injected messages, oldest first: at most 1000, none older than 24
-    /// hours.
+    /// The newest client keys and ids of injected messages, oldest first: at most 1000, none older
+    /// than 24 hours.
     pub keys: VecDeque<KnownKey>,
+    /// The keys before those, back to 24 hours.
+    #[serde(default, skip_serializing_if = "OlderKeys::is_empty")]
+    pub older_keys: OlderKeys,
     /// Digests of calls whose effect is in doubt. The next identical call needs approval.
     pub in_doubt: Vec<u64>,
     /// Patterns of calls that a person approved with "always", oldest first.
@@ -314,13 +317,15 @@ pub struct ApplyError {
 }
 
 impl Durable {
-    /// Looks up a client key. Returns the key and the round of its prompt.
-    pub fn known_key(&self, key: &str) -> Option<(&KnownKey, RoundId)> {
+    /// Looks up a client key. Returns the digest of the body that came with it, and the round of its
+    /// prompt.
+    pub fn known_key(&self, key: &str) -> Option<(u64, RoundId)> {
         self.keys
             .iter()
             .rev()
             .filter(|known| known.key == key)
-            .find_map(|known| Some((known, known.round_id?)))
+            .find_map(|known| Some((known.digest, known.round_id?)))
+            .or_else(|| self.older_keys.prompt(key))
     }
 
     /// Returns the parent of this conversation, named `own`, if this is a subagent: the client key
@@ -349,6 +354,7 @@ impl Durable {
         self.keys
             .iter()
             .any(|known| known.key == id && known.round_id.is_none())
+            || self.older_keys.knows_injected(id)
     }
 
     /// Finds a call of the open batch by id. Returns its index and the call.
@@ -802,13 +808,15 @@ impl Durable {
             round_id,
             at,
         });
-        while self.keys.len() > CLIENT_KEYS_MAX
-            || self
-                .keys
-                .front()
-                .is_some_and(|known| at.ms_since(known.at) > CLIENT_KEY_MS)
-        {
+        let is_old = |known: &KnownKey| at.ms_since(known.at) > CLIENT_KEY_MS;
+        while self.keys.front().is_some_and(is_old) {
             self.keys.pop_front();
+        }
+        if self.keys.len() > CLIENT_KEYS_WHOLE
+            && let Some(known) = self.keys.pop_front()
+        {
+            self.older_keys
+                .push(&known, CLIENT_KEYS_MAX - CLIENT_KEYS_WHOLE, at);
         }
     }
 

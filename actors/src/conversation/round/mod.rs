@@ -377,9 +377,9 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
     if let Some(key) = &prompt.client_key
-        && let Some((known, round_id)) = durable.known_key(&key.key)
+        && let Some((digest, round_id)) = durable.known_key(&key.key)
     {
-        return if known.digest == key.digest {
+        return if digest == key.digest {
             decision.effect(Effect::Acknowledge {
                 waiter,
                 receipt: Receipt {

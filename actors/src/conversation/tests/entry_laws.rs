@@ -125,7 +125,7 @@ pub(super) fn after_entry(
         } => {
             let known = state
                 .known_key(&key.key)
-                .map(|(known, round_id)| (known.digest, Some(round_id)));
+                .map(|(digest, round_id)| (digest, Some(round_id)));
             assert_eq!(known, Some((key.digest, before.map(|round| round.id))));
         }
         EntryBody::PromptAccepted {

@@ -4,6 +4,7 @@ mod attaching;
 mod attachments;
 mod budgets;
 mod catching_up;
+mod client_keys;
 mod clocks;
 mod context;
 mod crossing;
