@@ -34,7 +34,7 @@ pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, Promp
 pub use round::budget::BUDGET_CODE;
 pub use round::output::OUTPUT_CODE;
 pub(crate) use round::output::{instruction, json_in};
-pub(crate) use run::fork::{read_fork, read_rounds};
+pub(crate) use run::fork::{read_fork, read_rounds, read_transcript};
 pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};

@@ -5,7 +5,7 @@
 //! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
-    chat::{History, Message, RawJson},
+    chat::{History, Message, MessageList, RawJson},
     conversation::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
         SkillRegistry, instruction, round::OnBusy,
@@ -427,6 +427,16 @@ impl ConversationHandle {
             Ok(state) => Ok(state),
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// Reads all messages from the journal, also those that a compaction dropped from the history.
+    /// Does not activate the conversation. Its time grows with the journal.
+    ///
+    /// # Errors
+    /// [`SendError`] for a failing store or an unreadable journal.
+    pub async fn transcript(&self) -> Result<MessageList, SendError> {
+        let scope = self.scope.clone()?;
+        Ok(crate::conversation::read_transcript(&*self.host.ports.sessions, &scope).await?)
     }
 
     /// Reads the messages of the history from the store.

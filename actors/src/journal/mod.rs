@@ -25,6 +25,7 @@ mod rounds;
 mod skills;
 mod stored;
 mod summary;
+mod transcript;
 mod usage;
 mod version;
 
@@ -53,5 +54,6 @@ pub use rounds::{RoundsReader, rounds, settled};
 pub use skills::{ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
 pub use stored::{Head, Loaded, StoredEntry};
 pub use summary::round_summary;
+pub use transcript::TranscriptReader;
 pub use usage::UsageTotals;
 pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

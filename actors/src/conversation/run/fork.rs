@@ -2,9 +2,10 @@
 //! conversation.
 
 use crate::{
+    chat::MessageList,
     conversation::{ConversationError, command::Copied, round::Refusal},
     ids::{RoundId, Scope, Seq},
-    journal::{ApplyError, Entry, ForkReader, RoundsReader},
+    journal::{ApplyError, Entry, ForkReader, RoundsReader, TranscriptReader},
     ports::{SessionBackend, StoreError},
 };
 
@@ -46,6 +47,16 @@ pub(crate) async fn read_rounds(
     let mut reader = RoundsReader::new(scope.conversation.clone());
     each_entry(sessions, scope, |entry| reader.take(entry)).await?;
     Ok(reader)
+}
+
+/// Reads all messages of a conversation from its journal, also those that a compaction dropped.
+pub(crate) async fn read_transcript(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> Result<MessageList, ConversationError> {
+    let mut reader = TranscriptReader::default();
+    each_entry(sessions, scope, |entry| reader.take(entry)).await?;
+    Ok(reader.finish())
 }
 
 /// Calls `take` for each entry of a journal, in order. Returns the seq of the last entry.

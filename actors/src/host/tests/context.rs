@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{builder, conversation, probe};
 use crate::{
-    chat::{MessageList, ModelRequest, RawJson, Usage},
+    chat::{Message, MessageList, ModelRequest, RawJson, Usage},
     compactor::{CompactionSettings, SpanPointer},
     host::ConversationHandle,
     metrics_collector::Reading,
@@ -508,6 +508,22 @@ async fn a_compaction_on_request_waits_for_its_summary_and_a_turn_does_not() {
             .contains("SUMMARY OF THE MATTER")
     );
     answer(&conversation, "and on".into()).await;
+    let texts = async || -> Vec<String> {
+        let whole = conversation.transcript().await.unwrap();
+        whole.iter().map(Message::text).collect()
+    };
+    let whole = texts().await;
+    assert_eq!(
+        whole.len(),
+        82,
+        "the journal has what the compaction dropped"
+    );
+    assert!((0..40).all(|round| whole[2 * round].starts_with(&format!("{round} words"))));
+    let last = conversation.rounds().await.unwrap().pop().unwrap();
+    conversation.rewind(last.round_id).await.unwrap();
+    assert_eq!(texts().await, whole[..80]);
+    conversation.reset().await.unwrap();
+    assert_eq!(texts().await, [""; 0]);
 }
 
 #[tokio::test]
