@@ -4,6 +4,7 @@ use std::{future::Future, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc, t
 
 use clap::Args;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     failure::{Done, Failure},
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
-    config::{Config, ConfigError, process_environment},
+    config::{Config, ConfigError, HttpLimits, process_environment},
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     telemetry::Telemetry,
 };
@@ -21,6 +22,9 @@ use crate::{
 /// Added to the grace period for the host's own time limit, so that this program's limit always
 /// expires first.
 const BEYOND_GRACE: Duration = Duration::from_secs(60);
+
+/// Time limit for the answers to clients whose rounds stay open.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time limit for the store to write pending entries.
 const STORE_CLOSE_MAX: Duration = Duration::from_secs(10);
@@ -70,7 +74,7 @@ pub(super) async fn run(
         Ok(config)
     };
     let config = read()?;
-    let per_address = config.connections_per_address_max;
+    let bounds = bounds(&config.http);
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -92,14 +96,12 @@ pub(super) async fn run(
     // in the journal, and the next start resumes them. The host's own drain would close them as
     // interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
-    let bounds = HttpBounds {
-        connections_per_address_max: per_address,
-        ..HttpBounds::default()
-    };
+    let leaving = CancellationToken::new();
     let http = HttpConfig::new(operator.keys().clone())
         .bounds(bounds)
         .operator(Arc::new(operator.clone()))
         .drain_within(drain_within)
+        .leaving(leaving.clone())
         .metrics(figures)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
@@ -127,7 +129,7 @@ pub(super) async fn run(
             },
             () = &mut cut => {
                 err_line("the grace period is over: the next start resumes open rounds");
-                break leave(&host, &server, Done::Well).await;
+                break leave(&host, &leaving, &mut server, Done::Well).await;
             }
             () = signals.next() => true,
             () = operator.drained(), if end.is_some() => true,
@@ -145,7 +147,7 @@ pub(super) async fn run(
             }
             (true, None) => {
                 err_line("stopped at once: the next start resumes open rounds");
-                break leave(&host, &server, Done::Interrupted).await;
+                break leave(&host, &leaving, &mut server, Done::Interrupted).await;
             }
             (false, still) => {
                 end = still;
@@ -157,16 +159,43 @@ pub(super) async fn run(
     done
 }
 
-/// Exits with open rounds: closes connections and writes everything acknowledged to disk. Tool
-/// processes end with this process.
+/// Exits with open rounds: answers whoever waits for one, closes connections and writes everything
+/// acknowledged to disk. Tool processes end with this process.
 async fn leave(
     host: &crate::Host,
-    server: &JoinHandle<Served>,
+    leaving: &CancellationToken,
+    server: &mut JoinHandle<Served>,
     done: Done,
 ) -> Result<Done, Failure> {
-    server.abort();
+    leaving.cancel();
+    if tokio::time::timeout(ANSWERS_WITHIN, &mut *server)
+        .await
+        .is_err()
+    {
+        server.abort();
+    }
     host.ports().sessions.close(STORE_CLOSE_MAX).await?;
     Ok(done)
+}
+
+/// The configured bounds; the others keep their defaults.
+fn bounds(limits: &HttpLimits) -> HttpBounds {
+    let default = HttpBounds::default();
+    HttpBounds {
+        connections_max: limits.connections_max.unwrap_or(default.connections_max),
+        connections_per_address_max: limits.connections_per_address_max,
+        streams_per_tenant_max: limits
+            .streams_per_tenant_max
+            .unwrap_or(default.streams_per_tenant_max),
+        body_bytes_max: limits.body_bytes_max.unwrap_or(default.body_bytes_max),
+        tenant_answer_bytes_max: limits
+            .tenant_answer_bytes_max
+            .unwrap_or(default.tenant_answer_bytes_max),
+        answer_bytes_max: limits.answer_bytes_max.unwrap_or(default.answer_bytes_max),
+        header_within: limits.header_within.unwrap_or(default.header_within),
+        write_pause_max: limits.write_pause_max.unwrap_or(default.write_pause_max),
+        ..default
+    }
 }
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
@@ -282,5 +311,32 @@ async fn reload(operator: &TenantOperator) {
         Err(error) => err_line(&sanitize(&format!(
             "not reloaded, nothing changed: {error}"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_configured_bound_reaches_the_server() {
+        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("callboard.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = Config::load(Some(&file), std::iter::empty()).unwrap();
+
+        let expected = HttpBounds {
+            connections_max: 1,
+            connections_per_address_max: Some(2),
+            streams_per_tenant_max: 3,
+            body_bytes_max: 4,
+            tenant_answer_bytes_max: 5,
+            answer_bytes_max: 6,
+            header_within: Duration::from_secs(7),
+            write_pause_max: Duration::from_secs(8),
+            ..HttpBounds::default()
+        };
+        assert_eq!(bounds(&config.http), expected);
     }
 }

@@ -114,6 +114,48 @@ const PLAIN: &[Key] = &[
         "connections to `serve` at once from one client address or IPv6 network; 1000 by default, unlimited from this machine",
     ),
     key(
+        "host",
+        "connections_max",
+        Kind::Count { max: COUNT_MAX },
+        "connections to `serve` at once; 10000 by default",
+    ),
+    key(
+        "host",
+        "streams_per_tenant_max",
+        Kind::Count { max: COUNT_MAX },
+        "event streams of one tenant at once; 1000 by default",
+    ),
+    key(
+        "host",
+        "body_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of a request that carries no messages; 1 MiB by default",
+    ),
+    key(
+        "host",
+        "tenant_answer_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "bytes of histories and artifacts that clients of one tenant requested and have not read; 64 MiB by default",
+    ),
+    key(
+        "host",
+        "answer_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "the same of all tenants together; 256 MiB by default",
+    ),
+    key(
+        "host",
+        "header_s",
+        Kind::Seconds,
+        "seconds for the head of a request, and seconds that a connection without a request stays open; 15 by default",
+    ),
+    key(
+        "host",
+        "write_pause_s",
+        Kind::Seconds,
+        "seconds that a client may read nothing of an answer; 60 by default",
+    ),
+    key(
         "store",
         "url",
         Kind::StoreUrl,

@@ -20,6 +20,7 @@ mod checks;
 mod env;
 mod error;
 mod file;
+mod http;
 mod keys;
 mod observability;
 #[cfg(feature = "mcp")]
@@ -59,6 +60,7 @@ pub(crate) use checks::{Overlap, overlap, stored};
 pub use env::NOT_SETTINGS;
 pub use error::{ConfigError, Origin};
 use error::{hint, quoted};
+pub use http::HttpLimits;
 use keys::Key;
 pub use keys::reference;
 pub use observability::Observability;
@@ -89,9 +91,8 @@ pub struct Config {
     /// SHA-256 of the operator's key, in lower case; without it, the operator's routes do not
     /// exist.
     pub admin_key_sha256: Option<String>,
-    /// Connections that `serve` accepts from one client address at once; `None` means 1000, and no
-    /// limit for loopback.
-    pub connections_per_address_max: Option<usize>,
+    /// Bounds of the HTTP host.
+    pub http: HttpLimits,
     /// Where conversations are stored.
     pub store: Store,
     /// Configured tenants, in the order of the files.
@@ -326,7 +327,7 @@ impl Config {
             data_dir: data_home.unwrap_or_default(),
             commit: CommitMode::default(),
             admin_key_sha256: None,
-            connections_per_address_max: None,
+            http: HttpLimits::default(),
             listen: None,
             tenants,
             store: Store::Memory,
@@ -571,8 +572,8 @@ impl Config {
                 ("host", "admin_key_sha256", Value::Text(hash)) => {
                     self.admin_key_sha256 = Some(hash.clone())
                 }
-                ("host", "connections_per_address_max", Value::Count(count)) => {
-                    self.connections_per_address_max = usize::try_from(*count).ok();
+                ("host", name, value @ (Value::Count(_) | Value::Seconds(_))) => {
+                    self.http.set(name, value)
                 }
                 ("host", _, Value::Address(address)) => self.listen = Some(*address),
                 ("host", _, Value::Text(word)) => {

@@ -16,10 +16,7 @@ impl Config {
             }
         };
         differs("[host] listen", self.listen() != running.listen());
-        differs(
-            "[host] connections_per_address_max",
-            self.connections_per_address_max != running.connections_per_address_max,
-        );
+        differs("[host] bounds of the HTTP host", self.http != running.http);
         differs("[host] data_dir", self.data_dir != running.data_dir);
         differs("[host] durability", self.commit != running.commit);
         differs("[store] url", self.store != running.store);
@@ -32,7 +29,7 @@ impl Config {
         );
         differs("[tokens]", self.tokens != running.tokens);
         self.listen = running.listen;
-        self.connections_per_address_max = running.connections_per_address_max;
+        self.http = running.http.clone();
         self.data_dir.clone_from(&running.data_dir);
         self.commit = running.commit;
         self.store = running.store.clone();

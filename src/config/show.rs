@@ -101,13 +101,15 @@ fn nested(text: &mut String, section: &'static str, settings: &Settings) {
 /// The effective value of a key outside `[[provider]]`; `None` if the key is unset and has no
 /// default value.
 pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
+    if key.section == "host"
+        && let Some(value) = config.http.get(key.name)
+    {
+        return value;
+    }
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
         ("host", "listen") => Some(Value::Address(config.listen())),
         ("host", "admin_key_sha256") => config.admin_key_sha256.clone().map(Value::Text),
-        ("host", "connections_per_address_max") => config
-            .connections_per_address_max
-            .map(|count| Value::Count(count as u64)),
         ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
         ("store", _) => Some(Value::Store(config.store.clone())),
         ("tools", "enabled") => config.tools.clone().map(Value::Names),

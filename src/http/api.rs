@@ -275,6 +275,21 @@ pub(super) struct Page {
     pub(super) limit: Option<usize>,
 }
 
+/// Selects a page of a conversation's messages.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HistoryPage {
+    /// The page starts after the message with this index: the `next` of the previous page. Absent:
+    /// the first page.
+    pub(super) after: Option<String>,
+    /// Largest number of messages in the page; 1 to 1000, 100 if absent.
+    pub(super) limit: Option<usize>,
+    /// Whether to read all messages, also those that a compaction dropped from the context. Indices
+    /// then count all of them.
+    #[serde(default)]
+    pub(super) whole: bool,
+}
+
 /// A message with its index.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Placed {

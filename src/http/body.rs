@@ -1,8 +1,10 @@
 //! Extractors for request bodies. A body is read within limits of size and time, counted against
 //! its tenant's buffer space, and parsed as JSON.
 
+use std::time::Duration;
+
 use axum::{
-    body::{Body, Bytes},
+    body::{Body, BodyDataStream, Bytes},
     extract::{FromRequest, FromRequestParts as _, Request},
     http::{HeaderMap, StatusCode, header},
 };
@@ -10,7 +12,7 @@ use callboard_actors::limits::PROMPT_BYTES_MAX;
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     auth::{Admin, Caller},
@@ -20,6 +22,12 @@ use super::{
 
 /// Room for a message request's other fields and white space, beside the prompt itself.
 const MESSAGE_SLACK_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a refused body that are read and dropped; beyond them the connection closes.
+const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The longest time for that.
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// A JSON body of a tenant's request, within the general size limit.
 pub(super) struct Json<T>(pub(super) T);
@@ -108,6 +116,36 @@ async fn collect(
     body: Body,
     app: &App,
     bytes_max: usize,
+    room: Option<&mut BodyRoom>,
+) -> Result<Bytes, Problem> {
+    let mut chunks = body.into_data_stream();
+    let collected = collect_from(headers, &mut chunks, app, bytes_max, room).await;
+    // A client that waits for `100 Continue` has sent nothing and must not be asked for more.
+    if collected.is_err() && !headers.contains_key(header::EXPECT) {
+        tokio::spawn(drain(chunks));
+    }
+    collected
+}
+
+/// Reads and drops what a client still sends of a refused body. A connection that closes while its
+/// client writes is reset, and the client may lose the answer.
+async fn drain(mut chunks: BodyDataStream) {
+    let all = async {
+        let mut left = DRAINED_BYTES_MAX;
+        while let Some(Ok(chunk)) = chunks.next().await
+            && chunk.len() <= left
+        {
+            left -= chunk.len();
+        }
+    };
+    let _ = timeout(DRAIN_WITHIN, all).await;
+}
+
+async fn collect_from(
+    headers: &HeaderMap,
+    chunks: &mut BodyDataStream,
+    app: &App,
+    bytes_max: usize,
     mut room: Option<&mut BodyRoom>,
 ) -> Result<Bytes, Problem> {
     let bounds = &app.config.bounds;
@@ -132,7 +170,6 @@ async fn collect(
         )
     };
     let whole = Instant::now() + bounds.body_within;
-    let mut chunks = body.into_data_stream();
     let mut bytes = Vec::new();
     loop {
         let until = whole.min(Instant::now() + bounds.body_pause_max);

@@ -20,10 +20,13 @@
 //! - No key is stored or logged; the host knows only hashes.
 
 mod addresses;
+mod answer_body;
+mod answer_room;
 mod api;
 mod auth;
 mod body;
 mod error;
+mod idle;
 mod keys;
 mod openai;
 mod openapi;

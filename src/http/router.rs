@@ -7,7 +7,7 @@ use axum::{
     Router,
     body::Bytes,
     extract::{FromRequestParts as _, Request, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, Version, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
@@ -158,12 +158,41 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
         .for_each(|key| key.set_sensitive(true));
     let path = request.uri().path().to_owned();
     let key = key_of(&request);
-    let response = tracing::Instrument::instrument(next.run(request), span).await;
+    let response = match malformed(&request) {
+        None => tracing::Instrument::instrument(next.run(request), span).await,
+        Some(problem) => ([(header::CONNECTION, "close")], problem).into_response(),
+    };
     let mut response = openai::translate(&path, masked(response, &redactor, key.as_deref()));
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// What the HTTP layer lets pass although RFC 9112 forbids it: a proxy before this host may read
+/// such a request as another one.
+fn malformed(request: &Request) -> Option<Problem> {
+    let wrong = |detail: &str| {
+        Some(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_request",
+            detail,
+        ))
+    };
+    if request.version() != Version::HTTP_11 {
+        return None;
+    }
+    let fields = request.headers();
+    if fields.get_all(header::HOST).iter().count() != 1 {
+        return wrong("a request of HTTP/1.1 has exactly one `Host`");
+    }
+    let mut codings = fields.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    match (codings.next(), codings.next()) {
+        (None, _) => None,
+        (Some(only), None) if is_chunked(only) => None,
+        _ => wrong("`Transfer-Encoding` must be `chunked`, once"),
+    }
 }
 
 /// The key that a request carries, to keep it out of the error response. Dropped with the request.

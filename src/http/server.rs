@@ -2,9 +2,21 @@
 //! listener closed, rounds drained, event streams ended, connections closed. Clients thus receive
 //! the end of every round that they watch.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::Router;
+use axum::{
+    BoxError, Router,
+    body::{Bytes, HttpBody},
+    http::Request,
+    response::Response,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -17,10 +29,12 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tower_service::Service;
 
 use super::{
     HttpBounds, HttpConfig,
     addresses::{AddressPlace, Addresses},
+    idle::OpenRequests,
     router::{router, without_allow},
     shared::Shared,
     socket::Socket,
@@ -40,6 +54,9 @@ const SEND_BYTES_MAX: usize = 64 * 1024;
 /// Send buffer of a socket; Linux reserves twice as much. By default the kernel lets it grow up to
 /// 4 MiB for each connection.
 const SOCKET_BYTES_MAX: usize = 128 * 1024;
+
+/// How long a connection that had no request may take to close.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// Smallest read buffer that hyper's HTTP/1 parser accepts.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
@@ -88,6 +105,7 @@ pub async fn serve(
         tokio::select! {
             biased;
             () = &mut shutdown => break,
+            () = app.config.leaving.cancelled() => break,
             () = app.drain.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
@@ -111,7 +129,11 @@ pub async fn serve(
     let asked_at = Instant::now();
     app.draining.cancel();
     drop(listener);
-    let conversations = app.host.shutdown(app.config.drain_within).await;
+    let conversations = tokio::select! {
+        biased;
+        conversations = app.host.shutdown(app.config.drain_within) => conversations,
+        () = app.config.leaving.cancelled() => app.host.awake(),
+    };
     app.closing.cancel();
     let all_closed = async { while connections.join_next().await.is_some() {} };
     let _ = timeout(app.config.bounds.close_within, all_closed).await;
@@ -175,22 +197,57 @@ impl Server {
             bounds.write_pause_max,
         ));
         let builder = self.builder.clone();
-        let service = TowerToHyperService::new(self.router.clone());
+        let requests = OpenRequests::new();
+        let service = TowerToHyperService::new(Counting {
+            router: self.router.clone(),
+            requests: requests.clone(),
+        });
         let closing = self.closing.clone();
+        let idle_max = bounds.header_within;
         async move {
             let mut connection = std::pin::pin!(builder.serve_connection(io, service));
             let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
+                ended = connection.as_mut() => Some(ended),
                 () = closing.cancelled() => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    Some(connection.await)
+                }
+                () = requests.none_for(idle_max) => {
+                    connection.as_mut().graceful_shutdown();
+                    timeout(GOODBYE_MAX, connection).await.ok()
                 }
             };
-            if let Err(error) = ended {
+            if let Some(Err(error)) = ended {
                 tracing::debug!(%error, "a connection ended early");
             }
             drop(place);
         }
+    }
+}
+
+/// The routes, with a count of the connection's open requests.
+#[derive(Clone)]
+struct Counting {
+    router: Router,
+    requests: OpenRequests,
+}
+
+impl<B> Service<Request<B>> for Counting
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(())) // A router is always ready.
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let open = self.requests.begin();
+        let answer = self.router.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| open.until_sent(body))) })
     }
 }
 

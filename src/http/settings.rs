@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio_util::sync::CancellationToken;
+
 use super::{Keys, Operator};
 use crate::observe::Redactor;
 
@@ -17,6 +19,10 @@ pub struct HttpConfig {
     pub bounds: HttpBounds,
     /// How long open rounds may continue after shutdown was requested; then they are interrupted.
     pub drain_within: Duration,
+    /// Cancelled by a program that exits and leaves rounds open, for its next start to resume.
+    /// Whoever waits for a round then gets 503 `draining` with the round's id, event streams end,
+    /// and connections close.
+    pub leaving: CancellationToken,
     /// Whether `/metrics` and `/v1/metrics` are served; if not, they answer 404.
     pub metrics: bool,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
@@ -34,6 +40,7 @@ impl HttpConfig {
             operator: None,
             bounds,
             drain_within,
+            leaving: CancellationToken::new(),
             metrics: true,
             redactor: Redactor::default(),
         }
@@ -67,6 +74,13 @@ impl HttpConfig {
         self
     }
 
+    /// Sets the token with which the program announces that it exits with rounds open.
+    #[must_use]
+    pub fn leaving(mut self, leaving: CancellationToken) -> Self {
+        self.leaving = leaving;
+        self
+    }
+
     /// Sets how long open rounds may continue after shutdown was requested.
     #[must_use]
     pub fn drain_within(mut self, within: Duration) -> Self {
@@ -82,6 +96,7 @@ impl fmt::Debug for HttpConfig {
             .field("operator", &self.operator.is_some())
             .field("bounds", &self.bounds)
             .field("drain_within", &self.drain_within)
+            .field("leaving", &self.leaving.is_cancelled())
             .field("metrics", &self.metrics)
             .field("redactor", &self.redactor)
             .finish()
@@ -109,7 +124,13 @@ pub struct HttpBounds {
     pub header_bytes_max: usize,
     /// Bytes of a body that carries no messages.
     pub body_bytes_max: usize,
-    /// Longest time for the header fields of a request, and longest idle time of a connection.
+    /// Bytes of histories and artifacts that clients of one tenant have requested and not read yet;
+    /// beyond it a request waits a short time and then gets 429.
+    pub tenant_answer_bytes_max: usize,
+    /// The same bound for all tenants together.
+    pub answer_bytes_max: usize,
+    /// Longest time for the header fields of a request, and longest time of a connection without a
+    /// request, whatever else its client sends.
     pub header_within: Duration,
     /// Longest pause between two parts of a request body.
     pub body_pause_max: Duration,
@@ -133,6 +154,8 @@ impl Default for HttpBounds {
             headers_max: 64,
             header_bytes_max: 32 * 1024,
             body_bytes_max: 1024 * 1024,
+            tenant_answer_bytes_max: 64 * 1024 * 1024,
+            answer_bytes_max: 256 * 1024 * 1024,
             header_within: Duration::from_secs(15),
             body_pause_max: Duration::from_secs(15),
             body_within: Duration::from_secs(120),

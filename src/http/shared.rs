@@ -11,7 +11,7 @@ use callboard_actors::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{HttpConfig, error::Problem};
+use super::{HttpConfig, answer_room::AnswerRooms, error::Problem};
 use crate::Host;
 
 /// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
@@ -35,6 +35,8 @@ pub(super) struct Shared {
     /// Cancelled when the host has shut down; event streams end and connections close.
     pub(super) closing: CancellationToken,
     counted: Arc<Mutex<Counted>>,
+    /// Room for answers that clients have not read yet.
+    pub(super) answers: AnswerRooms,
     /// The OpenAPI document, rendered once.
     pub(super) openapi: bytes::Bytes,
 }
@@ -70,6 +72,7 @@ impl Shared {
         let draining = CancellationToken::new();
         let closing = CancellationToken::new();
         Self {
+            answers: AnswerRooms::new(&config.bounds),
             host,
             config,
             drain,

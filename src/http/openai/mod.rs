@@ -127,7 +127,11 @@ pub(super) async fn chat(
         }
         .respond(&app, reply, guard, watching));
     }
-    let end = finished(&mut reply).await;
+    let end = tokio::select! {
+        biased;
+        end = finished(&mut reply) => end,
+        () = app.config.leaving.cancelled() => Err(Problem::draining()),
+    };
     guard.stays().await;
     let end = end?;
     let message = Answered {

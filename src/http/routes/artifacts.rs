@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use axum::{
+    body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -11,17 +12,21 @@ use callboard_actors::{
     ids::{ArtifactId, ConversationId, Scope, TenantId},
     ports::{ArtifactError, ArtifactMeta, ListQuery},
 };
+use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Path, Query};
-use crate::http::{auth::Caller, error::Problem, shared::App};
+use crate::http::{answer_body::answer_body, auth::Caller, error::Problem, shared::App};
 
 /// Conversations read at a time while an artifact is searched without a conversation id.
 const SEARCHED: usize = 256;
 
 /// Most bytes of one response; clients read larger artifacts by ranges.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Bytes of an artifact in memory for one response.
+const CHUNK_BYTES: u64 = 1024 * 1024;
 
 /// Query parameters of the artifact route.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -88,12 +93,16 @@ pub(in crate::http) async fn get(
         }
     };
     let range = range.start..range.end.min(range.start.saturating_add(ANSWER_BYTES_MAX));
+    let room = app.answers.take(&tenant, CHUNK_BYTES as usize).await?;
     let owner = Scope::new(tenant, meta.conversation_id);
-    let bytes = app
-        .host
-        .artifacts()
-        .read_range(owner, id.clone(), range.clone())
-        .await?;
+    let parts = Parts {
+        app: app.clone(),
+        owner,
+        id: id.clone(),
+        left: range.clone(),
+    };
+    // The first part is read before the answer begins, so that a missing artifact is an error.
+    let (first, parts) = parts.next().await?;
 
     let mut fields = HeaderMap::new();
     fields.insert(
@@ -121,17 +130,54 @@ pub(in crate::http) async fn get(
             .map(|tag| (header::ETAG, tag)),
     );
     if status == StatusCode::PARTIAL_CONTENT {
-        let last = range
-            .start
-            .saturating_add(bytes.len() as u64)
-            .saturating_sub(1);
+        let last = range.end.saturating_sub(1);
         fields.extend(
             HeaderValue::from_str(&format!("bytes {}-{last}/{size}", range.start))
                 .ok()
                 .map(|value| (header::CONTENT_RANGE, value)),
         );
     }
-    Ok((status, fields, bytes).into_response())
+    fields.insert(
+        header::CONTENT_LENGTH,
+        HeaderValue::from(range.end.saturating_sub(range.start)),
+    );
+    let rest = stream::try_unfold(parts, async |parts| {
+        if parts.left.is_empty() {
+            return Ok(None);
+        }
+        parts.next().await.map(Some)
+    });
+    let body = stream::once(async { Ok::<_, ArtifactError>(first) }).chain(rest);
+    let pause_max = app.config.bounds.write_pause_max;
+    Ok((status, fields, answer_body(body, room, pause_max)).into_response())
+}
+
+/// The parts of an artifact that are not read yet. Each is read when the client takes the one before
+/// it.
+struct Parts {
+    app: App,
+    owner: Scope,
+    id: ArtifactId,
+    left: Range<u64>,
+}
+
+impl Parts {
+    async fn next(mut self) -> Result<(Bytes, Self), ArtifactError> {
+        let end = self
+            .left
+            .end
+            .min(self.left.start.saturating_add(CHUNK_BYTES));
+        let part = self.left.start..end;
+        let (owner, id) = (self.owner.clone(), self.id.clone());
+        let bytes = self
+            .app
+            .host
+            .artifacts()
+            .read_range(owner, id, part)
+            .await?;
+        self.left.start = end;
+        Ok((bytes, self))
+    }
 }
 
 /// Searches the tenant's conversations in order of id and returns the first match.

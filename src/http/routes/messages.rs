@@ -1,22 +1,28 @@
 //! Messages of a conversation: sending prompts and reading the history.
 
-use std::time::Duration;
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
     Json,
+    body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use bytes::BytesMut;
 use callboard_actors::{
+    chat::MessageList,
     host::{OutcomeError, Prompt, Reply},
     ids::Scope,
     stream::RoundEnd,
 };
+use futures_util::stream;
 
 use super::{Path, Query, single_header};
 use crate::http::{
-    api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, MessageRequest, Page, Placed},
+    answer_body::answer_body,
+    answer_room::AnswerRoom,
+    api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageRequest},
     auth::Caller,
     body::Messages,
     error::Problem,
@@ -29,6 +35,12 @@ const CLIENT_KEY_BYTES_MAX: usize = 255;
 
 /// Messages on a page if the client sets no limit.
 const PAGE: usize = 100;
+
+/// Bytes of the messages on a page; a larger message is alone on its page.
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes up to which pieces of a body are joined.
+const JOINED_BYTES_MAX: usize = 16 * 1024;
 
 /// Largest page of any list, in items.
 pub(super) const PAGE_MAX: usize = 1000;
@@ -86,7 +98,14 @@ pub(in crate::http) async fn send(
     let mut response = match (form, watching) {
         (Form::Stream, Some(watching)) => sse::respond(&app, sse::Source::Round(reply), watching),
         (Form::Async, _) => accepted(&scope, &reply),
-        (Form::Stream | Form::Plain, _) => Json(outcome(&scope, &mut reply).await?).into_response(),
+        (Form::Stream | Form::Plain, _) => {
+            let answer = tokio::select! {
+                biased;
+                answer = outcome(&scope, &mut reply) => answer?,
+                () = app.config.leaving.cancelled() => return Err(left_open(&scope, &reply)),
+            };
+            Json(answer).into_response()
+        }
     };
     if replayed {
         response.headers_mut().insert(
@@ -99,18 +118,19 @@ pub(in crate::http) async fn send(
 
 /// Reads the history.
 ///
-/// Oldest message first, in pages. Does not activate the conversation.
+/// Oldest message first, in pages: the context that the model is sent, or with `whole=true` all
+/// messages, also those that a compaction dropped. Does not activate the conversation.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}/messages", tag = "conversations",
-    params(("id" = String, Path, description = "The conversation"), Page),
+    params(("id" = String, Path, description = "The conversation"), HistoryPage),
     responses((status = 200, description = "A page of the history", body = History)),
 )]
 pub(in crate::http) async fn history(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    Query(page): Query<Page>,
-) -> Result<Json<History>, Problem> {
+    Query(page): Query<HistoryPage>,
+) -> Result<Response, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     let after = page.after.as_deref().map(|text| {
         text.parse::<usize>()
@@ -120,25 +140,87 @@ pub(in crate::http) async fn history(
         .transpose()?
         .map_or(0, |after| after.saturating_add(1));
     let limit = limit(page.limit, PAGE)?;
-    let state = conversation.state().await?;
-    let all = state.history.messages();
-    let messages: Vec<Placed> = (start..all.len().min(start.saturating_add(limit)))
-        .filter_map(|index| {
-            all.get(index).map(|message| Placed {
-                index,
-                message: message.clone(),
-            })
+    // Reserve before the history is read, so that waiting requests hold nothing.
+    let room = app.answers.take(&tenant, PAGE_BYTES_MAX).await?;
+    let all = match page.whole {
+        true => conversation.transcript().await?,
+        false => conversation.state().await?.history.messages().clone(),
+    };
+    let pause_max = app.config.bounds.write_pause_max;
+    history_page(&all, start, limit, room, pause_max).await
+}
+
+/// Answers with a page of messages. The body refers to the messages' own bytes and is written while
+/// the client reads it.
+async fn history_page(
+    all: &MessageList,
+    start: usize,
+    limit: usize,
+    mut room: AnswerRoom,
+    pause_max: Duration,
+) -> Result<Response, Problem> {
+    let mut bytes = 0;
+    let page: Vec<(usize, Bytes)> = (start..all.len().min(start.saturating_add(limit)))
+        .map_while(|index| {
+            let wire = all.get(index)?.wire();
+            let is_first = bytes == 0;
+            bytes += wire.len();
+            (is_first || bytes <= PAGE_BYTES_MAX).then(|| (index, wire.clone()))
         })
         .collect();
-    let next = messages
-        .last()
-        .map(|last| last.index)
-        .filter(|last| last + 1 < all.len());
-    Ok(Json(History {
-        messages,
+    let shell = History {
+        messages: Vec::new(),
         total: all.len(),
-        next,
-    }))
+        next: page
+            .last()
+            .map(|(last, _)| *last)
+            .filter(|last| last + 1 < all.len()),
+    };
+    let shell = serde_json::to_string(&shell).unwrap_or_default();
+    let (before, after) = shell.split_once(']').unwrap_or_default();
+    let mut pieces = VecDeque::with_capacity(2 * page.len() + 2);
+    pieces.push_back(Bytes::copy_from_slice(before.as_bytes()));
+    for (number, (index, wire)) in page.into_iter().enumerate() {
+        let separator = if number == 0 { "" } else { "}," };
+        pieces.push_back(format!("{separator}{{\"index\":{index},\"message\":").into());
+        pieces.push_back(wire);
+    }
+    let close = if pieces.len() > 1 { "}]" } else { "]" };
+    pieces.push_back(format!("{close}{after}").into());
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    room.resize(length).await?;
+    let body = stream::iter(std::iter::from_fn(move || {
+        next_piece(&mut pieces).map(Ok::<_, Infallible>)
+    }));
+    let headers = [
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        ),
+        (header::CONTENT_LENGTH, HeaderValue::from(length)),
+    ];
+    Ok((headers, answer_body(body, room, pause_max)).into_response())
+}
+
+/// Takes the next piece of a body; joins small ones, so that short messages do not become a frame
+/// each.
+fn next_piece(pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
+    let first = pieces.pop_front()?;
+    let next_is_small = |pieces: &VecDeque<Bytes>, held: usize| {
+        pieces
+            .front()
+            .is_some_and(|next| held + next.len() <= JOINED_BYTES_MAX)
+    };
+    if !next_is_small(pieces, first.len()) {
+        return Some(first);
+    }
+    let mut joined = BytesMut::from(&*first);
+    while next_is_small(pieces, joined.len())
+        && let Some(next) = pieces.pop_front()
+    {
+        joined.extend_from_slice(&next);
+    }
+    Some(joined.freeze())
 }
 
 /// The validated page size.
@@ -198,6 +280,19 @@ fn accepted(scope: &Scope, reply: &Reply) -> Response {
         }),
     )
         .into_response()
+}
+
+/// The answer to a client whose round stays open while the program exits. Its next start resumes
+/// the round.
+fn left_open(scope: &Scope, reply: &Reply) -> Problem {
+    let (id, round) = (&scope.conversation, reply.round_id());
+    let detail = format!(
+        "the host stops and its next start resumes the round; do not send the prompt again, its end is at /v1/conversations/{id}/events?round={round}"
+    );
+    Problem {
+        detail,
+        ..Problem::draining()
+    }
 }
 
 /// Waits for the round's end. A failed round is a 200 as well: its prompt is stored, and a client
@@ -269,7 +364,64 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
+    use callboard_actors::{chat::Message, ids::TenantId};
+
     use super::*;
+    use crate::http::{HttpBounds, answer_room::AnswerRooms, api::Placed};
+
+    #[tokio::test]
+    async fn a_streamed_page_is_the_documented_json_and_its_length_is_known() {
+        let texts = ["a", &"b".repeat(30_000), "", "c \"quoted\""];
+        let all: MessageList = texts.iter().map(|text| Message::user(*text)).collect();
+        let rooms = AnswerRooms::new(&HttpBounds::default());
+        for (start, limit) in [(0, 100), (0, 2), (1, 1), (3, 5), (4, 5), (9, 1)] {
+            let tenant = TenantId::new("acme").unwrap();
+            let room = rooms.take(&tenant, PAGE_BYTES_MAX).await.unwrap();
+
+            let response = history_page(&all, start, limit, room, Duration::from_secs(60))
+                .await
+                .unwrap();
+
+            let length = response.headers()[header::CONTENT_LENGTH].clone();
+            let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+                .await
+                .unwrap();
+            let end = all.len().min(start + limit);
+            let expected = History {
+                messages: (start..end)
+                    .map(|index| Placed {
+                        index,
+                        message: all.get(index).unwrap().clone(),
+                    })
+                    .collect(),
+                total: all.len(),
+                next: (end > start && end < all.len()).then(|| end - 1),
+            };
+            assert_eq!(body, serde_json::to_string(&expected).unwrap());
+            assert_eq!(length, body.len().to_string().as_str());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_ends_before_its_bytes_are_too_many() {
+        let all: MessageList = (0..3)
+            .map(|_| Message::user("x".repeat(5_000_000)))
+            .collect();
+        let rooms = AnswerRooms::new(&HttpBounds::default());
+        let room = rooms
+            .take(&TenantId::new("acme").unwrap(), 1)
+            .await
+            .unwrap();
+
+        let response = history_page(&all, 0, 100, room, Duration::from_secs(60))
+            .await
+            .unwrap();
+
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        assert!(body.len() < PAGE_BYTES_MAX && body.ends_with(br#"],"total":3,"next":0}"#));
+    }
 
     #[test]
     fn respond_async_wins_over_streaming_and_an_unsupported_media_type_is_406() {

@@ -96,14 +96,26 @@ async fn a_term_with_busy_conversations_ends_well_and_the_next_start_takes_the_r
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     let home = Home::new();
-    let model = ModelServer::start([Reply::stream()
-        .send(sse(anthropic_text("So far").iter().take(3)))
-        .then(Step::Stall)])
-    .await;
+    let stalls = || {
+        Reply::stream()
+            .send(sse(anthropic_text("So far").iter().take(3)))
+            .then(Step::Stall)
+    };
+    let model = ModelServer::start([stalls(), stalls()]).await;
     let acme = over(&home, &model);
     let served = Served::start(&home, &["--grace", "60"]);
     prompt(&served, &acme.key, 0).await;
     model.requests_came(1).await;
+
+    // A client that waits for another round.
+    let waits = served
+        .client
+        .post(format!("{}/v1/conversations/c1/messages", served.url))
+        .bearer_auth(&acme.key)
+        .header("content-type", "application/json")
+        .body(json!({"content": "Go."}).to_string());
+    let waits = tokio::spawn(waits.send());
+    model.requests_came(2).await;
 
     served.signal("TERM");
     served.wait_for_log("another signal stops at once");
@@ -111,9 +123,18 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     let ended = served.end();
 
     assert_eq!(ended.code, Some(130), "{}", ended.err);
-    model.script([Reply::events(anthropic_text("Taken up."))]);
+    let answer = waits.await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let problem: serde_json::Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    assert_eq!(problem["code"], "draining", "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("/v1/conversations/c1/events?round="),
+        "{detail}"
+    );
+    model.script((0..2).map(|_| Reply::events(anthropic_text("Taken up."))));
     let again = Served::start(&home, &[]);
-    again.wait_for_log("interrupted rounds resumed: 1");
-    model.requests_came(2).await;
+    again.wait_for_log("interrupted rounds resumed: 2");
+    model.requests_came(4).await;
     assert_eq!(again.stop().code, Some(0));
 }

@@ -1,0 +1,131 @@
+//! A body that is written while its client reads it. One that its client does not read for too long
+//! is dropped: over HTTP/2 nothing else notices, because a client without window stops no
+//! connection.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    BoxError,
+    body::{Body, Bytes},
+};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::answer_room::AnswerRoom;
+
+/// Builds the body of the pieces of `source`. It holds `room` until it is sent, or until its client
+/// has taken no piece for `pause_max`.
+pub(super) fn answer_body<E: Into<BoxError> + 'static>(
+    source: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+    room: AnswerRoom,
+    pause_max: Duration,
+) -> Body {
+    let slot = Arc::new(Slot {
+        held: Mutex::new(Some((source.map_err(Into::into).boxed(), room))),
+        taken_at: Mutex::new(Instant::now()),
+    });
+    let watch = tokio::spawn({
+        let slot = slot.clone();
+        async move {
+            loop {
+                let until = *slot.taken_at.lock() + pause_max;
+                if until <= Instant::now() {
+                    break;
+                }
+                sleep_until(until).await;
+            }
+            drop(slot.held.lock().take());
+        }
+    });
+    Body::from_stream(Pieces {
+        slot,
+        watch: watch.abort_handle(),
+    })
+}
+
+struct Slot {
+    /// The pieces that are not sent; `None` once the body was dropped.
+    held: Mutex<Option<(BoxStream<'static, Result<Bytes, BoxError>>, AnswerRoom)>>,
+    /// When the client last took a piece.
+    taken_at: Mutex<Instant>,
+}
+
+struct Pieces {
+    slot: Arc<Slot>,
+    watch: AbortHandle,
+}
+
+impl Stream for Pieces {
+    type Item = Result<Bytes, BoxError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        *self.slot.taken_at.lock() = Instant::now();
+        match &mut *self.slot.held.lock() {
+            Some((source, _)) => source.poll_next_unpin(cx),
+            None => Poll::Ready(Some(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client did not read the answer in time",
+            )
+            .into()))),
+        }
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        self.watch.abort();
+        drop(self.slot.held.lock().take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use callboard_actors::ids::TenantId;
+    use futures_util::stream;
+
+    use super::*;
+    use crate::http::{HttpBounds, answer_room::AnswerRooms};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_not_read_gives_its_room_back() {
+        let bounds = HttpBounds {
+            tenant_answer_bytes_max: 1024,
+            ..HttpBounds::default()
+        };
+        let rooms = AnswerRooms::new(&bounds);
+        let acme = TenantId::new("acme").unwrap();
+        let room = rooms.take(&acme, 1024).await.unwrap();
+        let pieces = (0..3).map(|_| Ok::<_, Infallible>(Bytes::from_static(b"x")));
+        let pause = Duration::from_secs(60);
+        let mut body = answer_body(stream::iter(pieces), room, pause).into_data_stream();
+
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            assert_eq!(
+                body.next().await.unwrap().unwrap(),
+                "x",
+                "a slow client goes on"
+            );
+        }
+        assert_eq!(rooms.take(&acme, 1).await.unwrap_err().status, 429);
+        tokio::time::sleep(pause).await;
+
+        assert!(rooms.take(&acme, 1024).await.is_ok());
+        assert!(
+            body.next().await.unwrap().is_err(),
+            "the answer is not cut silently"
+        );
+    }
+}

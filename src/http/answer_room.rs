@@ -1,0 +1,225 @@
+//! The room of answers: bytes of long answers that clients have not read yet, of each tenant and of
+//! all together. A request waits for room before its answer is read from the store, so many clients
+//! that read nothing take neither the host's memory nor its processor time.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use callboard_actors::ids::TenantId;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use super::{HttpBounds, error::Problem};
+
+/// Bytes of one unit of room.
+const UNIT_BYTES: usize = 1024;
+
+/// How long a request waits for room. Longer waits would only move the queue from the clients here.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Requests of one tenant that wait for room; further ones are refused at once.
+const WAITING_MAX: usize = 64;
+
+/// The room of all answers.
+#[derive(Debug, Clone)]
+pub(super) struct AnswerRooms(Arc<Rooms>);
+
+#[derive(Debug)]
+struct Rooms {
+    tenant_bytes: usize,
+    all: Arc<Semaphore>,
+    tenants: Mutex<HashMap<TenantId, Arc<TenantRoom>>>,
+}
+
+#[derive(Debug)]
+struct TenantRoom {
+    room: Arc<Semaphore>,
+    /// Places in the queue for room.
+    waiting: Semaphore,
+}
+
+/// Reserved bytes of one answer. Dropping it frees them.
+#[derive(Debug)]
+pub(super) struct AnswerRoom {
+    rooms: AnswerRooms,
+    tenant: TenantId,
+    held: Arc<TenantRoom>,
+    permits: Option<[OwnedSemaphorePermit; 2]>,
+}
+
+impl AnswerRooms {
+    pub(super) fn new(bounds: &HttpBounds) -> Self {
+        Self(Arc::new(Rooms {
+            tenant_bytes: bounds.tenant_answer_bytes_max,
+            all: Arc::new(Semaphore::new(units(bounds.answer_bytes_max) as usize)),
+            tenants: Mutex::default(),
+        }))
+    }
+
+    /// Reserves `bytes`. Waits a short time for room.
+    ///
+    /// # Errors
+    /// 429 when the tenant, or the host, has no room.
+    pub(super) async fn take(
+        &self,
+        tenant: &TenantId,
+        bytes: usize,
+    ) -> Result<AnswerRoom, Problem> {
+        let held = self
+            .0
+            .tenants
+            .lock()
+            .entry(tenant.clone())
+            .or_insert_with(|| {
+                Arc::new(TenantRoom {
+                    room: Arc::new(Semaphore::new(units(self.0.tenant_bytes) as usize)),
+                    waiting: Semaphore::new(WAITING_MAX),
+                })
+            })
+            .clone();
+        let mut room = AnswerRoom {
+            rooms: self.clone(),
+            tenant: tenant.clone(),
+            held,
+            permits: None,
+        };
+        room.grow_to(bytes).await?;
+        Ok(room)
+    }
+}
+
+impl AnswerRoom {
+    /// Changes the reservation to `bytes`, once they are known.
+    ///
+    /// # Errors
+    /// 429 when the answer is larger than expected and there is no room.
+    pub(super) async fn resize(&mut self, bytes: usize) -> Result<(), Problem> {
+        let wanted = units(bytes);
+        if let Some(permits) = &mut self.permits {
+            for permit in permits {
+                let more = permit.num_permits().saturating_sub(wanted as usize);
+                drop(permit.split(more));
+            }
+        }
+        self.grow_to(bytes).await
+    }
+
+    async fn grow_to(&mut self, bytes: usize) -> Result<(), Problem> {
+        let held = self
+            .permits
+            .as_ref()
+            .map_or(0, |[permit, _]| permit.num_permits());
+        // An answer above the whole bound takes all of it, so that it is sent, alone.
+        let wanted = units(bytes)
+            .min(units(self.rooms.0.tenant_bytes))
+            .saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
+        if wanted == 0 {
+            return Ok(());
+        }
+        let full = || {
+            Problem::too_many(
+                "too_many_bytes",
+                "too many answers of this tenant are not read yet; read them, or retry in a moment",
+            )
+        };
+        let _place = self.held.waiting.try_acquire().map_err(|_| full())?;
+        let both = async {
+            let mine = self.held.room.clone().acquire_many_owned(wanted).await;
+            let all = self.rooms.0.all.clone().acquire_many_owned(wanted).await;
+            Some([mine.ok()?, all.ok()?])
+        };
+        let more = timeout(WAIT_MAX, both)
+            .await
+            .ok()
+            .flatten()
+            .ok_or_else(full)?;
+        match &mut self.permits {
+            Some(held) => {
+                let pairs = held.iter_mut().zip(more);
+                pairs.for_each(|(held, more)| held.merge(more));
+            }
+            None => self.permits = Some(more),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for AnswerRoom {
+    fn drop(&mut self) {
+        self.permits = None;
+        let mut tenants = self.rooms.0.tenants.lock();
+        // This reservation and the map hold it.
+        if tenants
+            .get(&self.tenant)
+            .is_some_and(|held| Arc::strong_count(held) <= 2)
+        {
+            tenants.remove(&self.tenant);
+        }
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rooms(tenant: usize, all: usize) -> AnswerRooms {
+        AnswerRooms::new(&HttpBounds {
+            tenant_answer_bytes_max: tenant * UNIT_BYTES,
+            answer_bytes_max: all * UNIT_BYTES,
+            ..HttpBounds::default()
+        })
+    }
+
+    fn tenant(id: &str) -> TenantId {
+        TenantId::new(id).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_without_room_is_refused_after_a_short_wait_and_others_are_served() {
+        let rooms = rooms(8, 12);
+        let acme = tenant("acme");
+        let mut first = rooms.take(&acme, 8 * UNIT_BYTES).await.unwrap();
+
+        assert_eq!(rooms.take(&acme, 1).await.unwrap_err().status, 429);
+        assert!(rooms.take(&tenant("zeta"), 4 * UNIT_BYTES).await.is_ok());
+        first.resize(2 * UNIT_BYTES).await.unwrap();
+        let second = rooms.take(&acme, 6 * UNIT_BYTES).await.unwrap();
+        assert_eq!(first.resize(3 * UNIT_BYTES).await.unwrap_err().status, 429);
+        drop((first, second));
+        let whole = rooms.take(&acme, 99 * UNIT_BYTES).await.unwrap();
+        drop(whole);
+
+        assert!(
+            rooms.0.tenants.lock().is_empty(),
+            "nothing is kept for a silent tenant"
+        );
+        assert_eq!(rooms.0.all.available_permits(), 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_for_room_is_bounded() {
+        let rooms = rooms(1, 1);
+        let acme = tenant("acme");
+        let held = rooms.take(&acme, 1).await.unwrap();
+        let started = tokio::time::Instant::now();
+        let takes = (0..1000).map(|_| rooms.take(&acme, 1));
+
+        let taken = futures_util::future::join_all(takes.map(async |take| {
+            take.await
+                .map(drop)
+                .map_err(|_| started.elapsed() >= WAIT_MAX)
+        }))
+        .await;
+
+        let waited = taken.iter().filter(|end| **end == Err(true)).count();
+        let at_once = taken.iter().filter(|end| **end == Err(false)).count();
+        assert_eq!((waited, at_once), (WAITING_MAX, 1000 - WAITING_MAX));
+        drop(held);
+    }
+}

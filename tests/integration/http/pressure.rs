@@ -1,0 +1,292 @@
+//! Clients that open connections and answers and do not use them. A raw HTTP/2 client writes its own
+//! frames, because a library would answer and read on its own.
+//!
+//! `CALLBOARD_LONG=1` runs the full form and prints the memory of the process and the latency of
+//! another tenant; run it alone.
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
+
+use super::*;
+
+/// The initial window of streams, in SETTINGS: RFC 9113, section 6.5.2.
+const INITIAL_WINDOW: [u8; 2] = [0, 4];
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const END_STREAM_AND_HEADERS: u8 = 5;
+
+/// `:status: 200` in the static table of HPACK. Other statuses here have other first bytes.
+const STATUS_200: u8 = 0x88;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags];
+    [&head, &stream.to_be_bytes()[..], payload].concat()
+}
+
+/// A connection whose streams have no window: the server may send heads of answers and no bodies.
+struct Raw {
+    reads: OwnedReadHalf,
+    writes: OwnedWriteHalf,
+}
+
+impl Raw {
+    async fn connect(server: &Server) -> Self {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let (reads, writes) = stream.into_split();
+        let mut raw = Self { reads, writes };
+        let no_window = [&INITIAL_WINDOW[..], &[0; 4]].concat();
+        let hello = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(SETTINGS, 0, 0, &no_window),
+        ];
+        raw.writes.write_all(&hello.concat()).await.unwrap();
+        raw
+    }
+
+    /// Sends `count` requests, each on its stream.
+    async fn get(&mut self, path: &str, count: u32) {
+        let bearer = format!("Bearer {ACME}");
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", path),
+            ("authorization", &bearer),
+        ];
+        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+        let block: Vec<u8> = fields
+            .iter()
+            .flat_map(|(name, value)| [vec![0], text(name), text(value)].concat())
+            .collect();
+        for number in 0..count {
+            let request = frame(HEADERS, END_STREAM_AND_HEADERS, 2 * number + 1, &block);
+            self.writes.write_all(&request).await.unwrap();
+        }
+    }
+
+    /// The next frame: its kind and its payload. `None` when the server closed the connection.
+    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.reads.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        self.reads.read_exact(&mut payload).await.ok()?;
+        Some((head[3], payload))
+    }
+
+    /// Reads `count` heads of answers; returns how many have the status 200.
+    async fn answered(&mut self, count: u32) -> usize {
+        let mut heads = Vec::new();
+        while heads.len() < count as usize {
+            let (kind, payload) = self.next().await.expect("the connection is open");
+            if kind == HEADERS {
+                heads.push(payload[0]);
+            }
+        }
+        heads.iter().filter(|first| **first == STATUS_200).count()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_only_pings_is_closed_and_makes_room() {
+    const CONNECTIONS: usize = 20;
+    let mut bounds = HttpBounds::default();
+    bounds.connections_max = CONNECTIONS;
+    bounds.header_within = Duration::from_millis(700);
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, setting).await;
+    let mut pinging = tokio::task::JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let mut raw = Raw::connect(&server).await;
+        pinging.spawn(async move {
+            let mut pings = tokio::time::interval(Duration::from_millis(50));
+            loop {
+                tokio::select! {
+                    read = raw.next() => if read.is_none() { return },
+                    _ = pings.tick() => {
+                        if raw.writes.write_all(&frame(PING, 0, 0, &[0; 8])).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        });
+    }
+    let mut refused = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = soon(refused.read_to_end(&mut answer)).await;
+    assert!(answer.starts_with(b"HTTP/1.1 503"), "all places are taken");
+
+    soon(pinging.join_all()).await;
+
+    assert_eq!(server.send("c", "hello").await["status"], "completed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_with_an_open_request_is_not_idle() {
+    let mut bounds = HttpBounds::default();
+    bounds.header_within = Duration::from_millis(300);
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("late").after(Duration::from_millis(1500))
+    }));
+    let server = Server::with(model, setting).await;
+
+    assert_eq!(server.send("c", "hello").await["text"], "late");
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Runs turns of the tenant zeta; returns the slowest but two of a hundred.
+async fn turns(server: &Server, count: usize) -> Duration {
+    let mut took = Vec::new();
+    for n in 0..count {
+        let path = format!("/v1/conversations/t{}/messages", n % 20);
+        let request = with_json(
+            server.ask(Method::POST, &path, ZETA),
+            &json!({"content": "Hi"}),
+        );
+        let started = std::time::Instant::now();
+        let answer = body(soon(request.send()).await.unwrap()).await;
+        took.push(started.elapsed());
+        assert_eq!(answer["status"], "completed", "{answer}");
+    }
+    took.sort();
+    took[count * 99 / 100]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_no_client_reads_are_bounded_and_disturb_no_other_tenant() {
+    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let (connections, streams) = if is_long { (100, 100) } else { (10, 20) };
+    let mut bounds = HttpBounds::default();
+    if !is_long {
+        bounds.tenant_answer_bytes_max = 12 * 1024 * 1024;
+    }
+    let room = bounds.tenant_answer_bytes_max;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")).without_record());
+    let server = Server::with(model, setting).await;
+    let messages: Vec<Value> = (0..100)
+        .map(|n| match n % 2 {
+            0 => json!({"role": "user", "content": "x".repeat(2000)}),
+            _ => json!({"role": "assistant", "content": "x".repeat(2000)}),
+        })
+        .collect();
+    let put = server.ask(Method::PUT, "/v1/conversations/h", ACME);
+    let put = soon(with_json(put, &json!({ "messages": messages })).send())
+        .await
+        .unwrap();
+    assert_eq!(put.status(), StatusCode::CREATED);
+    let one = soon(server.get("/v1/conversations/h/messages").await.bytes())
+        .await
+        .unwrap()
+        .len();
+    let count = if is_long { 1000 } else { 50 };
+    turns(&server, count).await;
+    let before = turns(&server, count).await;
+    let memory = resident();
+
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        let mut raw = Raw::connect(&server).await;
+        raw.get("/v1/conversations/h/messages", streams).await;
+        held.push(raw);
+    }
+    let during = turns(&server, count).await;
+    let mut answered = 0;
+    for raw in &mut held {
+        answered += soon(raw.answered(streams)).await;
+    }
+
+    let grown = resident().saturating_sub(memory);
+    println!(
+        "{connections} x {streams} streams, {answered} answers of {one} bytes held: +{} MB; a turn of another tenant: p99 {before:?} before, {during:?} meanwhile",
+        grown / 1_000_000
+    );
+    assert!(answered > 0 && answered * one <= room, "{answered}");
+    if is_long {
+        assert!(grown <= 150_000_000, "{grown}");
+        assert!(
+            during <= before * 3 / 2 + Duration::from_millis(10),
+            "{before:?} {during:?}"
+        );
+    }
+    drop(held);
+    soon(async {
+        while server.get("/v1/conversations/h/messages").await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_body_is_read_on_so_that_its_client_gets_the_answer() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    server.send("c", "hello").await;
+    let body = "x".repeat(8 * 1024 * 1024);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /v1/conversations/c/fork HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+
+    // A client that reads only after it has written all.
+    stream.write_all(head.as_bytes()).await.unwrap();
+    soon(stream.write_all(body.as_bytes()))
+        .await
+        .expect("the server reads on");
+
+    let mut answer = [0; 12];
+    soon(stream.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_a_proxy_may_read_otherwise_are_refused() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let body = "\r\n0\r\n\r\n";
+    for head in [
+        "GET /healthz HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n".to_owned(),
+        format!(
+            "POST /healthz HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n{body}"
+        ),
+        format!(
+            "POST /healthz HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n{body}"
+        ),
+        format!("POST /healthz HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n{body}"),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = soon(stream.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8_lossy(&answer);
+
+        assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
+    }
+    assert_eq!(server.get("/healthz").await.status(), 200);
+}
