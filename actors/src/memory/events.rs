@@ -750,10 +750,12 @@ mod tests {
             ["1.1.0", "1.1.1", "2.2.0", "2.2.1"],
             "no event is missing"
         );
-        assert_eq!(store.sweep(), 0);
+        assert!(!store.sweep());
+        assert_eq!(store.size().0, 1, "it has not ended");
         store.mark_complete(&key(0)).await.unwrap();
         tokio::time::advance(Duration::from_secs(600)).await;
-        assert_eq!(store.sweep(), 1);
+        assert!(!store.sweep());
+        assert_eq!(store.size(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
