@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 use super::{
     error::{failed_read, unavailable},
-    open::keep_log,
+    log::{self, READERS_WAIT},
     watch::Files,
 };
 
@@ -27,10 +27,6 @@ const LOG_PAGES_MAX: i64 = 4096;
 
 /// Delay before deleted data is erased from the log: one truncation serves several deletions.
 const ERASED_DELAY: Duration = Duration::from_millis(500);
-
-/// How long truncating the log may block commits while it waits for a reader; after that it is
-/// retried later.
-pub(super) const READERS_WAIT: Duration = Duration::from_millis(20);
 
 /// State shared by the writer and the checkpoint thread.
 #[derive(Debug, Default)]
@@ -145,7 +141,7 @@ impl Checkpoints {
         while let Some(task) = self.wait() {
             // Half a log must not be copied into the database.
             if files.look(conn).is_err() {
-                drop(keep_log(conn, true));
+                drop(log::keep(conn, true));
                 continue;
             }
             // A failed checkpoint loses nothing: the log keeps everything, and the next one covers
@@ -156,6 +152,9 @@ impl Checkpoints {
             if task == Task::Empty && self.empty_log(conn).is_err() {
                 self.note_erased(); // A reader blocked it; the next attempt follows shortly.
             }
+        }
+        if files.lost().is_some() {
+            drop(log::keep(conn, true));
         }
     }
 }

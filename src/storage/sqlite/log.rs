@@ -1,4 +1,4 @@
-//! Tells a damaged write-ahead log from one that a crash cut short.
+//! Distinguishes a damaged write-ahead log from one that a crash cut short.
 //!
 //! SQLite reads its log up to the first frame whose checksum differs, and ignores the rest without
 //! a word: right for the tail of a crash, and a silent loss of every later commit for a flipped bit.
@@ -19,7 +19,10 @@ use std::{
     fs::File,
     io::{self, BufReader, Read},
     path::Path,
+    time::Duration,
 };
+
+use rusqlite::{Connection, config::DbConfig};
 
 /// Bytes of the log's header.
 const HEADER: usize = 32;
@@ -29,6 +32,17 @@ const FRAME: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
 /// Bytes read from the file at once.
 const BUFFER: usize = 256 * 1024;
+
+/// How long emptying the log may block commits while it waits for a reader; after that it is tried
+/// again later.
+pub(super) const READERS_WAIT: Duration = Duration::from_millis(20);
+
+/// Whether closing this connection, as the last one, leaves the log as it is. Otherwise SQLite
+/// copies it into the database and removes it.
+pub(super) fn keep(conn: &Connection, keep: bool) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)
+        .map(drop)
+}
 
 /// What a log holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

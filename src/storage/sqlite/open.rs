@@ -11,13 +11,12 @@ use callboard_actors::{
     ids::{ConversationId, Scope, TenantId},
     ports::StoreError,
 };
-use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, config::DbConfig, params};
+use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, params};
 
 use super::{
-    checkpoint::READERS_WAIT,
     digest::Digests,
     error::{corrupt, describe, is_busy, unavailable},
-    log,
+    log::{self, READERS_WAIT},
     options::{Check, CommitMode, SqliteOptions},
 };
 use crate::private::{self, make_folder};
@@ -29,9 +28,6 @@ const SCHEMAS: &[&str] = &[
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
 ];
-
-/// The version since which a conversation's row has the digest of its name.
-const NAMED: u32 = 3;
 
 /// "CBRD" in ASCII: distinguishes Callboard's files from those of other programs.
 const APPLICATION_ID: i64 = 0x4342_5244;
@@ -85,7 +81,7 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     // If opening fails, closing the connection must not copy half of a damaged log into the
     // database and remove it.
-    keep_log(&conn, true).map_err(|error| cannot_open(path, describe(&error)))?;
+    log::keep(&conn, true).map_err(|error| cannot_open(path, describe(&error)))?;
     prepare(&mut conn, path, options)?;
     let bytes = fs::metadata(path).map_or(0, |file| file.len());
     let is_checked = match options.check {
@@ -103,14 +99,8 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     }
     let failed = |error| cannot_open(path, describe(&error));
     conn.busy_timeout(options.busy).map_err(failed)?;
-    keep_log(&conn, false).map_err(failed)?;
+    log::keep(&conn, false).map_err(failed)?;
     Ok(conn)
-}
-
-/// Whether closing the connection leaves the log as it is.
-pub(super) fn keep_log(conn: &Connection, keep: bool) -> rusqlite::Result<()> {
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)
-        .map(drop)
 }
 
 /// Opens a further connection, for a reader or the checkpoint thread. [`writer`] must have opened
@@ -314,10 +304,10 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     {
         transaction.execute_batch(step).map_err(failed)?;
     }
-    if found < NAMED {
-        name_all(&transaction).map_err(failed)?;
-    }
+    let named = name_all(&transaction);
     if found < known {
+        // Otherwise a failure is damage of single rows, which reading them reports.
+        named.map_err(failed)?;
         transaction
             .pragma_update(None, "user_version", known)
             .map_err(failed)?;
@@ -328,9 +318,11 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     transaction.commit().map_err(failed)
 }
 
-/// Fills the digests of the names. A row with an invalid id gets none: no call can name it.
+/// Fills the digests of the names that are not there: those of earlier versions, also of a host of
+/// an earlier version that still runs. A row with an invalid id gets none: no call can name it.
 fn name_all(conn: &Connection) -> rusqlite::Result<()> {
-    let mut rows = conn.prepare("SELECT conv, tenant, id FROM conversation")?;
+    let mut rows =
+        conn.prepare("SELECT conv, tenant, id FROM conversation WHERE name_digest IS NULL")?;
     let mut update = conn.prepare("UPDATE conversation SET name_digest = ?2 WHERE conv = ?1")?;
     let mut rows = rows.query([])?;
     let mut names = Vec::new();

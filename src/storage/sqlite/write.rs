@@ -118,8 +118,9 @@ pub(super) fn find(
         },
     );
     match row.optional()? {
-        Some((place, name)) if name == Kept::Whole(*digests.name()) => Ok(Some(place)),
-        Some(_) => Err(FindError::Lost),
+        Some((place, Kept::Absent)) => Ok(Some(place)), // A host of an earlier version stored it.
+        Some((place, Kept::Whole(name))) if name == *digests.name() => Ok(Some(place)),
+        Some((_, Kept::Whole(_) | Kept::Broken)) => Err(FindError::Lost),
         // A damaged index of the names must not make a conversation look as if it never existed.
         None => {
             let mut statement =

@@ -16,7 +16,7 @@ use super::{
     error::WriteError,
     gate::Gate,
     job::{Change, Job},
-    open::keep_log,
+    log,
     queue::Queue,
     stored::Stored,
     watch::{Files, Lost},
@@ -133,7 +133,7 @@ impl Writer {
     /// After a file was lost: rescues into the database what only the log holds, if it still is in
     /// its place, and leaves everything else as it is.
     fn give_up(&self, lost: &Lost) {
-        drop(keep_log(&self.conn, true));
+        drop(log::keep(&self.conn, true));
         if lost.is_log_whole {
             drop(
                 self.conn

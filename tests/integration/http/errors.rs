@@ -359,3 +359,45 @@ async fn a_panic_fails_only_its_own_request() {
     assert_eq!(problem(response).await, (500, "internal".into()));
     assert_eq!(server.send("c", "still there?").await["text"], "yes");
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_host_whose_database_was_deleted_is_not_ready_says_why_and_acknowledges_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sessions.db");
+    let host = Host::builder()
+        .shared_provider(Arc::new(ScriptedModel::always(Reply::text("Hello"))))
+        .sessions(callboard::storage::Sqlite::open(&file).await.unwrap())
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    let prompt = json!({ "content": "Hello" });
+    let answered = server.post("/v1/conversations/a/messages", prompt.clone());
+    assert_eq!(answered.await.status(), 200);
+    assert_eq!(server.get("/readyz").await.status(), 200);
+
+    std::fs::remove_file(&file).unwrap();
+
+    let unready = soon(async {
+        loop {
+            let response = server.get("/readyz").await;
+            if response.status() != 200 {
+                return response;
+            }
+        }
+    });
+    let body: Value = unready.await.json().await.unwrap();
+    assert_eq!(body["code"], "store_unavailable");
+    assert!(
+        body["detail"]
+            .to_string()
+            .contains("sessions.db was deleted"),
+        "{body}"
+    );
+    let refused = server.post("/v1/conversations/b/messages", prompt).await;
+    assert_eq!(
+        problem(refused).await,
+        (503, "store_unavailable".to_owned())
+    );
+}

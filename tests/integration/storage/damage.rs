@@ -207,6 +207,28 @@ async fn rows_of_an_earlier_version_are_read_and_new_ones_are_protected() {
 }
 
 #[tokio::test]
+async fn what_a_host_of_an_earlier_version_still_stores_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let store = Sqlite::open(&path).await.unwrap();
+    let c = scope("t", "c");
+    // Its statements name the columns that it knows.
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch(
+            "INSERT INTO conversation (tenant, id, epoch, head_seq, open, wake_at, created_at, updated_at, bytes)
+             VALUES ('t', 'c', 1, 1, 0, NULL, 5, 5, 7);
+             INSERT INTO journal (conv, seq, body) SELECT conv, 1, CAST('entry 1' AS BLOB) FROM conversation;",
+        )
+        .unwrap();
+
+    assert_eq!(store.load(&c).await.unwrap().entries, entries(1, 1));
+    let again = Sqlite::open(&path).await.unwrap();
+    write(&again, &c, head(1, 1), 2, 3).await.unwrap();
+    assert_eq!(again.load(&c).await.unwrap().entries, entries(1, 3));
+}
+
+#[tokio::test]
 async fn verify_names_each_damaged_conversation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
@@ -304,7 +326,7 @@ pub(super) async fn crashed(folder: &Path) -> (PathBuf, Vec<u64>) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Refused,
-    /// So many conversations report damage; the others are as they were.
+    /// This number of conversations report damage; the others are as they were.
     Failed(u64),
     Intact,
 }

@@ -90,14 +90,20 @@ async fn nothing_is_acknowledged_into_a_file_that_is_lost() {
 async fn a_lost_file_is_noticed_within_seconds_without_any_traffic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let store = Sqlite::open(&path).await.unwrap();
+    let options = SqliteOptions {
+        readers: 1,
+        ..SqliteOptions::default()
+    };
+    let store = Sqlite::open_with(&path, options).await.unwrap();
     let c = scope("t", "c");
     write(&store, &c, Head::default(), 1, 3).await.unwrap();
+    assert_eq!(store.head(&c).await, Ok(head(1, 3)), "the reader is open");
 
     Mishap::Deleted.happen(&path);
 
     let started = Instant::now();
-    while store.head(&c).await.is_ok() {
+    while let Ok(head) = store.head(&c).await {
+        assert_eq!(head.seq, Seq(3));
         assert!(started.elapsed() < Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
