@@ -53,9 +53,12 @@ pub(super) fn answer_body<E: Into<BoxError> + 'static>(
     })
 }
 
+/// The pieces of a body.
+type Source = BoxStream<'static, Result<Bytes, BoxError>>;
+
 struct Slot {
     /// The pieces that are not sent; `None` once the body was dropped.
-    held: Mutex<Option<(BoxStream<'static, Result<Bytes, BoxError>>, AnswerRoom)>>,
+    held: Mutex<Option<(Source, AnswerRoom)>>,
     /// When the client last took a piece.
     taken_at: Mutex<Instant>,
 }

@@ -1,6 +1,6 @@
 //! The room of answers: bytes of long answers that clients have not read yet, of each tenant and of
-//! all together. A request waits for room before its answer is read from the store, so many clients
-//! that read nothing take neither the host's memory nor its processor time.
+//! all together. A request waits for room before its answer is read from the store. Clients that read
+//! nothing then take neither the host's memory nor its processor time.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody,
     Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult, call_digest,
-    metrics::estimate, older_keys::OlderKeys, skills::refresh_at_compaction,
+    client_keys::{KnownKey, OlderKeys},
+    metrics::estimate,
+    skills::refresh_at_compaction,
 };
 use crate::{
     chat::{
@@ -109,19 +111,6 @@ pub struct OutputRequest {
     pub schema: RawJson,
     /// Number of answers so far that did not fit the schema.
     pub refused: u32,
-}
-
-/// A client key or injected id that the conversation has seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownKey {
-    /// The key or id.
-    pub key: String,
-    /// Digest of the body that came with the key.
-    pub digest: u64,
-    /// The round of the prompt; `None` for injected messages.
-    pub round_id: Option<RoundId>,
-    /// When the key was recorded.
-    pub at: Timestamp,
 }
 
 /// A round that has not ended.

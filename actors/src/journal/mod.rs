@@ -9,13 +9,13 @@
 
 mod context;
 mod budget;
+mod client_keys;
 mod durable;
 mod entry;
 mod fork;
 mod marks;
 mod metrics;
 mod multi;
-mod older_keys;
 mod project;
 mod repeats;
 mod report;
@@ -31,9 +31,10 @@ mod version;
 
 pub use budget::{BUDGET_REMINDER, Spent};
 pub(crate) use budget::{amount, of};
+pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, OpenRound,
     OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{
@@ -44,7 +45,6 @@ pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::MultiRoundConversation;
-pub use older_keys::OlderKeys;
 pub use project::{CREATE_SUBAGENT, project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};

@@ -156,7 +156,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Runs turns of the tenant zeta; returns the slowest but two of a hundred.
+/// Runs turns of the tenant zeta; returns the 99th percentile of their latency.
 async fn turns(server: &Server, count: usize) -> Duration {
     let mut took = Vec::new();
     for n in 0..count {

@@ -1,5 +1,5 @@
-//! Client keys and injected ids that are older than the newest ones, as digests. Together they reach
-//! back 24 hours. In a snapshot they are one text, 68 characters a key.
+//! Client keys and injected ids of the last 24 hours: the newest as they came, the older ones as
+//! digests. In a snapshot the digests are one text, 68 characters a key.
 //!
 //! Pure.
 
@@ -9,11 +9,23 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 
-use super::durable::KnownKey;
 use crate::{ids::RoundId, limits::CLIENT_KEY_MS, time::Timestamp};
 
 /// Bytes of one key in a snapshot.
 const STORED_BYTES: usize = 16 + 8 + 1 + 16 + 8;
+
+/// A client key or injected id that the conversation has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownKey {
+    /// The key or id.
+    pub key: String,
+    /// Digest of the body that came with the key.
+    pub digest: u64,
+    /// The round of the prompt; `None` for injected messages.
+    pub round_id: Option<RoundId>,
+    /// When the key was recorded.
+    pub at: Timestamp,
+}
 
 /// The digests, oldest first. A clone shares them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
