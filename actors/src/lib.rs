@@ -52,6 +52,7 @@ compile_error!(
 pub mod ids;
 pub mod time;
 mod small_map;
+mod hashing;
 pub mod chat;
 pub mod tool;
 pub mod journal;
@@ -71,6 +72,8 @@ pub mod metrics_collector;
 pub mod host;
 pub mod memory;
 mod task;
+#[cfg(test)]
+mod planted;
 #[cfg(any(test, feature = "scripted"))]
 pub mod scripted;
 #[cfg(any(test, feature = "test-util"))]

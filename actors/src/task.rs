@@ -1,4 +1,4 @@
-//! A task that ends with its owner.
+//! A task that ends with its owner, and the way to the blocking pool.
 
 use tokio::task::JoinHandle;
 
@@ -9,5 +9,35 @@ pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Runs a computation on the runtime's blocking pool.
+pub(crate) fn spawn_blocking<T: Send + 'static>(
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    #[cfg(test)]
+    if in_tasks::is_set() {
+        return tokio::spawn(async move { compute() });
+    }
+    tokio::task::spawn_blocking(compute)
+}
+
+/// A simulation has one thread: the order of its steps must not depend on another one.
+#[cfg(test)]
+pub(crate) mod in_tasks {
+    use std::cell::Cell;
+
+    thread_local! {
+        static IN_TASKS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// From now on, computations that this thread spawns run as tasks of its runtime.
+    pub(crate) fn set() {
+        IN_TASKS.set(true);
+    }
+
+    pub(super) fn is_set() -> bool {
+        IN_TASKS.get()
     }
 }

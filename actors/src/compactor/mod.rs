@@ -77,7 +77,7 @@ use crate::{
     model_gateway::ModelGatewayRef,
     policy::{BudgetCounter, Pricing},
     ports::Clock,
-    task::AbortOnDrop,
+    task::{AbortOnDrop, spawn_blocking},
 };
 
 /// Most summaries that are made at the same time.
@@ -275,7 +275,7 @@ impl CompactorRef {
         compute: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let _permit = self.0.pool.acquire().await.ok()?;
-        let result = tokio::task::spawn_blocking(compute).await;
+        let result = spawn_blocking(compute).await;
         result
             .inspect_err(
                 |error| tracing::error!(%error, "a computation on the blocking pool failed"),

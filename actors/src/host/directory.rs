@@ -47,6 +47,7 @@ use crate::{
         Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease,
         LeaseIssuer, Ports, Setup, WaitStatus, load, refuse,
     },
+    hashing::MapHasher,
     ids::{ConversationId, EventId, Scope, TenantId},
     limits::{LOADS_MAX, Limits},
     policy::RestartHistory,
@@ -150,7 +151,7 @@ enum AfterUnlock {
 
 /// The directory of a host.
 pub(crate) struct Directory {
-    slots: DashMap<Scope, Slot>,
+    slots: DashMap<Scope, Slot, MapHasher>,
     generations: AtomicU64,
     ports: Ports,
     tenants: Arc<Tenants>,

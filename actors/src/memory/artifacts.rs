@@ -197,7 +197,7 @@ impl ArtifactStore for MemoryArtifacts {
             } else {
                 let hashed = content.clone();
                 let hashing =
-                    tokio::task::spawn_blocking(move || ArtifactId::from_content(&hashed));
+                    crate::task::spawn_blocking(move || ArtifactId::from_content(&hashed));
                 hashing
                     .await
                     .map_err(|_| ArtifactError::Unavailable("the host is stopping".to_owned()))?

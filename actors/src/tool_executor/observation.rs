@@ -181,7 +181,7 @@ async fn observe_data(value: Value, level: OutputLevel, keep: &Keep<'_>) -> Obse
     let written = if is_quick(&value) {
         write(&value, level)
     } else {
-        match tokio::task::spawn_blocking(move || write(&value, level)).await {
+        match crate::task::spawn_blocking(move || write(&value, level)).await {
             Ok(written) => written,
             // Rethrown, since the executor turns a panic into a result.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -376,9 +376,11 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     if !is_plain_user(&prompt.message) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
-    if let Some(key) = &prompt.client_key
-        && let Some((digest, round_id)) = durable.known_key(&key.key)
-    {
+    let key = prompt.client_key.as_ref();
+    let known = key.and_then(|key| Some((key, durable.known_key(&key.key)?)));
+    #[cfg(test)]
+    let known = known.filter(|_| !crate::planted::is(crate::planted::Bug::ForgetsClientKeys));
+    if let Some((key, (digest, round_id))) = known {
         return if digest == key.digest {
             decision.effect(Effect::Acknowledge {
                 waiter,

@@ -29,6 +29,7 @@ use crate::{
         Command, ConversationError, ConversationMsg,
         round::{Receipt, Refusal},
     },
+    hashing::MapHasher,
     host::{
         SendError,
         directory::{Activity, Directory},
@@ -126,7 +127,7 @@ pub(super) struct Driver {
     /// The texts of the tasks that have not begun.
     tasks: VecDeque<String>,
     next: u32,
-    running: HashMap<u32, RunningTask>,
+    running: HashMap<u32, RunningTask, MapHasher>,
     ends: Arc<RoundEndListener>,
     reports: mpsc::Receiver<FanOutEvent>,
     receipts: FuturesUnordered<Awaited>,

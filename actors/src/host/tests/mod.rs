@@ -26,6 +26,7 @@ mod quotas;
 mod resumes;
 mod rewinds;
 mod rounds;
+mod simulation;
 mod skills;
 mod sleeping;
 mod status;
