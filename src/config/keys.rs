@@ -630,6 +630,7 @@ limits! {
     ring_bytes, "ring_bytes", bytes, "bytes of ephemeral events kept for the watchers of a round";
     ring_age, "ring_age_s", seconds, "seconds that the events of a finished round are kept";
     journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
+    store_pause, "store_pause_s", seconds, "seconds that a conversation waits for a store that cannot be written; its open round goes on when the store is back";
 }
 
 /// Sections that appear at most once, in the order in which `show` prints them.

@@ -31,8 +31,8 @@ pub use budget::{BUDGET_REMINDER, Spent};
 pub(crate) use budget::{amount, of};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, KnownKey, OpenRound,
-    OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, FoldError, KnownKey,
+    OpenRound, OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody,

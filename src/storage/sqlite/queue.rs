@@ -280,8 +280,13 @@ impl Queue {
         let mut lines = self.lock();
         let refusal = lines.refusal(&job, self.bytes_max);
         if let Some(why) = refusal {
+            let is_closed = lines.is_closed;
             drop(lines);
-            job.refuse(why);
+            if is_closed {
+                job.refuse(why);
+            } else {
+                job.refuse_overload(why);
+            }
         } else {
             lines.put(job);
             drop(lines);
@@ -615,7 +620,7 @@ mod tests {
         assert!(
             matches!(
                 flood.last(),
-                Some(Some(Err(AppendError::Unavailable { .. })))
+                Some(Some(Err(AppendError::Overloaded { .. })))
             ),
             "refused during the call"
         );

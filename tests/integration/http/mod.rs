@@ -8,6 +8,7 @@ mod events;
 mod limits;
 mod matrix;
 mod openai;
+mod outage;
 mod routes;
 mod tenants;
 
