@@ -51,6 +51,10 @@ pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
 /// exceed the real count.
 pub const BYTES_A_TOKEN: u64 = 3;
 
+/// Crashes after which a round is not resumed any more. A tool that takes the process down would do
+/// so at each start.
+pub const ROUND_CRASHES_MAX: u32 = 3;
+
 /// Pinned lines of a conversation, which every compaction keeps.
 pub const PINNED_LINES_MAX: usize = 64;
 
@@ -107,9 +111,6 @@ pub const REQUEST_SLACK_TOKENS: u64 = 8192;
 
 /// How long results are still accepted after a cancel, before the work is aborted.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
-
-/// How long a conversation waits for an unavailable store before it ends.
-pub const STORE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Probes in a row that may fail while calls of subagents wait for an open circuit breaker. With
 /// more, the provider is down for longer, and the calls fail at once like all others. About a
@@ -269,6 +270,9 @@ pub struct Limits {
     pub ring_age: Duration,
     /// Bytes of one conversation's entries that wait for the store; beyond it prompts are refused.
     pub journal_backlog_bytes: usize,
+    /// How long a conversation waits for a store that cannot be written. Then its callers get an
+    /// error, and its open round continues when the store is back.
+    pub store_pause: Duration,
 }
 
 impl Limits {
@@ -306,6 +310,7 @@ impl Default for Limits {
             events_bytes_max: 256 * 1024 * 1024,
             ring_age: Duration::from_secs(60),
             journal_backlog_bytes: 32 * 1024 * 1024,
+            store_pause: Duration::from_secs(60),
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Resumes rounds that were open when the last host stopped: page by page, a few at a time, each
 //! after a short random delay, so that a start does not cause a burst of model calls.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use callboard_actors::{
     ids::{Scope, TenantId},
+    journal::Head,
     ports::{Entropy as _, StoreError},
     stream::Open,
 };
@@ -20,6 +24,9 @@ const AT_ONCE: usize = 16;
 
 /// Maximum random delay before each one.
 const JITTER: Duration = Duration::from_millis(20);
+
+/// How often a serving host looks for open rounds that no activation runs.
+const SWEEP: Duration = Duration::from_secs(30);
 
 /// Counts for the log of `serve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +109,58 @@ pub(crate) async fn resume_interrupted(
     }
 }
 
+/// Looks for open rounds of this host's tenants that no activation runs, and resumes them: rounds
+/// that could not be resumed at the start, or whose activation ended while the store was away. Runs
+/// until it is dropped. `serve` holds the lock of its data folder, so no other host runs the rounds.
+///
+/// A round is resumed when two sweeps find its journal at the same head: the interactive program on
+/// the same store may run a round of its own, which makes progress.
+pub(super) async fn keep_resuming<F: Future<Output = BTreeSet<TenantId>>>(
+    host: &Host,
+    tenants: impl Fn() -> F,
+) {
+    let mut seen = BTreeMap::new();
+    loop {
+        tokio::time::sleep(SWEEP.mul_f64(0.75 + SystemEntropy.fraction() / 2.0)).await;
+        if host.store_outage().is_some() {
+            continue;
+        }
+        match sweep(host, &tenants().await, &seen).await {
+            Ok(now) => seen = now,
+            Err(error) => tracing::debug!(%error, "open rounds were not looked for"),
+        }
+    }
+}
+
+/// Resumes the open rounds that are where `seen` saw them. Returns those that were found.
+async fn sweep(
+    host: &Host,
+    tenants: &BTreeSet<TenantId>,
+    seen: &BTreeMap<Scope, Head>,
+) -> Result<BTreeMap<Scope, Head>, StoreError> {
+    let sessions = &host.ports().sessions;
+    let mut found = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let page = sessions.list_open(Open::Running, None, after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(found);
+        };
+        after = Some(last.clone());
+        for scope in page {
+            if !tenants.contains(&scope.tenant) || host.is_awake(&scope) {
+                continue;
+            }
+            let head = sessions.head(&scope).await?;
+            if seen.get(&scope) == Some(&head) {
+                wake(host, scope).await;
+            } else {
+                found.insert(scope, head);
+            }
+        }
+    }
+}
+
 async fn wake(host: &Host, scope: Scope) -> bool {
     tokio::time::sleep(JITTER.mul_f64(SystemEntropy.fraction())).await;
     let woken = host
@@ -133,7 +192,6 @@ mod tests {
 
     use callboard_actors::{
         ids::ConversationId,
-        journal::Head,
         memory::MemorySessions,
         ports::SessionBackend,
         testing::{Reply, ScriptedModel},
@@ -193,5 +251,36 @@ mod tests {
         assert_eq!(store.head(&of(&single)).await.unwrap(), Head::default());
         model.until(|counts| counts.started >= 2).await;
         assert!(store.head(&of("openai-mine")).await.unwrap() != Head::default());
+    }
+    #[tokio::test]
+    async fn a_round_that_no_activation_runs_is_resumed_by_the_second_sweep() {
+        let store: Arc<dyn SessionBackend> = Arc::new(MemorySessions::new());
+        let first = Host::builder()
+            .provider(ScriptedModel::always(Reply::stall()))
+            .shared_sessions(store.clone())
+            .build()
+            .await
+            .unwrap();
+        for tenant in ["acme", "other"] {
+            let talk = first.tenant(tenant).conversation("c-1");
+            drop(talk.send("Hi").await.unwrap());
+        }
+        let model = Arc::new(ScriptedModel::always(Reply::stall()));
+        let second = Host::builder()
+            .shared_provider(model.clone())
+            .shared_sessions(store)
+            .build()
+            .await
+            .unwrap();
+        let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
+
+        let seen = sweep(&second, &tenants, &BTreeMap::new()).await.unwrap();
+        assert_eq!((seen.len(), second.awake()), (1, 0));
+        let rest = sweep(&second, &tenants, &seen).await.unwrap();
+
+        assert_eq!((rest.len(), second.awake()), (0, 1));
+        model.until(|counts| counts.started == 1).await;
+        let again = sweep(&second, &tenants, &seen).await.unwrap();
+        assert!(again.is_empty(), "an active round is left alone");
     }
 }

@@ -13,7 +13,7 @@ use super::{
     AppError, Opening, Sessions, TENANT,
     gateways::provider_entries,
     operator::{self, Reader, TenantOperator},
-    resume::{Resumed, left_behind, resume_interrupted},
+    resume::{Resumed, keep_resuming, left_behind, resume_interrupted},
     stored_tenants::DataFolder,
     tenants::TenantProvisioner,
     tools::artifacts,
@@ -35,6 +35,8 @@ pub(crate) struct Serving {
     pub(crate) single: Option<Single>,
     /// Conversations of single calls that an earlier host left behind.
     pub(crate) left_behind: Vec<Scope>,
+    /// The file to create when the host stops without a crash.
+    pub(crate) stop_mark: PathBuf,
 }
 
 /// The only tenant of a host without configuration.
@@ -83,12 +85,14 @@ pub(crate) async fn serving(
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
         .limits(config.limits.clone())
+        .after_orderly_stop(folder.follows_orderly_stop())
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
         .closes(Arc::new(provisioner.servers().clone()))
         .build()
         .await?;
 
+    let stop_mark = super::stored_tenants::stop_mark(&config.data_dir);
     let operator = TenantOperator::new(
         host.clone(),
         folder,
@@ -113,6 +117,7 @@ pub(crate) async fn serving(
         notes,
         single,
         left_behind,
+        stop_mark,
     })
 }
 
@@ -157,5 +162,10 @@ impl Serving {
         left_behind: Vec<Scope>,
     ) -> Result<Resumed, StoreError> {
         resume_interrupted(host, &operator.tenants().await, left_behind).await
+    }
+
+    /// Resumes open rounds that no activation runs, now and then, until it is dropped.
+    pub(crate) async fn keep_resuming(host: &Host, operator: &TenantOperator) {
+        keep_resuming(host, || operator.tenants()).await;
     }
 }

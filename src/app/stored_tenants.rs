@@ -89,6 +89,13 @@ pub(crate) struct DataFolder {
     path: PathBuf,
     /// Holds the lock while it is open.
     _lock: File,
+    /// Whether the last process stopped without a crash.
+    follows_orderly_stop: bool,
+}
+
+/// The file that a process leaves in its data folder when it stops without a crash.
+pub(crate) fn stop_mark(data_dir: &Path) -> PathBuf {
+    data_dir.join("serve.stopped")
 }
 
 impl DataFolder {
@@ -108,10 +115,16 @@ impl DataFolder {
             Ok(()) => Ok(Self {
                 path: path.to_owned(),
                 _lock: lock,
+                follows_orderly_stop: fs::remove_file(stop_mark(path)).is_ok(),
             }),
             Err(fs::TryLockError::WouldBlock) => Err(StoredTenantsError::InUse(path.to_owned())),
             Err(fs::TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+
+    /// Whether the last process on this folder stopped without a crash.
+    pub(crate) fn follows_orderly_stop(&self) -> bool {
+        self.follows_orderly_stop
     }
 
     fn file(&self) -> PathBuf {

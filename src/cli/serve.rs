@@ -1,6 +1,13 @@
 //! `callboard serve`: runs the HTTP host until a signal ends it.
 
-use std::{future::Future, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -90,6 +97,7 @@ pub(super) async fn run(
         host,
         operator,
         left_behind,
+        stop_mark,
         ..
     } = serving;
     // When the grace period ends, this function exits without closing open rounds: they stay open
@@ -129,7 +137,7 @@ pub(super) async fn run(
             },
             () = &mut cut => {
                 err_line("the grace period is over: the next start resumes open rounds");
-                break leave(&host, &leaving, &mut server, Done::Well).await;
+                break leave(&host, &leaving, &mut server, Done::Well, &stop_mark).await;
             }
             () = signals.next() => true,
             () = operator.drained(), if end.is_some() => true,
@@ -147,7 +155,7 @@ pub(super) async fn run(
             }
             (true, None) => {
                 err_line("stopped at once: the next start resumes open rounds");
-                break leave(&host, &leaving, &mut server, Done::Interrupted).await;
+                break leave(&host, &leaving, &mut server, Done::Interrupted, &stop_mark).await;
             }
             (false, still) => {
                 end = still;
@@ -159,13 +167,15 @@ pub(super) async fn run(
     done
 }
 
-/// Exits with open rounds: answers whoever waits for one, closes connections and writes everything
-/// acknowledged to disk. Tool processes end with this process.
+/// Exits with open rounds: answers whoever waits for one, closes connections, writes everything
+/// acknowledged to disk, and leaves a mark, so that the next start does not count a crash. Tool
+/// processes end with this process.
 async fn leave(
     host: &crate::Host,
     leaving: &CancellationToken,
     server: &mut JoinHandle<Served>,
     done: Done,
+    stop_mark: &Path,
 ) -> Result<Done, Failure> {
     leaving.cancel();
     if tokio::time::timeout(ANSWERS_WITHIN, &mut *server)
@@ -175,6 +185,14 @@ async fn leave(
         server.abort();
     }
     host.ports().sessions.close(STORE_CLOSE_MAX).await?;
+    // Without the mark, the open rounds count this stop as a crash.
+    if let Err(error) = crate::private::file()
+        .create(true)
+        .truncate(true)
+        .open(stop_mark)
+    {
+        tracing::warn!(%error, "the mark of an orderly stop was not written");
+    }
     Ok(done)
 }
 
@@ -279,6 +297,7 @@ async fn resume(
             sanitize(&error.to_string())
         )),
     }
+    Serving::keep_resuming(&host, &operator).await;
 }
 
 /// Reloads the configuration and reports the result.

@@ -674,6 +674,7 @@ limits! {
     ring_age, "ring_age_s", seconds, "seconds that the events of a finished round are kept";
     events_bytes_max, "events_bytes_max", bytes, "bytes of memory of the events of all rounds; beyond it the rounds that ended first lose theirs early";
     journal_backlog_bytes, "journal_backlog_bytes", bytes, "bytes of one conversation that may wait for the store";
+    store_pause, "store_pause_s", seconds, "seconds that a conversation waits for a store that cannot be written; its open round goes on when the store is back";
 }
 
 /// Sections that appear at most once, in the order in which `show` prints them.

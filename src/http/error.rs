@@ -221,7 +221,9 @@ impl From<SendError> for Problem {
             }
             SendError::Conversation(ConversationError::Store(error)) => error.into(),
             SendError::Conversation(
-                ConversationError::InUse | ConversationError::Failed { .. },
+                ConversationError::InUse
+                | ConversationError::Failed { .. }
+                | ConversationError::NeedsNewerVersion { .. },
             ) => Self::new(StatusCode::CONFLICT, code, detail),
             SendError::Conversation(ConversationError::TenantPaused) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)

@@ -248,7 +248,7 @@ fn variables_of_others_are_left_alone() {
 
 #[test]
 fn later_sources_win() {
-    let text = "[host]\ndata_dir = \"data\"\ndurability = \"batched\"\n[limits]\nidle_s = 1\nsweep_s = 2\nflush_ms = 40\nidle_conversations_max = 7\ntool_iterations_max = 3\n";
+    let text = "[host]\ndata_dir = \"data\"\ndurability = \"batched\"\n[limits]\nidle_s = 1\nsweep_s = 2\nflush_ms = 40\nidle_conversations_max = 7\ntool_iterations_max = 3\nstore_pause_s = 7\n";
     let mut config = load(
         text,
         &[
@@ -274,6 +274,7 @@ fn later_sources_win() {
         flush: Duration::from_millis(40),
         idle_conversations_max: 7,
         tool_iterations_max: 5,
+        store_pause: Duration::from_secs(7),
         ..Limits::default()
     };
     assert_eq!(config.limits, expected);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::ConversationMsg;
+use super::{ConversationMsg, unsettled::UnsettledAppends};
 use crate::ids::Scope;
 
 /// Why an activation ended.
@@ -13,10 +13,18 @@ pub(crate) enum ExitReason {
     Hibernated,
     /// The conversation went to sleep because the host is stopping.
     Drained,
-    /// Another activation writes the journal.
+    /// Another owner writes the journal.
     Conflict,
+    /// The journal grew by entries of the epoch that this activation was loaded from: an append of
+    /// its own predecessor was stored late. The open round continues in the next activation.
+    Overtaken,
     /// The store was unavailable for too long.
-    StoreAway,
+    StoreAway {
+        /// Whether a round is open that must continue when the store is back.
+        has_open_round: bool,
+    },
+    /// A newer program wrote the journal; holds the reason.
+    NeedsNewerVersion(String),
     /// The journal does not decode or does not apply; holds the reason.
     Unreadable(String),
     /// The actor panicked or was killed.
@@ -28,8 +36,9 @@ pub(crate) trait LeaseIssuer: Send + Sync {
     /// Holds mail for the next activation.
     fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg);
 
-    /// Activation `generation` ended with `end`; the next one may start.
-    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason);
+    /// Activation `generation` ended with `end`; the next one may start. After a crash it should
+    /// wait until the `appends` of this one are settled.
+    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason, appends: &UnsettledAppends);
 }
 
 /// The slot of a conversation in the directory, held by one activation. Dropping the lease reports
@@ -39,6 +48,7 @@ pub(crate) struct Lease {
     scope: Scope,
     generation: u64,
     end: ExitReason,
+    appends: UnsettledAppends,
     released: bool,
 }
 
@@ -51,6 +61,7 @@ impl Lease {
             scope,
             generation,
             end: ExitReason::Crashed,
+            appends: UnsettledAppends::default(),
             released: false,
         }
     }
@@ -58,6 +69,11 @@ impl Lease {
     /// Sets the exit reason; the default is a crash.
     pub(crate) fn end_with(&mut self, end: ExitReason) {
         self.end = end;
+    }
+
+    /// The appends of this activation whose results are not known.
+    pub(crate) fn appends(&self) -> &UnsettledAppends {
+        &self.appends
     }
 
     /// Returns mail that arrived after admission was closed; the directory holds it for the next
@@ -69,7 +85,8 @@ impl Lease {
     /// Ends the activation: the next one may start. Further calls have no effect.
     pub(crate) fn release(&mut self) {
         if !std::mem::replace(&mut self.released, true) {
-            self.issuer.ended(&self.scope, self.generation, &self.end);
+            self.issuer
+                .ended(&self.scope, self.generation, &self.end, &self.appends);
         }
     }
 }

@@ -9,9 +9,10 @@ use crate::{
     conversation::{
         command::Command,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
+        store_health::Probe,
     },
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ClientKey, Durable, Head, StoredEntry},
+    journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Head, StoredEntry},
     ports::{AppendError, StoreError},
     stream::Failure,
     tenant::Seat,
@@ -45,6 +46,12 @@ pub enum ConversationError {
         /// What is wrong with the journal.
         reason: String,
     },
+    /// A newer program wrote the journal. That program can read it.
+    #[error("this conversation needs a newer version of callboard: {reason}")]
+    NeedsNewerVersion {
+        /// The entry that this program does not know.
+        reason: String,
+    },
     /// The operator paused the tenant; requests accepted earlier wait until it resumes.
     #[error("this tenant is paused")]
     TenantPaused,
@@ -64,10 +71,7 @@ pub enum ConversationError {
 /// not fold.
 impl From<StoreError> for ConversationError {
     fn from(error: StoreError) -> Self {
-        match LoadFailure::from(error) {
-            LoadFailure::Store(error) => Self::Store(error),
-            LoadFailure::Unreadable(reason) => Self::Failed { reason },
-        }
+        LoadFailure::from(error).into()
     }
 }
 
@@ -80,6 +84,7 @@ impl ConversationError {
             Self::Store(error) => error.code(),
             Self::InUse => "session_in_use",
             Self::Failed { .. } => "conversation_failed",
+            Self::NeedsNewerVersion { .. } => "needs_newer_version",
             Self::TenantPaused => "tenant_paused",
             Self::TenantRemoved => "tenant_removed",
             Self::Deleted => "deleted",
@@ -106,6 +111,7 @@ impl ConversationError {
             | Self::TenantPaused // Until an operator resumes it, at an unknown time.
             | Self::TenantRemoved
             | Self::Deleted
+            | Self::NeedsNewerVersion { .. }
             | Self::Failed { .. } => false,
         }
     }
@@ -213,16 +219,27 @@ pub enum ConversationMsg {
     AppendLost {
         /// A conflict means that another activation writes the journal.
         error: AppendError,
-        /// The value of `Committer::sending` at the append. The end of a pause raises it, so that the
-        /// loss of an older append is ignored.
+        /// The value of `Committer::sending` at the append. A pause raises it, so that the loss of
+        /// an older append is ignored.
         sending: u32,
     },
+    /// From the store: the append that a pause tried the store with is durable.
+    StoreWritten {
+        /// As in `AppendLost`.
+        sending: u32,
+    },
+    /// From a timer: the pause has lasted too long.
+    StorePauseOver,
     /// From the store: the first append of the activation is durable; send the batches held behind
     /// it.
     Claimed,
     /// From the pause: the head of the store now, and the entry after the last one known to be
     /// durable; or the error of the read.
-    HeadRead(Result<(Head, Option<StoredEntry>), StoreError>),
+    HeadRead {
+        read: Result<(Head, Option<StoredEntry>), StoreError>,
+        /// The permit to try the store; `None` if no outage is known.
+        probe: Option<Probe>,
+    },
     /// From the sweep: go to sleep if idle.
     Sweep,
     /// From the host: start no new round, and cancel the open one at the deadline.
@@ -241,6 +258,8 @@ pub enum ConversationMsg {
 pub enum LoadFailure {
     /// The store failed; another attempt may succeed.
     Store(StoreError),
+    /// A newer program wrote the journal; holds the reason. The journal is sound.
+    NeedsNewerVersion(String),
     /// The journal is damaged, does not decode or does not apply; holds the reason.
     Unreadable(String),
 }
@@ -250,6 +269,37 @@ impl From<StoreError> for LoadFailure {
         match error {
             StoreError::Damaged { message, .. } => Self::Unreadable(message),
             error => Self::Store(error),
+        }
+    }
+}
+
+impl From<LoadFailure> for ConversationError {
+    fn from(failure: LoadFailure) -> Self {
+        match failure {
+            LoadFailure::Store(error) => Self::Store(error),
+            LoadFailure::NeedsNewerVersion(reason) => Self::NeedsNewerVersion { reason },
+            LoadFailure::Unreadable(reason) => Self::Failed { reason },
+        }
+    }
+}
+
+impl From<DecodeError> for LoadFailure {
+    fn from(error: DecodeError) -> Self {
+        FoldError::from(error).into()
+    }
+}
+
+impl From<ApplyError> for LoadFailure {
+    fn from(error: ApplyError) -> Self {
+        FoldError::from(error).into()
+    }
+}
+
+impl From<FoldError> for LoadFailure {
+    fn from(error: FoldError) -> Self {
+        match error {
+            FoldError::NeedsNewerVersion(reason) => Self::NeedsNewerVersion(reason),
+            FoldError::Unreadable(reason) => Self::Unreadable(reason),
         }
     }
 }

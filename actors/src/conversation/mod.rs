@@ -18,6 +18,8 @@ pub mod round;
 mod run;
 mod lease;
 mod message;
+mod store_health;
+mod unsettled;
 mod wait_status;
 
 #[cfg(test)]
@@ -39,6 +41,8 @@ pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};
+pub use store_health::{StoreHealth, StoreOutage};
+pub(crate) use unsettled::UnsettledAppends;
 
 use crate::{
     ids::Scope,
@@ -64,6 +68,8 @@ pub(crate) struct ConversationArgs {
     pub(crate) family: Option<Arc<Family>>,
     pub(crate) loads: Arc<tokio::sync::Semaphore>,
     pub(crate) wait_status: Arc<WaitStatus>,
+    /// Whether the activation before this one ended without a crash although a round was open.
+    pub(crate) follows_orderly_end: bool,
     pub(crate) lease: Lease,
 }
 
@@ -213,10 +219,18 @@ impl State {
                         .try_for_each(|message| self.receive(me, message))
                 }
                 ConversationMsg::Loaded(Err(failure)) => {
+                    let has_open_round = stash
+                        .iter()
+                        .any(|message| matches!(message, ConversationMsg::Resume));
                     let (end, error) = match failure {
-                        LoadFailure::Store(error) => {
-                            (ExitReason::StoreAway, ConversationError::Store(error))
-                        }
+                        LoadFailure::Store(error) => (
+                            ExitReason::StoreAway { has_open_round },
+                            ConversationError::Store(error),
+                        ),
+                        LoadFailure::NeedsNewerVersion(reason) => (
+                            ExitReason::NeedsNewerVersion(reason.clone()),
+                            ConversationError::NeedsNewerVersion { reason },
+                        ),
                         LoadFailure::Unreadable(reason) => (
                             ExitReason::Unreadable(reason.clone()),
                             ConversationError::Failed { reason },

@@ -50,6 +50,7 @@ pub struct HostBuilder<H = Host> {
     resources: Vec<Arc<dyn Resource>>,
     documents: Option<Arc<dyn DocumentText>>,
     limits: Limits,
+    follows_orderly_stop: bool,
     prices: Prices,
     trace_sampling: TraceSampling,
     tenant_budget: Budget,
@@ -77,6 +78,7 @@ impl<H> HostBuilder<H> {
             resources: Vec::new(),
             documents: None,
             limits: Limits::default(),
+            follows_orderly_stop: false,
             prices: Prices::default(),
             trace_sampling: TraceSampling::Always,
             tenant_budget: Budget::default(),
@@ -304,6 +306,15 @@ impl<H> HostBuilder<H> {
         self
     }
 
+    /// Says that the last host on this store stopped without a crash, although rounds may be open.
+    /// A round whose hosts crashed [`ROUND_CRASHES_MAX`](crate::limits::ROUND_CRASHES_MAX) times is
+    /// not resumed; without this method every stop with open rounds counts as a crash.
+    #[must_use]
+    pub fn after_orderly_stop(mut self, follows_orderly_stop: bool) -> Self {
+        self.follows_orderly_stop = follows_orderly_stop;
+        self
+    }
+
     /// Sets the host's limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
@@ -389,6 +400,7 @@ impl<H> HostBuilder<H> {
             sessions: self
                 .sessions
                 .unwrap_or_else(|| Arc::new(MemorySessions::new())),
+            store_health: Arc::default(),
             events: self
                 .events
                 .unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
@@ -428,6 +440,7 @@ impl<H> HostBuilder<H> {
             tenants.clone(),
             setup.clone(),
             tokio::runtime::Handle::current(),
+            self.follows_orderly_stop,
         );
         resolver.subagents.set_directory(&directory);
         let collector = Arc::default();

@@ -12,6 +12,8 @@
 mod after_exit;
 mod deletion;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use deletion::Deletion;
 
@@ -45,7 +47,7 @@ use super::{
 use crate::{
     conversation::{
         Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease,
-        LeaseIssuer, Ports, Setup, WaitStatus, load, refuse,
+        LeaseIssuer, Ports, Setup, UnsettledAppends, WaitStatus, load, refuse,
     },
     hashing::MapHasher,
     ids::{ConversationId, EventId, Scope, TenantId},
@@ -58,6 +60,9 @@ use crate::{
 
 /// Parked conversations that one sweep wakes; the next sweep takes the rest.
 const WAKES_MAX: usize = 256;
+
+/// How long a restart waits for the store to report the appends of the ended activation.
+const APPENDS_SETTLE_MAX: Duration = Duration::from_secs(60);
 
 type Mail = Vec<ConversationMsg>;
 type Crashes = Option<Box<RestartHistory>>;
@@ -78,8 +83,10 @@ enum Slot {
         used_s: u64,
         wait_status: Arc<WaitStatus>,
     },
+    /// `returned` was in the mailbox of the ending actor, so it comes before what was held since.
     Closing {
         generation: u64,
+        returned: Mail,
         held: Mail,
         crashes: Crashes,
     },
@@ -115,9 +122,18 @@ impl Slot {
     /// Returns what must leave the shard guard with the slot: held messages, crash history, actor.
     fn into_parts(self) -> (Mail, Crashes, Option<ActorRef<ConversationMsg>>) {
         match self {
-            Self::Starting { held, crashes, .. }
-            | Self::Closing { held, crashes, .. }
-            | Self::Backoff { held, crashes, .. } => (held, crashes, None),
+            Self::Closing {
+                mut returned,
+                held,
+                crashes,
+                ..
+            } => {
+                returned.extend(held);
+                (returned, crashes, None)
+            }
+            Self::Starting { held, crashes, .. } | Self::Backoff { held, crashes, .. } => {
+                (held, crashes, None)
+            }
             Self::Live { actor, crashes, .. } => (Vec::new(), crashes, Some(actor)),
             Self::Failed { .. } | Self::Deleting { .. } => (Vec::new(), None, None),
         }
@@ -146,6 +162,8 @@ enum AfterUnlock {
         after: Duration,
         generation: u64,
         resume: bool,
+        /// The activation starts when these are settled.
+        appends: UnsettledAppends,
     },
 }
 
@@ -159,8 +177,13 @@ pub(crate) struct Directory {
     limits: Arc<Limits>,
     started: Instant,
     closed: AtomicBool,
+    /// Whether the last host on this store stopped without a crash.
+    follows_orderly_stop: bool,
     /// The second in which idle conversations were last counted.
     relieved_s: AtomicU64,
+    /// The last conversation of the page that [`Directory::wake_due`] read; `None` after the last
+    /// page. Locked while the store is asked.
+    due_after: Arc<tokio::sync::Mutex<Option<Scope>>>,
     /// Notified whenever a slot is removed.
     emptied: Notify,
     /// Cancelled when the host stops: no more events follow.
@@ -180,6 +203,7 @@ impl Directory {
         tenants: Arc<Tenants>,
         setup: Arc<Setup>,
         runtime: tokio::runtime::Handle,
+        follows_orderly_stop: bool,
     ) -> Arc<Self> {
         let directory = Arc::new(Self {
             slots: DashMap::default(),
@@ -190,7 +214,9 @@ impl Directory {
             limits,
             started: Instant::now(),
             closed: AtomicBool::new(false),
+            follows_orderly_stop,
             relieved_s: AtomicU64::new(0),
+            due_after: Arc::default(),
             emptied: Notify::new(),
             stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),
@@ -360,6 +386,7 @@ impl Directory {
                         Err(MessagingErr::SendErr(mail)) => {
                             let closing = Slot::Closing {
                                 generation: *generation,
+                                returned: Vec::new(),
                                 held: vec![mail],
                                 crashes: crashes.take(),
                             };
@@ -415,6 +442,7 @@ impl Directory {
                 after,
                 generation,
                 resume,
+                appends,
             } => {
                 let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else {
                     return;
@@ -422,6 +450,9 @@ impl Directory {
                 let scope = scope.clone();
                 self.runtime.spawn(async move {
                     tokio::time::sleep(after).await;
+                    // A journal that still grows would be read too early, and the round that a
+                    // late append opens would have no activation.
+                    let _ = tokio::time::timeout(APPENDS_SETTLE_MAX, appends.settled()).await;
                     me.backoff_over(&scope, generation, resume);
                 });
             }
@@ -477,7 +508,18 @@ impl Directory {
                 self.family_of(&tenant, &scope.conversation),
             ),
         };
+        let follows_orderly_end = self
+            .slots
+            .get(scope)
+            .is_some_and(|slot| match slot.value() {
+                Slot::Starting { crashes, .. } => match crashes {
+                    Some(history) => history.has_ended_in_order(),
+                    None => self.follows_orderly_stop,
+                },
+                _ => false,
+            });
         let args = ConversationArgs {
+            follows_orderly_end,
             scope: scope.clone(),
             setup,
             ports,
@@ -557,6 +599,7 @@ impl Directory {
             } else {
                 Slot::Closing {
                     generation,
+                    returned: Vec::new(),
                     held: unsent,
                     crashes,
                 }
@@ -598,6 +641,7 @@ impl Directory {
                     entry.get_mut(),
                     Slot::Closing {
                         generation: next,
+                        returned: Vec::new(),
                         held: Vec::new(),
                         crashes: None,
                     },
@@ -627,20 +671,27 @@ impl Directory {
     }
 
     /// Wakes parked conversations whose approval deadline has passed. A task reads them from the
-    /// store; after a store error the next call tries again.
+    /// store, page by page over the calls, so that conversations that make no progress do not keep
+    /// the rest waiting. Does nothing while the store still answers an earlier call; after a store
+    /// error the next call tries again.
     pub(crate) fn wake_due(self: &Arc<Self>) {
+        let Some(mut after) = self.due_after.clone().try_lock_owned().ok() else {
+            return;
+        };
         let me = self.clone();
         self.runtime.spawn(async move {
             let now = me.ports.clock.now();
             match me
                 .ports
                 .sessions
-                .list_open(Open::Parked, Some(now), None, WAKES_MAX)
+                .list_open(Open::Parked, Some(now), after.clone(), WAKES_MAX)
                 .await
             {
-                Ok(due) => due
-                    .iter()
-                    .for_each(|scope| me.send(scope, ConversationMsg::Resume)),
+                Ok(due) => {
+                    *after = due.last().filter(|_| due.len() == WAKES_MAX).cloned();
+                    due.iter()
+                        .for_each(|scope| me.send(scope, ConversationMsg::Resume));
+                }
                 Err(error) => tracing::debug!(%error, "parked conversations were not looked for"),
             }
         });
@@ -742,14 +793,16 @@ impl LeaseIssuer for Directory {
                 Slot::Live { crashes, .. } => {
                     let closing = Slot::Closing {
                         generation,
-                        held: mail.take().into_iter().collect(),
+                        returned: mail.take().into_iter().collect(),
+                        held: Vec::new(),
                         crashes: crashes.take(),
                     };
                     replaced = Some(entry.insert(closing));
                 }
-                Slot::Starting { held, .. }
-                | Slot::Closing { held, .. }
-                | Slot::Backoff { held, .. } => held.extend(mail.take()),
+                Slot::Closing { returned, .. } => returned.extend(mail.take()),
+                Slot::Starting { held, .. } | Slot::Backoff { held, .. } => {
+                    held.extend(mail.take());
+                }
                 Slot::Failed { .. } | Slot::Deleting { .. } => {}
             }
         }
@@ -762,13 +815,17 @@ impl LeaseIssuer for Directory {
     /// Moves the slot of an ended activation to its next state; the lease calls this when it is
     /// dropped. A stale generation changes nothing. Under the guard the slot is only replaced.
     /// Restarting, refusing held messages and ending streams follow after the guard is released.
-    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason) {
+    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason, appends: &UnsettledAppends) {
         let now = self.started.elapsed();
         let counters = &self.ports.counters;
         match end {
             ExitReason::Hibernated | ExitReason::Drained => counters.hibernations.add(1),
             ExitReason::Crashed => counters.crashes.add(1),
-            ExitReason::Conflict | ExitReason::StoreAway | ExitReason::Unreadable(_) => {}
+            ExitReason::Conflict
+            | ExitReason::Overtaken
+            | ExitReason::StoreAway { .. }
+            | ExitReason::NeedsNewerVersion(_)
+            | ExitReason::Unreadable(_) => {}
         }
         let closed = self.closed.load(Ordering::Acquire);
         let mut dropped = None;
@@ -791,6 +848,7 @@ impl LeaseIssuer for Directory {
                     entry.get_mut(),
                     Slot::Closing {
                         generation: next,
+                        returned: Vec::new(),
                         held: Vec::new(),
                         crashes: None,
                     },
@@ -819,6 +877,9 @@ impl LeaseIssuer for Directory {
                         AfterUnlock::Activate(next)
                     }
                     AfterExit::Backoff { after, resume } => {
+                        if !matches!(end, ExitReason::Crashed) {
+                            crashes.get_or_insert_default().ended_in_order();
+                        }
                         entry.insert(Slot::Backoff {
                             generation: next,
                             held,
@@ -828,10 +889,10 @@ impl LeaseIssuer for Directory {
                             after,
                             generation: next,
                             resume,
+                            appends: appends.clone(),
                         }
                     }
-                    AfterExit::Fail { reason, pause } => {
-                        let error = ConversationError::Failed { reason };
+                    AfterExit::Fail { error, pause } => {
                         entry.insert(Slot::Failed {
                             error: error.clone(),
                             until: Instant::now() + pause,
@@ -849,7 +910,9 @@ impl LeaseIssuer for Directory {
         }
         match (&after, end) {
             (_, ExitReason::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (AfterUnlock::Refuse(_, error), ExitReason::Crashed) => self.fail_streams(scope, error),
+            (AfterUnlock::Refuse(_, error), ExitReason::Crashed | ExitReason::Overtaken) => {
+                self.fail_streams(scope, error);
+            }
             _ => {}
         }
         self.emptied.notify_waiters();

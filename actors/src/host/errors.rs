@@ -104,10 +104,7 @@ impl From<StoreError> for SendError {
 
 impl From<LoadFailure> for SendError {
     fn from(failure: LoadFailure) -> Self {
-        match failure {
-            LoadFailure::Store(error) => error.into(),
-            LoadFailure::Unreadable(reason) => ConversationError::Failed { reason }.into(),
-        }
+        ConversationError::from(failure).into()
     }
 }
 

@@ -123,7 +123,9 @@ impl Events {
                         self.is_over = true;
                         continue;
                     }
-                    Err(LoadFailure::Unreadable(reason)) => {
+                    Err(
+                        LoadFailure::NeedsNewerVersion(reason) | LoadFailure::Unreadable(reason),
+                    ) => {
                         tracing::error!(conversation = %self.scope.conversation, reason, "a watcher cannot read the journal");
                         self.is_over = true;
                         continue;

@@ -491,6 +491,7 @@ impl ConversationHandle {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
+        self.host.writable()?;
         let _pending_bytes = match bytes {
             Some(bytes) => admit_bytes(&self.host.ports, &tenant, bytes).await?,
             None => None,
@@ -594,6 +595,7 @@ impl SendPrompt {
         let scope = not_reserved(scope?)?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
         let tenant = host.tenants.get(&scope.tenant);
+        host.writable()?;
         let setup = host.directory.setup_of(tenant.id());
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.with_instruction(instruction(schema));

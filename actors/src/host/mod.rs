@@ -35,7 +35,7 @@ use parking_lot::RwLock;
 use ractor::ActorCell;
 use tokio::time::Instant;
 
-pub use crate::conversation::WaitsFor;
+pub use crate::conversation::{StoreOutage, WaitsFor};
 pub use builder::HostBuilder;
 pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
@@ -91,6 +91,16 @@ impl Drop for HostInner {
 impl std::fmt::Debug for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Host({} awake)", self.0.directory.awake())
+    }
+}
+
+impl HostInner {
+    /// Refuses what must be stored while the store cannot be written.
+    fn writable(&self) -> Result<(), SendError> {
+        match self.ports.store_health.outage() {
+            Some(outage) => Err(StoreError::from(outage).into()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -190,9 +200,23 @@ impl Host {
         &self.0.resolver.artifacts
     }
 
+    /// The outage of the store, while appends fail. Prompts are refused then. The outage ends with
+    /// the first append that is stored; until then open rounds wait.
+    pub fn store_outage(&self) -> Option<StoreOutage> {
+        self.0.ports.store_health.outage()
+    }
+
     /// The number of conversations that are not asleep.
     pub fn awake(&self) -> usize {
         self.0.directory.awake()
+    }
+
+    /// Whether a conversation is active on this host, or is about to be.
+    pub fn is_awake(&self, scope: &Scope) -> bool {
+        !matches!(
+            self.0.directory.activity(scope),
+            directory::Activity::Asleep | directory::Activity::Failed(_)
+        )
     }
 
     /// Asks the metrics collector for its report; the default report when the collector does not

@@ -489,12 +489,11 @@ fn show(
     visit: &mut impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LoadFailure> {
     for stored in entries {
-        let entry =
-            Entry::decode(stored).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
+        let entry = Entry::decode(stored)?;
         if visit(state, &entry).is_break() {
             return Ok(ControlFlow::Break(()));
         }
-        fold(state, &entry).map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
+        fold(state, &entry)?;
     }
     Ok(ControlFlow::Continue(()))
 }

@@ -238,7 +238,11 @@ impl RoundWatch {
             },
             Ok(_) => JournalRead::Over,
             Err(LoadFailure::Store(error)) if error.is_retryable() => JournalRead::StoreUnavailable,
-            Err(LoadFailure::Store(_) | LoadFailure::Unreadable(_)) => JournalRead::Over,
+            Err(
+                LoadFailure::Store(_)
+                | LoadFailure::NeedsNewerVersion(_)
+                | LoadFailure::Unreadable(_),
+            ) => JournalRead::Over,
         }
     }
 

@@ -114,9 +114,10 @@ impl ConversationHandle {
         let (durable, mut failure) = match self.state().await {
             Ok(durable) if durable.head.0 == 0 => return Err(StoreError::NotFound.into()),
             Ok(durable) => (durable, None),
-            Err(SendError::Conversation(ConversationError::Failed { reason })) => {
-                (Durable::default(), Some(reason))
-            }
+            Err(SendError::Conversation(
+                ConversationError::Failed { reason }
+                | ConversationError::NeedsNewerVersion { reason },
+            )) => (Durable::default(), Some(reason)),
             Err(error) => return Err(error),
         };
         // The journal shows approvals and tools, the actor's wait status everything else. A wait

@@ -143,7 +143,9 @@ mod tests {
         KnownKey {
             key: format!("k{n}"),
             digest: n,
-            round_id: (n % 2 == 0).then(|| RoundId::from_bytes(u128::from(n).to_le_bytes())),
+            round_id: n
+                .is_multiple_of(2)
+                .then(|| RoundId::from_bytes(u128::from(n).to_le_bytes())),
             at: Timestamp(at),
         }
     }

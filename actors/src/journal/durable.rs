@@ -15,8 +15,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody,
-    Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult, call_digest,
+    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, DecodeError, Entry,
+    EntryBody, Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult,
+    call_digest,
     client_keys::{KnownKey, OlderKeys},
     metrics::estimate,
     skills::refresh_at_compaction,
@@ -102,6 +103,9 @@ pub struct AcceptedPrompt {
     /// JSON Schema of the answer. `None` for free text.
     #[serde(default)]
     pub output_schema: Option<RawJson>,
+    /// When the prompt is withdrawn, or its round canceled. `None` without a deadline.
+    #[serde(default)]
+    pub deadline_at: Option<Timestamp>,
 }
 
 /// A request that the answer be JSON of a schema.
@@ -147,6 +151,12 @@ pub struct OpenRound {
     /// Model calls that the provider refused as too large.
     #[serde(default)]
     pub refused_requests: u32,
+    /// Activations that crashed while the round was open, as far as a later one wrote an entry.
+    #[serde(default)]
+    pub crashes: u32,
+    /// When the round is canceled; `None` without a deadline.
+    #[serde(default)]
+    pub deadline_at: Option<Timestamp>,
 }
 
 impl OpenRound {
@@ -435,13 +445,22 @@ impl Durable {
         self.metrics.end_time = entry.at;
         self.spent.apply(&entry.body)?;
         match &entry.body {
-            EntryBody::LifeStarted { .. } => self.epoch = entry.epoch,
+            EntryBody::LifeStarted { in_order, .. } => {
+                self.epoch = entry.epoch;
+                if let Some(round) = &mut self.round
+                    && !in_order
+                    && !round.is_parked()
+                {
+                    round.crashes += 1;
+                }
+            }
             EntryBody::PromptAccepted {
                 prompt_id,
                 round_id,
                 client_key,
                 message,
                 output_schema,
+                deadline_at,
             } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
@@ -453,6 +472,7 @@ impl Durable {
                     round_id: *round_id,
                     message,
                     output_schema,
+                    deadline_at: *deadline_at,
                 });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
@@ -851,6 +871,7 @@ impl Durable {
         self.idle()?;
         self.rounds.begin(id, self.history.messages().len());
         let mut output = None;
+        let mut deadline_at = None;
         for prompt_id in prompt_ids {
             let place = self
                 .inbox
@@ -859,6 +880,7 @@ impl Durable {
                 .ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
                 push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
+                deadline_at = prompt.deadline_at;
                 output = prompt
                     .output_schema
                     .map(|schema| OutputRequest { schema, refused: 0 });
@@ -881,6 +903,8 @@ impl Durable {
             repeats: Repeats::default(),
             output,
             refused_requests: 0,
+            crashes: 0,
+            deadline_at,
         }));
         Ok(())
     }
@@ -1080,15 +1104,41 @@ fn push_user(
 pub fn fold<'a>(
     mut state: Durable,
     entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>,
-) -> Result<Durable, String> {
+) -> Result<Durable, FoldError> {
     catch_unwind(AssertUnwindSafe(move || {
         for stored in entries {
-            let entry = Entry::decode(stored).map_err(|error| error.to_string())?;
-            state.apply(&entry).map_err(|error| error.to_string())?;
+            let entry = Entry::decode(stored)?;
+            state.apply(&entry)?;
         }
         Ok(state)
     }))
-    .unwrap_or_else(|_| Err("reading the journal panicked".into()))
+    .unwrap_or_else(|_| Err(FoldError::Unreadable("reading the journal panicked".into())))
+}
+
+/// Why a journal has no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoldError {
+    /// A newer program wrote an entry; that program can read the journal.
+    #[error("{0}")]
+    NeedsNewerVersion(String),
+    /// An entry does not decode or does not apply.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+impl From<DecodeError> for FoldError {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::NeedsNewerVersion { .. } => Self::NeedsNewerVersion(error.to_string()),
+            DecodeError::Damaged { .. } => Self::Unreadable(error.to_string()),
+        }
+    }
+}
+
+impl From<ApplyError> for FoldError {
+    fn from(error: ApplyError) -> Self {
+        Self::Unreadable(error.to_string())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -1121,8 +1171,8 @@ impl Durable {
 /// caller must load all entries.
 ///
 /// # Errors
-/// The message of the first entry that does not decode or apply.
-pub fn restore(loaded: &Loaded) -> Option<Result<Durable, String>> {
+/// [`FoldError`] of the first entry that does not decode or apply.
+pub fn restore(loaded: &Loaded) -> Option<Result<Durable, FoldError>> {
     let base = match &loaded.snapshot {
         Some((upto, bytes)) => Durable::from_snapshot(*upto, bytes)?,
         None => Durable::default(),

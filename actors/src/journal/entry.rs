@@ -77,8 +77,13 @@ pub enum ApprovalVerdict {
 pub enum EntryBody {
     /// An activation began. This is the first entry of each activation, and the envelope holds its
     /// epoch. `nonce` is random: it distinguishes two activations that claim the same epoch on the
-    /// same journal.
-    LifeStarted { nonce: u64 },
+    /// same journal. `in_order` means that the activation before it ended without a crash although
+    /// a round was open, such as while the store was away.
+    LifeStarted {
+        nonce: u64,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        in_order: bool,
+    },
     /// A prompt entered the inbox. `round_id` names the round that the prompt will open.
     PromptAccepted {
         prompt_id: PromptId,
@@ -89,6 +94,9 @@ pub enum EntryBody {
         /// JSON Schema of the answer. `None` for an answer in free text.
         #[serde(skip_serializing_if = "Option::is_none")]
         output_schema: Option<RawJson>,
+        /// When the round is canceled, or the prompt is withdrawn. `None` without a deadline.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        deadline_at: Option<Timestamp>,
     },
     /// A prompt was withdrawn, from the inbox or from a round without any answer. Its text stays in
     /// the journal.
@@ -380,6 +388,8 @@ impl EntryBody {
         struct Output<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             output_schema: Option<&'a RawJson>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            deadline_at: Option<Timestamp>,
         }
         #[derive(Serialize)]
         struct Step {
@@ -410,6 +420,7 @@ impl EntryBody {
                 client_key,
                 message,
                 output_schema,
+                deadline_at,
             } => {
                 begin(envelope);
                 write(
@@ -425,6 +436,7 @@ impl EntryBody {
                     envelope,
                     &Output {
                         output_schema: output_schema.as_ref(),
+                        deadline_at: *deadline_at,
                     },
                 );
                 envelope.push(b'}');
@@ -586,10 +598,10 @@ macro_rules! decoder {
 }
 
 decoder! {
-    "life_started" => LifeStarted { nonce: u64 = default },
+    "life_started" => LifeStarted { nonce: u64 = default, in_order: bool = default },
     "prompt_accepted" => PromptAccepted {
         prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message,
-        output_schema: Option<RawJson> = default
+        output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default
     },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
@@ -664,7 +676,10 @@ mod tests {
         let round_id = RoundId::from_random([8; 16]);
         let input = RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap();
         vec![
-            EntryBody::LifeStarted { nonce: u64::MAX },
+            EntryBody::LifeStarted {
+                nonce: u64::MAX,
+                in_order: true,
+            },
             EntryBody::PromptAccepted {
                 prompt_id: id,
                 round_id,
@@ -674,6 +689,7 @@ mod tests {
                 }),
                 message: Message::user("汉 \u{0}"),
                 output_schema: Some(input.clone()),
+                deadline_at: Some(Timestamp(9)),
             },
             EntryBody::PromptWithdrawn {
                 prompt_id: id,
@@ -849,6 +865,7 @@ mod tests {
             client_key: None,
             message: message.clone(),
             output_schema: None,
+            deadline_at: None,
         };
         let stop = ProviderStop::EndTurn;
         let usage = Usage::default();

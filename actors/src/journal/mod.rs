@@ -34,7 +34,7 @@ pub(crate) use budget::{amount, of};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, OpenRound,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, FoldError, OpenRound,
     OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{

@@ -130,7 +130,10 @@ mod tests {
         });
         let mut reader = RoundsReader::new(ConversationId::new("c").unwrap());
         let bodies = [
-            EntryBody::LifeStarted { nonce: 1 },
+            EntryBody::LifeStarted {
+                nonce: 1,
+                in_order: false,
+            },
             EntryBody::Imported {
                 messages: messages.collect(),
                 rounds: vec![],

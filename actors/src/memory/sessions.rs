@@ -423,7 +423,14 @@ mod tests {
             .encode()
         };
         let entries = vec![
-            entry(1, 10, EntryBody::LifeStarted { nonce: 1 }),
+            entry(
+                1,
+                10,
+                EntryBody::LifeStarted {
+                    nonce: 1,
+                    in_order: false,
+                },
+            ),
             entry(
                 2,
                 20,

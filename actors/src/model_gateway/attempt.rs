@@ -11,7 +11,7 @@ use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
     chat::{ModelRequest, Usage},
     limits::BREAKER_PROBES_MAX,
-    policy::{CallClass, Permission},
+    policy::{CallClass, Permission, ProbeToken},
     ports::{ModelEvent, ModelStream, ProviderError},
 };
 
@@ -149,7 +149,7 @@ impl Gateway {
         // that the breaker does not wait for its result.
         let probe = AbandonOnDrop {
             gateway: self,
-            armed: permission == Permission::Probe,
+            probe: permission.probe(),
         };
         permit.begin();
         let reported = Mutex::new(None);
@@ -171,11 +171,12 @@ impl Gateway {
                 | ProviderError::Untrusted { .. }
                 | ProviderError::NotStarted { .. }
                 | ProviderError::SharedConnection { .. },
-            ) => health.breaker.abandoned(),
+            ) => health.breaker.abandoned(permission.probe()),
             Err(error)
                 if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) =>
             {
-                health.breaker.failed(&settings.config.breaker, now);
+                let breaker = &settings.config.breaker;
+                health.breaker.failed(breaker, now, permission.probe());
             }
             // Any other answer shows that the provider responds.
             Err(_) => health.breaker.succeeded(),
@@ -294,20 +295,20 @@ fn counted(usage: &Usage) -> u64 {
 
 struct AbandonOnDrop<'a> {
     gateway: &'a Gateway,
-    armed: bool,
+    probe: Option<ProbeToken>,
 }
 
 impl AbandonOnDrop<'_> {
     fn disarm(mut self) {
-        self.armed = false;
+        self.probe = None;
     }
 }
 
 impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
-        if self.armed {
+        if self.probe.is_some() {
             self.gateway
-                .with_health(|health| health.breaker.abandoned());
+                .with_health(|health| health.breaker.abandoned(self.probe));
         }
     }
 }

@@ -28,10 +28,17 @@ impl Default for BreakerConfig {
 pub struct Breaker {
     failures: u32,
     open_until: Option<Duration>,
-    probing: bool,
+    /// The probe under way.
+    probe: Option<ProbeToken>,
+    /// Probes begun so far; the next token.
+    probes: u64,
     /// Probes that failed since the last success.
     failed_probes: u32,
 }
+
+/// Identifies a probe, so that no other call speaks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeToken(u64);
 
 /// The answer to a call that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +46,19 @@ pub enum Permission {
     /// The call may start.
     Closed,
     /// The call may start as the only one; its result closes the breaker or opens it again.
-    Probe,
+    Probe(ProbeToken),
     /// The call is refused; the next probe is allowed after this duration.
     Open(Duration),
+}
+
+impl Permission {
+    /// The token of a probe, to be passed with its result; `None` for any other call.
+    pub fn probe(self) -> Option<ProbeToken> {
+        match self {
+            Self::Probe(token) => Some(token),
+            Self::Closed | Self::Open(_) => None,
+        }
+    }
 }
 
 impl Breaker {
@@ -50,10 +67,12 @@ impl Breaker {
         match self.open_until {
             None => Permission::Closed,
             Some(until) if now < until => Permission::Open(until - now),
-            Some(_) if self.probing => Permission::Open(Duration::from_secs(1)),
+            Some(_) if self.probe.is_some() => Permission::Open(Duration::from_secs(1)),
             Some(_) => {
-                self.probing = true;
-                Permission::Probe
+                let token = ProbeToken(self.probes);
+                self.probes += 1;
+                self.probe = Some(token);
+                Permission::Probe(token)
             }
         }
     }
@@ -72,23 +91,39 @@ impl Breaker {
 
     /// Records a success, which closes the breaker.
     pub fn succeeded(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            probes: self.probes,
+            ..Self::default()
+        };
     }
 
-    /// Records a failure at `now`. A failed probe opens the breaker at once.
-    pub fn failed(&mut self, config: &BreakerConfig, now: Duration) {
+    /// Records a failure at `now` of a call that had `probe`. A failed probe opens the breaker
+    /// again. While the breaker is open, other failures count for nothing: their calls began before.
+    pub fn failed(&mut self, config: &BreakerConfig, now: Duration, probe: Option<ProbeToken>) {
+        if self.open_until.is_some() {
+            if self.is_probe(probe) {
+                self.failed_probes = self.failed_probes.saturating_add(1);
+                self.open_until = Some(now + config.open_for);
+                self.probe = None;
+            }
+            return;
+        }
         self.failures = self.failures.saturating_add(1);
-        self.failed_probes = self.failed_probes.saturating_add(self.probing.into());
-        if self.probing || self.failures >= config.failures {
+        if self.failures >= config.failures {
             self.open_until = Some(now + config.open_for);
-            self.probing = false;
         }
     }
 
-    /// Records a call that ended without evidence about the other side, such as a cancelled one.
-    /// The next call may probe.
-    pub fn abandoned(&mut self) {
-        self.probing = false;
+    /// Records that a call that had `probe` ended without evidence about the other side, such as a
+    /// canceled one. After a probe the next call may probe.
+    pub fn abandoned(&mut self, probe: Option<ProbeToken>) {
+        if self.is_probe(probe) {
+            self.probe = None;
+        }
+    }
+
+    fn is_probe(&self, probe: Option<ProbeToken>) -> bool {
+        probe.is_some() && self.probe == probe
     }
 }
 
@@ -105,18 +140,46 @@ mod tests {
         let at = Duration::from_secs;
         let mut breaker = Breaker::default();
 
-        breaker.failed(&config, at(0));
+        breaker.failed(&config, at(0), None);
         assert_eq!(breaker.request(at(0)), Permission::Closed);
-        breaker.failed(&config, at(1));
+        breaker.failed(&config, at(1), None);
         assert_eq!(breaker.request(at(2)), Permission::Open(at(9)));
-        assert_eq!(breaker.request(at(11)), Permission::Probe);
+        let probe = breaker.request(at(11)).probe();
+        assert!(probe.is_some());
         assert!(matches!(breaker.request(at(11)), Permission::Open(_)));
-        breaker.failed(&config, at(12));
+        breaker.failed(&config, at(12), probe);
         assert_eq!(breaker.failed_probes(), 1);
         assert_eq!(breaker.request(at(13)), Permission::Open(at(9)));
-        assert_eq!(breaker.request(at(22)), Permission::Probe);
+        assert!(breaker.request(at(22)).probe().is_some());
         breaker.succeeded();
         assert_eq!(breaker.failed_probes(), 0);
         assert_eq!(breaker.request(at(22)), Permission::Closed);
+    }
+
+    #[test]
+    fn a_call_that_is_no_probe_neither_ends_a_probe_nor_keeps_the_breaker_open() {
+        let config = BreakerConfig {
+            failures: 1,
+            open_for: Duration::from_secs(10),
+        };
+        let at = Duration::from_secs;
+        let mut breaker = Breaker::default();
+        breaker.failed(&config, at(0), None);
+
+        breaker.failed(&config, at(9), None); // A call that began before.
+        let probe = breaker.request(at(10)).probe();
+        assert!(probe.is_some(), "a late failure keeps no breaker open");
+        breaker.abandoned(None);
+        assert!(matches!(breaker.request(at(10)), Permission::Open(_)));
+        breaker.abandoned(probe);
+
+        let next = breaker.request(at(10)).probe();
+        assert!(next.is_some() && next != probe);
+        breaker.failed(&config, at(11), probe);
+        assert!(
+            matches!(breaker.request(at(11)), Permission::Open(_)),
+            "an ended probe speaks for no other"
+        );
+        assert_eq!(breaker.failed_probes(), 0);
     }
 }

@@ -18,7 +18,7 @@ mod tool_retry;
 mod ttl_cache;
 
 pub use artifact_index::{ArtifactIndex, IndexPlace, IndexedArtifact};
-pub use breaker::{Breaker, BreakerConfig, Permission};
+pub use breaker::{Breaker, BreakerConfig, Permission, ProbeToken};
 pub use budget::{
     Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd,
 };

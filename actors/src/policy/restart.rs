@@ -14,6 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartHistory {
     crashes: Vec<Duration>,
+    ended_in_order: bool,
 }
 
 /// What to do after a crash.
@@ -26,8 +27,19 @@ pub enum Restart {
 }
 
 impl RestartHistory {
+    /// Records that the last activation ended without a crash.
+    pub fn ended_in_order(&mut self) {
+        self.ended_in_order = true;
+    }
+
+    /// Whether the last activation ended without a crash.
+    pub fn has_ended_in_order(&self) -> bool {
+        self.ended_in_order
+    }
+
     /// Records a crash at `now` and decides what follows.
     pub fn crashed(&mut self, now: Duration) -> Restart {
+        self.ended_in_order = false;
         self.crashes.retain(|at| now.saturating_sub(*at) < WINDOW);
         self.crashes.push(now);
         let n = self.crashes.len();

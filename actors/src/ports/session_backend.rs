@@ -111,6 +111,13 @@ pub enum AppendError {
         /// The head of the journal.
         found: Head,
     },
+    /// Too much waits for the store already. Nothing was stored; the store takes the writes of
+    /// others.
+    #[error("the store is overloaded: {message}")]
+    Overloaded {
+        /// The bound that is reached.
+        message: String,
+    },
     /// The store refused or did not answer. The entries may or may not be stored; the head shows
     /// which.
     #[error("the store is not available: {message}")]

@@ -78,6 +78,7 @@ struct Shared<S: ?Sized> {
     appends: AtomicU64,
     reads: AtomicU64,
     away: AtomicBool,
+    read_only: AtomicBool,
     /// Number of releases so far.
     released: watch::Sender<u64>,
     inner: Arc<S>,
@@ -167,6 +168,7 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
             appends: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             away: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
             released: watch::Sender::new(0),
             inner,
         }))
@@ -183,6 +185,11 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
     /// a planned fault are refused.
     pub fn set_away(&self, away: bool) {
         self.0.away.store(away, Ordering::SeqCst);
+    }
+
+    /// Refuses appends, or takes them again. Reads succeed all the time, as with a full disk.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.0.read_only.store(read_only, Ordering::SeqCst);
     }
 
     /// Lets the hanging append and the hanging reads continue.
@@ -263,7 +270,14 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
     fn append(&self, append: Append) {
         // Counted under the lock of the line, so that the nth append is also the nth in the line.
         let mut line = lock(&self.0.line);
-        let fault = self.fault(&self.0.appends, |plan| &plan.appends);
+        let fault = self
+            .fault(&self.0.appends, |plan| &plan.appends)
+            .or_else(|| {
+                self.0
+                    .read_only
+                    .load(Ordering::SeqCst)
+                    .then_some(Fault::Refused)
+            });
         line.waiting.push_back((append, fault));
         drop(line);
         self.0.pump();

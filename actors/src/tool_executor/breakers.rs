@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::RunResult;
 use crate::{
-    policy::{Breaker, BreakerConfig, Permission},
+    policy::{Breaker, BreakerConfig, Permission, ProbeToken},
     ports::ToolSpec,
     tool::{ToolError, ToolErrorType},
 };
@@ -52,17 +52,20 @@ pub(super) struct Attempt<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     config: &'a BreakerConfig,
+    probe: Option<ProbeToken>,
     reported: bool,
 }
 
 impl Breakers {
     /// Asks the breaker of a tool for permission to make an attempt.
     pub(super) fn request<'a>(&'a self, spec: &'a ToolSpec) -> Result<Attempt<'a>, RunResult> {
-        match self.with(spec.name(), |breaker, now| breaker.request(now)) {
-            Permission::Closed | Permission::Probe => Ok(Attempt {
+        let permission = self.with(spec.name(), |breaker, now| breaker.request(now));
+        match permission {
+            Permission::Closed | Permission::Probe(_) => Ok(Attempt {
                 breakers: self,
                 tool: spec.name(),
                 config: &spec.breaker,
+                probe: permission.probe(),
                 reported: false,
             }),
             Permission::Open(wait) => {
@@ -98,12 +101,12 @@ impl Attempt<'_> {
     /// Reports the result of the attempt; `None` means success.
     pub(super) fn ended(mut self, result: Option<&RunResult>) {
         self.reported = true;
-        let config = self.config;
+        let (config, probe) = (self.config, self.probe);
         self.breakers
             .with(self.tool, |breaker, now| match sign(result) {
                 Sign::Works => breaker.succeeded(),
-                Sign::Fails => breaker.failed(config, now),
-                Sign::Nothing => breaker.abandoned(),
+                Sign::Fails => breaker.failed(config, now, probe),
+                Sign::Nothing => breaker.abandoned(probe),
             });
     }
 }
@@ -112,7 +115,7 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.reported {
             self.breakers
-                .with(self.tool, |breaker, _| breaker.abandoned());
+                .with(self.tool, |breaker, _| breaker.abandoned(self.probe));
         }
     }
 }

@@ -37,7 +37,8 @@ pub(in crate::http) async fn alive() -> Json<Health> {
 
 /// Reports whether the host accepts requests.
 ///
-/// 503 while the host is shutting down (`draining`) or its store does not answer (`store_unavailable`).
+/// 503 while the host is shutting down (`draining`), or its store does not answer or cannot be
+/// written (`store_unavailable`; `detail` has the reason).
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, description = "Ready", body = Health)))]
 pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health>, Problem> {
     if app.is_draining() {
@@ -46,6 +47,13 @@ pub(in crate::http) async fn ready(State(app): State<App>) -> Result<Json<Health
     let away = |why: String| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", why).after(Some(1000))
     };
+    // A store that can be read may still refuse every append, so a successful read proves nothing.
+    if let Some(outage) = app.host.store_outage() {
+        return Err(away(format!(
+            "the store cannot be written: {}",
+            outage.message
+        )));
+    }
     let (Ok(tenant), Ok(conversation)) = (TenantId::new(LOOKED_UP), ConversationId::new(LOOKED_UP))
     else {
         return Err(Problem::internal());

@@ -128,6 +128,16 @@ impl Job {
         }
     }
 
+    /// Refuses the job because too many others wait.
+    pub(super) fn refuse_overload(self, why: &str) {
+        match self {
+            Self::Append(append) => (append.done)(Err(AppendError::Overloaded {
+                message: why.into(),
+            })),
+            other => other.refuse(why),
+        }
+    }
+
     pub(super) fn refuse(self, why: &str) {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable {

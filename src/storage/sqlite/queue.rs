@@ -322,8 +322,13 @@ impl Queue {
                 job.finish(Ok(Change::default()));
             }
             Admission::Refused(why) => {
+                let is_closed = lines.is_closed;
                 drop(lines);
-                job.refuse(why);
+                if is_closed {
+                    job.refuse(why);
+                } else {
+                    job.refuse_overload(why);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ mod histories;
 mod limits;
 mod matrix;
 mod openai;
+mod outage;
 mod pressure;
 mod routes;
 mod tenants;

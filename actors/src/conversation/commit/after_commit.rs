@@ -85,7 +85,9 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Tick
         | ConversationMsg::AppendLost { .. }
         | ConversationMsg::Claimed
-        | ConversationMsg::HeadRead(_)
+        | ConversationMsg::StoreWritten { .. }
+        | ConversationMsg::StorePauseOver
+        | ConversationMsg::HeadRead { .. }
         | ConversationMsg::Sweep
         | ConversationMsg::Drain { .. }
         | ConversationMsg::DrainDeadline

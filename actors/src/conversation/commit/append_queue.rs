@@ -49,11 +49,11 @@ impl AppendBatch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PauseOutcome<R> {
     /// No entry of another activation is in the way: continue.
-    Resume {
+    Continue {
         /// Effects whose entries turned out to be stored.
         released: Vec<R>,
-        /// Batches to append again, in order.
-        resend: Vec<AppendBatch>,
+        /// The first missing batch, to append again; `None` if everything is stored.
+        trial: Option<AppendBatch>,
     },
     /// Another activation writes the journal, or the head is unknown: this activation ends.
     End,
@@ -218,10 +218,25 @@ impl<R> AppendQueue<R> {
         !std::mem::replace(&mut self.paused, true)
     }
 
-    /// Decides how a pause continues after `head` was read from the store. `next` is the entry
-    /// after [`AppendQueue::stored_head`], read after `head`. `next` matters until our first entry
-    /// is known to be durable: another activation from the same journal claims the same epoch, so
-    /// both can have the same head. The nonce in the entry `LifeStarted` distinguishes them.
+    /// Ends the pause. Returns the batches to append now, in order: all of them, or only the first
+    /// one while the epoch is not claimed.
+    pub fn resume(&mut self) -> Vec<AppendBatch> {
+        self.paused = false;
+        let claimed = self
+            .batches
+            .front()
+            .is_none_or(|batch| batch.epoch == self.stored.epoch);
+        let count = if claimed { self.batches.len() } else { 1 };
+        self.batches.iter().take(count).cloned().collect()
+    }
+
+    /// Decides how a pause continues after `head` was read from the store. The pause lasts: the
+    /// first missing batch is appended as a trial, and [`AppendQueue::resume`] follows its success.
+    ///
+    /// `next` is the entry after [`AppendQueue::stored_head`], read after `head`. It matters until
+    /// our first entry is known to be durable: another activation from the same journal claims the
+    /// same epoch, so both can have the same head. The nonce in the entry `LifeStarted`
+    /// distinguishes them.
     pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<R> {
         // A journal only grows, so a head before our durable head is an outdated read. It proves no
         // conflict: continue.
@@ -242,17 +257,9 @@ impl<R> AppendQueue<R> {
             self.closed = true;
             return PauseOutcome::End;
         }
-        let released = self.release(head.seq);
-        self.paused = false;
-        // Batches behind the first one stay held until the epoch is claimed, as in `push`.
-        let claimed = self
-            .batches
-            .front()
-            .is_none_or(|batch| batch.epoch == self.stored.epoch);
-        let count = if claimed { self.batches.len() } else { 1 };
-        PauseOutcome::Resume {
-            released,
-            resend: self.batches.iter().take(count).cloned().collect(),
+        PauseOutcome::Continue {
+            released: self.release(head.seq),
+            trial: self.batches.front().cloned(),
         }
     }
 
@@ -365,16 +372,17 @@ mod tests {
             None
         );
 
-        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 1), None)
+        let PauseOutcome::Continue { released, trial } = append_queue.head_read(head(2, 1), None)
         else {
             panic!("ended")
         };
 
         assert_eq!(released, ["a"]);
-        assert_eq!(
-            resend.iter().map(AppendBatch::end).collect::<Vec<_>>(),
-            [Seq(2), Seq(3)]
-        );
+        assert_eq!(trial.map(|batch| batch.end()), Some(Seq(2)));
+        assert!(append_queue.is_paused(), "a read ends no pause");
+        assert_eq!(append_queue.stored(Seq(2)).released, ["b"]);
+        let rest: Vec<_> = append_queue.resume().iter().map(AppendBatch::end).collect();
+        assert_eq!(rest, [Seq(3)]);
     }
 
     #[test]
@@ -400,16 +408,16 @@ mod tests {
         );
         assert_eq!(
             append_queue().head_read(head(2, 5), Some(&entry(5))),
-            PauseOutcome::Resume {
+            PauseOutcome::Continue {
                 released: vec!["a"],
-                resend: vec![]
+                trial: None
             }
         );
         assert_eq!(
             append_queue().head_read(head(1, 4), None),
-            PauseOutcome::Resume {
+            PauseOutcome::Continue {
                 released: vec![],
-                resend: append_queue().batches.into()
+                trial: append_queue().batches.pop_front()
             }
         );
     }
@@ -428,12 +436,15 @@ mod tests {
             }
         );
 
-        let PauseOutcome::Resume { released, resend } = append_queue.head_read(head(2, 0), None)
+        let PauseOutcome::Continue { released, trial } = append_queue.head_read(head(2, 0), None)
         else {
             panic!("ended")
         };
 
-        assert_eq!((released.len(), resend.len()), (0, 1));
+        assert_eq!(
+            (released.len(), trial.map(|batch| batch.end())),
+            (0, Some(Seq(2)))
+        );
     }
 
     #[test]

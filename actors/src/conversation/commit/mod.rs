@@ -23,6 +23,8 @@ use crate::{
             stream_writer::StreamWriter,
         },
         message::{ConversationError, ConversationMsg},
+        store_health::StoreHealth,
+        unsettled::UnsettledAppends,
     },
     ids::{Epoch, Scope},
     journal::{Durable, Entry, EntryBody, Head, StoredEntry},
@@ -39,11 +41,12 @@ pub(in crate::conversation) struct Committer {
     epoch: Epoch,
     sessions: Arc<dyn SessionBackend>,
     tenant: Arc<Tenant>,
+    health: Arc<StoreHealth>,
+    appends: UnsettledAppends,
     queue: SharedQueue,
     /// Publishes events; shared with the tasks of model calls and tools.
     pub(in crate::conversation) writer: Arc<StreamWriter>,
-    /// How many pauses have ended. An append that a pause covered reports its loss with an older
-    /// number.
+    /// How often appends were sent again. A lost append of an earlier time has an older number.
     sending: u32,
 }
 
@@ -95,6 +98,8 @@ impl Committer {
             epoch,
             sessions: ports.sessions.clone(),
             tenant: args.tenant.clone(),
+            health: ports.store_health.clone(),
+            appends: args.lease.appends().clone(),
             queue: SharedQueue::new(head),
             writer: Arc::new(writer),
             sending: 0,
@@ -129,15 +134,14 @@ impl Committer {
         let batch = batch.filter(|_| !queue.claimed); // Held batches go first; `Claimed` sends them.
         drop(queue);
         if let Some(batch) = batch {
-            self.send(AppendBatch {
-                awaited: batch.awaited || watched,
-                ..batch
-            });
+            let awaited = batch.awaited || watched;
+            self.send(AppendBatch { awaited, ..batch }, false);
         }
         ready.into_iter().for_each(AfterCommit::perform);
     }
 
-    fn send(&self, batch: AppendBatch) {
+    /// Appends a batch. The success of a trial is reported to the actor as `StoreWritten`.
+    fn send(&self, batch: AppendBatch, is_trial: bool) {
         let AppendBatch {
             expected,
             epoch,
@@ -159,22 +163,37 @@ impl Committer {
         // Runs on a thread of the store. The queue's lock is not held while effects are performed
         // or events are published. While `claimed` is set, `commit` sends nothing, so the batches
         // held behind the first append keep their order.
-        let done = Box::new(move |result: Result<(), AppendError>| match result {
-            Ok(()) => {
-                let mut guard = queue.lock();
-                let committed = guard.appends.stored(upto);
-                guard.claimed |= !committed.send.is_empty();
-                drop(guard);
-                writer.stored(upto);
-                committed
-                    .released
-                    .into_iter()
-                    .for_each(AfterCommit::perform);
-                if !committed.send.is_empty() {
-                    let _ = me.cast(ConversationMsg::Claimed);
+        let under_way = self.appends.begin();
+        let health = self.health.clone();
+        let done = Box::new(move |result: Result<(), AppendError>| {
+            let _under_way = under_way;
+            match result {
+                Ok(()) => {
+                    health.written();
+                    let mut guard = queue.lock();
+                    let committed = guard.appends.stored(upto);
+                    guard.claimed |= !committed.send.is_empty();
+                    drop(guard);
+                    writer.stored(upto);
+                    committed
+                        .released
+                        .into_iter()
+                        .for_each(AfterCommit::perform);
+                    if !committed.send.is_empty() {
+                        let _ = me.cast(ConversationMsg::Claimed);
+                    }
+                    if is_trial {
+                        let _ = me.cast(ConversationMsg::StoreWritten { sending });
+                    }
+                }
+                Err(error) => {
+                    match &error {
+                        AppendError::Unavailable { message } => health.failed(message),
+                        AppendError::Overloaded { .. } | AppendError::Conflict { .. } => {}
+                    }
+                    let _ = me.cast(ConversationMsg::AppendLost { error, sending });
                 }
             }
-            Err(error) => drop(me.cast(ConversationMsg::AppendLost { error, sending })),
         });
         let scope = self.scope.clone();
         self.sessions.append(Append {
@@ -204,10 +223,8 @@ impl Committer {
 
     fn send_again(&self, batches: Vec<AppendBatch>) {
         batches.into_iter().for_each(|batch| {
-            self.send(AppendBatch {
-                awaited: true,
-                ..batch
-            })
+            let awaited = true;
+            self.send(AppendBatch { awaited, ..batch }, false);
         });
     }
 
@@ -226,10 +243,10 @@ impl Committer {
         self.queue.lock().appends.stored_head()
     }
 
-    /// Whether a pause covers the loss of an append: its outcome follows from the head of the
-    /// store.
-    pub(in crate::conversation) fn covers_loss(&self, sending: u32) -> bool {
-        sending != self.sending || self.queue.lock().appends.is_paused()
+    /// Whether `sending` is the number of the appends sent last. The loss of an older append means
+    /// nothing: its outcome follows from the head of the store.
+    pub(in crate::conversation) fn is_current(&self, sending: u32) -> bool {
+        sending == self.sending
     }
 
     /// Stops sending until [`Committer::resume`].
@@ -237,7 +254,8 @@ impl Committer {
         self.queue.lock().appends.lost();
     }
 
-    /// Decides how a pause ends, from the head of the store and the entry after the last one known to be durable.
+    /// Decides how a pause continues, from the head of the store and the entry after the last one
+    /// known to be durable.
     pub(in crate::conversation) fn head_read(
         &self,
         head: Head,
@@ -246,18 +264,35 @@ impl Committer {
         self.queue.lock().appends.head_read(head, next)
     }
 
-    /// Ends a pause: publishes and performs what turned out to be stored, and appends the rest
-    /// again.
-    pub(in crate::conversation) fn resume(
+    /// Publishes and performs what turned out to be stored during a pause, and appends `trial`. The
+    /// pause lasts until the trial is stored.
+    pub(in crate::conversation) fn try_store(
         &mut self,
         head: Head,
         released: Vec<AfterCommit>,
-        resend: Vec<AppendBatch>,
+        trial: AppendBatch,
+    ) {
+        self.stored_meanwhile(head, released);
+        let awaited = true;
+        self.send(AppendBatch { awaited, ..trial }, true);
+    }
+
+    /// Publishes and performs what turned out to be stored during a pause. Losses of appends that
+    /// were sent before are ignored from now on.
+    pub(in crate::conversation) fn stored_meanwhile(
+        &mut self,
+        head: Head,
+        released: Vec<AfterCommit>,
     ) {
         self.sending += 1;
         self.writer.stored(head.seq);
         released.into_iter().for_each(AfterCommit::perform);
-        self.send_again(resend);
+    }
+
+    /// Ends a pause: appends what is not durable.
+    pub(in crate::conversation) fn resume(&self) {
+        let batches = self.queue.lock().appends.resume();
+        self.send_again(batches);
     }
 
     /// Drops the entries that are not durable, and answers the callers that wait for them with
@@ -275,7 +310,12 @@ fn open(state: &Durable) -> (Open, Option<Timestamp>) {
     match &state.round {
         Some(round) if round.is_parked() => (
             Open::Parked,
-            state.batch().and_then(|batch| batch.expires_at()),
+            state
+                .batch()
+                .and_then(|batch| batch.expires_at())
+                .into_iter()
+                .chain(round.deadline_at)
+                .min(),
         ),
         Some(_) => (Open::Running, None),
         None if state.inbox.is_empty() => (Open::None, None),

@@ -11,6 +11,7 @@ use crate::{
     policy::Exhausted,
     ports::{Completion, ProviderError},
     stream::Failure,
+    time::Timestamp,
     tool_executor::RunResult,
 };
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub struct NewPrompt {
     pub message: Message,
     /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
+    /// When the round is canceled, or the prompt is withdrawn; `None` without a deadline.
+    pub deadline_at: Option<Timestamp>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// The caller that awaits the receipt.

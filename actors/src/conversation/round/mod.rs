@@ -38,7 +38,7 @@ use crate::{
         AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase,
         WithdrawReason,
     },
-    limits::LOOP_REFUSALS_MAX,
+    limits::{LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::{Failure, StopReason},
     time::Timestamp,
@@ -46,6 +46,9 @@ use crate::{
 
 /// The failure code of a round that ended because the tenant's storage quota is used up.
 pub const STORE_FULL_CODE: &str = "stored_bytes";
+
+/// The failure code of a round that was ended because its activations crashed too often.
+pub const CRASHED_CODE: &str = "crashed_repeatedly";
 
 /// Builds a decision. Knows the seq that the next entry will have.
 pub(in crate::conversation) struct DecisionBuilder<'a> {
@@ -71,6 +74,7 @@ impl<'a> DecisionBuilder<'a> {
         if self.made.entries.is_empty() && self.durable.epoch != self.volatile.epoch {
             self.made.entries.push(EntryBody::LifeStarted {
                 nonce: self.volatile.nonce,
+                in_order: self.volatile.in_order,
             });
         }
         self.made.entries.push(body);
@@ -310,15 +314,25 @@ fn store_full() -> Failure {
     }
 }
 
+/// The failure of a round whose activations crashed too often. Something in the round may take the
+/// whole process down, so no further one tries it.
+fn crashed_repeatedly() -> Failure {
+    Failure {
+        code: CRASHED_CODE.to_owned(),
+        message: format!("this round ended in {ROUND_CRASHES_MAX} crashes and is not tried again"),
+        retry_after_ms: None,
+    }
+}
+
 fn interrupted(decision: &mut DecisionBuilder<'_>, round: &OpenRound, cancelling: &Cancelling) {
-    let budget = cancelling
+    let code = cancelling
         .failure
         .as_ref()
-        .is_some_and(|failure| failure.code == budget::BUDGET_CODE);
-    let stop_reason = if budget {
-        StopReason::Budget
-    } else {
-        StopReason::Interrupted
+        .map(|failure| failure.code.as_str());
+    let stop_reason = match code {
+        Some(budget::BUDGET_CODE) => StopReason::Budget,
+        Some(CRASHED_CODE) => StopReason::Error,
+        Some(_) | None => StopReason::Interrupted,
     };
     decision.finish(round, stop_reason, cancelling.failure.clone());
 }
@@ -356,6 +370,15 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
         return;
     };
     let round_id = round.id;
+    // The activation before this one crashed, unless it ended in order or only waited for a person.
+    let crashed = !decision.volatile.in_order && !round.is_parked();
+    if recovery == Recovery::Resume && crashed && round.crashes + 1 >= ROUND_CRASHES_MAX {
+        return decision.effect(Effect::CancelRound {
+            round_id,
+            failure: Some(crashed_repeatedly()),
+            grace_over: true,
+        });
+    }
     match (recovery, &round.phase) {
         (Recovery::Close, _) => decision.effect(Effect::CancelRound {
             round_id,
@@ -426,6 +449,7 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         client_key: prompt.client_key.clone(),
         message: prompt.message.clone(),
         output_schema: prompt.output_schema.clone(),
+        deadline_at: prompt.deadline_at,
     });
     decision.effect(Effect::Acknowledge {
         waiter,

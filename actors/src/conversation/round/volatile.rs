@@ -80,6 +80,8 @@ pub struct Volatile {
     /// A random number in the first entry of the activation. It distinguishes two activations that
     /// claim the same epoch.
     pub nonce: u64,
+    /// Whether the activation before this one ended without a crash although a round was open.
+    pub in_order: bool,
     /// The rules of the conversation.
     pub rules: Rules,
     /// The work whose result is awaited.
@@ -113,6 +115,7 @@ impl Volatile {
         Self {
             epoch,
             nonce,
+            in_order: false,
             rules,
             work: SmallMap::default(),
             retries: BTreeMap::new(),

@@ -3,7 +3,7 @@
 
 use crate::{
     chat::MessageList,
-    conversation::{ConversationError, command::Copied, round::Refusal},
+    conversation::{ConversationError, LoadFailure, command::Copied, round::Refusal},
     ids::{RoundId, Scope, Seq},
     journal::{ApplyError, Entry, ForkReader, RoundsReader, TranscriptReader},
     ports::{SessionBackend, StoreError},
@@ -65,13 +65,12 @@ async fn each_entry(
     scope: &Scope,
     mut take: impl FnMut(&Entry) -> Result<(), ApplyError>,
 ) -> Result<Seq, ConversationError> {
-    let unreadable = |reason: String| ConversationError::Failed { reason };
     let mut last = Seq(0);
     loop {
         let page = sessions.entries(scope, last, PAGE).await?;
         for stored in &page {
-            let entry = Entry::decode(stored).map_err(|error| unreadable(error.to_string()))?;
-            take(&entry).map_err(|error| unreadable(error.to_string()))?;
+            let entry = Entry::decode(stored).map_err(LoadFailure::from)?;
+            take(&entry).map_err(LoadFailure::from)?;
         }
         match page.last() {
             Some(stored) if stored.seq > last => last = stored.seq,

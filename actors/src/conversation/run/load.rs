@@ -29,7 +29,7 @@ async fn folded(
     loaded: Loaded,
 ) -> Result<Durable, LoadFailure> {
     let durable = match restore(&loaded) {
-        Some(result) => result.map_err(LoadFailure::Unreadable)?,
+        Some(result) => result?,
         None => {
             tracing::warn!(conversation = %scope.conversation, "a snapshot was of no use; reading the whole journal");
             whole(sessions, scope).await?
@@ -120,7 +120,7 @@ async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, 
             return Ok(durable);
         }
         let before = durable.head;
-        durable = fold(durable, &page).map_err(LoadFailure::Unreadable)?;
+        durable = fold(durable, &page)?;
         if durable.head == before {
             return Err(LoadFailure::Unreadable(format!(
                 "the journal does not go on after {}",

@@ -85,7 +85,14 @@ impl Live {
                 self.commits.send_held();
                 return Ok(Flow::GoOn);
             }
-            ConversationMsg::HeadRead(result) => return Ok(self.head_read(result)),
+            ConversationMsg::HeadRead { read, probe } => return Ok(self.head_read(read, probe)),
+            ConversationMsg::StoreWritten { sending } => {
+                if self.commits.is_current(sending) {
+                    self.end_pause();
+                }
+                return Ok(Flow::GoOn);
+            }
+            ConversationMsg::StorePauseOver => return Ok(self.pause_over()),
             ConversationMsg::Sweep => {
                 let end = if self.volatile.draining {
                     ExitReason::Drained

@@ -111,9 +111,11 @@ impl Live {
                 seq: durable.head,
             },
         );
+        let mut volatile = Volatile::new(epoch, nonce, setup.rules(&scope));
+        volatile.in_order = args.follows_orderly_end;
         Self {
             me,
-            volatile: Volatile::new(epoch, nonce, setup.rules(&scope)),
+            volatile,
             commits,
             wait_status: args.wait_status.clone(),
             resources: None,
@@ -140,6 +142,8 @@ impl Live {
 
     /// Resumes or closes what the journal left open.
     pub(in crate::conversation) fn recover(&mut self) -> Result<Flow, String> {
+        self.pause_in_outage();
+        self.restore_deadlines();
         if self.setup.recovery == Recovery::Close {
             // Subagents of a closed round must close too, and only an active subagent can. Each
             // closes its own round when it wakes.

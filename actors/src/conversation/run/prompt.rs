@@ -1,5 +1,9 @@
 //! Prompts on arrival, their seats, and their deadlines.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::{
     conversation::{
         ConversationError, ConversationMsg, PromptMail,
@@ -9,7 +13,9 @@ use crate::{
     },
     ids::{PromptId, RoundId},
     journal::WithdrawReason,
+    ports::StoreError,
     stream::Failure,
+    time::Timestamp,
 };
 
 impl Live {
@@ -32,8 +38,23 @@ impl Live {
             }));
             return Ok(Flow::GoOn);
         }
+        if let Some(outage) = self.ports.store_health.outage()
+            && !self.scope.conversation.is_subagent()
+        {
+            let _ = reply.send(Err(StoreError::from(outage).into()));
+            return Ok(Flow::GoOn);
+        }
         self.ports.counters.prompts.add(1);
         self.tenant.figures().prompt();
+        // Stored in wall time, so that a later activation takes the deadline up again.
+        let deadline_at = deadline.map(|at| {
+            let left = at.saturating_duration_since(Instant::now()).as_millis();
+            let now = self.ports.clock.now();
+            Timestamp(
+                now.0
+                    .saturating_add(u64::try_from(left).unwrap_or(u64::MAX)),
+            )
+        });
         let deadline = deadline.map(|at| {
             self.timer(
                 at,
@@ -51,6 +72,7 @@ impl Live {
             client_key,
             message,
             output_schema,
+            deadline_at,
             on_busy,
             waiter,
         }))?;
@@ -70,6 +92,34 @@ impl Live {
             self.admitted.remove(&round_id);
         }
         Ok(flow)
+    }
+
+    /// Takes up the deadlines of an earlier activation.
+    pub(super) fn restore_deadlines(&mut self) {
+        let open = self.durable.round.as_deref().and_then(|round| {
+            let prompt = *round.prompts.first()?;
+            Some((prompt, round.id, round.deadline_at?))
+        });
+        let waiting = self
+            .durable
+            .inbox
+            .iter()
+            .filter_map(|prompt| Some((prompt.id, prompt.round_id, prompt.deadline_at?)));
+        let deadlines: Vec<_> = open.into_iter().chain(waiting).collect();
+        let now = self.ports.clock.now();
+        for (prompt_id, round_id, at) in deadlines {
+            let left = Duration::from_millis(at.0.saturating_sub(now.0));
+            // No instant is so far away: such a deadline never passes.
+            let Some(at) = Instant::now().checked_add(left) else {
+                continue;
+            };
+            let over = ConversationMsg::DeadlineOver {
+                prompt_id,
+                round_id,
+            };
+            let timer = self.timer(at, over);
+            self.admitted.insert(round_id, (None, Some(timer)));
+        }
     }
 
     pub(super) fn deadline_over(&self, prompt_id: PromptId, round_id: RoundId) -> Input {

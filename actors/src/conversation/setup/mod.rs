@@ -16,6 +16,7 @@ use crate::{
             skills,
         },
         setup::{call_guard::CallGuard, skill_registry::SkillRegistry, toolset::Toolset},
+        store_health::StoreHealth,
     },
     ids::{ConversationId, Scope},
     journal::Durable,
@@ -33,6 +34,8 @@ use crate::{
 pub struct Ports {
     /// Stores journals and snapshots.
     pub sessions: Arc<dyn SessionBackend>,
+    /// Whether `sessions` takes writes.
+    pub store_health: Arc<StoreHealth>,
     /// Stores event streams.
     pub events: Arc<dyn EventStore>,
     /// Wall-clock time, for timestamps and deadlines that outlive the process.

@@ -29,7 +29,7 @@ use crate::{
         ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase,
         StoredEntry, WithdrawReason,
     },
-    limits::{APPROVAL_MS, LOOP_REFUSALS_MAX},
+    limits::{APPROVAL_MS, LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::StopReason,
     time::Timestamp,
@@ -489,12 +489,15 @@ impl Law<'_> {
                 } => {
                     assert_eq!(Some(*round_id), state.round.as_ref().map(|round| round.id));
                     assert!(self.before.cancelling.is_none(), "a cancel happens once");
-                    let closes = matches!(
-                        self.input,
-                        Input::Recovered {
-                            recovery: Recovery::Close
+                    let closes = match self.input {
+                        Input::Recovered { recovery } => {
+                            let crashed = state.round.as_ref().is_some_and(|round| {
+                                !round.is_parked() && round.crashes + 1 >= ROUND_CRASHES_MAX
+                            });
+                            *recovery == Recovery::Close || crashed && !self.before.in_order
                         }
-                    );
+                        _ => false,
+                    };
                     let interrupts = match self.input {
                         Input::Cancel { .. }
                         | Input::Command {
@@ -619,7 +622,7 @@ impl Law<'_> {
         let cancelling = round.and_then(|round| self.cancelling(round.id));
         assert_eq!(entry.epoch, self.before.epoch);
         assert_eq!(
-            matches!(entry.body, EntryBody::LifeStarted { nonce } if nonce == self.before.nonce),
+            matches!(entry.body, EntryBody::LifeStarted { nonce, .. } if nonce == self.before.nonce),
             state.epoch != self.before.epoch,
             "an activation's first entry, and no other, is LifeStarted"
         );
@@ -949,6 +952,8 @@ impl Law<'_> {
             return (
                 if budget {
                     StopReason::Budget
+                } else if code.as_deref() == Some("crashed_repeatedly") {
+                    StopReason::Error
                 } else {
                     StopReason::Interrupted
                 },

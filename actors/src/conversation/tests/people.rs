@@ -207,7 +207,8 @@ impl World {
             3,
             activation.append_queue.is_paused()
                 && !activation.over
-                && activation.head_read.is_none(),
+                && activation.head_read.is_none()
+                && activation.trial.is_none(),
         );
         may(3, 3, activation.head_read.is_some());
         may(4, 3, !activation.models.is_empty());
@@ -494,6 +495,7 @@ impl World {
             }),
             message,
             output_schema: self.rng.percent(20).then(RawJson::empty_object),
+            deadline_at: None,
             on_busy,
             waiter,
         };

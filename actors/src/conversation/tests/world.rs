@@ -65,6 +65,8 @@ pub(super) struct Activation {
     /// The head that was read during a pause, and the entry after the last one known to be stored;
     /// not handled yet.
     pub(super) head_read: Option<(Head, Option<StoredEntry>)>,
+    /// The end of the batch that was appended again as a trial of the store.
+    pub(super) trial: Option<Seq>,
     pub(super) models: Vec<WorkId>,
     /// The contexts under measurement, as they were when it was ordered.
     pub(super) measures: Vec<(WorkId, Durable)>,
@@ -318,6 +320,7 @@ impl World {
             append_queue: AppendQueue::new(loaded.head),
             notices: VecDeque::new(),
             head_read: None,
+            trial: None,
             models: Vec::new(),
             measures: Vec::new(),
             tools: Vec::new(),
@@ -682,10 +685,15 @@ impl World {
                 self.store
                     .queue
                     .extend(send.into_iter().map(|batch| (number, batch)));
-                self.release(index, seq, released)
+                self.release(index, seq, released)?;
+                match self.activations[index].trial {
+                    Some(trial) if seq >= trial => self.resume(index),
+                    Some(_) | None => Ok(()),
+                }
             }
             Some(Notice::Failed) => {
                 activation.append_queue.lost();
+                activation.trial = None;
                 Ok(())
             }
             None => Ok(()),
@@ -724,22 +732,42 @@ impl World {
                 activation.over = true;
                 Ok(())
             }
-            PauseOutcome::Resume { released, resend } => {
+            PauseOutcome::Continue { released, trial } => {
                 assert!(
                     ours,
                     "an activation does not go on in another one's journal"
                 );
                 let number = activation.number;
-                self.store
-                    .queue
-                    .extend(resend.into_iter().map(|batch| (number, batch)));
+                activation.trial = trial
+                    .as_ref()
+                    .and_then(|batch| batch.entries.last())
+                    .map(|entry| entry.seq);
+                let is_stored = trial.is_none();
+                self.store.queue.extend(trial.map(|batch| (number, batch)));
                 self.release(index, head.seq, released)?;
-                for wait in std::mem::take(&mut self.activations[index].held) {
-                    self.perform_or_hold(index, wait)?;
+                if is_stored {
+                    self.resume(index)
+                } else {
+                    Ok(())
                 }
-                Ok(())
             }
         }
+    }
+
+    /// The trial of a paused activation is stored: the rest is appended, and held effects are
+    /// performed.
+    fn resume(&mut self, index: usize) -> Result<(), Cut> {
+        let activation = &mut self.activations[index];
+        activation.trial = None;
+        let number = activation.number;
+        let rest = activation.append_queue.resume();
+        self.store
+            .queue
+            .extend(rest.into_iter().map(|batch| (number, batch)));
+        for wait in std::mem::take(&mut self.activations[index].held) {
+            self.perform_or_hold(index, wait)?;
+        }
+        Ok(())
     }
 
     /// Everything up to `seq` is known to be stored: exactly the effects that waited for it are

@@ -5,10 +5,14 @@
 
 use std::time::Duration;
 
-use crate::{conversation::ExitReason, policy::Restart};
+use crate::{
+    conversation::{ConversationError, ExitReason},
+    policy::Restart,
+};
 
-/// Pause before a conversation whose store failed is loaded again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
+/// Pause before a conversation whose store failed is loaded again. An open round continues within a
+/// second after the store is back.
+const STORE_RETRY: Duration = Duration::from_millis(500);
 
 /// How long a conversation with an unreadable journal refuses messages.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
@@ -26,7 +30,10 @@ pub(super) enum AfterExit {
     /// held by then.
     Backoff { after: Duration, resume: bool },
     /// Messages are refused for this long, the held ones included.
-    Fail { reason: String, pause: Duration },
+    Fail {
+        error: ConversationError,
+        pause: Duration,
+    },
 }
 
 /// Decides what follows the end of an activation. `crash` records a crash; it is called only for a
@@ -42,21 +49,33 @@ pub(super) fn after_exit(
         _ if is_draining => AfterExit::Drain,
         ExitReason::Hibernated | ExitReason::Conflict if holds_mail => AfterExit::Activate,
         ExitReason::Hibernated | ExitReason::Conflict => AfterExit::Sleep,
-        ExitReason::StoreAway => AfterExit::Backoff {
+        ExitReason::StoreAway { has_open_round } => AfterExit::Backoff {
             after: STORE_RETRY,
-            resume: false,
+            resume: *has_open_round,
         },
-        ExitReason::Unreadable(reason) => AfterExit::Fail {
-            reason: reason.clone(),
+        ExitReason::NeedsNewerVersion(reason) => AfterExit::Fail {
+            error: ConversationError::NeedsNewerVersion {
+                reason: reason.clone(),
+            },
             pause: UNREADABLE_PAUSE,
         },
-        ExitReason::Crashed => match crash() {
+        ExitReason::Unreadable(reason) => AfterExit::Fail {
+            error: ConversationError::Failed {
+                reason: reason.clone(),
+            },
+            pause: UNREADABLE_PAUSE,
+        },
+        // Bounded like crashes, so that two owners do not take a conversation from each other for
+        // ever.
+        ExitReason::Crashed | ExitReason::Overtaken => match crash() {
             Restart::After(after) => AfterExit::Backoff {
                 after,
                 resume: true,
             },
             Restart::Fail(pause) => AfterExit::Fail {
-                reason: "it crashed again and again".into(),
+                error: ConversationError::Failed {
+                    reason: "it crashed again and again".into(),
+                },
                 pause,
             },
         },
@@ -71,7 +90,9 @@ mod tests {
     fn an_ended_activation_sleeps_restarts_pauses_or_fails() {
         let ms = Duration::from_millis;
         let fail = |reason: &str, pause| AfterExit::Fail {
-            reason: reason.into(),
+            error: ConversationError::Failed {
+                reason: reason.into(),
+            },
             pause,
         };
         let unreadable = || ExitReason::Unreadable("entry 3".into());
@@ -100,7 +121,9 @@ mod tests {
                 AfterExit::Drain,
             ),
             (
-                ExitReason::StoreAway,
+                ExitReason::StoreAway {
+                    has_open_round: false,
+                },
                 again,
                 AfterExit::Backoff {
                     after: STORE_RETRY,
@@ -109,6 +132,20 @@ mod tests {
                 AfterExit::Backoff {
                     after: STORE_RETRY,
                     resume: false,
+                },
+            ),
+            (
+                ExitReason::StoreAway {
+                    has_open_round: true,
+                },
+                again,
+                AfterExit::Backoff {
+                    after: STORE_RETRY,
+                    resume: true,
+                },
+                AfterExit::Backoff {
+                    after: STORE_RETRY,
+                    resume: true,
                 },
             ),
             (
@@ -119,6 +156,18 @@ mod tests {
             ),
             (
                 ExitReason::Crashed,
+                again,
+                AfterExit::Backoff {
+                    after: ms(100),
+                    resume: true,
+                },
+                AfterExit::Backoff {
+                    after: ms(100),
+                    resume: true,
+                },
+            ),
+            (
+                ExitReason::Overtaken,
                 again,
                 AfterExit::Backoff {
                     after: ms(100),

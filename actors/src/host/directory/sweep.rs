@@ -5,6 +5,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{Directory, Slot};
 use crate::{
     conversation::{ConversationMsg, WaitStatus, WaitsFor},
@@ -38,6 +40,7 @@ impl Directory {
     /// Asks conversations that were idle for `idle` to go to sleep, or the least recently used ones
     /// if there are none and too many conversations are idle.
     pub(crate) fn sweep(&self, idle: Duration) {
+        self.forget_failures();
         let Some(last) = self.used_s().checked_sub(idle.as_secs()) else {
             return self.relieve();
         };
@@ -53,6 +56,22 @@ impl Directory {
             return self.relieve();
         }
         self.ask(all);
+    }
+
+    /// Removes the slots of failed conversations that accept messages again.
+    fn forget_failures(&self) {
+        let now = Instant::now();
+        let is_over = |slot: &Slot| matches!(slot, Slot::Failed { until, .. } if *until <= now);
+        let over: Vec<Scope> = self
+            .slots
+            .iter()
+            .filter(|slot| is_over(slot.value()))
+            .map(|slot| slot.key().clone())
+            .collect();
+        for scope in over {
+            let gone = self.slots.remove_if(&scope, |_, slot| is_over(slot));
+            drop(gone);
+        }
     }
 
     /// As [`Directory::relieve`], at most once a second: an activation calls it.

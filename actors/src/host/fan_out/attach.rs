@@ -102,8 +102,7 @@ async fn task_state(
             return Ok(standing);
         };
         for stored in &page {
-            let entry = Entry::decode(stored)
-                .map_err(|error| LoadFailure::Unreadable(error.to_string()))?;
+            let entry = Entry::decode(stored)?;
             standing = after_entry(standing, &entry.body, task);
         }
         after = last;

@@ -282,6 +282,7 @@ impl TenantHandle {
         let ports = match &scratch {
             Some(scratch) => Ports {
                 sessions: scratch.clone(),
+                store_health: Arc::default(),
                 events: ends.clone(),
                 ..host.ports.clone()
             },

@@ -15,7 +15,7 @@ use crate::{
     ids::Scope,
     ports::{Hook, Verdict},
     stream::StopReason,
-    testing::{Reply, ScriptedModel},
+    testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
 /// A hook that panics inside the conversation's decision, once.
@@ -93,13 +93,107 @@ async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
         .outcome()
         .await
         .unwrap_err();
-    let refused = conversation.send("more").await.unwrap_err();
+    assert_eq!(error.code(), "crashed_repeatedly");
+    assert_eq!(host.report().await.total.crashes, 3);
+
+    // The next round crashes too: the fourth crash within a minute fails the conversation.
+    let mut next = conversation.send("more").await.unwrap();
+    let error = next.outcome().await.unwrap_err();
+    let refused = conversation.send("again").await.unwrap_err();
 
     assert_eq!(
         (error.code(), refused.code()),
         ("conversation_failed", "conversation_failed")
     );
     assert_eq!(host.report().await.total.crashes, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_that_takes_the_process_down_ends_after_three_processes() {
+    let store = store();
+    let (tool, starts) = probe("deadly", EffectClass::Idempotent, |_| {
+        std::future::pending()
+    });
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::tool("deadly", &json!({})),
+            _ => Reply::text("well"),
+        }
+    }));
+    let next = async || {
+        builder(&model)
+            .shared_sessions(store.clone())
+            .tools([tool.clone()])
+            .build()
+            .await
+            .unwrap()
+    };
+    let first = next().await;
+    let talk = conversation(&first);
+    drop(talk.send("go").await.unwrap());
+    until("the tool runs", || starts.load(Ordering::SeqCst) == 1).await;
+    drop((talk, first)); // As when the tool takes the process down.
+    for life in 2..=3 {
+        let host = next().await;
+        assert_eq!(host.resume_interrupted().await, Ok(1));
+        until("it runs again", || starts.load(Ordering::SeqCst) == life).await;
+    }
+
+    let last = next().await;
+    assert_eq!(last.resume_interrupted().await, Ok(1));
+    let talk = conversation(&last);
+    until("it is asked", || last.awake() == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    assert_eq!(
+        starts.load(Ordering::SeqCst),
+        3,
+        "no fourth process runs it"
+    );
+    let rounds = talk.rounds().await.unwrap();
+    assert!(rounds[0].is_over(), "{rounds:?}");
+    let again = talk
+        .send("and now?")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+    assert_eq!(again.text, "well");
+    let open = store
+        .list_open(crate::stream::Open::Running, None, None, 0)
+        .await;
+    assert_eq!(open.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn outages_of_the_store_do_not_count_as_crashes_of_a_round() {
+    let sessions = Arc::new(FaultySessions::new(
+        Arc::new(MemorySessions::new()),
+        FaultPlan::new(),
+    ));
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("done").after(Duration::from_secs(30)),
+    ));
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    let talk = conversation(&host);
+    drop(talk.send("go").await.unwrap());
+    for _ in 0..5 {
+        // The answer meets an outage that is longer than the pause.
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        sessions.set_away(true);
+        tokio::time::sleep(Duration::from_secs(65)).await;
+        sessions.set_away(false);
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+
+    assert_eq!(host.report().await.total.crashes, 0);
+    let last = talk.messages().await.unwrap().last().unwrap().text();
+    assert_eq!(last, "done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,4 +549,85 @@ async fn a_shutdown_closes_what_belongs_to_the_host_and_does_not_wait_for_ever()
         "{:?}",
         began.elapsed()
     );
+}
+
+/// Panics in the decision of the nth checked tool call.
+struct PanicsAt(usize, AtomicUsize);
+
+impl Hook for PanicsAt {
+    fn before_tool(&self, _: &Scope, _: &ToolSpec, _: &RawJson) -> Verdict {
+        let nth = self.1.fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(nth != self.0, "the hook panics at call {nth}");
+        Verdict::Allow
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_the_store_answered_orphans_no_round() {
+    // The first append holds the prompt, the third one the result of the first tool call.
+    for (slow, panics_at) in [(1, 1), (3, 2)] {
+        let plan = FaultPlan::new().append(slow, Fault::Slow(Duration::from_secs(1)));
+        let sessions = Arc::new(FaultySessions::new(Arc::new(MemorySessions::new()), plan));
+        let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("ok".into()) });
+        let model = Arc::new(ScriptedModel::answering(|request, _| {
+            match request.messages.len() {
+                1 => Reply::tool("tool", &json!({"n": 1})),
+                3 => Reply::tool("tool", &json!({"n": 2})),
+                _ => Reply::text("done"),
+            }
+        }));
+        let host = builder(&model)
+            .shared_sessions(sessions.clone())
+            .tools([tool])
+            .hook(PanicsAt(panics_at, AtomicUsize::new(0)))
+            .build()
+            .await
+            .unwrap();
+
+        let talk = conversation(&host);
+        let sent = talk.send("go").await.map(drop);
+        assert_eq!(
+            sent.is_err(),
+            slow == 1,
+            "a crash drops the acknowledgement of an append under way"
+        );
+        tokio::time::sleep(Duration::from_secs(3)).await;
+
+        let last = talk.messages().await.unwrap().last().unwrap().text();
+        assert_eq!(last, "done", "append {slow}");
+        let report = host.report().await.total;
+        assert_eq!(report.crashes, 1, "append {slow}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_of_a_prompt_outlives_its_host() {
+    let store = store();
+    let silent = Arc::new(ScriptedModel::always(Reply::stall()));
+    let first = builder(&silent)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    let talk = conversation(&first);
+    let minute = Duration::from_secs(60);
+    drop(talk.send("go").deadline(minute).await.unwrap());
+    drop(talk.send("and then").deadline(minute).await.unwrap());
+    silent.until(|counts| counts.started == 1).await;
+    drop((talk, first));
+
+    let second = builder(&silent)
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    assert_eq!(second.resume_interrupted().await, Ok(1));
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert!(!conversation(&second).rounds().await.unwrap()[0].is_over());
+    tokio::time::sleep(Duration::from_secs(20)).await;
+
+    let state = conversation(&second).state().await.unwrap();
+    assert!(state.round.is_none() && state.inbox.is_empty());
+    let rounds = conversation(&second).rounds().await.unwrap();
+    assert_eq!((rounds.len(), rounds[0].is_over()), (1, true));
 }

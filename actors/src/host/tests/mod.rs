@@ -20,6 +20,7 @@ mod figures;
 mod fits;
 mod lives;
 mod money;
+mod outages;
 mod outputs;
 mod pace;
 mod quotas;

@@ -299,3 +299,44 @@ async fn after_a_reset_no_earlier_message_is_stored_and_the_conversation_goes_on
         2
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_of_a_newer_program_is_refused_by_name_and_not_marked_as_damaged() {
+    let store = store();
+    let host = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    let scope = Scope::new(acme(), "c-1".try_into().unwrap());
+    let entry = |seq, kind: &str, body: &str| crate::journal::StoredEntry {
+        seq: Seq(seq),
+        bytes: format!(r#"{{"v":1,"kind":"{kind}","epoch":1,"at":0,"body":{body}}}"#).into(),
+    };
+    let entries = vec![
+        entry(1, "life_started", r#"{"nonce":1}"#),
+        entry(2, "of_a_later_version", "{}"),
+    ];
+    crate::ports::AppendExt::append_and_wait(
+        &*store,
+        &scope,
+        crate::journal::Head::default(),
+        crate::ids::Epoch(1),
+        entries,
+        crate::stream::Open::None,
+    )
+    .await
+    .unwrap();
+    let talk = conversation(&host);
+
+    let sent = talk.send("Hi").await.unwrap_err();
+    let again = talk.send("Hi").await.unwrap_err();
+    let read = talk.messages().await.unwrap_err();
+
+    for error in [&sent, &again, &read] {
+        assert_eq!(error.code(), "needs_newer_version", "{error}");
+        assert!(error.to_string().contains("of_a_later_version"), "{error}");
+    }
+    let rows = store.list(&acme(), ListQuery::default()).await.unwrap();
+    assert_eq!((rows.len(), &rows[0].failed), (1, &None));
+}

@@ -29,7 +29,14 @@ fn apply(state: &mut Durable, body: EntryBody) -> Result<(), String> {
 
 fn begun() -> Durable {
     let mut state = Durable::default();
-    apply(&mut state, EntryBody::LifeStarted { nonce: 0 }).unwrap();
+    apply(
+        &mut state,
+        EntryBody::LifeStarted {
+            nonce: 0,
+            in_order: false,
+        },
+    )
+    .unwrap();
     state
 }
 

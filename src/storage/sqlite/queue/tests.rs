@@ -295,7 +295,7 @@ fn a_full_queue_refuses_at_once_and_a_flooding_tenant_leaves_room() {
     assert!(
         matches!(
             flood.last(),
-            Some(Some(Err(AppendError::Unavailable { .. })))
+            Some(Some(Err(AppendError::Overloaded { .. })))
         ),
         "refused during the call"
     );

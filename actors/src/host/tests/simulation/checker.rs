@@ -165,10 +165,8 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
             EntryBody::Assistant { .. } => batch = entry.seq,
             EntryBody::ToolFinished {
                 call, tool_call_id, ..
-            } => {
-                if !results.insert((batch, *call)) {
-                    say(format!("the call {tool_call_id} has two results"));
-                }
+            } if !results.insert((batch, *call)) => {
+                say(format!("the call {tool_call_id} has two results"));
             }
             EntryBody::BudgetSettled { used_tokens, .. } => used += used_tokens,
             EntryBody::ModelCallStarted { reserved, .. } => {

@@ -198,6 +198,7 @@ impl ProcessStore {
             at: Timestamp(0),
             body: EntryBody::LifeStarted {
                 nonce: self.world.store_dice.next(),
+                in_order: false,
             },
         };
         self.world.log(format_args!("a rival takes {scope} over"));

@@ -1,0 +1,286 @@
+//! Whether the store of journals takes writes. Every append reports its result here; while writes
+//! fail, new prompts are refused at once and one paused activation at a time tries the store.
+//!
+//! **Invariant:** only a stored append ends an outage. A read that succeeds proves nothing: a full
+//! disk and a locked file can be read.
+//!
+//! No append would end an outage without a paused activation, so that outage is forgotten after
+//! [`FORGOTTEN`]: the next prompt then tries the store.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use crate::ports::StoreError;
+
+/// How long an outage lasts after the last failed append if no paused activation tries the store.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+
+/// Lines of the log a second, over all changes. A store that fails every other append would fill
+/// the log.
+const LINES_MAX: u32 = 8;
+
+/// An outage of the store: appends fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreOutage {
+    /// How long the outage has lasted.
+    pub lasted: Duration,
+    /// What the last failed append reported, without paths.
+    pub message: String,
+}
+
+impl From<StoreOutage> for StoreError {
+    fn from(outage: StoreOutage) -> Self {
+        Self::Unavailable {
+            message: outage.message,
+        }
+    }
+}
+
+/// The permit of the one activation that tries an unavailable store.
+pub(crate) type Probe = OwnedSemaphorePermit;
+
+/// Whether a store takes writes; shared by all conversations of that store.
+pub struct StoreHealth {
+    state: Mutex<State>,
+    /// Whether a stored append changes anything, so that the usual one takes no lock.
+    is_away: AtomicBool,
+    /// Notified at the end of an outage.
+    back: Notify,
+    probes: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct State {
+    outage: Option<Outage>,
+    /// Activations that wait for the end of an outage.
+    paused: usize,
+    lines: Lines,
+}
+
+struct Outage {
+    since: Instant,
+    failed_at: Instant,
+    message: String,
+}
+
+/// The lines that were logged in the current second, and the last state that they reported.
+#[derive(Default)]
+struct Lines {
+    second: Option<Instant>,
+    count: u32,
+    reported_away: bool,
+}
+
+impl Lines {
+    /// Whether a line may be logged that reports `is_away`. A state that was reported already needs
+    /// none.
+    fn admit(&mut self, is_away: bool, now: Instant) -> bool {
+        if self.reported_away == is_away {
+            return false;
+        }
+        if self
+            .second
+            .is_none_or(|second| now.duration_since(second) >= Duration::from_secs(1))
+        {
+            (self.second, self.count) = (Some(now), 0);
+        }
+        let admitted = self.count < LINES_MAX;
+        if admitted {
+            self.count += 1;
+            self.reported_away = is_away;
+        }
+        admitted
+    }
+}
+
+impl Default for StoreHealth {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            is_away: AtomicBool::new(false),
+            back: Notify::new(),
+            probes: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+/// An activation that waits for the end of an outage. While there is one, the outage is not
+/// forgotten.
+pub(crate) struct Paused(Arc<StoreHealth>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.paused = state.paused.saturating_sub(1);
+    }
+}
+
+impl StoreHealth {
+    /// The outage, if the last append failed.
+    pub fn outage(&self) -> Option<StoreOutage> {
+        if !self.is_away.load(Ordering::Acquire) {
+            return None;
+        }
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let paused = state.paused;
+        let outage = state.outage.as_ref()?;
+        if paused == 0 && now.duration_since(outage.failed_at) >= FORGOTTEN {
+            state.outage = None;
+            let logged = state.lines.admit(false, now);
+            drop(state);
+            if logged {
+                tracing::info!("no conversation waits for the store; the next prompt tries it");
+            }
+            self.back.notify_waiters();
+            return None;
+        }
+        Some(StoreOutage {
+            lasted: now.duration_since(outage.since),
+            message: outage.message.clone(),
+        })
+    }
+
+    /// Notes that an append failed because the store is unavailable.
+    pub(crate) fn failed(&self, message: &str) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let since = state.outage.as_ref().map_or(now, |outage| outage.since);
+        state.outage = Some(Outage {
+            since,
+            failed_at: now,
+            message: message.to_owned(),
+        });
+        self.is_away.store(true, Ordering::Release);
+        let logged = state.lines.admit(true, now);
+        drop(state);
+        if logged {
+            tracing::warn!(
+                message,
+                "the store cannot be written; prompts are refused until an append succeeds"
+            );
+        }
+    }
+
+    /// Notes that an append was stored.
+    pub(crate) fn written(&self) {
+        if !self.is_away.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.state.lock();
+        let was_away = state.outage.take();
+        let logged = state.lines.admit(false, Instant::now());
+        // A line that the bound withheld is logged by a later append.
+        self.is_away
+            .store(state.lines.reported_away, Ordering::Release);
+        drop(state);
+        if logged {
+            let away_ms = was_away.map(|outage| outage.since.elapsed().as_millis());
+            tracing::info!(away_ms, "the store can be written again");
+        }
+        self.back.notify_waiters();
+    }
+
+    /// Counts an activation that waits for the end of the outage.
+    pub(crate) fn pause(self: &Arc<Self>) -> Paused {
+        self.state.lock().paused += 1;
+        Paused(self.clone())
+    }
+
+    /// Waits until the outage is over or this activation may try the store. `None` when the outage
+    /// is over.
+    pub(crate) async fn over_or_probe(&self) -> Option<Probe> {
+        tokio::select! {
+            biased;
+            () = self.over() => None,
+            probe = self.probes.clone().acquire_owned() => probe.ok(),
+        }
+    }
+
+    /// Waits until no outage is known.
+    pub(crate) async fn over(&self) {
+        loop {
+            let mut back = std::pin::pin!(self.back.notified());
+            back.as_mut().enable();
+            if self.state.lock().outage.is_none() {
+                return;
+            }
+            back.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_ends_with_a_write_or_without_a_conversation_that_tries_the_store() {
+        let health = Arc::new(StoreHealth::default());
+        assert_eq!(health.outage(), None);
+        health.failed("disk full");
+        let paused = health.pause();
+
+        tokio::time::advance(Duration::from_secs(100)).await;
+        let outage = StoreOutage {
+            lasted: Duration::from_secs(100),
+            message: "disk full".into(),
+        };
+        assert_eq!(health.outage(), Some(outage));
+        drop(paused);
+        assert_eq!(health.outage(), None);
+
+        health.failed("disk full");
+        assert!(health.outage().is_some());
+        health.written();
+        assert_eq!(health.outage(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_activation_at_a_time_tries_the_store_and_all_go_on_after_a_write() {
+        let health = Arc::new(StoreHealth::default());
+        health.failed("away");
+        let probe = health.over_or_probe().await;
+        assert!(probe.is_some());
+
+        let waits = tokio::spawn({
+            let health = health.clone();
+            async move { health.over_or_probe().await.is_none() }
+        });
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(!waits.is_finished());
+        health.written();
+
+        assert!(waits.await.unwrap(), "no probe is needed any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_fails_every_other_append_logs_a_few_lines_a_second() {
+        let now = Instant::now();
+        let mut lines = Lines::default();
+
+        let logged = (0..1000).filter(|n| lines.admit(n % 2 == 0, now)).count();
+        assert!(logged <= 10, "{logged}");
+        let reported = lines.reported_away;
+        let later = now + Duration::from_secs(1);
+        assert!(
+            lines.admit(!reported, later),
+            "the next second has lines again"
+        );
+        assert!(
+            !lines.admit(!reported, later),
+            "and no state is reported twice"
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! Outages of the store: prompts are refused at once, open rounds wait, and everything resumes
+//! without mail when the store is back.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    ids::{ConversationId, Epoch, Scope, TenantId},
+    journal::{Entry, EntryBody},
+    limits::Limits,
+    ports::AppendExt,
+    stream::Open,
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
+};
+
+type Sessions = Arc<FaultySessions<MemorySessions>>;
+
+fn faulty() -> Sessions {
+    Arc::new(FaultySessions::new(
+        Arc::new(MemorySessions::new()),
+        FaultPlan::new(),
+    ))
+}
+
+fn scope(id: &str) -> Scope {
+    Scope::new(
+        TenantId::new("acme").unwrap(),
+        ConversationId::new(id).unwrap(),
+    )
+}
+
+async fn texts(sessions: &Sessions, id: &str) -> Vec<String> {
+    let state = crate::conversation::load(&**sessions.inner(), &scope(id))
+        .await
+        .unwrap();
+    let messages = state.history.messages().iter();
+    messages.map(|message| message.text()).collect()
+}
+
+/// Waits until the stored history is `expected`, for at most `within`.
+async fn stored(sessions: &Sessions, id: &str, expected: &[&str], within: Duration) {
+    let began = Instant::now();
+    while texts(sessions, id).await != expected {
+        let now = texts(sessions, id).await;
+        assert!(
+            began.elapsed() <= within,
+            "{id}: {now:?} instead of {expected:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_that_meets_an_outage_of_61_seconds_finishes_without_mail() {
+    for read_only in [false, true] {
+        let sessions = faulty();
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::text("lost").after(Duration::from_secs(1)),
+            Reply::text("back"),
+        ]));
+        let host = builder(&model)
+            .shared_sessions(sessions.clone())
+            .build()
+            .await
+            .unwrap();
+        let mut reply = conversation(&host).send("one").await.unwrap();
+
+        let away = |away| match read_only {
+            true => sessions.set_read_only(away),
+            false => sessions.set_away(away),
+        };
+        away(true);
+        let error = reply.outcome().await.unwrap_err();
+        assert_eq!(error.code(), "store_unavailable", "read only: {read_only}");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        away(false);
+
+        stored(&sessions, "c-1", &["one", "back"], Duration::from_secs(1)).await;
+        assert_eq!(model.counts().started, 2, "no call during the outage");
+        assert_eq!(host.store_outage(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_can_be_read_but_not_written_refuses_prompts_at_once() {
+    let sessions = faulty();
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("done").after(Duration::from_secs(1))
+    }));
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    let talk = |id: usize| host.tenant("acme").conversation(format!("c-{id}"));
+    for id in 0..20 {
+        drop(talk(id).send("go").await.unwrap());
+    }
+
+    sessions.set_read_only(true);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let appends = sessions.appends();
+    for id in 0..40 {
+        let began = Instant::now();
+        let error = talk(id).send("more").await.unwrap_err();
+        let took = began.elapsed();
+        assert_eq!(error.code(), "store_unavailable");
+        assert!(took < Duration::from_millis(100), "{took:?}");
+        assert!(host.store_outage().is_some());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let tries = sessions.appends() - appends;
+    assert!(
+        tries <= 100,
+        "one conversation at a time tries the store: {tries} times in 20 s"
+    );
+
+    sessions.set_read_only(false);
+    for id in 0..20 {
+        let id = format!("c-{id}");
+        stored(&sessions, &id, &["go", "done"], Duration::from_secs(1)).await;
+    }
+    assert_eq!(host.store_outage(), None);
+    assert_eq!(model.counts().started, 20);
+    talk(30).send("again").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_store_pause_is_configurable() {
+    let sessions = faulty();
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("x").after(Duration::from_secs(1)),
+    ));
+    let limits = Limits {
+        store_pause: Duration::from_secs(5),
+        ..Limits::default()
+    };
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .limits(limits)
+        .build()
+        .await
+        .unwrap();
+    let mut reply = conversation(&host).send("one").await.unwrap();
+    sessions.set_away(true);
+    let began = Instant::now();
+
+    let error = reply.outcome().await.unwrap_err();
+
+    assert_eq!(error.code(), "store_unavailable");
+    let took = began.elapsed().as_secs();
+    assert!((5..8).contains(&took), "{took} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_no_conversation_waits_for_is_forgotten() {
+    let sessions = faulty();
+    let model = Arc::new(ScriptedModel::always(Reply::text("x")));
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    sessions.set_read_only(true);
+    let first = conversation(&host);
+    let refused = tokio::spawn(async move { first.send("one").await.map(drop) });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(host.store_outage().is_some());
+    conversation(&host).delete().await.unwrap();
+    assert!(refused.await.unwrap().is_err());
+    sessions.set_read_only(false);
+
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    assert_eq!(host.store_outage(), None);
+    let mut reply = conversation(&host).send("two").await.unwrap();
+    assert_eq!(reply.outcome().await.unwrap().text, "x");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_of_the_own_past_that_lands_late_orphans_no_round() {
+    let sessions = faulty();
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("done").after(Duration::from_secs(1))
+    }));
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    let head = sessions.inner().head(&scope("c-1")).await.unwrap();
+    let late = Entry {
+        seq: head.seq.next(),
+        epoch: head.epoch,
+        at: Timestamp(1_795_300_000_000),
+        body: EntryBody::Injected {
+            id: None,
+            client_key: None,
+            message: crate::chat::Message::user("and this"),
+        },
+    };
+    assert!(head.epoch > Epoch(0));
+    sessions
+        .inner()
+        .append_and_wait(
+            &scope("c-1"),
+            head,
+            head.epoch,
+            vec![late.encode()],
+            Open::Running,
+        )
+        .await
+        .unwrap();
+
+    let outcome = tokio::time::timeout(Duration::from_secs(10), reply.outcome()).await;
+
+    assert_eq!(outcome.expect("the round is resumed").unwrap().text, "done");
+    assert_eq!(
+        texts(&sessions, "c-1").await,
+        ["go", "done", "and this", "done"]
+    );
+}
