@@ -51,7 +51,7 @@ pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
 /// exceed the real count.
 pub const BYTES_A_TOKEN: u64 = 3;
 
-/// Crashes after which a round is not resumed any more. A tool that takes the process down would do
+/// Crashes with a running tool after which a round is not resumed any more. A tool that takes the process down would do
 /// so at each start.
 pub const ROUND_CRASHES_MAX: u32 = 3;
 

@@ -326,7 +326,7 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
     let (seq, refused) = receiver.recv().await.unwrap();
     assert!(
         seq > 1
-            && matches!(&refused, Err(AppendError::Unavailable { message }) if message.contains("waiting for the disk"))
+            && matches!(&refused, Err(AppendError::Overloaded { message }) if message.contains("waiting for the disk"))
     );
     store.close(SOON).await.unwrap();
     drop(sender);
@@ -680,8 +680,8 @@ async fn a_file_that_cannot_be_opened_is_reported_in_one_line_with_its_name() {
             "foreign.db",
             "it is a database of another program",
         ),
-        ("folder.db", "folder.db", "Is a directory"),
-        ("file/below.db", "below.db", "Not a directory"),
+        ("folder.db", "folder.db", "is a directory"),
+        ("file/below.db", "below.db", "not a directory"),
     ] {
         assert_eq!(
             open(name).await,

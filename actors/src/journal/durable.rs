@@ -3,20 +3,18 @@
 //!
 //! Pure.
 
+mod fold;
 mod marks;
 mod skills;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::fold::{FoldError, fold, restore};
 use super::{
-    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, DecodeError, Entry,
-    EntryBody, Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult,
+    ActiveSkill, ApprovalVerdict, CREATE_SUBAGENT, CompactionNote, Context, ConversationMetrics,
+    Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult,
     call_digest,
     client_keys::{KnownKey, OlderKeys},
     metrics::estimate,
@@ -28,7 +26,6 @@ use crate::{
         ToolResultBlock, ToolResultContent, ToolUseBlock, Usage, reminder,
     },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
-    journal::Loaded,
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX, CLIENT_KEYS_WHOLE},
     stream::StopReason,
     time::Timestamp,
@@ -151,7 +148,8 @@ pub struct OpenRound {
     /// Model calls that the provider refused as too large.
     #[serde(default)]
     pub refused_requests: u32,
-    /// Activations that crashed while the round was open, as far as a later one wrote an entry.
+    /// Activations that crashed while a tool call of the round ran, as far as a later one wrote an
+    /// entry.
     #[serde(default)]
     pub crashes: u32,
     /// When the round is canceled; `None` without a deadline.
@@ -179,6 +177,16 @@ impl OpenRound {
             full.push_str(text);
         }
         (texts.into_iter().next_back().unwrap_or_default(), full)
+    }
+
+    /// Whether a tool call had started that has no result. Such a call may be what took the process
+    /// down; a subagent's call is not, because the subagent has a round of its own.
+    pub(crate) fn runs_a_tool(&self) -> bool {
+        let Phase::Batch(batch) = &self.phase else {
+            return false;
+        };
+        let runs = |call: &Call| call.is_started() && call.tool_use.name != CREATE_SUBAGENT;
+        batch.calls.iter().any(runs)
     }
 
     /// Whether the round waits only for people's approvals.
@@ -449,7 +457,7 @@ impl Durable {
                 self.epoch = entry.epoch;
                 if let Some(round) = &mut self.round
                     && !in_order
-                    && !round.is_parked()
+                    && round.runs_a_tool()
                 {
                     round.crashes += 1;
                 }
@@ -1094,94 +1102,6 @@ fn push_user(
     history
         .push_user(message.clone())
         .map_err(|error| error.to_string())
-}
-
-/// Applies stored entries to a state. A panic inside counts as an error, because a damaged journal
-/// must not end the host.
-///
-/// # Errors
-/// The message of the first entry that does not decode or apply.
-pub fn fold<'a>(
-    mut state: Durable,
-    entries: impl IntoIterator<Item = &'a crate::journal::StoredEntry>,
-) -> Result<Durable, FoldError> {
-    catch_unwind(AssertUnwindSafe(move || {
-        for stored in entries {
-            let entry = Entry::decode(stored)?;
-            state.apply(&entry)?;
-        }
-        Ok(state)
-    }))
-    .unwrap_or_else(|_| Err(FoldError::Unreadable("reading the journal panicked".into())))
-}
-
-/// Why a journal has no state.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FoldError {
-    /// A newer program wrote an entry; that program can read the journal.
-    #[error("{0}")]
-    NeedsNewerVersion(String),
-    /// An entry does not decode or does not apply.
-    #[error("{0}")]
-    Unreadable(String),
-}
-
-impl From<DecodeError> for FoldError {
-    fn from(error: DecodeError) -> Self {
-        match error {
-            DecodeError::NeedsNewerVersion { .. } => Self::NeedsNewerVersion(error.to_string()),
-            DecodeError::Damaged { .. } => Self::Unreadable(error.to_string()),
-        }
-    }
-}
-
-impl From<ApplyError> for FoldError {
-    fn from(error: ApplyError) -> Self {
-        Self::Unreadable(error.to_string())
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Snapshot<D> {
-    version: u32,
-    state: D,
-}
-
-impl Durable {
-    /// Encodes a snapshot. A snapshot is a cache: the reader ignores one that it cannot decode.
-    pub fn snapshot(&self) -> Bytes {
-        Bytes::from(
-            serde_json::to_vec(&Snapshot {
-                version: SNAPSHOT_VERSION,
-                state: self,
-            })
-            .unwrap_or_default(),
-        )
-    }
-
-    fn from_snapshot(upto: Seq, bytes: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let snapshot: Snapshot<Self> = serde_json::from_str(text).ok()?;
-        (snapshot.version == SNAPSHOT_VERSION && snapshot.state.head == upto)
-            .then_some(snapshot.state)
-    }
-}
-
-/// Builds the state from a loaded journal. Returns `None` when the snapshot is unusable, so the
-/// caller must load all entries.
-///
-/// # Errors
-/// [`FoldError`] of the first entry that does not decode or apply.
-pub fn restore(loaded: &Loaded) -> Option<Result<Durable, FoldError>> {
-    let base = match &loaded.snapshot {
-        Some((upto, bytes)) => Durable::from_snapshot(*upto, bytes)?,
-        None => Durable::default(),
-    };
-    let folded = fold(base, &loaded.entries);
-    if folded.is_err() && loaded.snapshot.is_some() {
-        return None;
-    }
-    Some(folded)
 }
 
 impl Serialize for History {

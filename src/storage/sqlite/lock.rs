@@ -61,7 +61,7 @@ const TRIES: usize = 16;
 impl SessionLock {
     pub(super) fn take(database: &Path, scope: &Scope) -> Result<Self, LockError> {
         let failed = |error: io::Error| LockError::Unavailable {
-            message: error.kind().to_string(),
+            message: crate::os_error::words(&error),
         };
         // Digests, because two ids may exceed the length of a file name. Separate ones, because a
         // tenant chooses only the second id.

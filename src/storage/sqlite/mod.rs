@@ -139,7 +139,7 @@ impl Sqlite {
             files,
             path,
         };
-        let no_thread = |error: std::io::Error| unavailable(error.kind().to_string());
+        let no_thread = |error: std::io::Error| unavailable(crate::os_error::words(&error));
         // If a step fails, dropping `store` ends the threads started before it.
         for _ in 0..options.readers.max(1) {
             let readers = Arc::clone(&store.readers);
@@ -351,7 +351,7 @@ impl SessionBackend for Sqlite {
             .name("callboard-sqlite-scrub".into())
             .spawn(scrub);
         Box::pin(async move {
-            scrubbing.map_err(|error| unavailable(error.kind().to_string()))?;
+            scrubbing.map_err(|error| unavailable(crate::os_error::words(&error)))?;
             receiver
                 .await
                 .unwrap_or_else(|_| Err(unavailable("the erasure's thread has ended")))
@@ -379,7 +379,7 @@ impl SessionBackend for Sqlite {
             .name("callboard-sqlite-close".into())
             .spawn(wait);
         Box::pin(async move {
-            waiting.map_err(|error| unavailable(error.kind().to_string()))?;
+            waiting.map_err(|error| unavailable(crate::os_error::words(&error)))?;
             receiver
                 .await
                 .unwrap_or_else(|_| Err(unavailable("the store did not close")))

@@ -192,12 +192,14 @@ fn check_log(
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(failed)?;
     let log = beside(path, "-wal");
-    let found = log::inspect(&log).map_err(|error| cannot_open(path, error.kind()))?;
+    let found =
+        log::inspect(&log).map_err(|error| cannot_open(path, crate::os_error::words(&error)))?;
     let Some(damage) = found.damage else {
         return locked.rollback().map_err(failed);
     };
     if options.accept_log_loss {
-        let kept = keep_copy(&log).map_err(|error| cannot_open(path, error.kind()))?;
+        let kept =
+            keep_copy(&log).map_err(|error| cannot_open(path, crate::os_error::words(&error)))?;
         tracing::warn!(
             file = %name(&kept), frame = damage.frame, commits = damage.commits,
             "the store's log was damaged; it is kept in this file, and what followed the damage is lost"
@@ -222,7 +224,7 @@ fn check_orphan(path: &Path, options: &SqliteOptions) -> Result<(), StoreError> 
     if options.accept_log_loss {
         return keep_copy(&log)
             .map(drop)
-            .map_err(|error| cannot_open(path, error.kind()));
+            .map_err(|error| cannot_open(path, crate::os_error::words(&error)));
     }
     Err(corrupt(format!(
         "{} is missing or empty, but its log {} is there; put the database back beside its log, \

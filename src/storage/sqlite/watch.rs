@@ -76,7 +76,8 @@ impl Lost {
 impl Files {
     /// The files of a store that was just opened.
     pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
-        let found = fs::metadata(path).map_err(|error| unavailable(error.kind().to_string()))?;
+        let found =
+            fs::metadata(path).map_err(|error| unavailable(crate::os_error::words(&error)))?;
         Ok(Self {
             database: path.to_owned(),
             log: beside(path, "-wal"),

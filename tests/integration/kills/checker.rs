@@ -1,12 +1,15 @@
 //! What must hold after a kill loop, by what clients can see.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 
 use super::{
     Broken,
-    client::{Acknowledged, Client},
+    client::{Acknowledged, Client, GIVEN_UP},
     model,
 };
 
@@ -32,18 +35,50 @@ pub(super) async fn history(client: &Client) -> Vec<Value> {
     }
 }
 
+/// The names of prompts whose rounds ended with the error that says that their hosts crashed too
+/// often: those have no answer, and their events say so.
+pub(super) async fn given_up(
+    client: &Client,
+    acknowledged: &[Acknowledged],
+    history: &[Value],
+) -> HashSet<String> {
+    let texts: HashSet<&str> = history.iter().flat_map(model::texts).collect();
+    let mut names = HashSet::new();
+    for one in acknowledged {
+        if texts.contains(model::answer(&one.name).as_str()) {
+            continue;
+        }
+        let events = format!("/events?round={}&after=0.0.0", one.round);
+        let response = client.get(&events).send().await.unwrap();
+        if response.text().await.unwrap().contains(GIVEN_UP) {
+            names.insert(one.name.clone());
+        }
+    }
+    names
+}
+
 async fn json(client: &Client, rest: &str) -> Value {
     let text = client.get(rest).send().await.unwrap().text().await.unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-/// Each acknowledged prompt is there once and in order, and has one answer.
-pub(super) fn check(acknowledged: &[Acknowledged], history: &[Value], broken: &Broken) {
+/// Each acknowledged prompt is there once and in order, and has one answer unless its round was
+/// given up.
+pub(super) fn check(
+    acknowledged: &[Acknowledged],
+    given_up: &HashSet<String>,
+    history: &[Value],
+    broken: &Broken,
+) {
     let request = serde_json::json!({ "messages": merged(history) });
     let ends = history
         .last()
         .is_some_and(|last| last["role"] == "assistant");
-    broken.check(ends, || format!("a round is open: {:?}", history.last()));
+    let last = acknowledged.last();
+    let is_given_up = last.is_some_and(|last| given_up.contains(&last.name));
+    broken.check(ends || is_given_up, || {
+        format!("a round is open: {:?}", history.last())
+    });
     if let Some(why) = model::invalid(&request).filter(|_| !ends) {
         broken.add(format!("the history is invalid: {why}"));
     }
@@ -58,6 +93,7 @@ pub(super) fn check(acknowledged: &[Acknowledged], history: &[Value], broken: &B
         .collect();
     let answers: Vec<String> = acknowledged
         .iter()
+        .filter(|one| !given_up.contains(&one.name))
         .map(|one| model::answer(&one.name))
         .collect();
     compare("prompts", &prompts, &ours("prompt "), broken);
@@ -167,7 +203,7 @@ mod tests {
 
     fn broken(names: &[&str], history: &[Value]) -> usize {
         let broken = Broken::default();
-        check(&acknowledged(names), history, &broken);
+        check(&acknowledged(names), &HashSet::new(), history, &broken);
         broken.count()
     }
 

@@ -72,9 +72,10 @@ pub(super) fn invalid(request: &Value) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();
     let mut seen = HashSet::new();
     for (at, message) in messages.iter().enumerate() {
-        let role = if at % 2 == 0 { "user" } else { "assistant" };
-        if message["role"] != role {
-            return Some(format!("message {at} is of {}", message["role"]));
+        let role = &message["role"];
+        let follows = at > 0 && messages[at - 1]["role"] == "assistant" && role == "assistant";
+        if follows || at == 0 && role != "user" {
+            return Some(format!("message {at} is of {role}"));
         }
         if texts(message).iter().any(|text| text.trim().is_empty()) {
             return Some(format!("message {at} has a blank text"));
@@ -93,7 +94,8 @@ pub(super) fn invalid(request: &Value) -> Option<String> {
             return Some(format!("message {at}: call {twice} is there twice"));
         }
     }
-    (messages.len() % 2 == 0).then(|| "the last message is the assistant's".to_owned())
+    let last = messages.last()?;
+    (last["role"] != "user").then(|| "the last message is the assistant's".to_owned())
 }
 
 /// The prompts of a request, in its order.

@@ -134,11 +134,13 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
     over.store(true, Ordering::Relaxed);
 
     let mut histories = Vec::new();
-    let mut prompts = 0;
+    let (mut prompts, mut given_up) = (0, 0);
     for client in clients {
         let (client, acknowledged) = client.await.unwrap();
         let history = checker::history(&client).await;
-        checker::check(&acknowledged, &history, &broken);
+        let without_answer = checker::given_up(&client, &acknowledged, &history).await;
+        checker::check(&acknowledged, &without_answer, &history, &broken);
+        given_up += without_answer.len();
         prompts += acknowledged.len();
         histories.push(history);
     }
@@ -147,7 +149,7 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
     let ended_well = served.stop();
     broken.check(ended_well.code == Some(0), || format!("{ended_well:?}"));
     let story = format!(
-        "{killed} kills in {:?}, {prompts} prompts acknowledged, {} commands started and {ended} \
+        "{killed} kills in {:?}, {prompts} prompts acknowledged, {given_up} given up, {} commands started and {ended} \
          ended, {} model calls, the slowest start {slowest:?}",
         began.elapsed(),
         files.concat().len(),

@@ -319,7 +319,9 @@ fn store_full() -> Failure {
 fn crashed_repeatedly() -> Failure {
     Failure {
         code: CRASHED_CODE.to_owned(),
-        message: format!("this round ended in {ROUND_CRASHES_MAX} crashes and is not tried again"),
+        message: format!(
+            "this round's tools ran in {ROUND_CRASHES_MAX} crashes of the host, and are not tried again"
+        ),
         retry_after_ms: None,
     }
 }
@@ -370,8 +372,8 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
         return;
     };
     let round_id = round.id;
-    // The activation before this one crashed, unless it ended in order or only waited for a person.
-    let crashed = !decision.volatile.in_order && !round.is_parked();
+    // A tool may have taken the process down, unless the activation before this one ended in order.
+    let crashed = !decision.volatile.in_order && round.runs_a_tool();
     if recovery == Recovery::Resume && crashed && round.crashes + 1 >= ROUND_CRASHES_MAX {
         return decision.effect(Effect::CancelRound {
             round_id,

@@ -492,7 +492,7 @@ impl Law<'_> {
                     let closes = match self.input {
                         Input::Recovered { recovery } => {
                             let crashed = state.round.as_ref().is_some_and(|round| {
-                                !round.is_parked() && round.crashes + 1 >= ROUND_CRASHES_MAX
+                                round.runs_a_tool() && round.crashes + 1 >= ROUND_CRASHES_MAX
                             });
                             *recovery == Recovery::Close || crashed && !self.before.in_order
                         }

@@ -93,13 +93,7 @@ async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
         .outcome()
         .await
         .unwrap_err();
-    assert_eq!(error.code(), "crashed_repeatedly");
-    assert_eq!(host.report().await.total.crashes, 3);
-
-    // The next round crashes too: the fourth crash within a minute fails the conversation.
-    let mut next = conversation.send("more").await.unwrap();
-    let error = next.outcome().await.unwrap_err();
-    let refused = conversation.send("again").await.unwrap_err();
+    let refused = conversation.send("more").await.unwrap_err();
 
     assert_eq!(
         (error.code(), refused.code()),

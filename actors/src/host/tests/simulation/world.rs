@@ -322,8 +322,8 @@ impl World {
         self.state().is_calm
     }
 
-    /// Counts a read. Returns false for a reader that turns in a circle: so many reads happen at one
-    /// instant that time would never go on.
+    /// Counts a read. Returns false for a reader that turns in a circle: its reads at one
+    /// instant have no end, and time would never go on.
     pub(super) fn reads_on(&self) -> bool {
         let mut state = self.state();
         let now = state.now_ms();
