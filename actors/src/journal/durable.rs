@@ -13,9 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::fold::{FoldError, fold, restore};
 use super::{
-    ActiveSkill, ApprovalVerdict, CREATE_SUBAGENT, CompactionNote, Context, ConversationMetrics,
-    Entry, EntryBody, Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult,
-    call_digest,
+    ActiveSkill, ApprovalVerdict, CompactionNote, Context, ConversationMetrics, Entry, EntryBody,
+    Repeats, RoundMarks, SkillState, Spent, ToolAggregate, ToolExecutionResult, call_digest,
     client_keys::{KnownKey, OlderKeys},
     metrics::estimate,
     skills::refresh_at_compaction,
@@ -40,6 +39,10 @@ pub const SNAPSHOT_VERSION: u32 = 2;
 /// Prefix of the client key of a subagent's prompt. The [`CallKey`] of the tool call that started
 /// the subagent follows.
 pub const CHILD_KEY: &str = "subagent of ";
+
+/// Name of the tool whose calls also appear as subagents in the stream. It stands here because this
+/// module imports no actor.
+pub const CREATE_SUBAGENT: &str = "create_subagent";
 
 /// The fold of a journal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

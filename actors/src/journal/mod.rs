@@ -34,8 +34,8 @@ pub(crate) use budget::{amount, of};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, Call, CallState, Durable, FoldError, OpenRound,
-    OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, CREATE_SUBAGENT, Call, CallState, Durable,
+    FoldError, OpenRound, OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
 };
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody,
@@ -45,7 +45,7 @@ pub use fork::{Fork, ForkReader};
 pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::MultiRoundConversation;
-pub use project::{CREATE_SUBAGENT, project, summary};
+pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};

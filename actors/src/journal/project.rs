@@ -5,16 +5,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Call, Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
+use super::{CREATE_SUBAGENT, Call, Durable, Entry, EntryBody, WithdrawReason, durable::status_of};
 use crate::{
     chat::RawJson,
     ids::{ConversationId, RoundId},
     stream::{EventKind, Failure, RoundEnd, SubagentState},
 };
-
-/// Name of the tool whose calls also appear as subagents in the stream. It stands here because this
-/// module imports no actor.
-pub const CREATE_SUBAGENT: &str = "create_subagent";
 
 /// Longest summary of a call, in characters.
 const SUMMARY_CHARS_MAX: usize = 80;
