@@ -307,8 +307,8 @@ impl<H> HostBuilder<H> {
     }
 
     /// Says that the last host on this store stopped without a crash, although rounds may be open.
-    /// A round whose hosts crashed [`ROUND_CRASHES_MAX`](crate::limits::ROUND_CRASHES_MAX) times is
-    /// not resumed; without this method every stop with open rounds counts as a crash.
+    /// A round whose tools ran in [`ROUND_CRASHES_MAX`](crate::limits::ROUND_CRASHES_MAX) crashes is
+    /// not resumed; without this method every stop while a tool runs counts as a crash.
     #[must_use]
     pub fn after_orderly_stop(mut self, follows_orderly_stop: bool) -> Self {
         self.follows_orderly_stop = follows_orderly_stop;

@@ -47,7 +47,7 @@ use crate::{
 /// The failure code of a round that ended because the tenant's storage quota is used up.
 pub const STORE_FULL_CODE: &str = "stored_bytes";
 
-/// The failure code of a round that was ended because its activations crashed too often.
+/// The failure code of a round that was ended because its tools ran in too many crashes.
 pub const CRASHED_CODE: &str = "crashed_repeatedly";
 
 /// Builds a decision. Knows the seq that the next entry will have.
@@ -314,8 +314,8 @@ fn store_full() -> Failure {
     }
 }
 
-/// The failure of a round whose activations crashed too often. Something in the round may take the
-/// whole process down, so no further one tries it.
+/// The failure of a round whose tools ran in too many crashes. One of them may take the
+/// whole process down, so no further activation tries it.
 fn crashed_repeatedly() -> Failure {
     Failure {
         code: CRASHED_CODE.to_owned(),
