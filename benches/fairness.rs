@@ -62,6 +62,7 @@ fn model() -> ScriptedModel {
         images: false,
         documents: false,
         request_bytes_max: None,
+        thinking: false,
     };
     let reply = Reply::text("t".repeat(200)).after(CALL);
     ScriptedModel::always(reply)

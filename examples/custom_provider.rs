@@ -29,6 +29,7 @@ impl LlmProvider for Shout {
             images: false,
             documents: false,
             request_bytes_max: None,
+            thinking: false,
         }
     }
 

@@ -20,7 +20,11 @@ use std::{
 };
 
 use callboard_actors::{
-    conversation::round::rules::{ApprovalMode, Recovery},
+    chat::ModelParameters,
+    conversation::{
+        Setup,
+        round::rules::{ApprovalMode, Recovery},
+    },
     host::{BuildError, HostBuilder},
     ids::{ConversationId, Scope, TenantId},
     limits::Limits,
@@ -42,6 +46,7 @@ use crate::{
     trust::TrustStore,
 };
 
+use gateways::OwnGateway;
 use instructions::Agreed;
 pub(crate) use instructions::{AGENTS_BYTES_MAX, instructions_of};
 use masked::masked;
@@ -69,6 +74,8 @@ pub(crate) struct Overrides {
     pub(crate) workspace: PathBuf,
     pub(crate) db: Option<PathBuf>,
     pub(crate) tool_iterations_max: Option<u32>,
+    /// How the model is asked to answer.
+    pub(crate) parameters: ModelParameters,
     pub(crate) approve: Option<Approve>,
     pub(crate) sandbox: Option<SandboxMode>,
     /// Names of the tools to offer; an empty list offers none.
@@ -163,7 +170,20 @@ pub(crate) struct Chosen {
     pub(crate) provider: Arc<dyn LlmProvider>,
     pub(crate) name: String,
     pub(crate) model: String,
-    pub(crate) calls_max: Option<usize>,
+    /// Its configuration; `None` for [`Chosen::offline`].
+    pub(crate) config: Option<ProviderConfig>,
+}
+
+impl Chosen {
+    /// The offline provider, for commands that call no model.
+    pub(crate) fn offline() -> Self {
+        Self {
+            provider: Arc::new(Offline),
+            name: ProviderKind::Offline.as_str().to_owned(),
+            model: OFFLINE_MODEL.to_owned(),
+            config: None,
+        }
+    }
 }
 
 /// The session store in use.
@@ -183,6 +203,16 @@ pub(crate) struct App {
     pub(crate) notes: Vec<String>,
     /// What commands may do; `None` if there are no commands.
     pub(crate) sandbox: Option<SandboxPolicy>,
+}
+
+impl App {
+    /// The setup of the person's conversations.
+    pub(crate) fn setup(&self) -> Arc<Setup> {
+        match TenantId::new(TENANT) {
+            Ok(tenant) => self.host.setup_of(&tenant),
+            Err(_) => self.host.setup().clone(),
+        }
+    }
 }
 
 /// Builds the host over sessions that are already open.
@@ -221,7 +251,6 @@ pub(crate) async fn start_with(
     limits.tool_iterations_max = overrides
         .tool_iterations_max
         .unwrap_or(limits.tool_iterations_max);
-    limits.model_calls_max = chosen.calls_max.unwrap_or(limits.model_calls_max);
     let approve = overrides
         .approve
         .or(config.approve)
@@ -255,11 +284,14 @@ pub(crate) async fn start_with(
     } else {
         builder
     };
+    let provider = masked(chosen.provider.clone(), &redactor);
+    let own = OwnGateway::new(config, &chosen, provider.clone(), &redactor)?;
     let host = skills
         .into_iter()
         .fold(builder, HostBuilder::skills)
-        .shared_provider(masked(chosen.provider, &redactor))
+        .shared_provider(provider.clone())
         .model(&chosen.model)
+        .parameters(overrides.parameters.clone())
         .system(system)
         .shared_sessions(sessions.backend())
         .tools(toolbox)
@@ -281,6 +313,7 @@ pub(crate) async fn start_with(
         .limits(limits)
         .build()
         .await?;
+    own.configure(&host).await?;
     Ok(App {
         host,
         provider: chosen.name,
@@ -348,7 +381,7 @@ pub(crate) fn choose_provider(
         provider,
         name,
         model,
-        calls_max: chosen.concurrency,
+        config: Some(chosen.clone()),
     })
 }
 
@@ -370,6 +403,10 @@ fn build(
                 .request_bytes_max
                 .into_iter()
                 .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
+            let builder = chosen
+                .context_window
+                .into_iter()
+                .fold(builder, |builder, tokens| builder.context_window(tokens));
             Arc::new(
                 base_url
                     .into_iter()
@@ -394,6 +431,10 @@ fn build(
                 .request_bytes_max
                 .into_iter()
                 .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
+            let builder = chosen
+                .context_window
+                .into_iter()
+                .fold(builder, |builder, tokens| builder.context_window(tokens));
             Arc::new(
                 base_url
                     .into_iter()

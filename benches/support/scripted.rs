@@ -15,6 +15,7 @@ pub(crate) fn capabilities() -> Capabilities {
         images: false,
         documents: false,
         request_bytes_max: None,
+        thinking: false,
     }
 }
 

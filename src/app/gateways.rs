@@ -4,11 +4,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use callboard_actors::{
+    host::{HOST_GATEWAY, TenantConfig},
+    ids::TenantId,
     model_gateway::{Fallback, GatewayConfig},
     ports::LlmProvider,
 };
 
-use super::{AppError, OFFLINE_MODEL, build, masked::masked, usual_base_url};
+use super::{AppError, Chosen, OFFLINE_MODEL, TENANT, build, masked::masked, usual_base_url};
 use crate::{
     Host,
     config::{Config, ProviderConfig, ProviderKind},
@@ -109,8 +111,66 @@ impl ProviderEntry {
             requests_per_minute: self.config.rpm,
             tokens_per_minute: self.config.tpm,
             fallback,
+            retry: self.config.retry.clone(),
+            parameters: self.config.parameters.clone(),
             ..usual.clone()
         }
+    }
+}
+
+/// The gateway of a host for one person (`run`, `chat`, `fanout`): limits, retries, parameters and
+/// fallbacks of the chosen provider.
+pub(super) struct OwnGateway {
+    entry: Option<ProviderEntry>,
+    fallbacks: ProviderEntries,
+}
+
+impl OwnGateway {
+    /// Builds the chain of fallbacks. Providers outside of it need no key.
+    ///
+    /// # Errors
+    /// A missing key or an invalid address of a fallback.
+    pub(super) fn new(
+        config: &Config,
+        chosen: &Chosen,
+        provider: Arc<dyn LlmProvider>,
+        redactor: &Redactor,
+    ) -> Result<Self, AppError> {
+        let mut fallbacks = ProviderEntries::new();
+        let mut last = chosen.config.as_ref();
+        while let Some(fallback) = last.and_then(|provider| provider.fallback.as_ref()) {
+            if fallbacks.contains_key(&fallback.provider) {
+                break;
+            }
+            let next = config.choose(Some(&fallback.provider))?;
+            fallbacks.insert(next.name.clone(), provider_entry(next, config, redactor)?);
+            last = Some(next);
+        }
+        let entry = chosen.config.clone().map(|config| ProviderEntry {
+            config,
+            provider,
+            model: chosen.model.clone(),
+        });
+        Ok(Self { entry, fallbacks })
+    }
+
+    /// Applies it to the host's own gateway, and to the setup of the person's conversations.
+    ///
+    /// # Errors
+    /// The host's error for a fallback or a parameter.
+    pub(super) async fn configure(self, host: &Host) -> Result<(), AppError> {
+        let Some(entry) = self.entry else {
+            return Ok(());
+        };
+        let wanted = entry.gateway(host.gateway_config(), &self.fallbacks);
+        if wanted == *host.gateway_config() {
+            return Ok(());
+        }
+        add(host, &self.fallbacks, &ProviderEntries::new())?;
+        host.add_gateway(HOST_GATEWAY, entry.provider, wanted)?;
+        let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
+        host.configure_tenant(&tenant, TenantConfig::new()).await?;
+        Ok(())
     }
 }
 

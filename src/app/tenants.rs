@@ -165,6 +165,7 @@ impl TenantProvisioner {
             .budget(tenant.budget)
             .conversation_budget(tenant.conversation_budget)
             .gateway(provider)
+            .parameters(tenant.parameters.clone())
             .approval(approval);
         if let Some(model) = model {
             made = made.model(model);

@@ -249,7 +249,7 @@ async fn compact(session: &Session) -> Result<(), Failure> {
 }
 
 fn show_tools(session: &Session) {
-    for spec in session.app.host.setup().tools.specs() {
+    for spec in session.app.setup().tools.specs() {
         out_line(&format!(
             "{:<12} {}",
             spec.name(),
@@ -322,7 +322,7 @@ async fn show_tokens(session: &Session) {
         Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
     };
     let spent = state.spent.amount;
-    let pricing = &session.app.host.setup().pricing;
+    let pricing = session.app.setup().pricing.clone();
     let tokens = pricing
         .budget
         .tokens

@@ -159,7 +159,7 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         let failure = Self::work(error.to_string());
         match &error {
-            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::Attachment(_) | SendError::NoPrice { .. } => {
+            SendError::InvalidId(_) | SendError::BadPrompt(_) | SendError::Attachment(_) | SendError::NoPrice { .. } | SendError::Parameter(_) | SendError::NoThinking(_) => {
                 Self::usage(error.to_string())
             }
             SendError::DocumentText(DocumentTextError::NoText) => {

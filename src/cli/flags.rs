@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use callboard_actors::{conversation::round::rules::Recovery, policy::Budget};
+use callboard_actors::{
+    chat::{Effort, ModelParameters, NotATemperature, Temperature, Thinking},
+    conversation::round::rules::Recovery,
+    policy::Budget,
+};
 use clap::{Args, ValueEnum};
 
 use super::{failure::Failure, mcp::servers, terminal::Terminals};
@@ -23,6 +27,18 @@ pub(super) struct HostFlags {
     /// Base URL of the provider, as in the official SDKs: Anthropic without /v1, OpenAI with it
     #[arg(long, value_name = "URL")]
     pub(super) base_url: Option<String>,
+    /// Tokens of the longest answer [default: the model's own maximum, up to 8192]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_tokens: Option<u32>,
+    /// How much the model reasons before it answers
+    #[arg(long, value_enum)]
+    pub(super) effort: Option<EffortFlag>,
+    /// Extended thinking of Anthropic's models: off, adaptive, or the most tokens of thoughts
+    #[arg(long, value_name = "T")]
+    pub(super) thinking: Option<Thinking>,
+    /// Temperature, 0 to 2; newer models refuse it
+    #[arg(long, value_name = "X", value_parser = temperature)]
+    pub(super) temperature: Option<Temperature>,
     /// System prompt in place of the built-in one
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
@@ -60,6 +76,17 @@ pub(super) struct HostFlags {
     /// Also use the MCP servers of this file: {"mcpServers": {"name": {"command": …}}}
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
+}
+
+/// Values of `--effort`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum EffortFlag {
+    /// Little
+    Low,
+    /// Some
+    Medium,
+    /// Much
+    High,
 }
 
 /// Values of `--approve`.
@@ -133,6 +160,13 @@ pub(super) fn read_pem(flag: &str, file: &std::path::Path) -> Result<Vec<u8>, Fa
     Ok(pem)
 }
 
+fn temperature(text: &str) -> Result<Temperature, String> {
+    let number = text
+        .parse::<f64>()
+        .map_err(|_| NotATemperature.to_string())?;
+    Temperature::try_from(number).map_err(|error| error.to_string())
+}
+
 fn dollars(text: &str) -> Result<f64, String> {
     let usd = text
         .parse::<f64>()
@@ -142,6 +176,21 @@ fn dollars(text: &str) -> Result<f64, String> {
 }
 
 impl HostFlags {
+    /// How the model is asked to answer.
+    pub(super) fn parameters(&self) -> ModelParameters {
+        ModelParameters {
+            max_tokens: self.max_tokens,
+            effort: self.effort.map(|effort| match effort {
+                EffortFlag::Low => Effort::Low,
+                EffortFlag::Medium => Effort::Medium,
+                EffortFlag::High => Effort::High,
+            }),
+            thinking: self.thinking,
+            temperature: self.temperature,
+            stop: None,
+        }
+    }
+
     /// The session's budget.
     pub(super) fn budget(&self) -> Budget {
         let budget = Budget {
@@ -167,6 +216,7 @@ impl HostFlags {
             system: self.system.clone(),
             workspace: self.workspace.clone(),
             db: self.db.clone(),
+            parameters: self.parameters(),
             tool_iterations_max: self.max_tool_iterations,
             approve: self.approve.map(Into::into),
             sandbox: self.sandbox.map(Into::into),

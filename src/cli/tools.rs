@@ -35,7 +35,6 @@ use crate::{
     Host,
     app::{self, App, Chosen, Overrides, Sessions, nearest},
     config::Config,
-    providers::offline::Offline,
     storage::MemorySessions,
 };
 
@@ -254,12 +253,7 @@ async fn open(
         ..Overrides::default()
     };
     let sessions = Sessions::Memory(std::sync::Arc::new(MemorySessions::new()));
-    let chosen = Chosen {
-        provider: std::sync::Arc::new(Offline),
-        name: "offline".into(),
-        model: "rules".into(),
-        calls_max: None,
-    };
+    let chosen = Chosen::offline();
     Ok(app::start_with(config, &overrides, &sessions, chosen).await?)
 }
 

@@ -231,6 +231,14 @@ fn plain_or_quoted(word: &str) -> String {
     }
 }
 
+/// The JSON of a number or a word, without quotation marks.
+fn plain_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value)
+        .unwrap_or_default()
+        .trim_matches('"')
+        .to_owned()
+}
+
 fn shown(value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
@@ -253,6 +261,8 @@ fn shown(value: &Value) -> String {
         Value::Seconds(time) => time.as_secs_f64().to_string(),
         Value::MicroUsd(micro) => micro.to_string(),
         Value::Flag(yes) => yes.to_string(),
+        Value::Thinking(thinking) => plain_json(thinking),
+        Value::Temperature(temperature) => plain_json(temperature),
     }
 }
 

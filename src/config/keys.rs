@@ -72,7 +72,12 @@ pub(super) fn variable_part(name: &str) -> String {
         .collect()
 }
 
-const fn key(section: &'static str, name: &'static str, kind: Kind, what: &'static str) -> Key {
+pub(super) const fn key(
+    section: &'static str,
+    name: &'static str,
+    kind: Kind,
+    what: &'static str,
+) -> Key {
     Key {
         section,
         name,
@@ -283,6 +288,53 @@ const MEMORIES: &[&str] = &["conversation", "tenant"];
 /// Values of `[[provider]] shows`.
 const SHOWS: &[&str] = &["images", "documents"];
 
+/// The words of `effort`.
+const EFFORTS: &[&str] = &["low", "medium", "high"];
+
+/// Longest answer that may be asked for, in tokens.
+const ANSWER_TOKENS_MAX: u64 = 10_000_000;
+
+/// How the models of a section are asked to answer.
+const fn parameter_keys(section: &'static str) -> [Key; 5] {
+    [
+        key(
+            section,
+            "max_tokens",
+            Kind::Count {
+                max: ANSWER_TOKENS_MAX,
+            },
+            "tokens of the longest answer; the model's own maximum, up to 8192, by default",
+        ),
+        key(
+            section,
+            "effort",
+            Kind::Choice(EFFORTS),
+            "`low`, `medium` or `high`: how much the model reasons; the provider decides by default",
+        ),
+        key(
+            section,
+            "thinking",
+            Kind::Thinking,
+            "extended thinking of Anthropic's models: `off`, `adaptive`, or the most tokens of thoughts in an answer, from 1024; the provider decides by default",
+        ),
+        key(
+            section,
+            "temperature",
+            Kind::Temperature,
+            "0 to 2; the provider decides by default, and newer models refuse it",
+        ),
+        key(
+            section,
+            "stop",
+            Kind::Texts,
+            "up to 4 texts that end an answer; none by default",
+        ),
+    ]
+}
+
+const PROVIDER_PARAMETERS: [Key; 5] = parameter_keys(PROVIDER_SECTION);
+const TENANT_PARAMETERS: [Key; 5] = parameter_keys(TENANT_SECTION);
+
 /// Keys of each `[[provider]]`.
 pub(super) const PROVIDER: &[Key] = &[
     key(
@@ -382,6 +434,29 @@ pub(super) const PROVIDER: &[Key] = &[
         Kind::Count { max: BYTES_MAX },
         "tokens per minute, in and out; by default what the provider's headers say",
     ),
+    key(
+        "provider",
+        "context_window",
+        Kind::Count { max: COUNT_MAX },
+        "tokens that its models read and write at most; by the model's name by default, 32768 for models that are not known",
+    ),
+    key(
+        "provider",
+        "retries_max",
+        Kind::CountFromZero { max: 100 },
+        "times that a failed model call is made again before its first content; 3 by default",
+    ),
+    key(
+        "provider",
+        "retry_delay_s",
+        Kind::Seconds,
+        "seconds before the first of them, doubled for each further one; 1 by default",
+    ),
+    PROVIDER_PARAMETERS[0],
+    PROVIDER_PARAMETERS[1],
+    PROVIDER_PARAMETERS[2],
+    PROVIDER_PARAMETERS[3],
+    PROVIDER_PARAMETERS[4],
 ];
 
 /// Keys of `[provider.fallback]`.
@@ -432,6 +507,11 @@ pub(super) const TENANT: &[Key] = &[
         Kind::Text,
         "model to use; the provider's by default",
     ),
+    TENANT_PARAMETERS[0],
+    TENANT_PARAMETERS[1],
+    TENANT_PARAMETERS[2],
+    TENANT_PARAMETERS[3],
+    TENANT_PARAMETERS[4],
     key("tenant", "system", Kind::Prose, "its system prompt"),
     key(
         "tenant",

@@ -23,6 +23,7 @@ mod file;
 mod http;
 mod keys;
 mod observability;
+mod parameters;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod compaction;

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use callboard_actors::{chat::ModelParameters, model_gateway::ModelRetryPolicy};
+
 use super::{
     ProviderLayer, Secret, Setting, Settings, by_name,
     error::{ConfigError, Origin, quoted},
     keys::{self, FALLBACK_SECTION, PROVIDER_KINDS, PROVIDER_SECTION},
+    parameters::parameters,
     value::{Value, listed},
 };
 
@@ -72,6 +75,12 @@ pub struct ProviderConfig {
     pub shows: Option<Vec<String>>,
     /// Most bytes of a request; `None` means the usual bound of the kind.
     pub request_bytes_max: Option<u64>,
+    /// Tokens that its models read and write at most; `None` derives them from the model's name.
+    pub context_window: Option<u32>,
+    /// How failed calls are made again.
+    pub retry: ModelRetryPolicy,
+    /// How its models are asked to answer.
+    pub parameters: ModelParameters,
     /// How its server is reached.
     pub connection: ConnectionConfig,
     key: Key,
@@ -145,6 +154,9 @@ impl ProviderConfig {
             && self.fallback == other.fallback
             && self.shows == other.shows
             && self.request_bytes_max == other.request_bytes_max
+            && self.context_window == other.context_window
+            && self.retry == other.retry
+            && self.parameters == other.parameters
             && self.connection == other.connection
             && secret(self) == secret(other)
     }
@@ -210,7 +222,10 @@ impl ProviderConfig {
         let rpm = count("rpm").and_then(|count| u32::try_from(count).ok());
         let tpm = count("tpm");
         let request_bytes_max = count("request_bytes_max");
+        let context_window = count("context_window").and_then(|count| u32::try_from(count).ok());
         let fallback = fallback(&settings)?;
+        let retry = retry(&settings);
+        let parameters = parameters(&settings, PROVIDER_SECTION)?;
         let shows = match settings
             .get(&(PROVIDER_SECTION, "shows"))
             .map(|setting| &setting.value)
@@ -232,10 +247,32 @@ impl ProviderConfig {
             fallback,
             shows,
             request_bytes_max,
+            context_window,
+            retry,
+            parameters,
             connection,
             key,
             settings,
         })
+    }
+}
+
+fn retry(settings: &Settings) -> ModelRetryPolicy {
+    let usual = ModelRetryPolicy::default();
+    let given = |name: &'static str| {
+        settings
+            .get(&(PROVIDER_SECTION, name))
+            .map(|setting| &setting.value)
+    };
+    ModelRetryPolicy {
+        max_retries: match given("retries_max") {
+            Some(Value::Count(count)) => u32::try_from(*count).unwrap_or(u32::MAX),
+            _ => usual.max_retries,
+        },
+        initial_delay: match given("retry_delay_s") {
+            Some(Value::Seconds(time)) => *time,
+            _ => usual.initial_delay,
+        },
     }
 }
 

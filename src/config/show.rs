@@ -168,6 +168,8 @@ fn toml_value(value: &Value) -> String {
         Value::Address(address) => json!(address),
         Value::MicroUsd(micro) => json!(*micro as f64 / 1e6),
         Value::Flag(yes) => json!(yes),
+        Value::Thinking(thinking) => json!(thinking),
+        Value::Temperature(temperature) => json!(temperature),
         Value::Names(names) => json!(names),
     })
 }

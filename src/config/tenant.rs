@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use callboard_actors::{ids::TenantId, policy::Budget, tenant::Quotas};
+use callboard_actors::{chat::ModelParameters, ids::TenantId, policy::Budget, tenant::Quotas};
 use serde::Deserialize as _;
 use serde_json::{Map, Value as Json};
 
@@ -12,6 +12,7 @@ use super::{
     error::{ConfigError, Origin, quoted},
     file,
     keys::{BUDGET_SECTION, EACH_SECTION, QUOTAS_SECTION, TENANT_SECTION},
+    parameters::parameters,
     value::Value,
 };
 
@@ -34,6 +35,8 @@ pub struct TenantSection {
     pub provider: Option<String>,
     /// The model to use; `None` means the provider's.
     pub model: Option<String>,
+    /// How its models are asked to answer; what is open is as for the provider.
+    pub parameters: ModelParameters,
     /// System prompt; `None` for none.
     pub system: Option<String>,
     /// Names of its tools; `None` means as `[tools] enabled`.
@@ -77,6 +80,7 @@ impl TenantSection {
             workspace: None,
             provider: None,
             model: None,
+            parameters: ModelParameters::default(),
             system: None,
             tools: None,
             approve: None,
@@ -149,6 +153,7 @@ impl TenantSection {
                 workspace,
                 provider,
                 model,
+                parameters,
                 system,
                 ..
             } = of.clone();
@@ -171,7 +176,7 @@ impl TenantSection {
             );
             (
                 (id, quotas, budget, conversation_budget),
-                (workspace, provider, model, system),
+                (workspace, provider, model, parameters, system),
                 works,
             )
         };
@@ -198,6 +203,7 @@ impl TenantSection {
         let mut tenant = Self {
             at,
             quotas,
+            parameters: parameters(&settings, TENANT_SECTION)?,
             ..Self::new(id)
         };
         for ((section, name), setting) in &settings {

@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use callboard_actors::ports::HostPattern;
+use callboard_actors::{
+    chat::{Temperature, Thinking},
+    ports::HostPattern,
+};
 use toml::de::DeValue;
 
 use super::{
@@ -24,6 +27,16 @@ pub(super) enum Kind {
         max: u64,
     },
     Seconds,
+    /// A whole number that may be 0.
+    CountFromZero {
+        max: u64,
+    },
+    /// `off`, `adaptive` or a number of tokens.
+    Thinking,
+    /// A number from 0 to 2.
+    Temperature,
+    /// A list of texts.
+    Texts,
     /// Milliseconds, from 0.
     Millis {
         max: u64,
@@ -68,6 +81,8 @@ pub(super) enum Value {
     /// Millionths of a US dollar.
     MicroUsd(u64),
     Flag(bool),
+    Thinking(Thinking),
+    Temperature(Temperature),
 }
 
 impl Value {
@@ -109,13 +124,16 @@ impl Kind {
                     )),
                 }
             }
-            (Self::Millis { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
-                self.read_text(number.as_str(), base)
-            }
-            (Self::Seconds | Self::Usd, DeValue::Integer(number)) if number.radix() == 10 => {
-                self.read_text(number.as_str(), base)
-            }
-            (Self::Seconds | Self::Usd, DeValue::Float(number)) => {
+            (
+                Self::Millis { .. }
+                | Self::CountFromZero { .. }
+                | Self::Thinking
+                | Self::Seconds
+                | Self::Usd
+                | Self::Temperature,
+                DeValue::Integer(number),
+            ) if number.radix() == 10 => self.read_text(number.as_str(), base),
+            (Self::Seconds | Self::Usd | Self::Temperature, DeValue::Float(number)) => {
                 self.read_text(number.as_str(), base)
             }
             (Self::Flag, DeValue::Boolean(yes)) => Ok(Value::Flag(*yes)),
@@ -153,6 +171,22 @@ impl Kind {
                     quoted(text)
                 )),
             },
+            Self::CountFromZero { max } => match text.trim().parse() {
+                Ok(count) if count <= max => Ok(Value::Count(count)),
+                _ => Err(format!("must be 0 to {max}, not `{}`", quoted(text))),
+            },
+            Self::Thinking => text
+                .trim()
+                .parse()
+                .map(Value::Thinking)
+                .map_err(|error| format!("{error}, not `{}`", quoted(text))),
+            Self::Temperature => text
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .and_then(|number| number.try_into().ok())
+                .map(Value::Temperature)
+                .ok_or_else(|| format!("must be a number from 0 to 2, not `{}`", quoted(text))),
             Self::Seconds => parsers::seconds(text.trim()).map(Value::Seconds),
             Self::Address => parsers::address(text.trim()).map(Value::Address),
             Self::Hash => parsers::hash(text.trim()).map(Value::Text),
@@ -170,6 +204,7 @@ impl Kind {
             Self::Names(_)
             | Self::Hosts
             | Self::Models
+            | Self::Texts
             | Self::Patterns
             | Self::Paths
             | Self::Hashes => self.read_list(
@@ -200,6 +235,7 @@ impl Kind {
             Self::Names(known) => names(items, |name| parsers::name(name, known)),
             Self::Hosts => names(items, parsers::host),
             Self::Hashes => names(items, parsers::hash),
+            Self::Texts => names(items, parsers::prose),
             _ => names(items, parsers::one_line),
         }
     }
@@ -211,6 +247,7 @@ impl Kind {
             Self::Patterns => Some("hosts"),
             Self::Paths => Some("folders"),
             Self::Hashes => Some("hashes"),
+            Self::Texts => Some("texts"),
             _ => None,
         }
     }
@@ -224,6 +261,8 @@ impl Kind {
                     Self::Count { .. }
                         | Self::Seconds
                         | Self::Millis { .. }
+                        | Self::CountFromZero { .. }
+                        | Self::Temperature
                         | Self::Usd
                         | Self::Flag
                 ))
@@ -231,7 +270,10 @@ impl Kind {
 
     fn wanted(self) -> &'static str {
         match self {
-            Self::Count { .. } => "a whole number",
+            Self::Count { .. } | Self::CountFromZero { .. } => "a whole number",
+            Self::Thinking => "`off`, `adaptive` or a number of tokens",
+            Self::Temperature => "a number from 0 to 2",
+            Self::Texts => "a list of texts",
             Self::Seconds => "a number of seconds",
             Self::Millis { .. } => "a whole number of milliseconds",
             Self::Names(_) | Self::Hosts | Self::Models => "a list of names",

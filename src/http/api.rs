@@ -1,8 +1,10 @@
 //! Request and response bodies of the HTTP API. Plain data: the OpenAPI document derives its
 //! schemas from these types, so their docs are what API users read.
 
+use std::sync::Arc;
+
 use callboard_actors::{
-    chat::{ContentBlock, Message, Usage},
+    chat::{ContentBlock, Effort, Message, ModelParameters, Temperature, Thinking, Usage},
     conversation::round::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, EventId, RoundId},
@@ -112,6 +114,45 @@ pub(super) struct MessageRequest {
     /// Absent: no deadline from the client.
     #[schema(minimum = 1, maximum = 86_400_000)]
     pub(super) deadline_ms: Option<u64>,
+    /// Tokens of the longest answer, at most those of the model; the tenant's setting if absent.
+    #[schema(minimum = 1)]
+    pub(super) max_tokens: Option<u32>,
+    /// How much the model reasons before it answers; the tenant's setting if absent.
+    #[schema(value_type = Option<EffortWord>)]
+    pub(super) effort: Option<Effort>,
+    /// Extended thinking: `"off"`, `"adaptive"`, or the most tokens of thoughts, from 1024. Refused
+    /// with 422 where the provider has none.
+    #[schema(value_type = Option<Object>)]
+    pub(super) thinking: Option<Thinking>,
+    /// 0 to 2.
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 2)]
+    pub(super) temperature: Option<Temperature>,
+    /// Up to 4 texts that end the answer.
+    #[schema(value_type = Option<Vec<String>>, max_items = 4)]
+    pub(super) stop: Option<Arc<[String]>>,
+}
+
+impl MessageRequest {
+    /// How the model is asked to answer.
+    pub(super) fn parameters(&self) -> ModelParameters {
+        ModelParameters {
+            max_tokens: self.max_tokens,
+            effort: self.effort,
+            thinking: self.thinking,
+            temperature: self.temperature,
+            stop: self.stop.clone(),
+        }
+    }
+}
+
+/// How much the model reasons before it answers.
+#[derive(ToSchema)]
+#[schema(as = Effort, rename_all = "lowercase")]
+#[allow(dead_code, reason = "only its schema is used")]
+enum EffortWord {
+    Low,
+    Medium,
+    High,
 }
 
 /// The result of a finished round.

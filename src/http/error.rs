@@ -211,6 +211,13 @@ impl From<SendError> for Problem {
             SendError::BadPrompt(_) | SendError::Attachment(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/content")
             }
+            SendError::Parameter(fault) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+                    .at(format!("/{}", fault.field))
+            }
+            SendError::NoThinking(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/thinking")
+            }
             SendError::InvalidHistory(fault) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
                     .at(format!("/messages{}", fault.pointer()))

@@ -49,6 +49,7 @@ pub(super) fn model(plan: &Plan) -> ScriptedModel {
         images: false,
         documents: false,
         request_bytes_max: None,
+        thinking: false,
     };
     ScriptedModel::answering(move |request, nth| {
         script.reply(request, nth as u64).after(script.latency)

@@ -9,6 +9,7 @@ mod earlier;
 mod fanout;
 mod interrupts;
 mod load;
+mod parameters;
 mod person;
 mod runs;
 pub mod serve;

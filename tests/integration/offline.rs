@@ -209,6 +209,8 @@ fn request(history: &History, tools: &[&str]) -> ModelRequest {
         max_tokens: 8192,
         stop: Arc::new([]),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: false,
     }

@@ -110,6 +110,8 @@ fn request(prompt: &str, max_tokens: u32) -> ModelRequest {
         max_tokens,
         stop: Arc::new([]),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: true,
     }

@@ -14,6 +14,7 @@ mod faulty_call;
 mod history;
 mod intake;
 mod message;
+mod parameters;
 mod raw_json;
 mod reminder;
 mod request;
@@ -29,7 +30,11 @@ pub(crate) use faulty_call::{fault, storable};
 pub use history::{History, HistoryError, MessageList, Repair};
 pub use intake::HistoryFault;
 pub use message::{Message, MessageError, Role};
+pub use parameters::{
+    Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, STOP_TEXT_BYTES_MAX,
+    STOP_TEXTS_MAX, THINKING_TOKENS_MIN, Temperature, Thinking,
+};
 pub use raw_json::{NotAnObject, RawJson};
 pub use reminder::{is_reminder, reminder};
-pub use request::{Effort, ModelRequest, ToolChoice, ToolDefinition};
+pub use request::{ModelRequest, ToolChoice, ToolDefinition};
 pub use usage::{ProviderStop, Usage};

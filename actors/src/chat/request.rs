@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MessageList, RawJson};
+use super::{
+    MessageList, RawJson,
+    parameters::{Effort, Temperature, Thinking},
+};
 
 /// One model call.
 #[derive(Debug, Clone)]
@@ -28,6 +31,10 @@ pub struct ModelRequest {
     pub stop: Arc<[String]>,
     /// Reasoning effort, for models that support it.
     pub effort: Option<Effort>,
+    /// Extended thinking, for models that support it. `None` leaves it to the provider.
+    pub thinking: Option<Thinking>,
+    /// How freely the model chooses its words. `None` leaves it to the provider.
+    pub temperature: Option<Temperature>,
     /// JSON Schema of the answer, for models that support it.
     pub output_schema: Option<RawJson>,
     /// Whether the provider should cache the prefix.
@@ -46,15 +53,6 @@ pub enum ToolChoice {
     Any,
     /// A call of the tool with this name.
     Named(String),
-}
-
-/// How much the model reasons before it answers, for providers that have such a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the words of the APIs")]
-pub enum Effort {
-    Low,
-    Medium,
-    High,
 }
 
 /// A tool as the model sees it.

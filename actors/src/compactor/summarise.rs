@@ -88,6 +88,8 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
         max_tokens: shared.settings.max_summary_tokens,
         stop: [].into(),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: false,
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    chat::{Message, RawJson},
+    chat::{Message, ModelParameters, RawJson},
     conversation::{
         command::Command,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
@@ -133,6 +133,8 @@ pub struct PromptMail {
     pub message: Message,
     /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
+    /// How the model is asked to answer; `None` for the configuration's way.
+    pub parameters: Option<Arc<ModelParameters>>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// When to cancel the round, or to withdraw the prompt if its round has not started.

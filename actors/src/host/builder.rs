@@ -1,7 +1,7 @@
 //! The builder of a [`Host`]: collects the configuration, checks it and starts the host's actors.
 
 use crate::{
-    chat::Effort,
+    chat::{Effort, ModelParameters},
     compactor::{CompactionSettings, CompactorRef},
     conversation::{
         Ports,
@@ -117,14 +117,22 @@ impl<H> HostBuilder<H> {
     /// Sets the longest answer, in tokens. Default: the model's own maximum, up to 8192.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
-        self.defaults.max_tokens = Some(max_tokens);
+        self.defaults.parameters.max_tokens = Some(max_tokens);
         self
     }
 
     /// Sets the effort that the model spends on thinking. Default: the provider decides.
     #[must_use]
     pub fn effort(mut self, effort: Effort) -> Self {
-        self.defaults.effort = Some(effort);
+        self.defaults.parameters.effort = Some(effort);
+        self
+    }
+
+    /// Sets how the model is asked to answer. What a tenant ([`super::TenantConfig::parameters`])
+    /// or a prompt ([`super::SendPrompt::parameters`]) asks comes before it, field by field.
+    #[must_use]
+    pub fn parameters(mut self, parameters: ModelParameters) -> Self {
+        self.defaults.parameters = parameters.or(&self.defaults.parameters);
         self
     }
 
@@ -395,6 +403,7 @@ impl<H> HostBuilder<H> {
             retry: self.retry,
             breaker: self.breaker,
             fallback: None,
+            parameters: ModelParameters::default(),
         };
         let ports = Ports {
             sessions: self

@@ -2,7 +2,7 @@
 //! ([`SendError`]), and awaiting a round ([`OutcomeError`]).
 
 use crate::{
-    chat::{AttachmentError, HistoryFault},
+    chat::{AttachmentError, HistoryFault, ParameterFault},
     conversation::{ConversationError, LoadFailure, ToolsetError},
     ids::{FAN_OUT_PREFIX, InvalidId, SUBAGENT_PREFIX},
     limits::PROMPT_BYTES_MAX,
@@ -29,6 +29,12 @@ pub enum BuildError {
         /// The most similar model name that has a price; `None` when no name is similar.
         nearest: Option<String>,
     },
+    /// A model parameter has a value that no model accepts.
+    #[error("model parameter {0}")]
+    Parameter(#[from] ParameterFault),
+    /// The provider of this model has no extended thinking.
+    #[error("the provider of the model `{0}` has no `thinking`; set `effort` in its place")]
+    NoThinking(String),
     /// The source of tools failed.
     #[error("the tools could not be made: {0}")]
     NoTools(String),
@@ -74,6 +80,12 @@ pub enum SendError {
         /// The model without a price.
         model: String,
     },
+    /// A model parameter has a value that no model accepts.
+    #[error("model parameter {0}")]
+    Parameter(#[from] ParameterFault),
+    /// The provider of this model has no extended thinking.
+    #[error("the provider of the model `{0}` has no `thinking`; set `effort` in its place")]
+    NoThinking(String),
     /// The id is reserved: it names a subagent's conversation or a fan-out.
     #[error(
         "a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` accepts only its task; use another id"
@@ -119,6 +131,7 @@ impl SendError {
             Self::DocumentText(error) => error.code(),
             Self::Skill(_) => "skill_refused",
             Self::NoPrice { .. } => "no_price",
+            Self::Parameter(_) | Self::NoThinking(_) => "invalid_parameter",
             Self::Reserved => "reserved_id",
             Self::FanOutRuns { .. } => "fan_out_running",
             Self::Conversation(error) => error.code(),
@@ -134,6 +147,8 @@ impl SendError {
             | Self::InvalidHistory(_)
             | Self::Skill(_)
             | Self::NoPrice { .. }
+            | Self::Parameter(_)
+            | Self::NoThinking(_)
             | Self::Reserved
             | Self::FanOutRuns { .. } => false,
             Self::DocumentText(error) => error.is_retryable(),

@@ -5,7 +5,7 @@
 //! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
-    chat::{History, Message, MessageList, RawJson},
+    chat::{History, Message, MessageList, ModelParameters, RawJson},
     conversation::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
         SkillRegistry, instruction, round::OnBusy,
@@ -133,6 +133,7 @@ impl ConversationHandle {
             deadline: None,
             client_key: None,
             output_schema: None,
+            parameters: ModelParameters::default(),
         }
     }
 
@@ -561,6 +562,7 @@ pub struct SendPrompt {
     deadline: Option<Duration>,
     client_key: Option<String>,
     output_schema: Option<RawJson>,
+    parameters: ModelParameters,
 }
 
 impl SendPrompt {
@@ -590,6 +592,14 @@ impl SendPrompt {
         self
     }
 
+    /// Sets how the model is asked to answer in the round of this prompt. What is left open comes
+    /// from the tenant and the host. A prompt with parameters is never steered into the open
+    /// round: it is queued.
+    pub fn parameters(mut self, parameters: ModelParameters) -> Self {
+        self.parameters = parameters.or(&self.parameters);
+        self
+    }
+
     async fn run(mut self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = not_reserved(scope?)?;
@@ -597,6 +607,7 @@ impl SendPrompt {
         let tenant = host.tenants.get(&scope.tenant);
         host.writable()?;
         let setup = host.directory.setup_of(tenant.id());
+        let parameters = checked_parameters(self.parameters, &setup)?;
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
             self.prompt = self.prompt.with_instruction(instruction(schema));
         }
@@ -629,15 +640,11 @@ impl SendPrompt {
             round_id: host.ports.entropy.round_id(),
             client_key: self.client_key.map(|key| ClientKey {
                 key,
-                digest: self
-                    .output_schema
-                    .as_ref()
-                    .map_or(digest(message.wire()), |schema| {
-                        digest(&[message.wire(), schema.as_str().as_bytes()].concat())
-                    }),
+                digest: digest_of(&message, self.output_schema.as_ref(), parameters.as_deref()),
             }),
             message,
             output_schema: self.output_schema,
+            parameters,
             on_busy: self.on_busy,
             deadline,
             seat,
@@ -651,6 +658,42 @@ impl SendPrompt {
         }
         Ok(Reply::new(host, scope, receipt.round_id, receipt.replayed))
     }
+}
+
+/// Checks the parameters of a prompt, together with those that it leaves to `setup`. `None` if the
+/// prompt asks for nothing.
+fn checked_parameters(
+    asked: ModelParameters,
+    setup: &Setup,
+) -> Result<Option<Arc<ModelParameters>>, SendError> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let merged = asked.or(&ModelParameters {
+        max_tokens: Some(setup.max_tokens),
+        ..setup.parameters.clone()
+    });
+    merged.check()?;
+    if asked.thinking.is_some() && !setup.takes_thinking {
+        return Err(SendError::NoThinking(setup.model.to_string()));
+    }
+    Ok(Some(Arc::new(asked)))
+}
+
+/// The digest that a repeated client key must come with: of all that the prompt asks.
+fn digest_of(
+    message: &Message,
+    schema: Option<&RawJson>,
+    parameters: Option<&ModelParameters>,
+) -> u64 {
+    let parameters = parameters.and_then(|parameters| serde_json::to_vec(parameters).ok());
+    if schema.is_none() && parameters.is_none() {
+        return digest(message.wire());
+    }
+    let mut all = message.wire().to_vec();
+    all.extend_from_slice(schema.map_or("", RawJson::as_str).as_bytes());
+    all.extend(parameters.unwrap_or_default());
+    digest(&all)
 }
 
 impl IntoFuture for SendPrompt {

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
-    chat::{Effort, ToolDefinition},
+    chat::{ModelParameters, Thinking, ToolDefinition},
     compactor::{CompactorRef, Recall, RequestBytes},
     conversation::{
         Ports, Setup, SkillRegistry, Toolset,
@@ -35,6 +35,9 @@ use crate::{
 /// The name of the gateway to the host's own provider.
 pub const HOST_GATEWAY: &str = "default";
 
+/// The longest answer without a setting, thoughts excluded, in tokens.
+const ANSWER_TOKENS: u32 = 8192;
+
 /// The configuration that a tenant can override.
 #[derive(Clone, Default)]
 pub(super) struct ConversationDefaults {
@@ -42,8 +45,7 @@ pub(super) struct ConversationDefaults {
     pub(super) gateway: Option<String>,
     pub(super) model: Option<Arc<str>>,
     pub(super) system: Option<Arc<str>>,
-    pub(super) max_tokens: Option<u32>,
-    pub(super) effort: Option<Effort>,
+    pub(super) parameters: ModelParameters,
     pub(super) tools: Vec<Arc<dyn Tool>>,
     pub(super) hooks: Vec<Arc<dyn Hook>>,
     pub(super) workspace: Option<Arc<PathBuf>>,
@@ -80,7 +82,7 @@ pub(super) enum Change {
     Gateway(String),
     Model(Arc<str>),
     System(Arc<str>),
-    MaxTokens(u32),
+    Parameters(ModelParameters),
     Tools(Vec<Arc<dyn Tool>>, Option<Arc<PathBuf>>),
     Skills(Arc<dyn SkillSource>),
     Approval(ApprovalMode, bool),
@@ -139,7 +141,17 @@ impl TenantConfig {
     /// Sets the longest answer, in tokens.
     #[must_use]
     pub fn max_tokens(self, max_tokens: u32) -> Self {
-        self.with(Change::MaxTokens(max_tokens))
+        self.parameters(ModelParameters {
+            max_tokens: Some(max_tokens),
+            ..ModelParameters::default()
+        })
+    }
+
+    /// Sets how the model is asked to answer. What is left open comes from the host's own
+    /// parameters ([`super::HostBuilder::parameters`]).
+    #[must_use]
+    pub fn parameters(self, parameters: ModelParameters) -> Self {
+        self.with(Change::Parameters(parameters))
     }
 
     /// Replaces the host's tools and their workspace.
@@ -209,7 +221,7 @@ impl ConversationDefaults {
                 Change::Gateway(name) => defaults.gateway = Some(name),
                 Change::Model(model) => defaults.model = Some(model),
                 Change::System(system) => defaults.system = Some(system),
-                Change::MaxTokens(max_tokens) => defaults.max_tokens = Some(max_tokens),
+                Change::Parameters(asked) => defaults.parameters = asked.or(&defaults.parameters),
                 Change::Tools(tools, workspace) => {
                     (defaults.tools, defaults.workspace) = (tools, workspace)
                 }
@@ -382,9 +394,24 @@ impl SetupResolver {
             .model
             .unwrap_or_else(|| Arc::from(gateway.provider().default_model()));
         let capabilities = gateway.capabilities(&model);
-        let max_tokens = defaults
+        let parameters = defaults.parameters.or(&gateway.parameters());
+        if parameters.thinking.is_some() && !capabilities.thinking {
+            return Err(BuildError::NoThinking(model.to_string()));
+        }
+        // Thoughts count as a part of the answer, so their budget comes on top.
+        let thoughts = match parameters.thinking {
+            Some(Thinking::Budget(tokens)) => tokens,
+            Some(Thinking::Off | Thinking::Adaptive) | None => 0,
+        };
+        let max_tokens = parameters
             .max_tokens
-            .unwrap_or_else(|| capabilities.output_max.min(8192));
+            .unwrap_or(thoughts.saturating_add(ANSWER_TOKENS))
+            .min(capabilities.output_max.max(1));
+        let checked = ModelParameters {
+            max_tokens: Some(max_tokens),
+            ..parameters.clone()
+        };
+        checked.check()?;
         let price = self.prices.get(&model).copied();
         let unpriced = gateway
             .fallback_models()
@@ -430,7 +457,8 @@ impl SetupResolver {
             model,
             system: defaults.system,
             max_tokens,
-            effort: defaults.effort,
+            output_max: capabilities.output_max,
+            parameters,
             skills,
             tools,
             hooks: defaults.hooks.into(),
@@ -449,6 +477,7 @@ impl SetupResolver {
             schemas: self.schemas.clone(),
             native_output: capabilities.output_schema,
             takes_documents: capabilities.documents,
+            takes_thinking: capabilities.thinking,
             pricing,
             trace_sampling: self.trace_sampling,
             class: CallClass::Interactive,
@@ -488,6 +517,7 @@ impl SetupResolver {
         let capabilities = setup.gateway.capabilities(&model);
         let window = u64::from(capabilities.context_window);
         setup.max_tokens = setup.max_tokens.min(capabilities.output_max);
+        setup.output_max = capabilities.output_max;
         let max_tokens = u64::from(setup.max_tokens);
         let fixed_bytes = fixed_bytes(setup.system.as_deref(), &setup.tools);
         let price = self.prices.get(&model).copied();
@@ -518,6 +548,7 @@ impl SetupResolver {
         setup.window_tokens = window;
         setup.native_output = capabilities.output_schema;
         setup.takes_documents = capabilities.documents;
+        setup.takes_thinking = capabilities.thinking;
         setup.model = model;
         Arc::new(setup)
     }

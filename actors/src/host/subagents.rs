@@ -103,6 +103,7 @@ pub(super) fn send_task(
         }),
         message,
         output_schema: None,
+        parameters: None,
         on_busy: OnBusy::Queue,
         deadline: None,
         seat,

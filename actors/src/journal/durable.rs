@@ -7,7 +7,10 @@ mod fold;
 mod marks;
 mod skills;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +24,8 @@ use super::{
 };
 use crate::{
     chat::{
-        ContentBlock, Edit, History, Message, MessageList, ProviderStop, RawJson, Role,
-        ToolResultBlock, ToolResultContent, ToolUseBlock, Usage, reminder,
+        ContentBlock, Edit, History, Message, MessageList, ModelParameters, ProviderStop, RawJson,
+        Role, ToolResultBlock, ToolResultContent, ToolUseBlock, Usage, reminder,
     },
     ids::{CallKey, Epoch, PromptId, RoundId, Scope, Seq},
     limits::{APPROVED_PATTERNS_MAX, CLIENT_KEY_MS, CLIENT_KEYS_MAX, CLIENT_KEYS_WHOLE},
@@ -106,6 +109,9 @@ pub struct AcceptedPrompt {
     /// When the prompt is withdrawn, or its round canceled. `None` without a deadline.
     #[serde(default)]
     pub deadline_at: Option<Timestamp>,
+    /// How the model is asked to answer; `None` for the configuration's way.
+    #[serde(default)]
+    pub parameters: Option<Arc<ModelParameters>>,
 }
 
 /// A request that the answer be JSON of a schema.
@@ -158,6 +164,9 @@ pub struct OpenRound {
     /// When the round is canceled; `None` without a deadline.
     #[serde(default)]
     pub deadline_at: Option<Timestamp>,
+    /// How the model is asked to answer; `None` for the configuration's way.
+    #[serde(default)]
+    pub parameters: Option<Arc<ModelParameters>>,
 }
 
 impl OpenRound {
@@ -327,6 +336,11 @@ pub struct ApplyError {
 }
 
 impl Durable {
+    /// How the open round asks its model to answer; `None` for the configuration's way.
+    pub fn asked_parameters(&self) -> Option<&ModelParameters> {
+        self.round.as_deref()?.parameters.as_deref()
+    }
+
     /// Looks up a client key. Returns the digest of the body that came with it, and the round of its
     /// prompt.
     pub fn known_key(&self, key: &str) -> Option<(u64, RoundId)> {
@@ -472,6 +486,7 @@ impl Durable {
                 message,
                 output_schema,
                 deadline_at,
+                parameters,
             } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
@@ -484,6 +499,7 @@ impl Durable {
                     message,
                     output_schema,
                     deadline_at: *deadline_at,
+                    parameters: parameters.clone(),
                 });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
@@ -883,6 +899,7 @@ impl Durable {
         self.rounds.begin(id, self.history.messages().len());
         let mut output = None;
         let mut deadline_at = None;
+        let mut parameters = None;
         for prompt_id in prompt_ids {
             let place = self
                 .inbox
@@ -892,6 +909,7 @@ impl Durable {
             if let Some(prompt) = self.inbox.remove(place) {
                 push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
                 deadline_at = prompt.deadline_at;
+                parameters = prompt.parameters;
                 output = prompt
                     .output_schema
                     .map(|schema| OutputRequest { schema, refused: 0 });
@@ -916,6 +934,7 @@ impl Durable {
             refused_requests: 0,
             crashes: 0,
             deadline_at,
+            parameters,
         }));
         Ok(())
     }

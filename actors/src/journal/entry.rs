@@ -3,7 +3,7 @@
 //!
 //! Pure.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{CompactionCause, ConversationRound, ToolExecutionResult};
 use crate::{
-    chat::{Edit, Message, ProviderStop, RawJson, Usage},
+    chat::{Edit, Message, ModelParameters, ProviderStop, RawJson, Usage},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
     journal::StoredEntry,
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
@@ -97,6 +97,9 @@ pub enum EntryBody {
         /// When the round is canceled, or the prompt is withdrawn. `None` without a deadline.
         #[serde(skip_serializing_if = "Option::is_none")]
         deadline_at: Option<Timestamp>,
+        /// How the model is asked to answer. `None` for the configuration's way.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parameters: Option<Arc<ModelParameters>>,
     },
     /// A prompt was withdrawn, from the inbox or from a round without any answer. Its text stays in
     /// the journal.
@@ -390,6 +393,8 @@ impl EntryBody {
             output_schema: Option<&'a RawJson>,
             #[serde(skip_serializing_if = "Option::is_none")]
             deadline_at: Option<Timestamp>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            parameters: Option<&'a ModelParameters>,
         }
         #[derive(Serialize)]
         struct Step {
@@ -421,6 +426,7 @@ impl EntryBody {
                 message,
                 output_schema,
                 deadline_at,
+                parameters,
             } => {
                 begin(envelope);
                 write(
@@ -437,6 +443,7 @@ impl EntryBody {
                     &Output {
                         output_schema: output_schema.as_ref(),
                         deadline_at: *deadline_at,
+                        parameters: parameters.as_deref(),
                     },
                 );
                 envelope.push(b'}');
@@ -601,7 +608,8 @@ decoder! {
     "life_started" => LifeStarted { nonce: u64 = default, in_order: bool = default },
     "prompt_accepted" => PromptAccepted {
         prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message,
-        output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default
+        output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default,
+        parameters: Option<Arc<ModelParameters>> = default
     },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
@@ -690,6 +698,10 @@ mod tests {
                 message: Message::user("汉 \u{0}"),
                 output_schema: Some(input.clone()),
                 deadline_at: Some(Timestamp(9)),
+                parameters: Some(Arc::new(ModelParameters {
+                    max_tokens: Some(9),
+                    ..ModelParameters::default()
+                })),
             },
             EntryBody::PromptWithdrawn {
                 prompt_id: id,
@@ -866,6 +878,7 @@ mod tests {
             message: message.clone(),
             output_schema: None,
             deadline_at: None,
+            parameters: None,
         };
         let stop = ProviderStop::EndTurn;
         let usage = Usage::default();

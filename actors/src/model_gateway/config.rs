@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    chat::ModelParameters,
     ids::TenantId,
     model_gateway::ModelRetryPolicy,
     policy::{BreakerConfig, CallClass},
@@ -27,6 +28,9 @@ pub struct GatewayConfig {
     pub breaker: BreakerConfig,
     /// The gateway that takes over failed calls. `None`: calls fail here.
     pub fallback: Option<Fallback>,
+    /// How the provider's models are asked to answer, unless the host, the tenant or the prompt
+    /// says otherwise.
+    pub parameters: ModelParameters,
 }
 
 /// The gateway and the model that take over failed calls.

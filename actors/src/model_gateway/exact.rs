@@ -189,6 +189,7 @@ mod tests {
                 images: false,
                 documents: false,
                 request_bytes_max: None,
+                thinking: false,
             }
         }
 

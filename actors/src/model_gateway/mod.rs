@@ -35,7 +35,7 @@ pub use status::{GatewayStatus, ProviderWait, TenantWaiting, Waiting};
 
 pub use crate::policy::CallClass;
 use crate::{
-    chat::ModelRequest,
+    chat::{ModelParameters, ModelRequest},
     limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
     metrics_collector::Counters,
     policy::Breaker,
@@ -150,6 +150,11 @@ impl ModelGatewayRef {
             settings = gateway.settings();
         }
         all
+    }
+
+    /// How the provider's models are asked to answer by default.
+    pub(crate) fn parameters(&self) -> ModelParameters {
+        self.settings().config.parameters.clone()
     }
 
     /// Returns the models of the chain of fallbacks, nearest first.

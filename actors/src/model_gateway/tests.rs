@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    chat::{Message, MessageList, Usage},
+    chat::{Message, MessageList, ModelParameters, Usage},
     ids::TenantId,
     model_gateway::ModelRetryPolicy,
     policy::BreakerConfig,
@@ -42,6 +42,7 @@ fn config() -> GatewayConfig {
         },
         breaker: BreakerConfig::default(),
         fallback: None,
+        parameters: ModelParameters::default(),
     }
 }
 

@@ -111,6 +111,8 @@ pub struct Capabilities {
     /// Most bytes of a request's body; `None` if not known. The oldest attachments of a larger
     /// request are left out.
     pub request_bytes_max: Option<u64>,
+    /// Whether the API takes [`crate::chat::Thinking`].
+    pub thinking: bool,
 }
 
 /// Why a model call failed.

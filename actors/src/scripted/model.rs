@@ -82,6 +82,7 @@ impl ScriptedModel {
                 images: true,
                 documents: true,
                 request_bytes_max: None,
+                thinking: false,
             },
             calls: AtomicUsize::new(0),
             record: Some(Record::default()),
@@ -265,6 +266,8 @@ mod tests {
             max_tokens: 100,
             stop: Arc::new([]),
             effort: None,
+            thinking: None,
+            temperature: None,
             output_schema: None,
             cache: false,
         }

@@ -10,8 +10,6 @@ mod rounds;
 mod remove;
 mod repair;
 
-use std::sync::Arc;
-
 use callboard_actors::{
     conversation::{ConversationError, round::rules::Recovery},
     ids::{ConversationId, Scope, TenantId},
@@ -27,7 +25,6 @@ use super::{
 use crate::{
     app::{self, App, Chosen, Opening, Overrides, Sessions, TENANT},
     config::Config,
-    providers::offline::Offline,
 };
 
 pub(super) const EXAMPLE: &str =
@@ -54,7 +51,7 @@ pub(super) enum SessionsCommand {
     #[command(
         after_help = "Example:\n  callboard sessions request support-42 --provider anthropic | jq .messages"
     )]
-    Request(request::RequestArgs),
+    Request(Box<request::RequestArgs>),
     /// Copy a conversation; the source may be in use meanwhile
     #[command(
         after_help = "Example:\n  callboard sessions fork support-42 --at 3 --session support-42b"
@@ -178,12 +175,7 @@ async fn quiet_host(config: &Config, sessions: &Sessions) -> Result<App, Failure
         recovery: Recovery::Close,
         ..Overrides::default()
     };
-    let chosen = Chosen {
-        provider: Arc::new(Offline),
-        name: "offline".into(),
-        model: "rules".into(),
-        calls_max: None,
-    };
+    let chosen = Chosen::offline();
     Ok(app::start_with(config, &overrides, sessions, chosen).await?)
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
         .state()
         .await;
     let state = state.map_err(|error| unreadable(&found.id, error))?;
-    let request = app.host.setup().request(&state);
+    let request = app.setup().request(&state);
     let body = provider
         .request_body(&request)
         .map_err(|error| match error {

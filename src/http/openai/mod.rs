@@ -113,7 +113,9 @@ pub(super) async fn chat(
         },
         None => begin(&conversation, transcript).await?,
     };
-    let mut send = conversation.send(Prompt::blocks(now));
+    let mut send = conversation
+        .send(Prompt::blocks(now))
+        .parameters(request.parameters());
     if let Some(schema) = schema {
         send = send.output_schema(schema);
     }

@@ -1,11 +1,13 @@
 //! Wire types of OpenAI's Chat Completions. Unknown fields are ignored.
 
+use std::sync::Arc;
+
+use callboard_actors::chat::{Effort, ModelParameters, Temperature};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// A chat completion request. Other fields of OpenAI's API, such as sampling parameters, are
-/// ignored: the host configures them.
+/// A chat completion request. Other fields of OpenAI's API are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::http) struct ChatRequest {
     /// An id from `GET /openai/v1/models`.
@@ -34,12 +36,54 @@ pub(in crate::http) struct ChatRequest {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub(super) functions: Option<Value>,
+    /// Tokens of the longest answer.
+    #[serde(default)]
+    pub(super) max_completion_tokens: Option<u32>,
+    /// The older name of `max_completion_tokens`, which wins.
+    #[serde(default)]
+    pub(super) max_tokens: Option<u32>,
+    /// 0 to 2.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub(super) temperature: Option<Temperature>,
+    /// One text, or up to 4 texts, that end the answer.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) stop: Option<Stop>,
+    /// `low`, `medium` or `high`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub(super) reasoning_effort: Option<Effort>,
     /// Number of choices; only 1 is supported.
     #[serde(default)]
     pub(super) n: Option<u32>,
     /// Only `false` is supported.
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
+}
+
+impl ChatRequest {
+    /// How the model is asked to answer.
+    pub(super) fn parameters(&self) -> ModelParameters {
+        ModelParameters {
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            effort: self.reasoning_effort,
+            thinking: None,
+            temperature: self.temperature,
+            stop: self.stop.as_ref().map(|stop| match stop {
+                Stop::One(text) => Arc::from([text.clone()]),
+                Stop::List(texts) => texts.as_slice().into(),
+            }),
+        }
+    }
+}
+
+/// Texts that end an answer.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+pub(super) enum Stop {
+    One(String),
+    List(Vec<String>),
 }
 
 /// Options of a streamed answer.

@@ -82,10 +82,12 @@ pub(in crate::http) async fn send(
         None
     };
 
+    let parameters = request.parameters();
     let mut send = app
         .conversation(&scope)
         .send(Prompt::blocks(request.content.into_blocks()))
-        .on_busy(request.on_busy.into());
+        .on_busy(request.on_busy.into())
+        .parameters(parameters);
     if let Some(ms) = request.deadline_ms {
         send = send.deadline(deadline(ms)?);
     }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use callboard_actors::chat::{
-    ContentBlock, Effort, Message, ModelRequest, Role, ToolChoice,
+    ContentBlock, Message, ModelRequest, Role, Thinking, ToolChoice,
     attachment::{TEXT_CONTEXT, as_shown},
 };
 use memchr::memmem::Finder;
@@ -35,6 +35,7 @@ pub(super) fn request(request: &ModelRequest) -> Body {
     if !request.stop.is_empty() {
         body.raw(r#","stop_sequences":"#).json(&*request.stop);
     }
+    thinking(&mut body, request);
     output_config(&mut body, request);
     body.raw(r#","stream":true}"#);
     body.finish()
@@ -208,17 +209,34 @@ fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
     }
 }
 
+/// Writes what only a caller that asked for it sends: newer models refuse a temperature.
+fn thinking(body: &mut BodyWriter, request: &ModelRequest) {
+    if let Some(temperature) = request.temperature {
+        body.raw(r#","temperature":"#).json(&temperature);
+    }
+    match request.thinking {
+        None => {}
+        Some(Thinking::Off) => {
+            body.raw(r#","thinking":{"type":"disabled"}"#);
+        }
+        Some(Thinking::Adaptive) => {
+            body.raw(r#","thinking":{"type":"adaptive"}"#);
+        }
+        Some(Thinking::Budget(tokens)) => {
+            body.raw(r#","thinking":{"type":"enabled","budget_tokens":"#)
+                .json(&tokens)
+                .raw("}");
+        }
+    }
+}
+
 fn output_config(body: &mut BodyWriter, request: &ModelRequest) {
     if request.effort.is_none() && request.output_schema.is_none() {
         return;
     }
     body.raw(r#","output_config":{"#);
     if let Some(effort) = request.effort {
-        body.raw(r#""effort":"#).json(match effort {
-            Effort::Low => "low",
-            Effort::Medium => "medium",
-            Effort::High => "high",
-        });
+        body.raw(r#""effort":"#).json(effort.as_str());
     }
     if let Some(schema) = &request.output_schema {
         body.raw(if request.effort.is_some() { "," } else { "" });

@@ -1,4 +1,4 @@
-use callboard_actors::chat::{MessageList, RawJson, ToolDefinition};
+use callboard_actors::chat::{Effort, MessageList, RawJson, ToolDefinition};
 use serde_json::{Value, json};
 
 use super::*;
@@ -38,6 +38,8 @@ fn example() -> ModelRequest {
         max_tokens: 100,
         stop: [].into(),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: false,
     }
@@ -173,6 +175,34 @@ fn choices_stops_effort_and_schema_have_their_fields() {
         assert_eq!(
             body["output_config"],
             json!({"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}})
+        );
+    }
+}
+
+#[test]
+fn thinking_and_temperature_are_written_only_where_they_are_asked_for() {
+    let body = |thinking| -> Value {
+        let request = ModelRequest {
+            thinking,
+            temperature: thinking.map(|_| 0.25.try_into().unwrap()),
+            ..example()
+        };
+        serde_json::from_slice(&super::request(&request).joined()).unwrap()
+    };
+    let silent = body(None);
+    assert!(silent.get("thinking").is_none() && silent.get("temperature").is_none());
+    for (thinking, expected) in [
+        (Thinking::Off, json!({"type": "disabled"})),
+        (Thinking::Adaptive, json!({"type": "adaptive"})),
+        (
+            Thinking::Budget(2048),
+            json!({"type": "enabled", "budget_tokens": 2048}),
+        ),
+    ] {
+        let body = body(Some(thinking));
+        assert_eq!(
+            (&body["thinking"], &body["temperature"]),
+            (&expected, &json!(0.25))
         );
     }
 }

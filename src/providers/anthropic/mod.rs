@@ -44,6 +44,7 @@ pub struct Anthropic {
     messages: Url,
     count: Url,
     request_bytes_max: u64,
+    context_window: u32,
 }
 
 impl Anthropic {
@@ -71,6 +72,7 @@ impl Anthropic {
             timeouts: Timeouts::default(),
             network: Network::default(),
             request_bytes_max: REQUEST_BYTES_MAX,
+            context_window: CONTEXT_WINDOW,
         }
     }
 }
@@ -91,6 +93,7 @@ pub struct AnthropicBuilder {
     timeouts: Timeouts,
     network: Network,
     request_bytes_max: u64,
+    context_window: u32,
 }
 
 impl AnthropicBuilder {
@@ -123,6 +126,13 @@ impl AnthropicBuilder {
         self
     }
 
+    /// Sets the context window of all models, in tokens; 200,000 by default.
+    #[must_use]
+    pub fn context_window(mut self, tokens: u32) -> Self {
+        self.context_window = tokens;
+        self
+    }
+
     /// Builds the provider.
     ///
     /// # Errors
@@ -146,6 +156,7 @@ impl AnthropicBuilder {
             messages: below(&base, "v1/messages"),
             count: below(&base, "v1/messages/count_tokens"),
             request_bytes_max: self.request_bytes_max,
+            context_window: self.context_window,
         })
     }
 }
@@ -154,6 +165,9 @@ impl AnthropicBuilder {
 struct Count {
     input_tokens: u64,
 }
+
+/// The window of the current models, in tokens.
+const CONTEXT_WINDOW: u32 = 200_000;
 
 /// An alias that the API keeps up to date: the newest model of a mid-priced family that uses tools
 /// well.
@@ -185,7 +199,7 @@ impl LlmProvider for Anthropic {
             && !is("opus-4-0")
             && !is("opus-4-2025");
         Capabilities {
-            context_window: 200_000,
+            context_window: self.context_window,
             output_max,
             tools: true,
             output_schema,
@@ -193,6 +207,7 @@ impl LlmProvider for Anthropic {
             images: true,
             documents: true,
             request_bytes_max: Some(self.request_bytes_max),
+            thinking: !old || is("claude-3-7"),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::chat::{
-    ContentBlock, Effort, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock,
+    ContentBlock, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock,
     ToolResultContent, ToolUseBlock,
     attachment::{as_shown, as_text, media_of, note},
 };
@@ -48,11 +48,10 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Show
         body.raw(r#","stop":"#).json(&*request.stop);
     }
     if let Some(effort) = request.effort {
-        body.raw(r#","reasoning_effort":"#).json(match effort {
-            Effort::Low => "low",
-            Effort::Medium => "medium",
-            Effort::High => "high",
-        });
+        body.raw(r#","reasoning_effort":"#).json(effort.as_str());
+    }
+    if let Some(temperature) = request.temperature {
+        body.raw(r#","temperature":"#).json(&temperature);
     }
     if let Some(schema) = &request.output_schema {
         body.raw(

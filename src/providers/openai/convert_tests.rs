@@ -1,4 +1,6 @@
-use callboard_actors::chat::{Attachment, MessageList, ToolDefinition, attachment::document_text};
+use callboard_actors::chat::{
+    Attachment, Effort, MessageList, ToolDefinition, attachment::document_text,
+};
 
 use super::*;
 
@@ -25,6 +27,8 @@ fn example(messages: impl IntoIterator<Item = Message>) -> ModelRequest {
         max_tokens: 100,
         stop: [].into(),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: true,
     }
@@ -59,6 +63,7 @@ fn a_request_has_every_field_in_its_place() {
     request.tool_choice = ToolChoice::Named("f".into());
     request.stop = ["END".to_owned()].into();
     request.effort = Some(Effort::Low);
+    request.temperature = Some(0.5.try_into().unwrap());
     request.output_schema =
         Some(RawJson::from_text(r#"{"type":"object","properties":{}}"#).unwrap());
 
@@ -71,7 +76,7 @@ fn a_request_has_every_field_in_its_place() {
 
     assert_eq!(
         plain,
-        r#"{"model":"m","max_tokens":100,"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],"tool_choice":{"type":"function","function":{"name":"f"}},"messages":[{"role":"system","content":"sys"},{"role":"user","content":"hi"}],"stop":["END"],"reasoning_effort":"low","response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":false,"schema":{"type":"object","properties":{}}}},"stream":true,"stream_options":{"include_usage":true}}"#
+        r#"{"model":"m","max_tokens":100,"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],"tool_choice":{"type":"function","function":{"name":"f"}},"messages":[{"role":"system","content":"sys"},{"role":"user","content":"hi"}],"stop":["END"],"reasoning_effort":"low","temperature":0.5,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":false,"schema":{"type":"object","properties":{}}}},"stream":true,"stream_options":{"include_usage":true}}"#
     );
     let other = super::request(&request, MaxTokens::Completion, ALL).joined();
     assert_eq!(

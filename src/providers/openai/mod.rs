@@ -295,6 +295,7 @@ impl LlmProvider for OpenAi {
             images,
             documents,
             request_bytes_max: Some(self.request_bytes_max),
+            thinking: false,
         }
     }
 

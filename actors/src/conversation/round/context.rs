@@ -38,7 +38,10 @@ pub(in crate::conversation) enum Before {
 /// Decides what has to happen before the next model call. A state that was measured once is not
 /// measured again.
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
-    let rules = &volatile.rules.context;
+    let rules = volatile
+        .rules
+        .context
+        .with_answer(durable.asked_parameters());
     let messages = durable.history.messages();
     let is_in_doubt = rules.is_in_doubt(&durable.context.window)
         || rules.bytes.exceeds(messages, durable.context.refused_bytes);

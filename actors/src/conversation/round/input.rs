@@ -3,7 +3,7 @@
 //! Pure.
 
 use crate::{
-    chat::{ContentBlock, Message, MessageList, RawJson, Usage},
+    chat::{ContentBlock, Message, MessageList, ModelParameters, RawJson, Usage},
     compactor::Plan,
     conversation::{command::Command, round::rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
@@ -45,6 +45,8 @@ pub struct NewPrompt {
     pub output_schema: Option<RawJson>,
     /// When the round is canceled, or the prompt is withdrawn; `None` without a deadline.
     pub deadline_at: Option<Timestamp>,
+    /// How the model is asked to answer; `None` for the configuration's way.
+    pub parameters: Option<Arc<ModelParameters>>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// The caller that awaits the receipt.

@@ -425,7 +425,9 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
         (OnBusy::Steer, Some(round))
-            if decision.volatile.cancelling.is_none() && prompt.output_schema.is_none() =>
+            if decision.volatile.cancelling.is_none()
+                && prompt.output_schema.is_none()
+                && prompt.parameters.is_none() =>
         {
             decision.entry(EntryBody::Injected {
                 id: None,
@@ -452,6 +454,7 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         message: prompt.message.clone(),
         output_schema: prompt.output_schema.clone(),
         deadline_at: prompt.deadline_at,
+        parameters: prompt.parameters.clone(),
     });
     decision.effect(Effect::Acknowledge {
         waiter,

@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    chat::RawJson,
+    chat::{ModelParameters, RawJson},
     compactor::RequestBytes,
     journal::ToolExecutionResult,
     policy::Pricing,
@@ -150,6 +150,16 @@ pub struct ContextRules {
 }
 
 impl ContextRules {
+    /// These rules for a round that asks for an answer of `max_tokens`.
+    #[must_use]
+    pub fn with_answer(self, parameters: Option<&ModelParameters>) -> Self {
+        let asked = parameters.and_then(|parameters| parameters.max_tokens);
+        Self {
+            max_tokens: self.max_tokens.max(asked.map_or(0, u64::from)),
+            ..self
+        }
+    }
+
     /// The largest request, in tokens: the window less the longest answer.
     pub fn room(&self) -> u64 {
         self.window.saturating_sub(self.max_tokens)

@@ -436,7 +436,14 @@ impl Live {
         let pays = (self.budget_guard.counter().clone(), setup.pricing.clone());
         let measurement = Measurement {
             asked,
-            ..Measurement::of(&self.durable, request, parts, scope, setup.context, pays)
+            ..Measurement::of(
+                &self.durable,
+                request,
+                parts,
+                scope,
+                setup.context.with_answer(self.durable.asked_parameters()),
+                pays,
+            )
         };
         let task = AbortOnDrop(tokio::spawn(async move {
             let outcome = Box::new(measurement.run().await);

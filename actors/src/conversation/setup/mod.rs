@@ -8,7 +8,7 @@ pub(in crate::conversation) mod toolset;
 use std::sync::Arc;
 
 use crate::{
-    chat::{Effort, ModelRequest, RawJson, ToolChoice},
+    chat::{ModelParameters, ModelRequest, RawJson, ToolChoice},
     compactor::CompactorRef,
     conversation::{
         round::{
@@ -57,8 +57,10 @@ pub struct Setup {
     pub system: Option<Arc<str>>,
     /// The longest answer, in tokens.
     pub max_tokens: u32,
-    /// The reasoning effort; `None` leaves it to the provider.
-    pub effort: Option<Effort>,
+    /// The longest answer that the model can give, in tokens. It bounds the wish of a prompt.
+    pub output_max: u32,
+    /// How the model is asked to answer; a prompt may ask otherwise.
+    pub parameters: ModelParameters,
     /// The skills; `None` without a skill source.
     pub skills: Option<Arc<SkillRegistry>>,
     /// The tools that the model is offered.
@@ -87,6 +89,8 @@ pub struct Setup {
     pub native_output: bool,
     /// Whether the model accepts documents.
     pub takes_documents: bool,
+    /// Whether the provider's API takes extended thinking.
+    pub takes_thinking: bool,
     /// Prices and the budget of the conversation.
     pub pricing: Arc<Pricing>,
     /// Which fraction of the rounds is traced.
@@ -174,12 +178,18 @@ impl Setup {
 
     /// The request of the next model call.
     pub fn request(&self, durable: &Durable) -> ModelRequest {
+        let asked = durable.asked_parameters();
+        let merged = asked.map(|asked| asked.or(&self.parameters));
+        let parameters = merged.as_ref().unwrap_or(&self.parameters);
+        let max_tokens = asked
+            .and_then(|asked| asked.max_tokens)
+            .unwrap_or(self.max_tokens);
         let other = self.pricing.chosen_model(durable).map(Arc::from);
-        let (model, max_tokens) = match other {
-            None => (self.model.clone(), self.max_tokens),
+        let (model, output_max) = match other {
+            None => (self.model.clone(), self.output_max),
             Some(other) => {
                 let output_max = self.gateway.capabilities(&other).output_max;
-                (other, self.max_tokens.min(output_max))
+                (other, output_max)
             }
         };
         ModelRequest {
@@ -192,9 +202,11 @@ impl Setup {
             messages: durable.history.messages().clone(),
             tools: skills::tools(self.tools.definitions(), durable),
             tool_choice: ToolChoice::Auto,
-            max_tokens,
-            stop: Arc::default(),
-            effort: self.effort,
+            max_tokens: max_tokens.min(output_max.max(1)),
+            stop: parameters.stop.clone().unwrap_or_default(),
+            effort: parameters.effort,
+            thinking: parameters.thinking,
+            temperature: parameters.temperature,
             output_schema: None,
             cache: true,
         }

@@ -496,6 +496,7 @@ impl World {
             message,
             output_schema: self.rng.percent(20).then(RawJson::empty_object),
             deadline_at: None,
+            parameters: None,
             on_busy,
             waiter,
         };

@@ -52,6 +52,7 @@ fn blind() -> Arc<ScriptedModel> {
         images: false,
         documents: false,
         request_bytes_max: None,
+        thinking: false,
     };
     Arc::new(ScriptedModel::always(Reply::text("ok")).capabilities(capabilities))
 }

@@ -31,6 +31,7 @@ fn small_window(context_window: u32) -> Capabilities {
         images: true,
         documents: true,
         request_bytes_max: None,
+        thinking: false,
     }
 }
 

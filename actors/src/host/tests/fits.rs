@@ -30,6 +30,7 @@ fn capabilities(request_bytes_max: Option<u64>) -> Capabilities {
         images: true,
         documents: true,
         request_bytes_max,
+        thinking: false,
     }
 }
 

@@ -23,6 +23,7 @@ mod money;
 mod outages;
 mod outputs;
 mod pace;
+mod parameters;
 mod quotas;
 mod resumes;
 mod rewinds;

@@ -70,6 +70,7 @@ async fn a_model_that_takes_schemas_gets_it_in_its_request_and_no_prose() {
         images: false,
         documents: false,
         request_bytes_max: None,
+        thinking: false,
     };
     let model =
         Arc::new(ScriptedModel::always(Reply::text("{\"name\":\"Lisbon\"}")).capabilities(native));

@@ -161,6 +161,7 @@ fn model() -> Arc<ScriptedModel> {
         images: true,
         documents: true,
         request_bytes_max: None,
+        thinking: false,
     };
     Arc::new(model.capabilities(capabilities))
 }

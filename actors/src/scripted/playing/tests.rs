@@ -17,6 +17,8 @@ fn request() -> ModelRequest {
         max_tokens: 100,
         stop: Arc::new([]),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: false,
     }

@@ -92,6 +92,8 @@ pub fn example_request() -> ModelRequest {
         max_tokens: 64,
         stop: Arc::new([]),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: true,
     }

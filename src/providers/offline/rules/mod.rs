@@ -61,6 +61,7 @@ impl LlmProvider for Offline {
             images: false,
             documents: false,
             request_bytes_max: None,
+            thinking: false,
         }
     }
 

@@ -23,6 +23,8 @@ fn request(prompt: &str, tools: &[&str]) -> ModelRequest {
         max_tokens: 4096,
         stop: Arc::new([]),
         effort: None,
+        thinking: None,
+        temperature: None,
         output_schema: None,
         cache: false,
     }

@@ -142,3 +142,71 @@ fn a_data_folder_that_the_log_makes_is_for_its_user_alone() {
         "{doctor:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_over_http_asks_before_its_tenant_and_the_tenant_before_the_provider() {
+    let home = Home::new();
+    let model = ModelServer::start([Reply::events(anthropic_text("ok"))]).await;
+    let key = Key::new(&home);
+    std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
+    configure(
+        &home,
+        &format!(
+            "[[provider]]\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\nmax_tokens = 100\neffort = \"low\"\n\
+             [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\neffort = \"medium\"\nstop = [\"T\"]\n",
+            model.url(),
+            key.hash,
+        ),
+    );
+    let served = Served::start(&home, &[]);
+    let post = async |path: &str, body: serde_json::Value| {
+        served.ask(Method::POST, path, &key.key, Some(body)).await
+    };
+    let asked = |answer: super::Answer| {
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let body = model.requests().last().unwrap().json();
+        json!([
+            body["max_tokens"],
+            body["output_config"]["effort"],
+            body["temperature"],
+            body["stop_sequences"]
+        ])
+    };
+    let messages = "/v1/conversations/c/messages";
+
+    assert_eq!(
+        asked(post(messages, json!({"content": "a"})).await),
+        json!([100, "medium", null, ["T"]])
+    );
+    let own = json!({"content": "a", "max_tokens": 7, "effort": "high", "temperature": 0.5, "stop": ["X"]});
+    assert_eq!(
+        asked(post(messages, own).await),
+        json!([7, "high", 0.5, ["X"]])
+    );
+    let door = json!({
+        "model": "default", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "max_completion_tokens": 6,
+        "reasoning_effort": "low", "temperature": 1, "stop": "S"
+    });
+    assert_eq!(
+        asked(post("/openai/v1/chat/completions", door).await),
+        json!([6, "low", 1.0, ["S"]])
+    );
+    for (field, value, says) in [
+        ("max_tokens", json!(0), "at least 1"),
+        ("thinking", json!(5), "at least 1024"),
+        ("thinking", json!("on"), "must be `off`"),
+        ("temperature", json!(9), "from 0 to 2"),
+        ("effort", json!("huge"), "huge"),
+        ("stop", json!(["a", "b", "c", "d", "e"]), "at most 4"),
+    ] {
+        let refused = post(messages, json!({"content": "a", field: value})).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{field}");
+        assert!(
+            refused.body["detail"].as_str().unwrap().contains(says)
+                && refused.body["pointer"] == format!("/{field}"),
+            "{field}: {}",
+            refused.body
+        );
+    }
+    served.stop();
+}

@@ -41,6 +41,7 @@ pub(super) fn model(world: &Arc<World>, process: u64) -> Arc<ScriptedModel> {
         images: true,
         documents: true,
         request_bytes_max: None,
+        thinking: false,
     }));
     let _ = me.set(Arc::downgrade(&model));
     model
