@@ -7,8 +7,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use tokio::task::coop::has_budget_remaining;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -23,6 +25,12 @@ use crate::{
     ports::{EventStoreError, StreamKey, StreamSource, StreamStatus},
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
+
+/// Pause before the journal of a round that no activation on this host runs is read again; doubled
+/// each time, up to [`LOOK_PAUSE_MAX`]. What another host appends is published there and not here: a
+/// host that was dropped, killed or replaced may end the round with an append that was on its way.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Reads the events of one round. The watch pulls; nothing is queued for it.
 pub(super) struct RoundWatch {
@@ -110,6 +118,7 @@ impl RoundWatch {
     /// # Cancel safety
     /// Cancel safe: no event is lost when the future is dropped.
     pub(super) async fn next(&mut self) -> Option<Arc<StreamEvent>> {
+        let mut pause = LOOK_PAUSE;
         loop {
             if let Some(event) = self.ahead.pop_front() {
                 self.after = Some(event.id);
@@ -135,7 +144,10 @@ impl RoundWatch {
                 }
                 JournalRead::Asleep { upto } => {
                     let stop = Stop::of(&mut self.stop, &self.stopped);
-                    unless(stop, self.ports.events.watch(&self.key.scope, upto)).await;
+                    let published = self.ports.events.watch(&self.key.scope, upto);
+                    let look = tokio::time::timeout(pause, published).map(drop);
+                    unless(stop, look).await;
+                    pause = (pause * 2).min(LOOK_PAUSE_MAX);
                 }
                 JournalRead::StoreUnavailable => {
                     let stop = Stop::of(&mut self.stop, &self.stopped);

@@ -625,3 +625,22 @@ async fn the_deadline_of_a_prompt_outlives_its_host() {
     let rounds = conversation(&second).rounds().await.unwrap();
     assert_eq!((rounds.len(), rounds[0].is_over()), (1, true));
 }
+
+/// A host that was dropped may still have an append on its way, which ends a round that the next
+/// host was asked to watch.
+#[tokio::test(start_paused = true)]
+async fn a_watcher_sees_the_end_of_a_round_that_another_host_ended() {
+    let store = store();
+    let slow = Reply::text("done elsewhere").after(Duration::from_secs(5));
+    let model = Arc::new(ScriptedModel::always(slow));
+    let [first, second] = [(); 2].map(|()| builder(&model).shared_sessions(store.clone()));
+    let first = first.build().await.unwrap();
+    let second = second.build().await.unwrap();
+    let round = conversation(&first).send("go").await.unwrap().round_id();
+
+    let mut watched = conversation(&second).watch(round).unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(40), watched.outcome()).await;
+
+    assert_eq!(outcome.unwrap().unwrap().text, "done elsewhere");
+    assert_eq!(model.counts().started, 1);
+}

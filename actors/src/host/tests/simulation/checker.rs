@@ -66,7 +66,7 @@ pub(super) fn check(world: &World) {
     world.with(|facts| {
         judge_prompts(facts, &accounts, &mut broken);
         judge_order(facts, &accounts, &mut broken);
-        judge_watchers(world, facts, &accounts, &mut broken);
+        judge_watchers(facts, &accounts, &mut broken);
         if world.plan.store.rival == 0 || !world.plan.known.overtaken_rivals {
             judge_observers(facts, &accounts, &mut broken);
         }
@@ -284,16 +284,9 @@ fn judge_order(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mut 
     }
 }
 
-fn judge_watchers(
-    world: &World,
-    facts: &Facts,
-    accounts: &BTreeMap<Scope, Account>,
-    broken: &mut Vec<String>,
-) {
-    let may_be_silent = |scope| world.plan.known.silent_ends && facts.late.contains(scope);
+fn judge_watchers(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mut Vec<String>) {
     for watched in &facts.watched {
-        let is_silent = !watched.has_ended && may_be_silent(&watched.scope);
-        if facts.erased.contains_key(&watched.scope) || is_silent {
+        if facts.erased.contains_key(&watched.scope) {
             continue;
         }
         let Some(account) = accounts.get(&watched.scope) else {

@@ -99,10 +99,6 @@ pub(super) struct Known {
     /// The event with which an activation reports that another process wrote may overtake the
     /// durable events of that process, so that who watches the conversation misses those.
     pub(super) overtaken_rivals: bool,
-    /// An append of a killed process that reaches the store after the next process began ends a
-    /// round of which no activation knows, so that who watches the round is not woken. Only a store
-    /// behind a network can do that.
-    pub(super) silent_ends: bool,
 }
 
 /// The plan of one run.
@@ -187,7 +183,6 @@ impl Plan {
             known: Known {
                 orphaned_rounds: true,
                 overtaken_rivals: true,
-                silent_ends: true,
             },
             bug: None,
         }

@@ -107,8 +107,6 @@ impl ProcessStore {
         for append in late {
             self.world
                 .log(format_args!("append {} comes late", append.scope));
-            let scope = append.scope.clone();
-            self.world.with(|facts| facts.late.insert(scope));
             self.keep(append);
         }
     }

@@ -1,7 +1,7 @@
 //! What survives a process: the store, what clients, tools and the model saw, and the trace.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::Arc,
 };
@@ -187,8 +187,6 @@ pub(super) struct Facts {
     pub(super) erased: BTreeMap<Scope, u64>,
     /// What the head row of a conversation says it waits for, as the last append left it.
     pub(super) rows: BTreeMap<Scope, (Open, Option<Timestamp>)>,
-    /// Conversations whose journal got an append of a killed process late.
-    pub(super) late: BTreeSet<Scope>,
     /// The calls of tools that run, by process, conversation and batch.
     pub(super) running: BTreeMap<(u64, Scope, Seq), usize>,
     /// Deletions and resets that have not ended.
