@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Longest accepted [`TenantId`] or [`ConversationId`], in bytes.
-pub const ID_BYTES_MAX: usize = 128;
+pub(crate) const ID_BYTES_MAX: usize = 128;
 
 /// Why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -21,11 +21,11 @@ pub const SSE_EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const ANSWER_BYTES_MAX: usize = 12 * 1024 * 1024;
 
 /// Bytes that a block of an answer counts beside its content; bounds the number of blocks.
-pub const ANSWER_BLOCK_BYTES: usize = 256;
+pub(crate) const ANSWER_BLOCK_BYTES: usize = 256;
 
 /// Bytes of an unfinished answer that enter the history. About as long as the longest answer of a
 /// model, so that a broken provider cannot fill the window of a conversation for good.
-pub const PARTIAL_ANSWER_BYTES_MAX: usize = 512 * 1024;
+pub(crate) const PARTIAL_ANSWER_BYTES_MAX: usize = 512 * 1024;
 
 /// Tool calls of one answer. Models write a few; each costs entries, events and a result.
 pub const ANSWER_CALLS_MAX: usize = 1024;
@@ -39,7 +39,7 @@ pub const OBSERVATION_BYTES_MAX: usize = 30 * 1024;
 
 /// Bytes from which data is stored as an artifact at every output level; exactly this size is
 /// stored.
-pub const DATA_INLINE_BYTES_MAX: u64 = 1024 * 1024;
+pub(crate) const DATA_INLINE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Bytes of one artifact. A tool's result is in memory as a whole, and many tools run at once.
 pub const ARTIFACT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -49,65 +49,65 @@ pub const TENANT_ARTIFACTS_MAX: usize = 100_000;
 
 /// Minimum average bytes of message JSON per token. Deliberately low, so that estimates rather
 /// exceed the real count.
-pub const BYTES_A_TOKEN: u64 = 3;
+pub(crate) const BYTES_A_TOKEN: u64 = 3;
 
 /// Crashes with a running tool after which a round is not resumed any more. A tool that takes the process down would do
 /// so at each start.
-pub const ROUND_CRASHES_MAX: u32 = 3;
+pub(crate) const ROUND_CRASHES_MAX: u32 = 3;
 
 /// Pinned lines of a conversation, which every compaction keeps.
-pub const PINNED_LINES_MAX: usize = 64;
+pub(crate) const PINNED_LINES_MAX: usize = 64;
 
 /// Bytes of all pinned lines together. They are sent with every model call and cannot be compacted.
-pub const PINNED_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const PINNED_BYTES_MAX: usize = 16 * 1024;
 
 /// Finished rounds between two reminders of the pinned lines.
-pub const REFOCUS_ROUNDS: u64 = 5;
+pub(crate) const REFOCUS_ROUNDS: u64 = 5;
 
 /// Client keys and ids of injected messages that a conversation remembers: more than one a second
 /// for 24 hours. Beyond it the oldest is forgotten.
-pub const CLIENT_KEYS_MAX: usize = 100_000;
+pub(crate) const CLIENT_KEYS_MAX: usize = 100_000;
 
 /// How many of them, the newest, are kept as they came. The others are digests of 49 bytes.
-pub const CLIENT_KEYS_WHOLE: usize = 1000;
+pub(crate) const CLIENT_KEYS_WHOLE: usize = 1000;
 
 /// How long client keys and injected ids are remembered, in milliseconds: 24 hours.
-pub const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
+pub(crate) const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// How long an approval can be answered, in milliseconds: 24 hours. Afterwards the call is denied.
-pub const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
+pub(crate) const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Patterns of calls that a conversation remembers as approved. Beyond it the oldest is forgotten,
 /// and its calls ask again.
-pub const APPROVED_PATTERNS_MAX: usize = 1000;
+pub(crate) const APPROVED_PATTERNS_MAX: usize = 1000;
 
 /// Calls of one round that the loop guard refuses before the round ends.
-pub const LOOP_REFUSALS_MAX: u32 = 3;
+pub(crate) const LOOP_REFUSALS_MAX: u32 = 3;
 
 /// Tool results in a tenant's cache.
-pub const TOOL_CACHE_ENTRIES_MAX: usize = 10_000;
+pub(crate) const TOOL_CACHE_ENTRIES_MAX: usize = 10_000;
 
 /// Bytes of the results in a tenant's cache. The cache must stay small beside the tenant's
 /// conversations.
-pub const TOOL_CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub(crate) const TOOL_CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Bytes of one cached result. A larger one is stored as an artifact.
-pub const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const TOOL_CACHED_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 /// How long a host that shuts down waits for its resources, such as MCP servers, to close.
-pub const RESOURCES_CLOSE_MAX: Duration = Duration::from_secs(5);
+pub(crate) const RESOURCES_CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// How often a model is asked again for an answer that fits its schema.
-pub const OUTPUT_REFUSALS_MAX: u32 = 2;
+pub(crate) const OUTPUT_REFUSALS_MAX: u32 = 2;
 
 /// Output tokens that are reserved from a budget before a model call; tokens beyond are charged
 /// afterwards. Reserving the longest possible answer would refuse small budgets that most answers
 /// fit into.
-pub const BUDGET_OUTPUT_TOKENS: u64 = 1024;
+pub(crate) const BUDGET_OUTPUT_TOKENS: u64 = 1024;
 
 /// Input tokens that a provider may add to a request, for tools and the like. A reported usage
 /// beyond estimate and slack is not believed.
-pub const REQUEST_SLACK_TOKENS: u64 = 8192;
+pub(crate) const REQUEST_SLACK_TOKENS: u64 = 8192;
 
 /// How long results are still accepted after a cancel, before the work is aborted.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// Probes in a row that may fail while calls of subagents wait for an open circuit breaker. With
 /// more, the provider is down for longer, and the calls fail at once like all others. About a
 /// minute by default.
-pub const BREAKER_PROBES_MAX: u32 = 6;
+pub(crate) const BREAKER_PROBES_MAX: u32 = 6;
 
 /// Longest wait that a provider's Retry-After may ask for. For a longer one the call fails at once
 /// and reports the wait.
@@ -123,40 +123,40 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Initial quantum of a gateway's fair queue: tokens that a tenant of weight 1 may use per turn of
 /// the queue. Low, so that weights take effect from the first calls on.
-pub const GATEWAY_QUANTUM_TOKENS: u64 = 64;
+pub(crate) const GATEWAY_QUANTUM_TOKENS: u64 = 64;
 
 /// Largest quantum of a gateway's fair queue. The quantum follows the size of calls, so that a turn
 /// of the queue serves about one call per tenant.
-pub const GATEWAY_QUANTUM_TOKENS_MAX: u64 = 4096;
+pub(crate) const GATEWAY_QUANTUM_TOKENS_MAX: u64 = 4096;
 
 /// How often a waiting call reports its place in a gateway's queue, if the place changed. People
 /// read it, and thousands of calls may wait.
-pub const QUEUE_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Requests that may start at once when the rate is below 60 per minute: one round makes a few
 /// calls in a row.
-pub const REQUESTS_BURST_MIN: u64 = 10;
+pub(crate) const REQUESTS_BURST_MIN: u64 = 10;
 
 /// Tokens that may be used at once when the rate is low: one call of a usual size.
-pub const TOKENS_BURST_MIN: u64 = 10_000;
+pub(crate) const TOKENS_BURST_MIN: u64 = 10_000;
 
 /// Conversations that load at the same time. A store serves a few dozen small reads well, a
 /// thousand at once badly.
-pub const LOADS_MAX: usize = 64;
+pub(crate) const LOADS_MAX: usize = 64;
 
 /// Conversation supervisors of a host. A single supervisor falls behind with tens of thousands of
 /// children.
-pub const SUPERVISORS: usize = 16;
+pub(crate) const SUPERVISORS: usize = 16;
 
 /// Bytes of a prompt with its attachments: the most that providers accept in one request. Must be
 /// below `journal_backlog_bytes`.
 pub const PROMPT_BYTES_MAX: usize = 32_000_000;
 
 /// Bytes of an image. Providers accept 5 MiB in base64, which takes 4/3 of the bytes.
-pub const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024 / 4 * 3;
+pub(crate) const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024 / 4 * 3;
 
 /// Pixels of the longer side of an image; providers refuse more.
-pub const IMAGE_SIDE_MAX: u32 = 8000;
+pub(crate) const IMAGE_SIDE_MAX: u32 = 8000;
 
 /// Bytes of a PDF. In base64 it leaves room for the text of the prompt.
 pub const PDF_BYTES_MAX: usize = 22 * 1024 * 1024;
@@ -169,36 +169,36 @@ pub const PDF_PAGES_MAX: usize = 100;
 pub const DOCUMENT_TEXT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Events that a watcher reads ahead.
-pub const WATCHED_EVENTS_MAX: usize = 256;
+pub(crate) const WATCHED_EVENTS_MAX: usize = 256;
 
 /// Bytes of events that a watcher reads ahead before it stops reading, so that a slow client costs
 /// little memory.
-pub const WATCHER_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const WATCHER_BYTES_MAX: usize = 256 * 1024;
 
 /// Longest run of one subagent: a whole task with many model and tool calls.
-pub const SUBAGENT_TIME_MAX: Duration = Duration::from_secs(3600);
+pub(crate) const SUBAGENT_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Bytes of the subagents' answers that a parent reads per batch of calls, in equal shares. A
 /// longer answer becomes an artifact, of which the parent reads the first lines. About 10,000
 /// tokens, a twentieth of a usual window.
-pub const SUBAGENT_BATCH_BYTES: usize = 32 * 1024;
+pub(crate) const SUBAGENT_BATCH_BYTES: usize = 32 * 1024;
 
 /// Upper bound of one answer's share. With the escapes of JSON it stays below a page.
-pub const SUBAGENT_RESULT_BYTES_MAX: usize = 24 * 1024;
+pub(crate) const SUBAGENT_RESULT_BYTES_MAX: usize = 24 * 1024;
 
 /// Lower bound of one answer's share: a few sentences.
-pub const SUBAGENT_RESULT_BYTES_MIN: usize = 512;
+pub(crate) const SUBAGENT_RESULT_BYTES_MIN: usize = 512;
 
 /// How often a parent publishes the progress of a subagent; people read it.
-pub const SUBAGENT_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const SUBAGENT_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When too many conversations are idle, the bound divided by this number of them go to sleep beside
 /// the excess.
-pub const RECLAIMED_PART: usize = 4;
+pub(crate) const RECLAIMED_PART: usize = 4;
 
 /// Entries after the last snapshot from which a conversation writes a new one when it goes to
 /// sleep.
-pub const SNAPSHOT_ENTRIES: u64 = 256;
+pub(crate) const SNAPSHOT_ENTRIES: u64 = 256;
 
 /// Limits that a host configures (`[limits]` of the configuration). [`Limits::default`] has the
 /// defaults.

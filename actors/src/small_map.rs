@@ -20,7 +20,7 @@ impl<K: Ord, V> SmallMap<K, V> {
     }
 
     /// Inserts an entry. Returns the previous value of the key.
-    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.place(&key) {
             Ok(at) => self
                 .0
@@ -34,45 +34,45 @@ impl<K: Ord, V> SmallMap<K, V> {
     }
 
     /// Returns the value of a key.
-    pub fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
     }
 
     /// Whether the map has the key.
-    pub fn contains_key(&self, key: &K) -> bool {
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
         self.place(key).is_ok()
     }
 
     /// Removes an entry and returns its value. An empty map holds no memory.
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let (_, value) = self.0.remove(self.place(key).ok()?);
         self.shrink();
         Some(value)
     }
 
     /// Removes all entries for which `keep` returns false.
-    pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         self.0.retain(|(key, value)| keep(key, value));
         self.shrink();
     }
 
     /// Removes and returns all entries.
-    pub fn take(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         std::mem::take(&mut self.0).into_iter()
     }
 
     /// Returns the entries in order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
     /// Returns the values in order of their keys.
-    pub fn values(&self) -> impl Iterator<Item = &V> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
 
     /// Whether the map has no entry.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

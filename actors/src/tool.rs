@@ -186,7 +186,7 @@ impl OutputLevel {
     }
 
     /// Returns the level of one call: the level of the call itself, else of the tool, else brief if
-    /// `window_used` is strictly above [`CROWDED`], else `global`.
+    /// `window_used` is strictly above 0.8, else `global`.
     pub fn effective(
         call: Option<Self>,
         tool: Option<Self>,
@@ -199,7 +199,7 @@ impl OutputLevel {
 }
 
 /// Share of the context window above which results are brief by default, from 0 to 1.
-pub const CROWDED: f64 = 0.8;
+pub(crate) const CROWDED: f64 = 0.8;
 
 #[cfg(test)]
 mod tests {

@@ -663,7 +663,7 @@ async fn the_question_of_the_readme_is_answered_in_both_parts() {
         played.text
     );
     assert!(
-        hit(&folder, &played.text, "_retry.rs", r"pub fn delay\(").is_some(),
+        hit(&folder, &played.text, "retry.rs", r"fn delay\(").is_some(),
         "{}",
         played.text
     );

@@ -17,7 +17,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::json;
 
-pub use image::{ImageFormat, dimensions};
+pub(crate) use image::{ImageFormat, dimensions};
 
 use super::{ContentBlock, RawJson};
 use crate::limits::{IMAGE_BYTES_MAX, IMAGE_SIDE_MAX, PDF_BYTES_MAX, PDF_PAGES_MAX};
@@ -353,7 +353,7 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
 /// # Errors
 /// [`AttachmentError`], for base64 the same as [`Attachment::sniffed`]. A URL must be `https`,
 /// because the provider fetches it.
-pub fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
+pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     let ContentBlock::Other { kind, raw } = block else {
         return Ok(());
     };
@@ -409,7 +409,7 @@ pub struct Attached {
 }
 
 /// Blocks with fewer bytes are not listed: a note in their place saves nothing.
-pub const ATTACHED_BYTES_MIN: usize = 1024;
+pub(crate) const ATTACHED_BYTES_MIN: usize = 1024;
 
 /// Bytes of text with as many tokens as the largest image: 1600, at three bytes per token.
 const IMAGE_TEXT_BYTES: usize = 4800;
@@ -457,7 +457,7 @@ pub(super) fn attached(blocks: &[ContentBlock]) -> Box<[Attached]> {
 
 /// Returns the note that replaces an image or document which is left out of a request to save room.
 /// `span` names the message for the tool `recall`. `None` for other blocks.
-pub fn omitted_note(block: &ContentBlock, span: &str) -> Option<String> {
+pub(crate) fn omitted_note(block: &ContentBlock, span: &str) -> Option<String> {
     Some(format!(
         "[{}, left out of the request because all attachments together are too large; `recall` with the span {span} brings it back]",
         label(block)?

@@ -28,7 +28,7 @@ pub enum Edit {
 
 impl Edit {
     /// Returns the new index of each of `len` old messages; `None` for dropped ones.
-    pub fn moves(edits: &[Self], len: usize) -> Vec<Option<u32>> {
+    pub(crate) fn moves(edits: &[Self], len: usize) -> Vec<Option<u32>> {
         let mut moves = Vec::with_capacity(len);
         let mut next = 0_u32;
         for edit in edits {
@@ -64,7 +64,7 @@ impl History {
     /// # Errors
     /// [`HistoryError`] when the edits name more messages than exist, or separate a call from its
     /// result.
-    pub fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
+    pub(crate) fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
         let mut edited = Rebuilt::default();
         let mut old = self.messages().iter();
         for edit in edits {
@@ -147,7 +147,7 @@ impl Rebuilt {
 
 /// Returns the name of a span of messages: the first 16 hex digits of the SHA-256 of its canonical
 /// JSON, keys sorted. The author of a summary and its reader must both use this function.
-pub fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
+pub(crate) fn span_hash<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
     let mut hash = Sha256::new();
     let mut text = String::new();
     hash.update(b"[");

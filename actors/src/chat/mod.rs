@@ -25,14 +25,15 @@ pub use block::{
     ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock,
 };
 pub use debug::{DebugBlock, StandardMessage};
-pub use edit::{Edit, span_hash};
+
+pub use edit::Edit;
+pub(crate) use edit::span_hash;
 pub(crate) use faulty_call::{fault, storable};
 pub use history::{History, HistoryError, MessageList, Repair};
 pub use intake::HistoryFault;
 pub use message::{Message, MessageError, Role};
 pub use parameters::{
-    Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, STOP_TEXT_BYTES_MAX,
-    STOP_TEXTS_MAX, THINKING_TOKENS_MIN, Temperature, Thinking,
+    Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, Temperature, Thinking,
 };
 pub use raw_json::{NotAnObject, RawJson};
 pub use reminder::{is_reminder, reminder};

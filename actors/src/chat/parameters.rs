@@ -7,13 +7,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 /// Most texts that may end an answer. OpenAI's API takes four.
-pub const STOP_TEXTS_MAX: usize = 4;
+pub(crate) const STOP_TEXTS_MAX: usize = 4;
 
 /// Most bytes of a text that ends an answer.
-pub const STOP_TEXT_BYTES_MAX: usize = 256;
+pub(crate) const STOP_TEXT_BYTES_MAX: usize = 256;
 
 /// The smallest budget of thinking, in tokens, that Anthropic's API accepts.
-pub const THINKING_TOKENS_MIN: u32 = 1024;
+pub(crate) const THINKING_TOKENS_MIN: u32 = 1024;
 
 /// What a host, a tenant or one prompt asks of the model. An absent field leaves the choice to the
 /// next wider scope: prompt, tenant, host, provider.
@@ -135,7 +135,7 @@ pub enum Thinking {
     Off,
     /// The model decides how long it thinks.
     Adaptive,
-    /// The most tokens of thoughts in one answer, at least [`THINKING_TOKENS_MIN`].
+    /// The most tokens of thoughts in one answer, at least 1024.
     Budget(u32),
 }
 

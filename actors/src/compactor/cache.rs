@@ -23,7 +23,7 @@ const SUMMARIES_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 /// A cached summary.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CachedSummary {
+pub(crate) struct CachedSummary {
     /// The text that stands for the summarised messages.
     pub summary: String,
     /// When the summary was made; shown as ISO 8601.
@@ -34,7 +34,7 @@ pub struct CachedSummary {
 
 /// The key of a span's summary: `{tenant}/{conversation_id}:{hash}`. It keeps tenants and
 /// conversations apart.
-pub fn summary_key(scope: &Scope, span_hash: &str) -> String {
+pub(crate) fn summary_key(scope: &Scope, span_hash: &str) -> String {
     format!("{}/{}:{span_hash}", scope.tenant, scope.conversation)
 }
 
@@ -48,13 +48,13 @@ pub(super) fn summaries_of(tenant: &TenantId, conversation: Option<&Conversation
 
 /// Summaries by key, each kept for the configured time.
 #[derive(Debug, Clone)]
-pub struct SummaryCache {
+pub(crate) struct SummaryCache {
     entries: TtlCache<String, CachedSummary>,
 }
 
 impl SummaryCache {
     /// An empty cache. `summary_cache_ttl` of the settings sets the time to live.
-    pub fn new(settings: &CompactionSettings) -> Self {
+    pub(crate) fn new(settings: &CompactionSettings) -> Self {
         let config = TtlCacheConfig {
             ttl: settings.summary_ttl(),
             entries_max: SUMMARIES_MAX,
@@ -67,23 +67,24 @@ impl SummaryCache {
 
     /// The summary of exactly these messages, if it is cached and not expired. `now` is a monotonic
     /// time since any fixed instant.
-    pub fn get(&mut self, key: &str, now: Duration) -> Option<&CachedSummary> {
+    pub(crate) fn get(&mut self, key: &str, now: Duration) -> Option<&CachedSummary> {
         self.entries.get(&key.to_owned(), now)
     }
 
     /// Stores a summary. A full cache removes its oldest one.
-    pub fn put(&mut self, key: String, summary: CachedSummary, now: Duration) {
+    pub(crate) fn put(&mut self, key: String, summary: CachedSummary, now: Duration) {
         let bytes = key.len() + summary.summary.len() + summary.metadata.as_str().len();
         self.entries.set(key, summary, bytes, None, now);
     }
 
     /// Removes the summaries whose keys begin with `prefix`.
-    pub fn forget(&mut self, prefix: &str) {
+    pub(crate) fn forget(&mut self, prefix: &str) {
         self.entries.retain(|key| !key.starts_with(prefix));
     }
 
     /// Number of stored summaries, including expired ones.
-    pub fn size(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> usize {
         self.entries.size()
     }
 }

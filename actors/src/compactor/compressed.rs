@@ -22,7 +22,7 @@ pub const VIEW_ROUNDS: usize = 5;
 const OBSERVED_CHARS: usize = 200;
 
 /// Whether a history should be compressed: its tokens are strictly above the threshold. The agent's
-/// loop uses [`super::Window::is_due`].
+/// loop uses `is_due`.
 pub fn should_compress(tokens_sent: u64, window: u64, threshold: f64) -> bool {
     tokens_sent as f64 > window as f64 * threshold
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::chat::{ContentBlock, Message, Role};
 
 /// The text that replaces a cleared result.
-pub const CLEARED: &str = "[已壓縮的工具結果]";
+pub(crate) const CLEARED: &str = "[已壓縮的工具結果]";
 
 /// Size from which a successful result counts as a verbose log, which is dropped first.
 const VERBOSE_CHARS: usize = 2000;
@@ -17,7 +17,7 @@ const VERBOSE_LINES: usize = 40;
 /// Priority of a message in extraction. The order is that of the variants, not of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum MessagePriority {
+pub(crate) enum MessagePriority {
     /// May be dropped: verbose logs.
     Low,
     /// May be kept: answers without calls, successful results.

@@ -25,7 +25,7 @@ pub struct Recent {
 
 impl Recent {
     /// Counts the recent messages by their block types; texts are not examined.
-    pub fn of(messages: &MessageList, skill_activations: u32) -> Self {
+    pub(crate) fn of(messages: &MessageList, skill_activations: u32) -> Self {
         let first = messages.len().saturating_sub(RECENT_MESSAGES);
         let mut chains = 0;
         let mut failed = 0_u32;

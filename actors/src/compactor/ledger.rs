@@ -11,7 +11,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Spending within a sliding hour, in millionths of a US dollar.
 #[derive(Debug, Clone, Default)]
-pub struct SummaryLedger {
+pub(crate) struct SummaryLedger {
     spent: VecDeque<(Duration, u64)>,
     sum: u64,
 }
@@ -19,7 +19,12 @@ pub struct SummaryLedger {
 impl SummaryLedger {
     /// Whether a summary of `tokens` is affordable: spending of the last hour plus its price stays
     /// below the cap. Spending of exactly an hour ago no longer counts.
-    pub fn may_spend(&mut self, tokens: u64, settings: &CompactionSettings, now: Duration) -> bool {
+    pub(crate) fn may_spend(
+        &mut self,
+        tokens: u64,
+        settings: &CompactionSettings,
+        now: Duration,
+    ) -> bool {
         while let Some((at, cost)) = self.spent.front().copied()
             && now.saturating_sub(at) >= HOUR
         {
@@ -32,7 +37,7 @@ impl SummaryLedger {
     }
 
     /// Records the tokens sent to a summarizer. Times must not decrease.
-    pub fn note(&mut self, tokens: u64, now: Duration) {
+    pub(crate) fn note(&mut self, tokens: u64, now: Duration) {
         // Saturates: a sum this large is above every cap.
         let cost = CompressionMode::Summarize
             .cost_micro_usd(tokens)
@@ -43,7 +48,7 @@ impl SummaryLedger {
 
     /// Spending in the hour before the last call of [`SummaryLedger::may_spend`], in millionths of
     /// a US dollar.
-    pub fn spent_micro_usd(&self) -> u64 {
+    pub(crate) fn spent_micro_usd(&self) -> u64 {
         self.sum
     }
 }

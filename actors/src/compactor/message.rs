@@ -7,7 +7,7 @@ use crate::ids::{ConversationId, TenantId};
 
 /// A message to the compactor.
 #[derive(Debug)]
-pub enum CompactorMsg {
+pub(crate) enum CompactorMsg {
     /// From a conversation: make a summary.
     Summarise {
         /// The messages to summarize, and the budget that pays for it.

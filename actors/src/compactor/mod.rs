@@ -51,23 +51,27 @@ use tokio::{
 };
 
 use cache::summaries_of;
-pub use cache::{CachedSummary, SummaryCache, summary_key};
+pub(crate) use cache::{CachedSummary, SummaryCache, summary_key};
 pub use compressed::{
     MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text,
     round_views, should_compress,
 };
-pub use importance::{CLEARED, MessageImportance, MessagePriority};
+pub use importance::MessageImportance;
+pub(crate) use recall::Recall;
+#[cfg(test)]
+pub(crate) use recall::SpanPointer;
+pub use rules::fallback_summary;
+
 pub use keep::{Recent, keep_rounds};
 pub use ladder::plan;
-pub use ledger::SummaryLedger;
-pub use message::CompactorMsg;
+pub(crate) use ledger::SummaryLedger;
+pub(crate) use message::CompactorMsg;
 pub use mode::CompressionMode;
 pub use plan::{CompactionOutcome, CompactionStep, DroppedSpan, Fixed, Plan, Problem, Window};
-pub use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
-pub use recall::{Recall, RecallArgs, SpanPointer};
-pub use refocus::reminder_at;
-pub use request_bytes::{BytesLimit, RequestBytes};
-pub use rules::{RoundLines, fallback_summary};
+pub(crate) use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
+pub(crate) use refocus::reminder_at;
+pub use request_bytes::RequestBytes;
+
 pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
@@ -95,7 +99,7 @@ const LEDGERS_MAX: usize = 10_000;
 
 /// A span of messages to summarize.
 #[derive(Debug, Clone)]
-pub struct SummaryJob {
+pub(crate) struct SummaryJob {
     /// The conversation that the messages belong to.
     pub scope: Scope,
     /// The conversation's model. It writes the summary unless the settings name another model.
@@ -195,12 +199,12 @@ impl CompactorRef {
     }
 
     /// The host's settings of compaction.
-    pub fn settings(&self) -> &CompactionSettings {
+    pub(crate) fn settings(&self) -> &CompactionSettings {
         &self.0.settings
     }
 
     /// The summary of the messages with this hash, if it is cached.
-    pub fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
+    pub(crate) fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
         let mut cache = self.0.cache.lock();
         cache
             .get(&summary_key(scope, hash), self.0.now())
@@ -208,13 +212,13 @@ impl CompactorRef {
     }
 
     /// Whether a summary of about `tokens` is allowed and affordable within the hour.
-    pub fn may_spend(&self, scope: &Scope, tokens: u64) -> bool {
+    pub(crate) fn may_spend(&self, scope: &Scope, tokens: u64) -> bool {
         self.0.settings.enable_llm_summarization && self.0.may_spend(scope, tokens, false)
     }
 
     /// Queues a summary in the background and returns at once. When the queue is full, the job is
     /// dropped.
-    pub fn summarise(&self, job: SummaryJob) {
+    pub(crate) fn summarise(&self, job: SummaryJob) {
         self.queue(job, None);
     }
 
@@ -223,7 +227,7 @@ impl CompactorRef {
     ///
     /// # Cancel safety
     /// The summary is made and cached all the same.
-    pub async fn summary(&self, job: SummaryJob) -> Option<String> {
+    pub(crate) async fn summary(&self, job: SummaryJob) -> Option<String> {
         if let Some(text) = self.ready(&job.scope, &job.hash) {
             return Some(text);
         }

@@ -20,7 +20,7 @@ pub enum CompressionMode {
 impl CompressionMode {
     /// The cost of one token, in millionths of a US dollar: 0, 0.001 and 0.003 US dollars per 1000
     /// tokens, as integers, so that sums are exact.
-    pub const fn micro_usd_per_token(self) -> u64 {
+    pub(crate) const fn micro_usd_per_token(self) -> u64 {
         match self {
             Self::Truncate => 0,
             Self::Extract => 1,
@@ -29,12 +29,12 @@ impl CompressionMode {
     }
 
     /// The cost of `tokens`, in millionths of a US dollar.
-    pub const fn cost_micro_usd(self, tokens: u64) -> u64 {
+    pub(crate) const fn cost_micro_usd(self, tokens: u64) -> u64 {
         tokens.saturating_mul(self.micro_usd_per_token())
     }
 
     /// The name in JSON and configuration.
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Truncate => "truncate",
             Self::Extract => "extract",

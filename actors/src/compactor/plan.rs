@@ -21,19 +21,19 @@ pub struct Window {
 
 impl Window {
     /// The largest request: the window less the longest answer.
-    pub const fn limit(&self) -> u64 {
+    pub(crate) const fn limit(&self) -> u64 {
         self.tokens.saturating_sub(self.max_tokens)
     }
 
     /// Whether a request of this size needs compaction: from the trigger on (80 % of the window by
     /// default), and in any case when no room is left for the longest answer.
-    pub fn is_due(&self, tokens: u64, settings: &CompactionSettings) -> bool {
+    pub(crate) fn is_due(&self, tokens: u64, settings: &CompactionSettings) -> bool {
         // The tolerance absorbs the rounding of a share like 0.8.
         tokens >= self.limit() || tokens as f64 + 1e-6 >= self.tokens as f64 * settings.trigger
     }
 
     /// The size that compaction aims at: half of the limit by default.
-    pub fn target(&self, settings: &CompactionSettings) -> u64 {
+    pub(crate) fn target(&self, settings: &CompactionSettings) -> u64 {
         (self.limit() as f64 * settings.target) as u64
     }
 }
@@ -132,7 +132,7 @@ pub struct DroppedSpan {
     /// One past the last removed message. The span may contain messages that are kept, such as
     /// requests.
     pub to: usize,
-    /// [`span_hash`] of the span.
+    /// `span_hash` of the span.
     pub hash: String,
     /// Number of removed messages, without the pair of an earlier compaction.
     pub messages: u32,
@@ -143,7 +143,7 @@ pub struct DroppedSpan {
 /// How a history is rewritten, and the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The edits to pass to [`History::edited`].
+    /// The edits to pass to `History::edited`.
     pub edits: Vec<Edit>,
     /// The steps that changed the history, in the order of the ladder.
     pub steps: Vec<CompactionStep>,
@@ -165,7 +165,7 @@ pub struct Plan {
 
 impl Plan {
     /// The name of the mode, for the journal: `attachments` if only attachments were replaced.
-    pub fn mode_name(&self) -> &'static str {
+    pub(crate) fn mode_name(&self) -> &'static str {
         if self.steps == [CompactionStep::Attachments] {
             "attachments"
         } else {
@@ -174,7 +174,7 @@ impl Plan {
     }
 
     /// The mode that describes the plan best, for events and metrics.
-    pub fn mode(&self) -> CompressionMode {
+    pub(crate) fn mode(&self) -> CompressionMode {
         if self.summary_used {
             CompressionMode::Summarize
         } else if self.steps.contains(&CompactionStep::Truncate) {

@@ -8,7 +8,7 @@ use crate::chat::{ContentBlock, Message, Role};
 use super::rules::clip;
 
 /// The topics that summaries focus on.
-pub const FOCUS_AREAS: [&str; 3] = ["tool_calls", "errors", "decisions"];
+pub(crate) const FOCUS_AREAS: [&str; 3] = ["tool_calls", "errors", "decisions"];
 
 /// Messages per chunk, unless that gives more than [`CHUNKS_MAX`] chunks.
 const CHUNK_MESSAGES: usize = 20;
@@ -24,7 +24,7 @@ const MERGE: &str = include_str!("prompts/merge.md");
 
 /// The prompts for a span, in order; each gives one summary. Several summaries are merged with
 /// [`merge_prompt`].
-pub fn summary_prompts<'a>(
+pub(crate) fn summary_prompts<'a>(
     messages: impl IntoIterator<Item = &'a Message>,
     focus: &[&str],
 ) -> Vec<String> {
@@ -37,7 +37,7 @@ pub fn summary_prompts<'a>(
 }
 
 /// The prompt that merges the summaries of chunks.
-pub fn merge_prompt(parts: &[String], focus: &[&str]) -> String {
+pub(crate) fn merge_prompt(parts: &[String], focus: &[&str]) -> String {
     let parts: String = parts
         .iter()
         .enumerate()

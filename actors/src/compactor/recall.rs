@@ -27,7 +27,7 @@ const ATTACHMENTS_BYTES_MAX: usize = PROMPT_BYTES_MAX;
 /// Locates removed messages: `from..to` in the history as it was after entry `seq`. Written
 /// `seq:from-to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpanPointer {
+pub(crate) struct SpanPointer {
     /// The last entry before the compaction.
     pub seq: Seq,
     /// Index of the first message.
@@ -69,7 +69,7 @@ impl FromStr for SpanPointer {
 /// The arguments of `recall`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RecallArgs {
+pub(crate) struct RecallArgs {
     /// The span as a context summary or the note of an attachment names it, such as 120:2-40.
     pub span: String,
 }
@@ -91,13 +91,13 @@ impl JsonSchema for RecallArgs {
 }
 
 /// The tool `recall`.
-pub struct Recall {
+pub(crate) struct Recall {
     sessions: Arc<dyn SessionBackend>,
 }
 
 impl Recall {
     /// A tool that reads from this store, limited to the conversation that makes the call.
-    pub fn new(sessions: Arc<dyn SessionBackend>) -> Self {
+    pub(crate) fn new(sessions: Arc<dyn SessionBackend>) -> Self {
         Self { sessions }
     }
 
@@ -106,7 +106,7 @@ impl Recall {
     /// # Errors
     /// `NOT_FOUND` if the conversation has no such span; a retryable error if the store is
     /// unavailable.
-    pub async fn messages(
+    pub(crate) async fn messages(
         &self,
         scope: &Scope,
         span: SpanPointer,

@@ -7,7 +7,7 @@ use crate::limits::REFOCUS_ROUNDS;
 /// The reminder due after this number of finished rounds: after every fifth, if there are lines.
 /// The caller wraps it in `<system-reminder>` tags and places it between two rounds, so that it
 /// never separates a call from its result.
-pub fn reminder_at(rounds: u64, lines: &[String]) -> Option<String> {
+pub(crate) fn reminder_at(rounds: u64, lines: &[String]) -> Option<String> {
     let due = rounds > 0 && rounds.is_multiple_of(REFOCUS_ROUNDS) && !lines.is_empty();
     due.then(|| {
         format!(

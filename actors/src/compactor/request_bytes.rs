@@ -37,7 +37,7 @@ pub struct RequestBytes {
 
 /// The bound that applies to the messages of the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BytesLimit {
+pub(crate) struct BytesLimit {
     /// Most bytes (inclusive).
     pub bytes: u64,
     /// The size at which attachments of earlier rounds are no longer left out: three quarters of
@@ -51,7 +51,7 @@ pub struct BytesLimit {
 impl RequestBytes {
     /// The rules for requests to a model. `fixed_bytes` are those of the system prompt and the
     /// tools.
-    pub fn new(model: &Capabilities, fixed_bytes: u64) -> Self {
+    pub(crate) fn new(model: &Capabilities, fixed_bytes: u64) -> Self {
         // A quarter more, because JSON escapes the texts.
         let fixed = fixed_bytes.saturating_add(fixed_bytes / 4);
         let messages = |max: u64| max.saturating_sub((max / SLACK_PART).saturating_add(fixed));
@@ -64,7 +64,7 @@ impl RequestBytes {
 
     /// The bound of the next request; `None` if there is none. `refused` are the bytes of the last
     /// request that the provider refused as too large.
-    pub fn limit(&self, refused: Option<u64>) -> Option<BytesLimit> {
+    pub(crate) fn limit(&self, refused: Option<u64>) -> Option<BytesLimit> {
         let below = refused.map(|refused| refused.saturating_sub(1));
         match (self.max, below) {
             (Some(max), Some(below)) if max < below => Some(Self::by_bound(max)),
@@ -87,7 +87,7 @@ impl RequestBytes {
     }
 
     /// Bytes of the messages as a request holds them.
-    pub fn sent(&self, messages: &MessageList) -> u64 {
+    pub(crate) fn sent(&self, messages: &MessageList) -> u64 {
         let all = messages.wire_bytes() as u64;
         if self.images && self.documents {
             return all;
@@ -102,7 +102,7 @@ impl RequestBytes {
     }
 
     /// Whether the messages are too large for a request.
-    pub fn exceeds(&self, messages: &MessageList, refused: Option<u64>) -> bool {
+    pub(crate) fn exceeds(&self, messages: &MessageList, refused: Option<u64>) -> bool {
         // The sum of all bytes is a lookup, and only larger than what is sent.
         self.limit(refused).is_some_and(|limit| {
             messages.wire_bytes() as u64 > limit.bytes && self.sent(messages) > limit.bytes
@@ -114,7 +114,7 @@ impl RequestBytes {
     ///
     /// `round_start` is the index of the first message of the current round. `label` is the part
     /// before the colon in the spans that `recall` accepts.
-    pub fn omit(
+    pub(crate) fn omit(
         &self,
         history: &History,
         refused: Option<u64>,

@@ -126,7 +126,7 @@ pub(super) fn push_line(text: &mut String, prefix: &str, line: &str) {
 
 /// One round in a few lines: request, tools, answer, and the beginnings of observations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RoundLines {
+pub(crate) struct RoundLines {
     /// The number of the round, counted from the conversation's first, or its id.
     pub round: String,
     /// Beginning of the request.
@@ -142,7 +142,7 @@ pub struct RoundLines {
 impl RoundLines {
     /// Reads the messages of a round. With `observed_chars` 0, observations are left out. Cleared
     /// results are skipped.
-    pub fn read<'a>(
+    pub(crate) fn read<'a>(
         round: String,
         messages: impl IntoIterator<Item = &'a Message>,
         observed_chars: usize,
@@ -158,7 +158,7 @@ impl RoundLines {
     }
 
     /// Adds one message.
-    pub fn add(&mut self, role: Role, blocks: &[ContentBlock], observed_chars: usize) {
+    pub(crate) fn add(&mut self, role: Role, blocks: &[ContentBlock], observed_chars: usize) {
         let mut text = String::new();
         let mut calls = false;
         for block in blocks {
@@ -199,7 +199,7 @@ impl RoundLines {
     }
 
     /// The lines as text, each followed by a line feed.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = format!("Round {}:\n", self.round);
         push_line(&mut text, "  Request: ", &self.request);
         text.push_str(&format!("  Tools: [{}]\n", self.tools.join(", ")));

@@ -111,17 +111,17 @@ impl CompactionSettings {
     }
 
     /// How long a summary is cached.
-    pub fn summary_ttl(&self) -> Duration {
+    pub(crate) fn summary_ttl(&self) -> Duration {
         Duration::from_secs(self.summary_cache_ttl.saturating_mul(3600))
     }
 
     /// How long a caller waits for a summary.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
 
     /// The hourly cap, in millionths of a US dollar.
-    pub fn cap_micro_usd(&self) -> u64 {
+    pub(crate) fn cap_micro_usd(&self) -> u64 {
         // `as` saturates: too large a float becomes the largest integer, and NaN becomes 0.
         (self.max_cost_per_hour * 1e6).round() as u64
     }

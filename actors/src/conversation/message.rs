@@ -77,7 +77,7 @@ impl From<StoreError> for ConversationError {
 
 impl ConversationError {
     /// The stable error code, as API clients see it.
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.code(),
             Self::Overloaded { .. } => "overloaded",

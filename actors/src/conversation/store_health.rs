@@ -128,7 +128,7 @@ impl Drop for Paused {
 
 impl StoreHealth {
     /// The outage, if the last append failed.
-    pub fn outage(&self) -> Option<StoreOutage> {
+    pub(crate) fn outage(&self) -> Option<StoreOutage> {
         if !self.is_away.load(Ordering::Acquire) {
             return None;
         }

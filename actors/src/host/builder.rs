@@ -315,7 +315,7 @@ impl<H> HostBuilder<H> {
     }
 
     /// Says that the last host on this store stopped without a crash, although rounds may be open.
-    /// A round whose tools ran in [`ROUND_CRASHES_MAX`](crate::limits::ROUND_CRASHES_MAX) crashes is
+    /// A round whose tools ran in three crashes is
     /// not resumed; without this method every stop while a tool runs counts as a crash.
     #[must_use]
     pub fn after_orderly_stop(mut self, follows_orderly_stop: bool) -> Self {

@@ -14,7 +14,7 @@ use crate::{
 
 /// Prefix of the ids of injected messages that remind the model of its budget. The percentage left
 /// follows: `budget:20`, `budget:5`.
-pub const BUDGET_REMINDER: &str = "budget:";
+pub(crate) const BUDGET_REMINDER: &str = "budget:";
 
 /// What a conversation has spent, and what is reserved for its open model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Spent {
 impl Spent {
     /// Returns what counts against the budget at `now`: finished work, the open reservation, and
     /// the time of a round that is open since `since`.
-    pub fn now(&self, since: Option<Timestamp>, now: Timestamp) -> Amount {
+    pub(crate) fn now(&self, since: Option<Timestamp>, now: Timestamp) -> Amount {
         let wall_ms = since.map_or(0, |since| now.ms_since(since));
         self.amount
             .plus(&self.reserved.unwrap_or_default())

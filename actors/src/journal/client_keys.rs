@@ -47,12 +47,12 @@ fn digest(key: &str) -> [u8; 16] {
 
 impl OlderKeys {
     /// Returns the number of keys.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there is no key.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

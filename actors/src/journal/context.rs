@@ -51,7 +51,7 @@ pub struct Context {
 
 impl Context {
     /// Returns the bytes of all pinned lines together.
-    pub fn pinned_bytes(&self) -> usize {
+    pub(crate) fn pinned_bytes(&self) -> usize {
         self.pinned.iter().map(String::len).sum()
     }
 }

@@ -37,11 +37,11 @@ use crate::{
 
 /// Version of the snapshot format. Snapshots of other versions are ignored, and the journal is read
 /// instead.
-pub const SNAPSHOT_VERSION: u32 = 2;
+pub(crate) const SNAPSHOT_VERSION: u32 = 2;
 
 /// Prefix of the client key of a subagent's prompt. The [`CallKey`] of the tool call that started
 /// the subagent follows.
-pub const CHILD_KEY: &str = "subagent of ";
+pub(crate) const CHILD_KEY: &str = "subagent of ";
 
 /// Name of the tool whose calls also appear as subagents in the stream. It stands here because this
 /// module imports no actor.
@@ -171,7 +171,7 @@ pub struct OpenRound {
 
 impl OpenRound {
     /// Returns the text of the last assistant message.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.assistant_messages
             .last()
             .map(Message::text)
@@ -179,7 +179,7 @@ impl OpenRound {
     }
 
     /// Returns the text of the last assistant message, and the texts of all of them joined.
-    pub fn texts(&self) -> (String, String) {
+    pub(crate) fn texts(&self) -> (String, String) {
         let texts: Vec<String> = self.assistant_messages.iter().map(Message::text).collect();
         let mut full = String::with_capacity(texts.iter().map(|text| text.len() + 1).sum());
         for text in texts.iter().filter(|text| !text.is_empty()) {
@@ -243,14 +243,14 @@ pub struct Batch {
 
 impl Batch {
     /// Whether every call has its result.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.calls
             .iter()
             .all(|call| matches!(call.state, CallState::Finished(_)))
     }
 
     /// Whether every unfinished call waits for a person.
-    pub fn is_parked(&self) -> bool {
+    pub(crate) fn is_parked(&self) -> bool {
         !self.is_done()
             && self
                 .calls
@@ -259,7 +259,7 @@ impl Batch {
     }
 
     /// Returns the earliest expiry of the open approvals.
-    pub fn expires_at(&self) -> Option<Timestamp> {
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
         let ends = self.calls.iter().filter_map(|call| {
             if let CallState::Asked { expires_at, .. } = &call.state {
                 Some(*expires_at)
@@ -282,7 +282,7 @@ pub struct Call {
 
 impl Call {
     /// Whether the call has started and has no result yet.
-    pub fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         matches!(self.state, CallState::Started { .. })
     }
 }
@@ -337,13 +337,13 @@ pub struct ApplyError {
 
 impl Durable {
     /// How the open round asks its model to answer; `None` for the configuration's way.
-    pub fn asked_parameters(&self) -> Option<&ModelParameters> {
+    pub(crate) fn asked_parameters(&self) -> Option<&ModelParameters> {
         self.round.as_deref()?.parameters.as_deref()
     }
 
     /// Looks up a client key. Returns the digest of the body that came with it, and the round of its
     /// prompt.
-    pub fn known_key(&self, key: &str) -> Option<(u64, RoundId)> {
+    pub(crate) fn known_key(&self, key: &str) -> Option<(u64, RoundId)> {
         self.keys
             .iter()
             .rev()
@@ -355,7 +355,7 @@ impl Durable {
     /// Returns the parent of this conversation, named `own`, if this is a subagent: the client key
     /// of its prompt holds the tool call that started it. In other conversations such a client key
     /// means nothing.
-    pub fn parent(&self, own: &Scope) -> Option<Scope> {
+    pub(crate) fn parent(&self, own: &Scope) -> Option<Scope> {
         let call = |known: &KnownKey| {
             known
                 .key
@@ -374,7 +374,7 @@ impl Durable {
 
     /// Whether a message with this id was injected. Injected ids and client keys have separate
     /// namespaces.
-    pub fn knows_injected(&self, id: &str) -> bool {
+    pub(crate) fn knows_injected(&self, id: &str) -> bool {
         self.keys
             .iter()
             .any(|known| known.key == id && known.round_id.is_none())
@@ -382,7 +382,7 @@ impl Durable {
     }
 
     /// Finds a call of the open batch by id. Returns its index and the call.
-    pub fn open_call(&self, tool_call_id: &str) -> Option<(u32, &Call)> {
+    pub(crate) fn open_call(&self, tool_call_id: &str) -> Option<(u32, &Call)> {
         let Some(OpenRound {
             phase: Phase::Batch(batch),
             ..
@@ -408,7 +408,7 @@ impl Durable {
     /// Returns the epoch of the next activation. The first epoch of a journal is the clock in
     /// milliseconds. After a conversation was deleted, a new one with the same id therefore has
     /// higher epochs, and cursors of the deleted one do not match it.
-    pub fn next_epoch(&self, now: Timestamp) -> Epoch {
+    pub(crate) fn next_epoch(&self, now: Timestamp) -> Epoch {
         if self.head == Seq(0) {
             Epoch(now.0.max(1))
         } else {

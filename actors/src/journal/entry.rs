@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Version of the envelope that this program writes, and the newest it reads.
-pub const ENTRY_VERSION: u32 = 1;
+pub(crate) const ENTRY_VERSION: u32 = 1;
 
 /// One fact in a journal.
 #[derive(Debug, Clone, PartialEq)]
@@ -302,7 +302,7 @@ pub enum DecodeError {
 
 impl EntryBody {
     /// Returns the `kind` of the envelope.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::LifeStarted { .. } => "life_started",
             Self::PromptAccepted { .. } => "prompt_accepted",
@@ -493,7 +493,7 @@ impl Entry {
     }
 
     /// Encodes entries that are stored together. They share one allocation.
-    pub fn encode_all(entries: &[Self]) -> Vec<StoredEntry> {
+    pub(crate) fn encode_all(entries: &[Self]) -> Vec<StoredEntry> {
         if let [entry] = entries {
             return vec![entry.encode()];
         }
@@ -657,7 +657,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// Returns the digest of a tool call: the tool's name and the text of its input.
-pub fn call_digest(name: &str, input: &RawJson) -> u64 {
+pub(crate) fn call_digest(name: &str, input: &RawJson) -> u64 {
     let mut bytes = Vec::with_capacity(name.len() + input.as_str().len() + 1);
     bytes.extend_from_slice(name.as_bytes());
     bytes.push(0);

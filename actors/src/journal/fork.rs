@@ -30,7 +30,7 @@ pub struct Fork {
 /// later entry compacted or rewound it. What stood before a reset or an import is no longer part of
 /// the conversation.
 #[derive(Debug)]
-pub struct ForkReader {
+pub(crate) struct ForkReader {
     reader: RoundsReader,
     at: Option<RoundId>,
     found: Option<Fork>,
@@ -40,7 +40,7 @@ pub struct ForkReader {
 
 impl ForkReader {
     /// Creates a reader for a journal, before its first entry. `at` names the round to fork after.
-    pub fn new(id: ConversationId, at: Option<RoundId>) -> Self {
+    pub(crate) fn new(id: ConversationId, at: Option<RoundId>) -> Self {
         Self {
             reader: RoundsReader::new(id),
             at,
@@ -53,7 +53,7 @@ impl ForkReader {
     ///
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
-    pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+    pub(crate) fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         // The end of the wanted round is a fork, and so is an import that contains the round. The
         // latest one wins. A reset or an import drops earlier finds, because the history that they
         // belong to no longer exists.
@@ -81,7 +81,7 @@ impl ForkReader {
     }
 
     /// Returns the fork. `None` if the round is unknown or still open.
-    pub fn finish(self) -> Option<Fork> {
+    pub(crate) fn finish(self) -> Option<Fork> {
         let fork = if self.at.is_some() {
             self.found.clone()
         } else {

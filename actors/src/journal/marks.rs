@@ -17,7 +17,7 @@ use crate::{
 /// The start of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the field names say it")]
-pub struct RoundMark {
+pub(crate) struct RoundMark {
     pub id: RoundId,
     /// Index in the history of the first message of the round.
     pub start: u32,
@@ -31,12 +31,12 @@ pub struct RoundMarks(Vec<RoundMark>);
 
 impl RoundMarks {
     /// Returns the marks, oldest first.
-    pub fn as_slice(&self) -> &[RoundMark] {
+    pub(crate) fn as_slice(&self) -> &[RoundMark] {
         &self.0
     }
 
     /// Returns the index at which a round begins. `None` for a round without a mark.
-    pub fn start(&self, id: RoundId) -> Option<u32> {
+    pub(crate) fn start(&self, id: RoundId) -> Option<u32> {
         self.0
             .iter()
             .rev()
@@ -46,13 +46,13 @@ impl RoundMarks {
 
     /// Returns the index at which a round ends: the start of the next round, or `len` for the last
     /// one.
-    pub fn end(&self, id: RoundId, len: u32) -> Option<u32> {
+    pub(crate) fn end(&self, id: RoundId, len: u32) -> Option<u32> {
         let place = self.0.iter().rposition(|mark| mark.id == id)?;
         Some(self.0.get(place + 1).map_or(len, |next| next.start))
     }
 
     /// Marks a round that begins with the next message. `len` is the current number of messages.
-    pub fn begin(&mut self, id: RoundId, len: usize) {
+    pub(crate) fn begin(&mut self, id: RoundId, len: usize) {
         self.cut(len);
         self.0.push(RoundMark {
             id,
@@ -62,14 +62,14 @@ impl RoundMarks {
 
     /// Removes the marks of rounds that begin at message `len` or later, because the history no
     /// longer has those messages.
-    pub fn cut(&mut self, len: usize) {
+    pub(crate) fn cut(&mut self, len: usize) {
         let kept = self.0.partition_point(|mark| (mark.start as usize) < len);
         self.0.truncate(kept);
     }
 
     /// Replaces all marks. Skips marks whose index does not increase or whose round already has a
     /// mark.
-    pub fn replace(&mut self, marks: impl IntoIterator<Item = RoundMark>) {
+    pub(crate) fn replace(&mut self, marks: impl IntoIterator<Item = RoundMark>) {
         self.0.clear();
         let mut ids = HashSet::new();
         for mark in marks {
@@ -83,7 +83,7 @@ impl RoundMarks {
     /// Moves the marks after an edit of a history that had `len` messages. `map` returns the new
     /// index of a message, or `None` if the edit removed the message. A round begins with the first
     /// of its messages that is left; a round without any message left loses its mark.
-    pub fn edited(&mut self, len: usize, map: impl Fn(u32) -> Option<u32>) {
+    pub(crate) fn edited(&mut self, len: usize, map: impl Fn(u32) -> Option<u32>) {
         let old = std::mem::take(&mut self.0);
         let ends = old
             .iter()
@@ -149,7 +149,7 @@ impl RoundMarks {
 
 /// Returns the indices of messages that a person wrote: user messages that hold neither tool
 /// results nor only reminders.
-pub fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
+pub(crate) fn plain_user_starts(messages: &MessageList) -> impl Iterator<Item = usize> {
     messages
         .iter()
         .enumerate()

@@ -92,7 +92,7 @@ impl ConversationMetrics {
     }
 
     /// Counts a tool call.
-    pub fn record_tool_call(&mut self, failed: bool, retry_count: u32) {
+    pub(crate) fn record_tool_call(&mut self, failed: bool, retry_count: u32) {
         self.tool_calls += 1;
         self.successful_calls += u64::from(!failed);
         self.failed_calls += u64::from(failed);
@@ -100,7 +100,7 @@ impl ConversationMetrics {
     }
 
     /// Counts a model call and adds its tokens.
-    pub fn record_usage(&mut self, usage: &Usage) {
+    pub(crate) fn record_usage(&mut self, usage: &Usage) {
         self.model_calls += 1;
         self.usage = self.usage.plus(usage);
         self.total_input_tokens = self.total_input_tokens.saturating_add(usage.input());
@@ -115,7 +115,7 @@ pub(super) fn estimate(text: &str) -> u64 {
 
 impl ToolAggregate {
     /// Adds a call.
-    pub fn record(&mut self, failed: bool, retry_count: u32, duration_ms: u64, tokens: u64) {
+    pub(crate) fn record(&mut self, failed: bool, retry_count: u32, duration_ms: u64, tokens: u64) {
         self.tokens = self.tokens.saturating_add(tokens);
         self.calls += 1;
         self.failed += u64::from(failed);

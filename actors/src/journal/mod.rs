@@ -29,31 +29,35 @@ mod transcript;
 mod usage;
 mod version;
 
-pub use budget::{BUDGET_REMINDER, Spent};
-pub(crate) use budget::{amount, of};
+pub use budget::Spent;
+pub(crate) use budget::{BUDGET_REMINDER, amount, of};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
+pub(crate) use durable::CHILD_KEY;
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CHILD_KEY, CREATE_SUBAGENT, Call, CallState, Durable,
-    FoldError, OpenRound, OutputRequest, Phase, SNAPSHOT_VERSION, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FoldError,
+    OpenRound, OutputRequest, Phase, fold, restore,
 };
+pub(crate) use entry::call_digest;
 pub use entry::{
-    ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, ENTRY_VERSION, Entry, EntryBody,
-    WithdrawReason, call_digest, digest,
+    ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, Entry, EntryBody, WithdrawReason, digest,
 };
-pub use fork::{Fork, ForkReader};
-pub use marks::{RoundMark, RoundMarks, plain_user_starts, records_fit};
+pub use fork::Fork;
+pub(crate) use fork::ForkReader;
+pub(crate) use marks::plain_user_starts;
+pub use marks::{RoundMarks, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::MultiRoundConversation;
+pub use summary::round_summary;
+pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};
+
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
 pub use result::{RetryRecord, ToolErrorResponse, ToolExecutionResult};
 pub use round::{ConversationRound, RoundToolCall};
 pub use rounds::{RoundsReader, rounds, settled};
-pub use skills::{ActiveSkill, SkillState, refresh_at_compaction, skill_activations};
+pub use skills::{ActiveSkill, SkillState, skill_activations};
 pub use stored::{Head, Loaded, StoredEntry};
-pub use summary::round_summary;
-pub use transcript::TranscriptReader;
+pub(crate) use transcript::TranscriptReader;
 pub use usage::UsageTotals;
-pub use version::{CannotMigrate, LegacyError, SchemaVersion, VersionedToolResult};

@@ -33,7 +33,7 @@ struct Repeat {
 
 impl Repeats {
     /// Returns how often in a row batches before `batch` got the same result from this call.
-    pub fn times_before(&self, call: u64, batch: Seq) -> u32 {
+    pub(crate) fn times_before(&self, call: u64, batch: Seq) -> u32 {
         self.calls
             .get(&call)
             .map_or(0, |known| known.times - u32::from(known.batch == batch))

@@ -25,7 +25,7 @@ pub struct ToolStats {
 
 impl ToolAggregate {
     /// Returns the averages; all are zero without calls.
-    pub fn stats(&self) -> ToolStats {
+    pub(crate) fn stats(&self) -> ToolStats {
         if self.calls == 0 {
             return ToolStats::default();
         }

@@ -67,7 +67,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 impl ToolExecutionResult {
     /// A successful result.
-    pub fn ok(observation: impl Into<String>) -> Self {
+    pub(crate) fn ok(observation: impl Into<String>) -> Self {
         Self {
             observation: observation.into(),
             ..Self::default()
@@ -90,7 +90,7 @@ impl ToolExecutionResult {
     }
 
     /// A failure whose observation is exactly `text`.
-    pub fn error_text(code: &str, text: impl Into<String>) -> Self {
+    pub(crate) fn error_text(code: &str, text: impl Into<String>) -> Self {
         Self {
             is_error: true,
             error_type: Some(ToolErrorType::InternalError),
@@ -100,7 +100,7 @@ impl ToolExecutionResult {
     }
 
     /// Returns the failure in words, for the record of a retry.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         self.error_message
             .clone()
             .unwrap_or_else(|| self.observation.clone())
@@ -112,7 +112,7 @@ impl ToolExecutionResult {
     }
 
     /// Returns the text for the model: the observation, or for a failure the shared layout. A
-    /// failure made by [`ToolExecutionResult::error_text`] keeps its exact text.
+    /// failure made by `ToolExecutionResult::error_text` keeps its exact text.
     pub fn content(&self, tool_call_id: &str) -> String {
         let is_told = self.error_message.is_none() && !self.observation.is_empty();
         if self.is_error && !is_told {

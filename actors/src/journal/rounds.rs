@@ -27,7 +27,7 @@ pub struct RoundsReader {
 
 impl RoundsReader {
     /// Creates a reader for a journal, before its first entry.
-    pub fn new(id: ConversationId) -> Self {
+    pub(crate) fn new(id: ConversationId) -> Self {
         Self {
             id,
             state: Durable::default(),
@@ -36,7 +36,7 @@ impl RoundsReader {
     }
 
     /// Returns the state after the entries so far.
-    pub fn state(&self) -> &Durable {
+    pub(crate) fn state(&self) -> &Durable {
         &self.state
     }
 
@@ -44,7 +44,7 @@ impl RoundsReader {
     ///
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
-    pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+    pub(crate) fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         let open = if self.state.round.is_some() {
             self.records.last_mut()
         } else {
@@ -138,7 +138,7 @@ impl RoundsReader {
     }
 
     /// Returns the rounds that began, oldest first, each with its current place in the history.
-    pub fn records(&self) -> Vec<ConversationRound> {
+    pub(crate) fn records(&self) -> Vec<ConversationRound> {
         let starts: HashMap<RoundId, u32> = self
             .state
             .rounds
@@ -154,7 +154,7 @@ impl RoundsReader {
     }
 
     /// Returns the rounds that began and, as `pending`, those that prompts in the inbox will open.
-    pub fn rounds(&self) -> Vec<ConversationRound> {
+    pub(crate) fn rounds(&self) -> Vec<ConversationRound> {
         let waiting = self.state.inbox.iter();
         let waiting = waiting.map(|prompt| {
             begun(

@@ -54,12 +54,12 @@ pub struct SkillState {
 
 impl SkillState {
     /// Returns the newest list that the model has read.
-    pub fn latest(&self) -> Option<&SkillIndex> {
+    pub(crate) fn latest(&self) -> Option<&SkillIndex> {
         self.announced.as_ref().or(self.offered.as_ref())
     }
 
     /// Returns the modifiers of the active skills, in order of activation.
-    pub fn context_modifiers(&self) -> impl Iterator<Item = &ContextModifier> {
+    pub(crate) fn context_modifiers(&self) -> impl Iterator<Item = &ContextModifier> {
         self.stack
             .frames()
             .iter()
@@ -68,7 +68,7 @@ impl SkillState {
     }
 
     /// Returns the combined effect of those modifiers; `None` when they change nothing.
-    pub fn narrowing(&self) -> Option<Combined> {
+    pub(crate) fn narrowing(&self) -> Option<Combined> {
         if self.active.is_empty() {
             return None; // The usual case.
         }
@@ -77,14 +77,14 @@ impl SkillState {
     }
 
     /// Whether an activation is on the stack.
-    pub fn is_active(&self, activation_id: ActivationId) -> bool {
+    pub(crate) fn is_active(&self, activation_id: ActivationId) -> bool {
         self.active
             .values()
             .any(|skill| skill.activation_id == activation_id)
     }
 
     /// Whether exactly this text of a skill stands in the history.
-    pub fn has_shown(&self, name: &SkillName, text: &str) -> bool {
+    pub(crate) fn has_shown(&self, name: &SkillName, text: &str) -> bool {
         self.shown.get(name) == Some(&digest(text.as_bytes()))
     }
 
@@ -117,7 +117,7 @@ impl SkillState {
 /// Updates the skills for a compaction. The announced list replaces the offered one, since the
 /// bytes of the system prompt change anyway, and no skill text counts as read any more. Returns the
 /// messages of the active skills, which the caller appends to the shortened history.
-pub fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
+pub(crate) fn refresh_at_compaction(skills: &mut SkillState) -> Vec<Message> {
     if let Some(announced) = skills.announced.take() {
         skills.offered = Some(announced);
     }

@@ -14,7 +14,7 @@ use crate::{
 /// Reads a journal from its first entry and keeps every message. A rewind takes its rounds back; an
 /// import or a reset replaces all.
 #[derive(Debug, Default)]
-pub struct TranscriptReader {
+pub(crate) struct TranscriptReader {
     state: Durable,
     messages: Vec<Message>,
     /// Where each round begins in `messages`.
@@ -26,7 +26,7 @@ impl TranscriptReader {
     ///
     /// # Errors
     /// [`ApplyError`] when the entry cannot follow. Do not use the reader after an error.
-    pub fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
+    pub(crate) fn take(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         let before = self.state.history.messages().len();
         self.state.apply(entry)?;
         let history = self.state.history.messages();
@@ -64,7 +64,7 @@ impl TranscriptReader {
     }
 
     /// Returns the messages, oldest first.
-    pub fn finish(self) -> MessageList {
+    pub(crate) fn finish(self) -> MessageList {
         self.messages.into_iter().collect()
     }
 }

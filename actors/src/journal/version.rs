@@ -55,10 +55,10 @@ impl SchemaVersion {
     pub const LATEST: Self = Self::V1_9;
 
     /// All versions, oldest first.
-    pub const ALL: [Self; 5] = [Self::V1_0, Self::V1_4, Self::V1_5, Self::V1_6, Self::V1_9];
+    pub(crate) const ALL: [Self; 5] = [Self::V1_0, Self::V1_4, Self::V1_5, Self::V1_6, Self::V1_9];
 
     /// Returns the version as it is written, such as `1.9`.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::V1_0 => "1.0",
             Self::V1_4 => "1.4",

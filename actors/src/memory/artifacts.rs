@@ -86,7 +86,7 @@ impl MemoryArtifacts {
     }
 
     /// Creates a store with other limits.
-    pub fn with_config(clock: Arc<dyn Clock>, config: MemoryArtifactsConfig) -> Self {
+    pub(crate) fn with_config(clock: Arc<dyn Clock>, config: MemoryArtifactsConfig) -> Self {
         Self {
             clock,
             config,

@@ -269,7 +269,7 @@ impl MemoryEvents {
     }
 
     /// Creates a store with the limits of a host.
-    pub fn from_limits(limits: &Limits) -> Self {
+    pub(crate) fn from_limits(limits: &Limits) -> Self {
         Self {
             conversations: DashMap::default(),
             tenants: DashMap::default(),

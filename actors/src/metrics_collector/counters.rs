@@ -14,14 +14,14 @@ struct Shard(AtomicU64);
 
 impl Counter {
     /// Adds `n`.
-    pub fn add(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         if let Some(shard) = self.0.get(shard()) {
             shard.0.fetch_add(n, Ordering::Relaxed);
         }
     }
 
     /// The sum over all cache lines.
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0
             .iter()
             .map(|shard| shard.0.load(Ordering::Relaxed))
@@ -45,7 +45,7 @@ macro_rules! counters {
 
         impl Counters {
             /// Reads all counters.
-            pub fn read(&self) -> Reading {
+            pub(crate) fn read(&self) -> Reading {
                 Reading { $($name: self.$name.get()),* }
             }
         }
@@ -53,7 +53,7 @@ macro_rules! counters {
         impl Reading {
             /// The increase since `earlier`.
             #[must_use]
-            pub fn since(&self, earlier: &Self) -> Self {
+            pub(crate) fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(earlier.$name)),* }
             }
         }

@@ -60,7 +60,7 @@ pub struct Distribution {
 
 impl Histogram {
     /// Records a measurement.
-    pub fn record(&self, time: Duration) {
+    pub(crate) fn record(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
         if let Some(shard) = self.0.get(shard()) {
@@ -72,7 +72,7 @@ impl Histogram {
     }
 
     /// Reads the histogram.
-    pub fn read(&self) -> Distribution {
+    pub(crate) fn read(&self) -> Distribution {
         self.0
             .iter()
             .fold(Distribution::default(), |mut sum, shard| {
@@ -149,7 +149,7 @@ pub struct LatencyReading {
 
 impl Latencies {
     /// Reads all histograms.
-    pub fn read(&self) -> LatencyReading {
+    pub(crate) fn read(&self) -> LatencyReading {
         LatencyReading {
             round: self.round.read(),
             model_call: self.model_call.read(),

@@ -6,7 +6,7 @@ use super::Report;
 
 /// A message to the metrics collector.
 #[derive(Debug)]
-pub enum MetricsCollectorMsg {
+pub(crate) enum MetricsCollectorMsg {
     /// From its own ticker: read the counters.
     Tick,
     /// From `MetricsCollectorRef::report`: return the figures.

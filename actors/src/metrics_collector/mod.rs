@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 
 pub use counters::{Counter, Counters, Reading};
 pub use latency::{BOUNDS_US, Distribution, Histogram, Latencies, LatencyReading};
-pub use message::MetricsCollectorMsg;
-pub use tenant::{REFUSALS, TenantFigures, TenantReading};
+pub(crate) use message::MetricsCollectorMsg;
+pub(crate) use tenant::TenantFigures;
+pub use tenant::{REFUSALS, TenantReading};
 
 /// Tracing target of the spans of rounds, model calls and tool calls (level info).
 pub const SPANS: &str = "callboard::spans";
@@ -50,7 +51,7 @@ impl MetricsCollectorRef {
     }
 
     /// Requests the figures; `None` once the host has stopped.
-    pub async fn report(&self) -> Option<Report> {
+    pub(crate) async fn report(&self) -> Option<Report> {
         let (reply, answer) = oneshot::channel();
         self.0.cast(MetricsCollectorMsg::Report { reply }).ok()?;
         answer.await.ok()

@@ -27,7 +27,7 @@ const BEFORE_ADMISSION: usize = 7;
 
 /// The figures of one tenant. They live as long as the host, and updating them wakes no actor.
 #[derive(Debug, Default)]
-pub struct TenantFigures {
+pub(crate) struct TenantFigures {
     prompts: AtomicU64,
     refusals: [AtomicU64; REFUSALS.len()],
     rounds: AtomicU64,
@@ -75,12 +75,12 @@ fn add(counter: &AtomicU64, n: u64) {
 
 impl TenantFigures {
     /// Counts an accepted prompt.
-    pub fn prompt(&self) {
+    pub(crate) fn prompt(&self) {
         add(&self.prompts, 1);
     }
 
     /// Counts a refusal by a conversation, by its error code.
-    pub fn refused(&self, code: &str) {
+    pub(crate) fn refused(&self, code: &str) {
         let place = REFUSALS
             .iter()
             .skip(BEFORE_ADMISSION)
@@ -93,19 +93,19 @@ impl TenantFigures {
     }
 
     /// Counts a round that ended.
-    pub fn round(&self, failed: bool) {
+    pub(crate) fn round(&self, failed: bool) {
         add(&self.rounds, 1);
         add(&self.rounds_failed, u64::from(failed));
     }
 
     /// Counts a tool call that ended.
-    pub fn tool_call(&self, failed: bool) {
+    pub(crate) fn tool_call(&self, failed: bool) {
         add(&self.tool_calls, 1);
         add(&self.tool_calls_failed, u64::from(failed));
     }
 
     /// Counts the tokens and the cost of a model call.
-    pub fn spent(&self, usage: &Usage, cost_micro_usd: u64) {
+    pub(crate) fn spent(&self, usage: &Usage, cost_micro_usd: u64) {
         add(&self.input_uncached, usage.input_uncached);
         add(&self.cache_read, usage.cache_read);
         add(&self.cache_write, usage.cache_write);
@@ -114,18 +114,18 @@ impl TenantFigures {
     }
 
     /// Counts an activation.
-    pub fn woke(&self) {
+    pub(crate) fn woke(&self) {
         self.awake.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts the end of an activation.
-    pub fn slept(&self) {
+    pub(crate) fn slept(&self) {
         self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Reads all figures, and adds those of admission: prompts under way, stored bytes, and
     /// refusals in the order of [`REFUSALS`].
-    pub fn read(
+    pub(crate) fn read(
         &self,
         under_way: usize,
         stored_bytes: u64,

@@ -45,7 +45,7 @@ pub struct Fallback {
 /// The caller of a model call.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "the field names say it")]
-pub struct CallBy<'a> {
+pub(crate) struct CallBy<'a> {
     pub tenant: &'a TenantId,
     /// Share beside other tenants ([`crate::tenant::Quotas::weight`]); 0 counts as 1.
     pub weight: u32,

@@ -53,7 +53,7 @@ impl LlmProvider for Counting {
 
 impl ModelGatewayRef {
     /// Returns a client that counts tokens with this gateway's current provider.
-    pub fn counting(&self) -> Arc<dyn LlmProvider> {
+    pub(crate) fn counting(&self) -> Arc<dyn LlmProvider> {
         Arc::new(Counting(self.clone()))
     }
 }
@@ -78,7 +78,7 @@ impl Counted {
 
 impl ExactCounter {
     /// Creates a counter without provider clients.
-    pub fn new(counter: Arc<TokenCounter>) -> Self {
+    pub(crate) fn new(counter: Arc<TokenCounter>) -> Self {
         Self {
             counter,
             clients: RwLock::default(),
@@ -86,17 +86,17 @@ impl ExactCounter {
     }
 
     /// Returns the counter that makes the estimates.
-    pub fn counter(&self) -> &Arc<TokenCounter> {
+    pub(crate) fn counter(&self) -> &Arc<TokenCounter> {
         &self.counter
     }
 
     /// Sets the client for a model family. The client holds its API key.
-    pub fn configure_api_client(&self, family: ModelFamily, client: Arc<dyn LlmProvider>) {
+    pub(crate) fn configure_api_client(&self, family: ModelFamily, client: Arc<dyn LlmProvider>) {
         self.clients.write().insert(family, client);
     }
 
     /// Returns how a model's tokens are counted.
-    pub fn model_info(&self, model: &str) -> ModelInfo {
+    pub(crate) fn model_info(&self, model: &str) -> ModelInfo {
         let info = self.counter.model_info(model);
         let has_api_client = self.client(info.model_family).is_some();
         ModelInfo {
@@ -110,7 +110,7 @@ impl ExactCounter {
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request and leaves no state behind.
-    pub async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
+    pub(crate) async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
         let info = self.counter.model_info(model);
         let client = self
             .client(info.model_family)
@@ -134,7 +134,7 @@ impl ExactCounter {
     /// host's count uses processor time.
     ///
     /// # Cancel safety
-    /// As [`ExactCounter::count_exact`].
+    /// As `ExactCounter::count_exact`.
     pub async fn count(&self, model: &str, request: ModelRequest) -> Counted {
         match self.count_exact(model, request.clone()).await {
             Some(tokens) => Counted::Exact(tokens),

@@ -28,7 +28,8 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{CallBy, Fallback, GatewayConfig};
+pub(crate) use config::CallBy;
+pub use config::{Fallback, GatewayConfig};
 pub use permits::{Cost, Permit, Permits, Queued};
 pub use retry::{ModelRetryPolicy, RetryBucket};
 pub use status::{GatewayStatus, ProviderWait, TenantWaiting, Waiting};
@@ -75,7 +76,7 @@ struct Health {
 
 impl ModelGatewayRef {
     /// Creates a gateway to `provider`. [`ModelGatewayRef::configure`] sets the fallback.
-    pub fn new(
+    pub(crate) fn new(
         provider: Arc<dyn LlmProvider>,
         config: GatewayConfig,
         entropy: Arc<dyn Entropy>,
@@ -102,7 +103,7 @@ impl ModelGatewayRef {
     /// # Errors
     /// [`FallbackCycle`] when the chain of fallbacks leads back to this gateway; then nothing is
     /// changed.
-    pub fn configure(
+    pub(crate) fn configure(
         &self,
         provider: Arc<dyn LlmProvider>,
         config: GatewayConfig,
@@ -131,13 +132,13 @@ impl ModelGatewayRef {
     }
 
     /// Returns the capabilities of `model`.
-    pub fn capabilities(&self, model: &str) -> Capabilities {
+    pub(crate) fn capabilities(&self, model: &str) -> Capabilities {
         self.settings().provider.capabilities(model)
     }
 
     /// Returns the capabilities of `model`, with what its fallbacks change about the size of a
     /// request: the smallest bound, and the attachments that any of them is sent.
-    pub fn request_capabilities(&self, model: &str) -> Capabilities {
+    pub(crate) fn request_capabilities(&self, model: &str) -> Capabilities {
         let mut settings = self.settings();
         let mut all = settings.provider.capabilities(model);
         while let (Some(gateway), Some(fallback)) = (&settings.fallback, &settings.config.fallback)
@@ -158,7 +159,7 @@ impl ModelGatewayRef {
     }
 
     /// Returns the models of the chain of fallbacks, nearest first.
-    pub fn fallback_models(&self) -> Vec<Arc<str>> {
+    pub(crate) fn fallback_models(&self) -> Vec<Arc<str>> {
         let mut models = Vec::new();
         let mut gateway = Some(self.clone());
         while let Some(settings) = gateway.as_ref().map(Self::settings) {
@@ -175,13 +176,13 @@ impl ModelGatewayRef {
     }
 
     /// Returns the current provider.
-    pub fn provider(&self) -> Arc<dyn LlmProvider> {
+    pub(crate) fn provider(&self) -> Arc<dyn LlmProvider> {
         self.settings().provider.clone()
     }
 
     /// Returns a report on the gateway. It visits every waiting tenant: for people and scrapers,
     /// not for every call.
-    pub fn status(&self) -> GatewayStatus {
+    pub(crate) fn status(&self) -> GatewayStatus {
         let settings = self.settings();
         let now = self.0.permits.now();
         let open = self.0.with_health(|health| health.breaker.open_for(now));
@@ -214,7 +215,7 @@ impl ModelGatewayRef {
     ///
     /// # Cancel safety
     /// Dropping the future or the stream cancels the call and releases the permit.
-    pub async fn stream(
+    pub(crate) async fn stream(
         &self,
         by: &CallBy<'_>,
         mut request: ModelRequest,
@@ -264,7 +265,7 @@ impl ModelGatewayRef {
 /// The fallback of a gateway leads back to the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the fallback leads back to the gateway")]
-pub struct FallbackCycle;
+pub(crate) struct FallbackCycle;
 
 /// Whether a fallback may succeed: the endpoint failed or the account is exhausted, and the retries
 /// are used up. Not for a wrong request or key, which the operator should see; not for a cancelled

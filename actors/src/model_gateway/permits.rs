@@ -122,17 +122,17 @@ impl std::fmt::Debug for Permit {
 impl Permit {
     /// Marks the call as started. From now on it counts as a request, and as its estimate until its
     /// usage is known.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
 
     /// Returns the estimated tokens.
-    pub fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.cost.tokens
     }
 
     /// Sets the tokens that the call used.
-    pub fn used(&mut self, tokens: u64) {
+    pub(crate) fn used(&mut self, tokens: u64) {
         self.used = Some(tokens);
     }
 
@@ -548,7 +548,7 @@ impl Permits {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue and costs the tenant nothing.
-    pub async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         by: &CallBy<'_>,
         cost: Cost,

@@ -33,7 +33,12 @@ impl ModelRetryPolicy {
     /// [`RETRY_AFTER_MAX`] the call fails at once. The policy's own delays are shortened by up to a
     /// quarter, so that callers spread out. A call that the server did not begin with is made again
     /// at once, the first time.
-    pub fn delay(&self, error: &ProviderError, attempt: u32, jitter: f64) -> Option<Duration> {
+    pub(crate) fn delay(
+        &self,
+        error: &ProviderError,
+        attempt: u32,
+        jitter: f64,
+    ) -> Option<Duration> {
         if !error.is_retryable() || attempt >= self.max_retries {
             return None;
         }
@@ -75,12 +80,12 @@ impl Default for RetryBucket {
 
 impl RetryBucket {
     /// Credits a first attempt.
-    pub fn first_call(&mut self) {
+    pub(crate) fn first_call(&mut self) {
         self.tenths = (self.tenths + 1).min(BUCKET_TENTHS);
     }
 
     /// Takes the credit for one retry. Returns false without enough credit.
-    pub fn take(&mut self) -> bool {
+    pub(crate) fn take(&mut self) -> bool {
         let enough = self.tenths >= 10;
         if enough {
             self.tenths -= 10;

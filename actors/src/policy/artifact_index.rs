@@ -111,7 +111,7 @@ impl<O: Ord + Clone> ArtifactIndex<O> {
     }
 
     /// The places of one owner.
-    pub fn owned_by(&self, owner: &O) -> Vec<IndexPlace<O>> {
+    pub(crate) fn owned_by(&self, owner: &O) -> Vec<IndexPlace<O>> {
         self.kept
             .keys()
             .filter(|(of, _)| of == owner)

@@ -25,7 +25,7 @@ impl Default for BreakerConfig {
 
 /// The state of a breaker. Times are durations since any fixed instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     failures: u32,
     open_until: Option<Duration>,
     /// The probe under way.
@@ -53,7 +53,7 @@ pub enum Permission {
 
 impl Permission {
     /// The token of a probe, to be passed with its result; `None` for any other call.
-    pub fn probe(self) -> Option<ProbeToken> {
+    pub(crate) fn probe(self) -> Option<ProbeToken> {
         match self {
             Self::Probe(token) => Some(token),
             Self::Closed | Self::Open(_) => None,
@@ -63,7 +63,7 @@ impl Permission {
 
 impl Breaker {
     /// Asks whether a call may start at `now`.
-    pub fn request(&mut self, now: Duration) -> Permission {
+    pub(crate) fn request(&mut self, now: Duration) -> Permission {
         match self.open_until {
             None => Permission::Closed,
             Some(until) if now < until => Permission::Open(until - now),
@@ -78,19 +78,19 @@ impl Breaker {
     }
 
     /// How long the breaker still refuses every call; `None` if it is closed or due for a probe.
-    pub fn open_for(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn open_for(&self, now: Duration) -> Option<Duration> {
         self.open_until
             .and_then(|until| until.checked_sub(now))
             .filter(|left| !left.is_zero())
     }
 
     /// How many probes failed since the last success.
-    pub fn failed_probes(&self) -> u32 {
+    pub(crate) fn failed_probes(&self) -> u32 {
         self.failed_probes
     }
 
     /// Records a success, which closes the breaker.
-    pub fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         *self = Self {
             probes: self.probes,
             ..Self::default()
@@ -99,7 +99,12 @@ impl Breaker {
 
     /// Records a failure at `now` of a call that had `probe`. A failed probe opens the breaker
     /// again. While the breaker is open, other failures count for nothing: their calls began before.
-    pub fn failed(&mut self, config: &BreakerConfig, now: Duration, probe: Option<ProbeToken>) {
+    pub(crate) fn failed(
+        &mut self,
+        config: &BreakerConfig,
+        now: Duration,
+        probe: Option<ProbeToken>,
+    ) {
         if self.open_until.is_some() {
             if self.is_probe(probe) {
                 self.failed_probes = self.failed_probes.saturating_add(1);
@@ -116,7 +121,7 @@ impl Breaker {
 
     /// Records that a call that had `probe` ended without evidence about the other side, such as a
     /// canceled one. After a probe the next call may probe.
-    pub fn abandoned(&mut self, probe: Option<ProbeToken>) {
+    pub(crate) fn abandoned(&mut self, probe: Option<ProbeToken>) {
         if self.is_probe(probe) {
             self.probe = None;
         }

@@ -86,7 +86,7 @@ const KINDS: [BudgetKind; 3] = [BudgetKind::Tokens, BudgetKind::Money, BudgetKin
 
 impl Amount {
     /// The value of one figure.
-    pub fn get(&self, kind: BudgetKind) -> u64 {
+    pub(crate) fn get(&self, kind: BudgetKind) -> u64 {
         match kind {
             BudgetKind::Tokens => self.tokens,
             BudgetKind::Money => self.micro_usd,
@@ -96,7 +96,7 @@ impl Amount {
 
     /// The sum of two amounts, saturating at `u64::MAX`.
     #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
+    pub(crate) fn plus(&self, other: &Self) -> Self {
         Self {
             tokens: self.tokens.saturating_add(other.tokens),
             micro_usd: self.micro_usd.saturating_add(other.micro_usd),
@@ -134,12 +134,12 @@ impl Budget {
     }
 
     /// Whether no figure is limited.
-    pub fn is_unlimited(&self) -> bool {
+    pub(crate) fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 
     /// The limit of one figure; `None` means no limit.
-    pub fn get(&self, kind: BudgetKind) -> Option<u64> {
+    pub(crate) fn get(&self, kind: BudgetKind) -> Option<u64> {
         match kind {
             BudgetKind::Tokens => self.tokens,
             BudgetKind::Money => self.micro_usd,
@@ -151,7 +151,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`Exhausted`] names the first figure that would be exceeded.
-    pub fn admit(
+    pub(crate) fn admit(
         &self,
         level: BudgetLevel,
         spent: &Amount,
@@ -177,7 +177,7 @@ impl Budget {
 
     /// How much of the tightest figure is left, in whole percent, rounded up; `None` without a
     /// limit.
-    pub fn left_percent(&self, spent: &Amount) -> Option<u8> {
+    pub(crate) fn left_percent(&self, spent: &Amount) -> Option<u8> {
         let lefts = KINDS
             .iter()
             .filter_map(|kind| Some(percent_left(spent.get(*kind), self.get(*kind)?)));
@@ -254,7 +254,7 @@ pub fn usd(micro: u64) -> String {
 
 /// The counters of one level. Limits may change while reservations are open.
 #[derive(Debug)]
-pub struct BudgetCounter {
+pub(crate) struct BudgetCounter {
     level: BudgetLevel,
     above: Option<Arc<BudgetCounter>>,
     /// `u64::MAX` means no limit. The order is that of `KINDS`.
@@ -272,12 +272,12 @@ pub struct Reservation {
 
 impl BudgetCounter {
     /// A counter without a level above it.
-    pub fn root(level: BudgetLevel, budget: Budget) -> Arc<Self> {
+    pub(crate) fn root(level: BudgetLevel, budget: Budget) -> Arc<Self> {
         Self::new(level, budget, None)
     }
 
     /// A counter below this one: what the new counter spends, this one spends too.
-    pub fn below(self: &Arc<Self>, level: BudgetLevel, budget: Budget) -> Arc<Self> {
+    pub(crate) fn below(self: &Arc<Self>, level: BudgetLevel, budget: Budget) -> Arc<Self> {
         Self::new(level, budget, Some(self.clone()))
     }
 
@@ -293,14 +293,14 @@ impl BudgetCounter {
     }
 
     /// Replaces the limits. Spent amounts stay counted.
-    pub fn set(&self, budget: Budget) {
+    pub(crate) fn set(&self, budget: Budget) {
         for (kind, limit) in KINDS.into_iter().zip(&self.limits) {
             limit.store(budget.get(kind).unwrap_or(u64::MAX), Ordering::Release);
         }
     }
 
     /// The current limits.
-    pub fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> Budget {
         let [tokens, micro_usd, wall_ms] = &self.limits;
         let bound = |limit: &AtomicU64| {
             Some(limit.load(Ordering::Acquire)).filter(|limit| *limit != u64::MAX)
@@ -313,7 +313,7 @@ impl BudgetCounter {
     }
 
     /// What is spent or reserved at this level.
-    pub fn spent(&self) -> Amount {
+    pub(crate) fn spent(&self) -> Amount {
         let [tokens, micro_usd, wall_ms] = &self.spent;
         let load = |figure: &AtomicU64| figure.load(Ordering::Acquire);
         Amount {
@@ -324,7 +324,7 @@ impl BudgetCounter {
     }
 
     /// How much of this level's tightest figure is left, in percent; `None` without a limit.
-    pub fn left_percent(&self) -> Option<u8> {
+    pub(crate) fn left_percent(&self) -> Option<u8> {
         let budget = self.budget();
         if budget.is_unlimited() {
             None
@@ -338,7 +338,7 @@ impl BudgetCounter {
     /// # Errors
     /// [`Exhausted`] by the first level without room; the reservations of the levels above it are
     /// released.
-    pub fn reserve(self: &Arc<Self>, amount: Amount) -> Result<Reservation, Exhausted> {
+    pub(crate) fn reserve(self: &Arc<Self>, amount: Amount) -> Result<Reservation, Exhausted> {
         let path: Vec<&Self> = self.path().collect();
         for (place, counter) in path.iter().enumerate().rev() {
             if let Err(refusal) = counter.take(&amount) {
@@ -355,13 +355,13 @@ impl BudgetCounter {
     }
 
     /// Whether this level or one above it limits money.
-    pub fn bounds_money(&self) -> bool {
+    pub(crate) fn bounds_money(&self) -> bool {
         self.path()
             .any(|counter| counter.budget().micro_usd.is_some())
     }
 
     /// Counts spending that was not reserved, even beyond the limits.
-    pub fn charge(&self, used: Amount) {
+    pub(crate) fn charge(&self, used: Amount) {
         self.path()
             .for_each(|counter| counter.replace(&Amount::default(), &used));
     }
@@ -440,7 +440,7 @@ impl Reservation {
     }
 
     /// Replaces the reservation by what was used: the rest is released, an excess is added.
-    pub fn settle(mut self, used: Amount) {
+    pub(crate) fn settle(mut self, used: Amount) {
         let reserved = std::mem::take(&mut self.amount);
         self.counter
             .path()

@@ -23,5 +23,5 @@ pub enum CallClass {
 
 impl CallClass {
     /// All classes, the most urgent first.
-    pub const ALL: [Self; 3] = [Self::Interactive, Self::Subagent, Self::Background];
+    pub(crate) const ALL: [Self; 3] = [Self::Interactive, Self::Subagent, Self::Background];
 }

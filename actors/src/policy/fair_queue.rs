@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::CallClass;
 
 /// How often waiters of the same key may pass over one of a lower class before it is next.
-pub const PASSED_MAX: u32 = 8;
+pub(crate) const PASSED_MAX: u32 = 8;
 
 /// The scale at which an estimate equals the real cost.
 const EVEN: u64 = 1024;
@@ -36,7 +36,7 @@ const IDLE_LANES_MAX: usize = 64;
 
 /// Waiters by key, served in a fair order.
 #[derive(Debug)]
-pub struct FairQueue<K, T> {
+pub(crate) struct FairQueue<K, T> {
     /// What a weight of 1 gets in a round. It follows the average cost of served waiters, so that
     /// rounds stay short.
     quantum: u64,
@@ -97,13 +97,13 @@ pub struct Taken<K, T> {
     pub key: K,
     /// The item that was pushed.
     pub item: T,
-    /// What the key was charged for it; pass it to [`FairQueue::settle`].
+    /// What the key was charged for it; pass it to `FairQueue::settle`.
     pub charged: u64,
 }
 
 /// Identifies a waiter in its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WaiterId(u64);
+pub(crate) struct WaiterId(u64);
 
 fn index(class: CallClass) -> usize {
     match class {
@@ -194,7 +194,7 @@ impl<T> Lane<T> {
 impl<K: Ord + Clone, T> FairQueue<K, T> {
     /// An empty queue. `quantum` is the initial part of a key of weight 1, in the unit of costs; it
     /// follows the real costs, up to `quantum_max`.
-    pub fn new(quantum: u64, quantum_max: u64) -> Self {
+    pub(crate) fn new(quantum: u64, quantum_max: u64) -> Self {
         Self {
             quantum: quantum.clamp(1, quantum_max.max(1)),
             quantum_max: quantum_max.max(1),
@@ -211,17 +211,17 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// Number of waiters, of all keys.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Whether the queue has no waiter.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Number of waiters by key, in key order; only keys with waiters.
-    pub fn waiting(&self) -> impl Iterator<Item = (&K, usize)> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (&K, usize)> {
         self.lanes
             .iter()
             .map(|(key, lane)| (key, lane.len()))
@@ -229,7 +229,14 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// Adds a waiter. A weight of 0 counts as 1.
-    pub fn push(&mut self, key: &K, weight: u32, class: CallClass, cost: u64, item: T) -> WaiterId {
+    pub(crate) fn push(
+        &mut self,
+        key: &K,
+        weight: u32,
+        class: CallClass,
+        cost: u64,
+        item: T,
+    ) -> WaiterId {
         self.last_id += 1;
         let id = WaiterId(self.last_id);
         let weight = u64::from(weight.max(1));
@@ -265,14 +272,14 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
     /// The next key and the estimated cost of its waiter. Repeated calls return the same key until
     /// a more urgent waiter arrives.
-    pub fn peek(&mut self) -> Option<(&K, u64)> {
+    pub(crate) fn peek(&mut self) -> Option<(&K, u64)> {
         let (key, _) = self.choose()?;
         let (key, lane) = self.lanes.get_key_value(&key)?;
         lane.first_cost().map(|cost| (key, cost))
     }
 
     /// Takes the next waiter.
-    pub fn pop(&mut self) -> Option<Taken<K, T>> {
+    pub(crate) fn pop(&mut self) -> Option<Taken<K, T>> {
         let (key, class) = self.choose()?;
         let lane = self.lanes.get_mut(&key)?;
         let waiter = lane.take_first(class)?;
@@ -291,7 +298,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// Removes a waiter that gave up. Its key is charged nothing.
-    pub fn remove(&mut self, key: &K, class: CallClass, id: WaiterId) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: &K, class: CallClass, id: WaiterId) -> Option<T> {
         let waiters = self.lanes.get_mut(key)?.of_mut(class);
         let at = waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()?;
         let waiter = waiters.remove(at)?;
@@ -302,7 +309,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
     /// Makes room for `comer`: takes the newest of the least urgent waiters of the key with the
     /// most waiters for its weight. `None` if `comer` is that key, or would itself have the most.
-    pub fn shed(&mut self, comer: &K, weight: u32) -> Option<T> {
+    pub(crate) fn shed(&mut self, comer: &K, weight: u32) -> Option<T> {
         let per_weight =
             |len: usize, weight: u64| len as u128 * 1_000_000 / u128::from(weight.max(1));
         let mine = self.lanes.get(comer).map_or(0, Lane::len) + 1;
@@ -327,7 +334,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
 
     /// Corrects what a key was `charged` for a waiter with the cost `estimated`, now that it is
     /// known to be `actual`.
-    pub fn settle(&mut self, key: &K, estimated: u64, charged: u64, actual: u64) {
+    pub(crate) fn settle(&mut self, key: &K, estimated: u64, charged: u64, actual: u64) {
         let round = self.round;
         let quantum = self.quantum;
         let seen = (actual > 0)
@@ -359,7 +366,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// About how many waiters are served up to and including this one, assuming equal costs.
-    pub fn position(&self, key: &K, class: CallClass, id: WaiterId) -> Option<usize> {
+    pub(crate) fn position(&self, key: &K, class: CallClass, id: WaiterId) -> Option<usize> {
         let lane = self.lanes.get(key)?;
         let at = lane
             .of(class)
@@ -375,7 +382,7 @@ impl<K: Ord + Clone, T> FairQueue<K, T> {
     }
 
     /// About how many waiters are served up to and including the last one of a key.
-    pub fn last_position(&self, key: &K) -> Option<usize> {
+    pub(crate) fn last_position(&self, key: &K) -> Option<usize> {
         self.lanes
             .get(key)
             .filter(|lane| lane.len() > 0)

@@ -18,17 +18,20 @@ mod tool_retry;
 mod ttl_cache;
 
 pub use artifact_index::{ArtifactIndex, IndexPlace, IndexedArtifact};
-pub use breaker::{Breaker, BreakerConfig, Permission, ProbeToken};
-pub use budget::{
-    Amount, Budget, BudgetCounter, BudgetKind, BudgetLevel, Exhausted, Reservation, usd,
-};
+pub(crate) use breaker::Breaker;
+pub use breaker::{BreakerConfig, Permission, ProbeToken};
+pub(crate) use budget::BudgetCounter;
+pub use budget::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Reservation, usd};
 pub use call_class::CallClass;
-pub use fair_queue::{FairQueue, PASSED_MAX, Taken, WaiterId};
-pub use pacing::{Pacing, RAMP_MAX, SHARES_FOR};
-pub use prices::{Price, Prices, names_model};
+pub use fair_queue::Taken;
+pub(crate) use fair_queue::{FairQueue, WaiterId};
+pub(crate) use pacing::Pacing;
+pub(crate) use prices::names_model;
+pub use prices::{Price, Prices};
 pub use pricing::Pricing;
-pub use restart::{Restart, RestartHistory};
+pub use restart::Restart;
+pub(crate) use restart::RestartHistory;
 pub use settings::{ConfigValue, Dict, InvalidSettings, ObservabilityConfig, TraceSampling};
-pub use token_bucket::TokenBucket;
+pub(crate) use token_bucket::TokenBucket;
 pub use tool_retry::ToolRetryPolicy;
-pub use ttl_cache::{TtlCache, TtlCacheConfig};
+pub(crate) use ttl_cache::{TtlCache, TtlCacheConfig};

@@ -12,10 +12,10 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 
 /// Longest time in which a key without waiting competitors fills all slots. Longer calls drift
 /// apart without pacing.
-pub const RAMP_MAX: Duration = Duration::from_millis(250);
+pub(crate) const RAMP_MAX: Duration = Duration::from_millis(250);
 
 /// How long after its last call a key still counts as a competitor.
-pub const SHARES_FOR: Duration = Duration::from_secs(10);
+pub(crate) const SHARES_FOR: Duration = Duration::from_secs(10);
 
 /// How far a key may fall behind its schedule and still catch up. Timers have about this
 /// resolution.
@@ -26,7 +26,7 @@ const SUMMED_EVERY: Duration = Duration::from_millis(100);
 
 /// Running calls by key, and when the next call above a fair share may start.
 #[derive(Debug)]
-pub struct Pacing<K> {
+pub(crate) struct Pacing<K> {
     keys: HashMap<K, Key>,
     /// Total weight of all competing keys.
     weight: u64,
@@ -58,7 +58,7 @@ impl<K> Default for Pacing<K> {
 
 impl<K: Eq + Hash + Clone> Pacing<K> {
     /// Records that a key asks for a slot. A weight of 0 counts as 1.
-    pub fn asks(&mut self, key: &K, weight: u32, now: Duration) {
+    pub(crate) fn asks(&mut self, key: &K, weight: u32, now: Duration) {
         let weight = u64::from(weight.max(1));
         match self.keys.get_mut(key) {
             Some(known) => {
@@ -90,12 +90,12 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
     }
 
     /// When a key may start another call, out of `places` slots; `None` if it may start now.
-    pub fn holds(&self, key: &K, places: usize, now: Duration) -> Option<Duration> {
+    pub(crate) fn holds(&self, key: &K, places: usize, now: Duration) -> Option<Duration> {
         (self.next > now && self.is_beyond(key, places)).then_some(self.next)
     }
 
     /// Records that a key starts a call.
-    pub fn begins(&mut self, key: &K, places: usize, now: Duration) {
+    pub(crate) fn begins(&mut self, key: &K, places: usize, now: Duration) {
         if self.is_beyond(key, places) {
             // Slightly faster than slots free up: calls that are spread stay spread, and no slot
             // stays empty.
@@ -111,7 +111,7 @@ impl<K: Eq + Hash + Clone> Pacing<K> {
     }
 
     /// Records that a call of a key ended after `took`.
-    pub fn ends(&mut self, key: &K, took: Duration, now: Duration) {
+    pub(crate) fn ends(&mut self, key: &K, took: Duration, now: Duration) {
         self.mean = Some(self.mean.map_or(took, |mean| (mean * 15 + took) / 16));
         if let Some(key) = self.keys.get_mut(key) {
             key.running = key.running.saturating_sub(1);

@@ -45,7 +45,7 @@ impl Price {
     }
 
     /// The cost of a call, in millionths of a US dollar, rounded up.
-    pub fn cost(&self, usage: &Usage) -> u64 {
+    pub(crate) fn cost(&self, usage: &Usage) -> u64 {
         let figures = [
             (usage.input_uncached, self.input),
             (usage.cache_read, self.cache_read),
@@ -87,7 +87,7 @@ impl Prices {
     }
 
     /// The names, in insertion order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
@@ -109,7 +109,7 @@ impl Prices {
 }
 
 /// Whether one of these names matches the model; a name may contain `*` for any text.
-pub fn names_model<T: AsRef<str>>(names: &[T], model: &str) -> bool {
+pub(crate) fn names_model<T: AsRef<str>>(names: &[T], model: &str) -> bool {
     names
         .iter()
         .map(AsRef::as_ref)

@@ -12,7 +12,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Recent crashes of one conversation. Times are durations since any fixed instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RestartHistory {
+pub(crate) struct RestartHistory {
     crashes: Vec<Duration>,
     ended_in_order: bool,
 }
@@ -28,17 +28,17 @@ pub enum Restart {
 
 impl RestartHistory {
     /// Records that the last activation ended without a crash.
-    pub fn ended_in_order(&mut self) {
+    pub(crate) fn ended_in_order(&mut self) {
         self.ended_in_order = true;
     }
 
     /// Whether the last activation ended without a crash.
-    pub fn has_ended_in_order(&self) -> bool {
+    pub(crate) fn has_ended_in_order(&self) -> bool {
         self.ended_in_order
     }
 
     /// Records a crash at `now` and decides what follows.
-    pub fn crashed(&mut self, now: Duration) -> Restart {
+    pub(crate) fn crashed(&mut self, now: Duration) -> Restart {
         self.ended_in_order = false;
         self.crashes.retain(|at| now.saturating_sub(*at) < WINDOW);
         self.crashes.push(now);

@@ -42,7 +42,7 @@ pub trait ConfigValue: Serialize + DeserializeOwned {
     }
 }
 
-/// What share of traces is kept; see [`TraceSampling::rate`].
+/// What share of traces is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the rates")]
@@ -57,7 +57,7 @@ pub enum TraceSampling {
 
 impl TraceSampling {
     /// The share of traces that is kept, from 0.0 to 1.0.
-    pub fn rate(self) -> f64 {
+    pub(crate) fn rate(self) -> f64 {
         match self {
             Self::Always => 1.0,
             Self::High => 0.5,
@@ -69,7 +69,7 @@ impl TraceSampling {
 
     /// Whether a trace is kept: whether a draw from `0.0..1.0` is below the rate. At `Always` and
     /// `Never` no draw is made, so a draw of 0.0 keeps nothing at rate 0.
-    pub fn samples(self, draw: impl FnOnce() -> f64) -> bool {
+    pub(crate) fn samples(self, draw: impl FnOnce() -> f64) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,

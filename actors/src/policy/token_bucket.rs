@@ -18,7 +18,7 @@ const BURST_PART: u64 = 6;
 
 /// A bucket that refills steadily.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenBucket {
+pub(crate) struct TokenBucket {
     per_minute: u64,
     full: u64,
     /// The level, in [`PARTS`] of a unit. Negative while units are owed.
@@ -30,7 +30,7 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A full bucket for `per_minute` units per minute. Its capacity is ten seconds' worth, or
     /// `burst_min` if that is more, but at most a minute's worth. A rate of 0 counts as 1.
-    pub fn new(per_minute: u64, burst_min: u64, now: Duration) -> Self {
+    pub(crate) fn new(per_minute: u64, burst_min: u64, now: Duration) -> Self {
         let per_minute = per_minute.max(1);
         let full = (per_minute / BURST_PART)
             .max(burst_min.min(per_minute))
@@ -44,7 +44,7 @@ impl TokenBucket {
     }
 
     /// Changes the rate. The level and any debt are kept, up to the new capacity.
-    pub fn set_rate(&mut self, per_minute: u64, burst_min: u64, now: Duration) {
+    pub(crate) fn set_rate(&mut self, per_minute: u64, burst_min: u64, now: Duration) {
         self.fill(now);
         let new = Self::new(per_minute, burst_min, self.at);
         let grown = (new.level - parts(self.full)).max(0);
@@ -55,14 +55,14 @@ impl TokenBucket {
     }
 
     /// Units available, rounded down; negative while units are owed.
-    pub fn left(&mut self, now: Duration) -> i64 {
+    pub(crate) fn left(&mut self, now: Duration) -> i64 {
         self.fill(now);
         i64::try_from(self.level.div_euclid(PARTS)).unwrap_or(i64::MIN)
     }
 
     /// How long to wait until `units` are available; `None` if they are. A request above the
     /// capacity waits for a full bucket.
-    pub fn wait(&mut self, units: u64, now: Duration) -> Option<Duration> {
+    pub(crate) fn wait(&mut self, units: u64, now: Duration) -> Option<Duration> {
         self.fill(now);
         let missing = parts(units.min(self.full)) - self.level;
         (missing > 0).then(|| {
@@ -72,12 +72,12 @@ impl TokenBucket {
     }
 
     /// Takes units, even if the level goes below zero.
-    pub fn take(&mut self, units: u64) {
+    pub(crate) fn take(&mut self, units: u64) {
         self.level = self.level.saturating_sub(parts(units));
     }
 
     /// Returns units, up to the capacity.
-    pub fn give_back(&mut self, units: u64) {
+    pub(crate) fn give_back(&mut self, units: u64) {
         self.level = self
             .level
             .saturating_add(parts(units))
@@ -85,7 +85,7 @@ impl TokenBucket {
     }
 
     /// Replaces an estimate that was taken by what was really used.
-    pub fn settle(&mut self, estimated: u64, used: u64) {
+    pub(crate) fn settle(&mut self, estimated: u64, used: u64) {
         match used.checked_sub(estimated) {
             Some(more) => self.take(more),
             None => self.give_back(estimated - used),
@@ -93,7 +93,7 @@ impl TokenBucket {
     }
 
     /// Lowers the level to `left`, as the provider reported it; never raises it.
-    pub fn lower_to(&mut self, left: u64, now: Duration) {
+    pub(crate) fn lower_to(&mut self, left: u64, now: Duration) {
         self.fill(now);
         self.level = self.level.min(parts(left));
     }

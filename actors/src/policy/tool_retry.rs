@@ -51,7 +51,7 @@ impl ToolRetryPolicy {
 
     /// Whether to retry after `attempt` earlier retries. A call that was denied permission is never
     /// retried, even if `retry_on` lists that class.
-    pub fn should_retry(&self, error: ToolErrorType, attempt: u32) -> bool {
+    pub(crate) fn should_retry(&self, error: ToolErrorType, attempt: u32) -> bool {
         error != ToolErrorType::PermissionDenied
             && attempt < self.max_retries
             && self.retry_on.contains(&error)
@@ -59,7 +59,7 @@ impl ToolRetryPolicy {
 
     /// The delay before retry number `attempt`, counted from 0. With the defaults: 1000, 1500,
     /// 2250, 3375, 5062, 7593, 10000 ms, then always 10000 ms.
-    pub fn delay(&self, attempt: u32) -> Duration {
+    pub(crate) fn delay(&self, attempt: u32) -> Duration {
         let ms = self.initial_delay_ms as f64 * self.backoff_multiplier.powf(f64::from(attempt));
         Duration::from_millis(if ms < self.max_delay_ms as f64 {
             ms as u64
@@ -70,7 +70,7 @@ impl ToolRetryPolicy {
 
     /// The timeout of retry number `n`, counted from 1. It grows with each retry and is never below
     /// the original timeout.
-    pub fn timeout(&self, original: Duration, n: u32) -> Duration {
+    pub(crate) fn timeout(&self, original: Duration, n: u32) -> Duration {
         let grown = original.as_millis() as f64 * self.timeout_multiplier.powf(f64::from(n));
         let capped = if grown < self.max_timeout_ms as f64 {
             grown as u64

@@ -11,7 +11,7 @@ use std::{
 
 /// The limits of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TtlCacheConfig {
+pub(crate) struct TtlCacheConfig {
     /// Time to live of entries that are stored without one.
     pub ttl: Duration,
     /// Most entries that are kept.
@@ -34,7 +34,7 @@ impl Default for TtlCacheConfig {
 /// Keys and values with a time to live. The cache never exceeds its limits, not even during an
 /// insertion: expired entries are removed first, then those that were set longest ago.
 #[derive(Debug, Clone)]
-pub struct TtlCache<K, V> {
+pub(crate) struct TtlCache<K, V> {
     config: TtlCacheConfig,
     entries: HashMap<K, Slot<V>>,
     by_age: BTreeMap<u64, K>,
@@ -54,7 +54,7 @@ struct Slot<V> {
 
 impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     /// An empty cache.
-    pub fn new(config: TtlCacheConfig) -> Self {
+    pub(crate) fn new(config: TtlCacheConfig) -> Self {
         Self {
             config,
             entries: HashMap::new(),
@@ -67,7 +67,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
 
     /// The value of a key. An entry whose age has reached its time to live is removed and not
     /// returned.
-    pub fn get(&mut self, key: &K, now: Duration) -> Option<&V> {
+    pub(crate) fn get(&mut self, key: &K, now: Duration) -> Option<&V> {
         if self.entries.get(key)?.ends <= now {
             self.remove(key);
         }
@@ -75,14 +75,15 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     }
 
     /// Whether [`TtlCache::get`] would return a value.
-    pub fn contains(&self, key: &K, now: Duration) -> bool {
+    #[cfg(test)]
+    pub(crate) fn contains(&self, key: &K, now: Duration) -> bool {
         self.entries.get(key).is_some_and(|slot| now < slot.ends)
     }
 
     /// Stores a value of `bytes` for `ttl`, or for the default time, in place of the key's earlier
     /// value. Returns whether it was stored: a value heavier than the whole cache, or with a time
     /// to live of zero, is not, and the key's earlier value is removed all the same.
-    pub fn set(
+    pub(crate) fn set(
         &mut self,
         key: K,
         value: V,
@@ -124,7 +125,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     }
 
     /// Removes a value and returns it.
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let slot = self.entries.remove(key)?;
         self.by_age.remove(&slot.set);
         self.by_end.remove(&(slot.ends, slot.set));
@@ -133,7 +134,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     }
 
     /// Removes expired entries and returns their number.
-    pub fn expire(&mut self, now: Duration) -> usize {
+    pub(crate) fn expire(&mut self, now: Duration) -> usize {
         let before = self.entries.len();
         while let Some((ends, set)) = self.by_end.first().copied()
             && ends <= now
@@ -147,7 +148,7 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     }
 
     /// Keeps only the entries for whose key `stays` returns true.
-    pub fn retain(&mut self, mut stays: impl FnMut(&K) -> bool) {
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&K) -> bool) {
         let gone: Vec<K> = self
             .entries
             .keys()
@@ -158,17 +159,19 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
     }
 
     /// Removes all entries.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.config.clone());
     }
 
     /// Number of stored entries, including expired ones.
-    pub fn size(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> usize {
         self.entries.len()
     }
 
     /// Bytes of stored entries, including expired ones.
-    pub fn bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 

@@ -50,7 +50,7 @@ pub enum ModelEvent {
 /// The size of an answer so far, against the bounds of every answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AnswerSize {
-    /// Bytes of its content, with [`ANSWER_BLOCK_BYTES`] for each block.
+    /// Bytes of its content, with 256 for each block.
     pub bytes: usize,
     /// Number of its tool calls.
     pub calls: usize,

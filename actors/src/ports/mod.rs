@@ -41,7 +41,8 @@ pub use llm_provider::{
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};
-pub use output::{CACHE_TTL, CachePolicy, PermissionLevel, Reach};
+pub(crate) use output::CACHE_TTL;
+pub use output::{CachePolicy, PermissionLevel, Reach};
 pub use rate_limits::{Allowance, RateLimits};
 pub use resource::Resource;
 pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPolicy};

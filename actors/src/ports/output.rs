@@ -23,7 +23,7 @@ pub enum CachePolicy {
 }
 
 /// How long results of the policy `Cacheable` are cached.
-pub const CACHE_TTL: Duration = Duration::from_secs(3600);
+pub(crate) const CACHE_TTL: Duration = Duration::from_secs(3600);
 
 impl CachePolicy {
     /// Returns how long a result is cached; `None` if it is not cached.

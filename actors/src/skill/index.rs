@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{SkillMetadata, SkillName};
 
 /// Maximum size of the list in bytes, since every model call includes it.
-pub const SKILL_INDEX_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const SKILL_INDEX_BYTES_MAX: usize = 16 * 1024;
 
 /// Lengths of descriptions in characters, tried in order until the list fits. The first is the
 /// longest that the format allows.
@@ -45,7 +45,7 @@ fn is_zero(n: &usize) -> bool {
 impl SkillIndex {
     /// Lists skills, except those hidden from the model. All descriptions are shortened alike until
     /// the list fits; skills that still do not fit are counted.
-    pub fn from_skills<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
+    pub(crate) fn from_skills<'a>(skills: impl IntoIterator<Item = &'a SkillMetadata>) -> Self {
         let mut visible: Vec<&SkillMetadata> = skills
             .into_iter()
             .filter(|skill| !skill.disable_model_invocation)
@@ -72,7 +72,7 @@ impl SkillIndex {
     }
 
     /// Whether no skill is listed.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.skills.is_empty()
     }
 
@@ -82,7 +82,7 @@ impl SkillIndex {
     }
 
     /// The list as a section of the system prompt; empty without skills.
-    pub fn prompt(&self) -> String {
+    pub(crate) fn prompt(&self) -> String {
         if self.is_empty() {
             String::new()
         } else {
@@ -91,7 +91,7 @@ impl SkillIndex {
     }
 
     /// The list as a reminder that replaces an earlier list.
-    pub fn announcement(&self) -> String {
+    pub(crate) fn announcement(&self) -> String {
         let list = if self.is_empty() {
             "(none)".to_owned()
         } else {

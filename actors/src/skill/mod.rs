@@ -15,15 +15,16 @@ mod index;
 pub use definition::{
     InvalidLevel, InvalidSkillName, LoadLevel, Skill, SkillMetadata, SkillName, SkillResource,
 };
-pub use index::{SKILL_INDEX_BYTES_MAX, SkillIndex, SkillSummary};
-pub use modifier::{Combined, ContextModifier};
+pub use index::{SkillIndex, SkillSummary};
+pub(crate) use modifier::Combined;
+pub use modifier::ContextModifier;
 pub use request::{
     MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility,
 };
 pub use stack::{ActivationError, ActivationStack, Frame, SkillPolicy};
 
 /// Name of the tool by which a model activates a skill.
-pub const ACTIVATE_SKILL: &str = "activate_skill";
+pub(crate) const ACTIVATE_SKILL: &str = "activate_skill";
 
 /// Name of the tool by which a model reads a file of an active skill (level 3).
-pub const SKILL_RESOURCE: &str = "skill_resource";
+pub(crate) const SKILL_RESOURCE: &str = "skill_resource";

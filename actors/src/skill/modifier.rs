@@ -26,14 +26,14 @@ pub struct ContextModifier {
 
 impl ContextModifier {
     /// Whether the modifier changes nothing.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 /// The combined effect of several modifiers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Combined {
+pub(crate) struct Combined {
     /// The tools that every modifier allows; `None` if none narrows them.
     pub allowed_tools: Option<BTreeSet<String>>,
     /// The model that the last modifier with a model names.
@@ -44,7 +44,9 @@ pub struct Combined {
 
 impl Combined {
     /// Combines modifiers in the order of activation.
-    pub fn from_modifiers<'a>(modifiers: impl IntoIterator<Item = &'a ContextModifier>) -> Self {
+    pub(crate) fn from_modifiers<'a>(
+        modifiers: impl IntoIterator<Item = &'a ContextModifier>,
+    ) -> Self {
         modifiers
             .into_iter()
             .fold(Self::default(), |all, next| Self {
@@ -63,7 +65,7 @@ impl Combined {
 
     /// Whether a tool may be offered and run. `skill_resource` is always allowed, since an active
     /// skill needs its files. `activate_skill` is refused only by `disable_model_invocation`.
-    pub fn allows(&self, tool: &str) -> bool {
+    pub(crate) fn allows(&self, tool: &str) -> bool {
         if tool == ACTIVATE_SKILL {
             return !self.disable_model_invocation;
         }

@@ -41,7 +41,7 @@ pub struct SkillActivationRequest {
 impl SkillActivationRequest {
     /// A first activation, at level 2 with a depth limit of 3. The caller supplies the id, since
     /// the kernel has no randomness.
-    pub fn new(skill_name: SkillName, activation_id: ActivationId) -> Self {
+    pub(crate) fn new(skill_name: SkillName, activation_id: ActivationId) -> Self {
         Self {
             skill_name,
             activation_id,
@@ -150,7 +150,7 @@ pub struct SkillActivationResult {
 
 impl SkillActivationResult {
     /// The result for a skill that was loaded.
-    pub fn loaded(request: &SkillActivationRequest, skill: &Skill) -> Self {
+    pub(crate) fn loaded(request: &SkillActivationRequest, skill: &Skill) -> Self {
         let name = skill.name();
         let message = |kind, content, visibility| SkillMessage {
             kind,
@@ -213,7 +213,7 @@ impl SkillActivationResult {
     }
 
     /// The result for a skill that could not be loaded.
-    pub fn failed(request: &SkillActivationRequest, error: impl Into<String>) -> Self {
+    pub(crate) fn failed(request: &SkillActivationRequest, error: impl Into<String>) -> Self {
         Self {
             activation_id: request.activation_id,
             skill_name: request.skill_name.clone(),

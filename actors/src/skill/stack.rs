@@ -100,7 +100,7 @@ pub enum ActivationError {
 
 impl ActivationError {
     /// A stable code for logs and results.
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Circular(_) => "SKILL_CYCLE",
             Self::Depth(_) | Self::DepthOf { .. } | Self::Stack { .. } => "SKILL_DEPTH",
@@ -131,7 +131,7 @@ pub struct Frame {
 
 impl Frame {
     /// The frame of an activation at the given time.
-    pub fn new(skill_name: SkillName, activation_id: ActivationId, at: Timestamp) -> Self {
+    pub(crate) fn new(skill_name: SkillName, activation_id: ActivationId, at: Timestamp) -> Self {
         Self {
             skill_name,
             activation_id,
@@ -174,7 +174,11 @@ impl ActivationStack {
     ///
     /// # Errors
     /// As [`ActivationStack::push`].
-    pub fn check(&self, name: &SkillName, policy: &SkillPolicy) -> Result<(), ActivationError> {
+    pub(crate) fn check(
+        &self,
+        name: &SkillName,
+        policy: &SkillPolicy,
+    ) -> Result<(), ActivationError> {
         if self.contains(name) {
             return Err(circular(&self.names(), name));
         }
@@ -208,7 +212,7 @@ impl ActivationStack {
     }
 
     /// Pops the top if it is this activation of this skill. Returns whether it was.
-    pub fn pop(&mut self, skill_name: &SkillName, activation_id: ActivationId) -> bool {
+    pub(crate) fn pop(&mut self, skill_name: &SkillName, activation_id: ActivationId) -> bool {
         match self.frames.last() {
             None => {
                 tracing::warn!(skill = %skill_name, "no skill is active");
@@ -227,7 +231,7 @@ impl ActivationStack {
     }
 
     /// Ends a scope: removes every activation for which `stays` returns false, at any position.
-    pub fn leave(&mut self, stays: impl Fn(&Frame) -> bool) {
+    pub(crate) fn leave(&mut self, stays: impl Fn(&Frame) -> bool) {
         self.frames.retain(stays);
         self.settle();
     }
@@ -242,12 +246,12 @@ impl ActivationStack {
     }
 
     /// Whether a skill is active.
-    pub fn contains(&self, name: &SkillName) -> bool {
+    pub(crate) fn contains(&self, name: &SkillName) -> bool {
         self.frames.iter().any(|frame| frame.skill_name == *name)
     }
 
     /// The names of the active skills, most recent last.
-    pub fn names(&self) -> Vec<SkillName> {
+    pub(crate) fn names(&self) -> Vec<SkillName> {
         self.frames
             .iter()
             .map(|frame| frame.skill_name.clone())
@@ -255,12 +259,12 @@ impl ActivationStack {
     }
 
     /// The frames, most recent last.
-    pub fn frames(&self) -> &[Frame] {
+    pub(crate) fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
     /// Number of active skills.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.frames.len()
     }
 }

@@ -96,7 +96,7 @@ tasks that do not depend on each other.";
 /// The arguments of `create_subagent`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CreateSubagentArgs {
+pub(crate) struct CreateSubagentArgs {
     /// The task, with all that it needs: the other agent sees nothing of this conversation.
     pub task: String,
 }

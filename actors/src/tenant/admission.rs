@@ -19,7 +19,7 @@ const LATER_MS: u64 = 60_000;
 
 /// Why a prompt of a tenant is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotAdmitted {
+pub(crate) enum NotAdmitted {
     /// All seats of the tenant are taken.
     Prompts,
     /// The tenant has used up its prompts per minute.
@@ -49,7 +49,7 @@ pub enum NotAdmitted {
 impl NotAdmitted {
     /// The limit that was hit, and when to retry, in milliseconds; `None` for a paused or removed
     /// tenant.
-    pub fn bound(&self) -> Option<(&'static str, u64)> {
+    pub(crate) fn bound(&self) -> Option<(&'static str, u64)> {
         match self {
             Self::Prompts => Some(("prompts of this tenant", SOON_MS)),
             Self::Requests { after } => Some(("prompts of this tenant in a minute", ms_up(*after))),

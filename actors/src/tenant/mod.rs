@@ -1,7 +1,7 @@
 //! What a tenant may use: seats for its prompts, permits for its rounds, rates, memory, stored
 //! conversations. All counters are atomics; a refusal starts no actor.
 //!
-//! [`Tenant::admit`] admits a prompt and returns a [`Seat`], which is held until the round ends.
+//! `Tenant::admit` admits a prompt and returns a [`Seat`], which is held until the round ends.
 //! Every limit can change at any time. A lower limit takes effect as work ends; running work is
 //! never stopped for it.
 //!
@@ -29,12 +29,12 @@ use std::sync::{
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-pub use admission::NotAdmitted;
+pub(crate) use admission::NotAdmitted;
 pub(crate) use conversation_count::{ConversationCount, PendingConversation, Taken};
 use families::Families;
 pub(crate) use families::Family;
 pub use quotas::Quotas;
-pub use round_permits::RoundPermit;
+pub(crate) use round_permits::RoundPermit;
 pub(crate) use stored::{PendingBytes, Stored};
 pub use tenants::Tenants;
 pub use usage::{Refused, TenantUsage};
@@ -222,7 +222,7 @@ impl Seat {
     ///
     /// # Errors
     /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
-    pub fn weigh(
+    pub(crate) fn weigh(
         &mut self,
         bytes: usize,
         events: impl FnOnce() -> usize,
@@ -258,17 +258,17 @@ impl Drop for Seat {
 
 impl Tenant {
     /// The tenant's id.
-    pub fn id(&self) -> &TenantId {
+    pub(crate) fn id(&self) -> &TenantId {
         &self.id
     }
 
     /// The configured quotas.
-    pub fn quotas(&self) -> Quotas {
+    pub(crate) fn quotas(&self) -> Quotas {
         *self.quotas.read()
     }
 
     /// Replaces quotas and budget, and puts the tenant in service.
-    pub fn configure(&self, quotas: Quotas, budget: Budget) {
+    pub(crate) fn configure(&self, quotas: Quotas, budget: Budget) {
         // All limits change under this lock, so that two concurrent callers do not mix theirs.
         let mut configured = self.quotas.write();
         *configured = quotas;
@@ -295,12 +295,12 @@ impl Tenant {
     }
 
     /// What the tool calls of all its conversations share.
-    pub fn tools(&self) -> &Arc<TenantTools> {
+    pub(crate) fn tools(&self) -> &Arc<TenantTools> {
         &self.tools
     }
 
     /// The budget of all its conversations together. Spending counts from the start of this host.
-    pub fn budget(&self) -> &Arc<BudgetCounter> {
+    pub(crate) fn budget(&self) -> &Arc<BudgetCounter> {
         &self.budget
     }
 
@@ -316,7 +316,7 @@ impl Tenant {
     }
 
     /// Number of prompts between admission and the end of their rounds.
-    pub fn seats_taken(&self) -> usize {
+    pub(crate) fn seats_taken(&self) -> usize {
         self.seats.load(Ordering::Acquire)
     }
 
@@ -335,7 +335,7 @@ impl Tenant {
     ///
     /// # Errors
     /// [`NotAdmitted`] for a tenant that is out of service or has used up its prompts per minute.
-    pub fn admit_change(&self) -> Result<(), NotAdmitted> {
+    pub(crate) fn admit_change(&self) -> Result<(), NotAdmitted> {
         self.in_service()?;
         self.requests
             .take()
@@ -343,12 +343,12 @@ impl Tenant {
     }
 
     /// Pauses the tenant, or resumes it. While paused, no round starts and no prompt is admitted.
-    pub fn pause(&self, paused: bool) {
+    pub(crate) fn pause(&self, paused: bool) {
         self.turns.pause(paused);
     }
 
     /// Whether the tenant is paused.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.turns.is_paused()
     }
 
@@ -361,7 +361,7 @@ impl Tenant {
     ///
     /// # Errors
     /// [`NotAdmitted::Removed`]; [`NotAdmitted::Paused`] while the tenant is being erased.
-    pub fn in_service(&self) -> Result<(), NotAdmitted> {
+    pub(crate) fn in_service(&self) -> Result<(), NotAdmitted> {
         if self.is_removed.load(Ordering::Acquire) {
             self.refuse(NotAdmitted::Removed)
         } else if self.is_erased.load(Ordering::Acquire) {
@@ -381,7 +381,7 @@ impl Tenant {
     ///
     /// # Errors
     /// [`NotAdmitted`] names the first limit that was hit; nothing is taken then.
-    pub fn admit(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
         self.in_service()?;
         if self.is_paused() {
             return self.refuse(NotAdmitted::Paused);
@@ -434,7 +434,7 @@ impl Tenant {
     }
 
     /// Counts the tokens of a model call, against the rate and in the totals.
-    pub fn charge_tokens(&self, tokens: u64) {
+    pub(crate) fn charge_tokens(&self, tokens: u64) {
         self.sums.tokens.add(tokens);
         self.tokens.charge(tokens);
     }
@@ -443,17 +443,17 @@ impl Tenant {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
-    pub async fn round_permit(self: Arc<Self>) -> Option<RoundPermit> {
+    pub(crate) async fn round_permit(self: Arc<Self>) -> Option<RoundPermit> {
         self.turns.clone().take().await
     }
 
     /// Figures that conversations report, such as rounds and tool calls.
-    pub fn figures(&self) -> &Arc<TenantFigures> {
+    pub(crate) fn figures(&self) -> &Arc<TenantFigures> {
         &self.figures
     }
 
     /// The tenant's usage at this moment.
-    pub fn usage(&self) -> TenantUsage {
+    pub(crate) fn usage(&self) -> TenantUsage {
         TenantUsage {
             paused: self.is_paused(),
             conversations: self.conversations.count(),

@@ -25,7 +25,7 @@ pub(super) struct RoundPermits {
 
 /// The permit to run one round; returned on drop.
 #[derive(Debug)]
-pub struct RoundPermit {
+pub(crate) struct RoundPermit {
     turns: Arc<RoundPermits>,
     permit: Option<OwnedSemaphorePermit>,
     /// False while the permit waits for the end of a pause.

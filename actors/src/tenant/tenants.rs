@@ -29,7 +29,7 @@ pub struct Tenants {
 
 impl Tenants {
     /// An empty table; each tenant gets the limits of `limits`.
-    pub fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             tenants: DashMap::default(),
             defaults: HostDefaults {
@@ -46,12 +46,12 @@ impl Tenants {
 
     /// Sets the budget of each tenant that has none configured.
     #[must_use]
-    pub fn with_budget(self, budget: Budget) -> Self {
+    pub(crate) fn with_budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
     }
 
     /// The tenant with this id; created on first use.
-    pub fn get(&self, id: &TenantId) -> Arc<Tenant> {
+    pub(crate) fn get(&self, id: &TenantId) -> Arc<Tenant> {
         if let Some(found) = self.tenants.get(id) {
             return found.clone();
         }
@@ -62,7 +62,7 @@ impl Tenants {
     }
 
     /// All known tenants, in no particular order.
-    pub fn all(&self) -> Vec<Arc<Tenant>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Tenant>> {
         self.tenants
             .iter()
             .map(|tenant| tenant.value().clone())
@@ -70,7 +70,7 @@ impl Tenants {
     }
 
     /// The ids of all tenants in service, sorted.
-    pub fn ids(&self) -> Vec<TenantId> {
+    pub(crate) fn ids(&self) -> Vec<TenantId> {
         let in_service = self
             .tenants
             .iter()
@@ -81,7 +81,7 @@ impl Tenants {
     }
 
     /// Takes a tenant out of service. Returns whether it was in service.
-    pub fn remove(&self, id: &TenantId) -> bool {
+    pub(crate) fn remove(&self, id: &TenantId) -> bool {
         self.tenants.get(id).is_some_and(|tenant| tenant.remove())
     }
 

@@ -9,7 +9,7 @@
 //!   punctuation or before ASCII other than a letter or an apostrophe
 //!
 //! A chunk without such a place (4 KiB of one letter, of digits, of blank lines) ends after its
-//! last character. The count may then differ by at most [`TOKENS_PER_HARD_CUT`].
+//! last character. The count may then differ by at most four tokens a cut.
 //!
 //! Pure.
 
@@ -19,7 +19,8 @@ pub(super) const CHUNK_BYTES: usize = 4 * 1024;
 
 /// How many tokens a count may differ for each chunk that was cut within a piece. The measured
 /// difference is 2.
-pub const TOKENS_PER_HARD_CUT: u64 = 4;
+#[cfg(test)]
+pub(crate) const TOKENS_PER_HARD_CUT: u64 = 4;
 
 /// The chunks of a text; joined, they are the text.
 pub(super) fn chunks(text: &str) -> impl Iterator<Item = &str> {

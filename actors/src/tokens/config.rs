@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::ModelFamily;
 
 /// The encoding of models without a configuration.
-pub const DEFAULT_ENCODING: &str = "cl100k_base";
+pub(crate) const DEFAULT_ENCODING: &str = "cl100k_base";
 
 /// Largest allowed margin; a larger one is most likely a typing error.
 const MARGIN_MAX: f64 = 100.0;
@@ -22,7 +22,7 @@ pub struct EncoderConfig {
     /// The family of the model; decides which provider's API counts exactly.
     pub model_family: ModelFamily,
     /// Name of the encoding, such as `o200k_base`. An unknown name is logged as a warning and
-    /// replaced by [`DEFAULT_ENCODING`].
+    /// replaced by `cl100k_base`.
     pub encoding_name: String,
     /// Factor applied to a count, at least 1. It makes up for encodings that are not the model's
     /// own.

@@ -88,12 +88,12 @@ impl TokenCounter {
     }
 
     /// Tokens of all messages.
-    pub fn count_conversation(&self, model: &str, messages: &MessageList) -> u64 {
+    pub(crate) fn count_conversation(&self, model: &str, messages: &MessageList) -> u64 {
         self.count_messages(model, messages.iter())
     }
 
     /// Tokens of tool definitions: names, descriptions and schemas.
-    pub fn count_tools(&self, model: &str, tools: &[ToolDefinition]) -> u64 {
+    pub(crate) fn count_tools(&self, model: &str, tools: &[ToolDefinition]) -> u64 {
         let way = self.registry.resolve(model);
         let cost = |tool: &ToolDefinition| {
             way.count(&tool.name)
@@ -157,7 +157,7 @@ pub fn count_message(model: &str, message: &Message) -> u64 {
     DEFAULT.count_message(model, message)
 }
 
-/// As [`TokenCounter::count_conversation`], with the default registry.
+/// As `TokenCounter::count_conversation`, with the default registry.
 pub fn count_conversation(model: &str, messages: &MessageList) -> u64 {
     DEFAULT.count_conversation(model, messages)
 }

@@ -54,7 +54,7 @@ pub enum Encoding {
 
 impl Encoding {
     /// All built-in encodings.
-    pub const ALL: &'static [Self] = &[
+    pub(crate) const ALL: &'static [Self] = &[
         Self::Cl100kBase,
         Self::O200kBase,
         Self::O200kHarmony,
@@ -64,7 +64,7 @@ impl Encoding {
     ];
 
     /// The encoding with this name; `gpt2` is an alias of `r50k_base`.
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         let name = if name == "gpt2" { "r50k_base" } else { name };
         Self::ALL
             .iter()
@@ -73,7 +73,7 @@ impl Encoding {
     }
 
     /// The name of the encoding.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Cl100kBase => "cl100k_base",
             Self::O200kBase => "o200k_base",

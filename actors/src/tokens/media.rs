@@ -19,10 +19,10 @@ use super::rough_tokens;
 use crate::chat::{ContentBlock, RawJson, attachment::dimensions};
 
 /// Tokens of the largest image, and of an image of unknown size.
-pub const IMAGE_TOKENS_MAX: u64 = 1600;
+pub(crate) const IMAGE_TOKENS_MAX: u64 = 1600;
 
 /// Tokens of one page of a document.
-pub const PAGE_TOKENS: u64 = 3000;
+pub(crate) const PAGE_TOKENS: u64 = 3000;
 
 /// Bytes of a document that count as one page.
 const PAGE_BYTES: u64 = 50 * 1024;

@@ -25,12 +25,13 @@ mod media;
 mod counter;
 mod window;
 
-pub use chunk::TOKENS_PER_HARD_CUT;
-pub use config::{DEFAULT_ENCODING, EncoderConfig, EncoderConfigError};
+pub use config::{EncoderConfig, EncoderConfigError};
 pub use counter::{ModelInfo, TokenCounter, count_conversation, count_message, count_text};
 pub use encoder::{DecodeError, Encoder, Encoding};
 pub use family::ModelFamily;
-pub use media::{IMAGE_TOKENS_MAX, PAGE_TOKENS};
-pub use registry::{EncoderRegistry, FALLBACK_MARGIN};
-pub use rough::{rough_tokens, rough_tokens_by_content};
+pub use rough::rough_tokens_by_content;
+
+pub use registry::EncoderRegistry;
+
+pub(crate) use rough::rough_tokens;
 pub use window::WindowUse;

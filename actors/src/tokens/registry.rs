@@ -33,7 +33,7 @@ const DEFAULTS: &[(&str, ModelFamily, Encoding, f64)] = &[
 ];
 
 /// The margin of a model without a matching configuration.
-pub const FALLBACK_MARGIN: f64 = 1.2;
+pub(crate) const FALLBACK_MARGIN: f64 = 1.2;
 
 /// Most combinations of encoding and margin that get a number, so that messages can cache their
 /// counts by it.

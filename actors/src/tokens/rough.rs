@@ -3,7 +3,7 @@
 //! Pure.
 
 /// A third of the characters. For ordinary text the result is within 30 % of the real count.
-pub fn rough_tokens(text: &str) -> u64 {
+pub(crate) fn rough_tokens(text: &str) -> u64 {
     text.chars().count() as u64 / 3
 }
 

@@ -25,7 +25,7 @@ impl WindowUse {
     /// Records an answered call. `history_bytes` covers all messages, the answer included.
     /// Impossible figures (fewer tokens than a sixteenth of the bytes, or more than bytes and fixed
     /// parts allow) are clamped to the possible range.
-    pub fn answered(&mut self, usage: &Usage, history_bytes: u64) {
+    pub(crate) fn answered(&mut self, usage: &Usage, history_bytes: u64) {
         let reported = usage.input().saturating_add(usage.output);
         let least = history_bytes / (4 * BYTES_A_TOKEN);
         let most = history_bytes.saturating_mul(2).max(FIXED_TOKENS_MAX);
@@ -38,19 +38,19 @@ impl WindowUse {
     }
 
     /// Records a message that no call has included yet.
-    pub fn appended(&mut self, bytes: usize) {
+    pub(crate) fn appended(&mut self, bytes: usize) {
         self.new_bytes = self.new_bytes.saturating_add(bytes as u64);
         self.new_messages = self.new_messages.saturating_add(1);
     }
 
     /// Takes back the message that was appended last.
-    pub fn taken_back(&mut self, bytes: usize) {
+    pub(crate) fn taken_back(&mut self, bytes: usize) {
         self.new_bytes = self.new_bytes.saturating_sub(bytes as u64);
         self.new_messages = self.new_messages.saturating_sub(1);
     }
 
     /// Records a compacted history whose tokens were counted in full.
-    pub fn counted(&mut self, tokens: u64, history_bytes: u64) {
+    pub(crate) fn counted(&mut self, tokens: u64, history_bytes: u64) {
         *self = Self {
             known: tokens,
             known_bytes: history_bytes,
@@ -60,7 +60,7 @@ impl WindowUse {
     }
 
     /// Records a replaced history whose tokens are unknown.
-    pub fn replaced(&mut self, messages: usize, history_bytes: u64) {
+    pub(crate) fn replaced(&mut self, messages: usize, history_bytes: u64) {
         let new_messages = u32::try_from(messages).unwrap_or(u32::MAX);
         *self = Self {
             known: 0,
@@ -72,18 +72,18 @@ impl WindowUse {
 
     /// Estimated tokens in use. `fixed` is the size of the system prompt and the tools, which a
     /// call's figure already includes.
-    pub fn estimate(&self, fixed: u64) -> u64 {
+    pub(crate) fn estimate(&self, fixed: u64) -> u64 {
         self.base(fixed)
             .saturating_add(self.new_bytes / BYTES_A_TOKEN)
     }
 
     /// Upper bound of the tokens in use: no token is shorter than a byte.
-    pub fn at_most(&self, fixed: u64) -> u64 {
+    pub(crate) fn at_most(&self, fixed: u64) -> u64 {
         self.base(fixed).saturating_add(self.new_bytes)
     }
 
     /// Tokens of the last call, if known, and the number of messages added since.
-    pub fn last_call(&self) -> (Option<u64>, usize) {
+    pub(crate) fn last_call(&self) -> (Option<u64>, usize) {
         (
             Some(self.known).filter(|known| *known > 0),
             self.new_messages as usize,

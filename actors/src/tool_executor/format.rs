@@ -99,12 +99,12 @@ pub fn summary(value: &Value) -> String {
 }
 
 /// The summary of a text: its first 200 characters.
-pub fn text_summary(text: &str) -> String {
+pub(crate) fn text_summary(text: &str) -> String {
     text.chars().take(SUMMARY_CHARS_MAX).collect()
 }
 
 /// What the model reads about a stored value: the artifact's id and the summary.
-pub fn stored_text(id: &ArtifactId, summary: &str) -> String {
+pub(crate) fn stored_text(id: &ArtifactId, summary: &str) -> String {
     format!(
         "Data stored as artifact: {id}\n\nLarge dataset available for subsequent tool access.\n\n\
          To access this data, reference the artifact_id in your next tool call.\n\

@@ -17,7 +17,7 @@ use crate::{
 
 /// Results by idempotency key.
 #[derive(Debug)]
-pub struct IdempotencyCache {
+pub(crate) struct IdempotencyCache {
     cache: Mutex<TtlCache<String, Arc<ToolOutput>>>,
     since: Instant,
 }
@@ -34,7 +34,7 @@ impl Default for IdempotencyCache {
 
 impl IdempotencyCache {
     /// An empty cache with the given limits.
-    pub fn new(config: TtlCacheConfig) -> Self {
+    pub(crate) fn new(config: TtlCacheConfig) -> Self {
         Self {
             cache: Mutex::new(TtlCache::new(config)),
             since: Instant::now(),
@@ -43,14 +43,18 @@ impl IdempotencyCache {
 
     /// The cached result for a request whose key is `key`; `None` also if the request's policy
     /// forbids caching.
-    pub fn answer(&self, request: &ToolInvocationRequest, key: &str) -> Option<Arc<ToolOutput>> {
+    pub(crate) fn answer(
+        &self,
+        request: &ToolInvocationRequest,
+        key: &str,
+    ) -> Option<Arc<ToolOutput>> {
         request.cache_policy.ttl()?;
         self.get_cached_result(key)
     }
 
     /// Caches the result of a request for as long as its policy says. Returns whether it was
     /// stored. Failed calls have no output, so only successes are cached.
-    pub fn note(
+    pub(crate) fn note(
         &self,
         request: &ToolInvocationRequest,
         key: &str,
@@ -63,19 +67,13 @@ impl IdempotencyCache {
     }
 
     /// The cached result of a key.
-    pub fn get_cached_result(&self, key: &str) -> Option<Arc<ToolOutput>> {
+    pub(crate) fn get_cached_result(&self, key: &str) -> Option<Arc<ToolOutput>> {
         let now = self.now();
         self.cache.lock().get(&key.to_owned(), now).cloned()
     }
 
-    /// Caches the result of a key for the cache's default time, one hour unless configured
-    /// otherwise. Returns whether it was stored; results that are too large are not.
-    pub fn cache_result(&self, key: &str, output: &Arc<ToolOutput>) -> bool {
-        self.put(key, output, None)
-    }
-
     /// Removes all results.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.cache.lock().clear();
     }
 
@@ -169,8 +167,12 @@ mod tests {
     async fn a_plain_key_lives_an_hour_and_what_is_too_large_is_not_kept() {
         let cache = IdempotencyCache::default();
 
-        assert!(!cache.cache_result("k", &text(&"x".repeat(TOOL_CACHED_RESULT_BYTES_MAX + 1))));
-        assert!(cache.cache_result("k", &text("y")));
+        assert!(!cache.put(
+            "k",
+            &text(&"x".repeat(TOOL_CACHED_RESULT_BYTES_MAX + 1)),
+            None
+        ));
+        assert!(cache.put("k", &text("y"), None));
         tokio::time::advance(Duration::from_secs(3599)).await;
         assert!(cache.get_cached_result("k").is_some());
         tokio::time::advance(Duration::from_secs(1)).await;

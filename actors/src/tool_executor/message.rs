@@ -71,7 +71,7 @@ impl Run {
 }
 
 /// A message to the tool executor.
-pub enum ToolExecutorMsg {
+pub(crate) enum ToolExecutorMsg {
     /// From the conversation, once the start is allowed: run an attempt.
     Run(Box<Run>),
     /// From the conversation: the result is no longer needed. Ends the attempt now.

@@ -37,16 +37,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-pub use format::{format, stored_text, summary, text_summary};
-pub use idempotency::IdempotencyCache;
+pub use format::{format, summary};
+
+pub(crate) use idempotency::IdempotencyCache;
 pub use lone::{LoneCall, call_once};
-pub use message::{Run, ToolExecutorMsg};
-pub use observation::{Observed, observe};
-pub use outcome::{
-    RunResult, approval_denied, cancelled_before_start, cancelled_unknown, in_doubt, outcome, stuck,
-};
+pub use message::Run;
+pub(crate) use message::ToolExecutorMsg;
+pub(crate) use observation::Observed;
+pub use observation::observe;
+pub use outcome::{RunResult, approval_denied, cancelled_before_start, outcome, stuck};
+pub(crate) use outcome::{cancelled_unknown, in_doubt};
 pub use permissions::Permissions;
-pub use plan::{PlannedCall, Progress, one_spelling, plan};
+pub(crate) use plan::one_spelling;
+pub use plan::{PlannedCall, Progress, plan};
 pub use request::{RequestError, ToolInvocationRequest, caller_id};
 pub use run::{Mask, ToolEnvironment, ToolResources};
 pub use tenant_tools::TenantTools;
@@ -59,7 +62,7 @@ use crate::{ids::WorkId, task::AbortOnDrop};
 pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
 
 /// Creates the progress sink of a call.
-pub type ProgressOf = Arc<dyn Fn(&Run) -> crate::ports::Progress + Send + Sync>;
+pub(crate) type ProgressOf = Arc<dyn Fn(&Run) -> crate::ports::Progress + Send + Sync>;
 
 /// The arguments of an executor.
 pub struct ToolExecutorArgs {
@@ -93,7 +96,7 @@ impl ToolExecutorRef {
     }
 
     /// Ends an attempt now, without a report.
-    pub fn abort(&self, work: WorkId) {
+    pub(crate) fn abort(&self, work: WorkId) {
         let _ = self.0.cast(ToolExecutorMsg::Abort { work });
     }
 

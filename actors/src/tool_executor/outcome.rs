@@ -44,7 +44,7 @@ pub enum RunResult {
 
 impl RunResult {
     /// The class of the failure; `None` for success.
-    pub fn error_type(&self) -> Option<ToolErrorType> {
+    pub(crate) fn error_type(&self) -> Option<ToolErrorType> {
         match self {
             Self::Output(_) | Self::Activation(_) => None,
             Self::Error(error) => Some(error.kind),
@@ -56,7 +56,7 @@ impl RunResult {
     }
 
     /// Whether it is certain that the tool had no effect.
-    pub fn not_started(&self) -> bool {
+    pub(crate) fn not_started(&self) -> bool {
         match self {
             Self::Error(error) => error.not_started,
             Self::NotBegun => true,
@@ -113,12 +113,12 @@ pub fn cancelled_before_start() -> ToolExecutionResult {
 }
 
 /// The result of a call that was cancelled while it ran and may have had an effect.
-pub fn cancelled_unknown() -> ToolExecutionResult {
+pub(crate) fn cancelled_unknown() -> ToolExecutionResult {
     ToolExecutionResult::error_text("INTERRUPTED", "cancelled, effect unknown")
 }
 
 /// The result of a `once` call that was running when its host stopped.
-pub fn in_doubt(tool: &str, started_at: Timestamp) -> ToolExecutionResult {
+pub(crate) fn in_doubt(tool: &str, started_at: Timestamp) -> ToolExecutionResult {
     ToolExecutionResult::error_text(
         "IN_DOUBT",
         format!(

@@ -20,7 +20,7 @@ pub struct Permissions {
 
 impl Permissions {
     /// Why a tool may not run; `None` if it may.
-    pub fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
+    pub(crate) fn refusal(&self, spec: &ToolSpec) -> Option<ToolError> {
         let name = spec.name();
         if self
             .allowed_tools

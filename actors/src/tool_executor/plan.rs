@@ -31,7 +31,7 @@ pub struct PlannedCall {
 
 impl PlannedCall {
     /// A call that needs no place and holds no file.
-    pub fn done() -> Self {
+    pub(crate) fn done() -> Self {
         Self {
             progress: Progress::Done,
             concurrency: Concurrency::Parallel,
@@ -74,7 +74,7 @@ pub fn plan(calls: &[PlannedCall], parallel_max: usize) -> Vec<usize> {
 
 /// Normalizes a path by its text alone: `./a//b/../c` becomes `a/c`. Use it only to compare the
 /// files of two calls; the sandbox decides where a path leads.
-pub fn one_spelling(path: &str) -> String {
+pub(crate) fn one_spelling(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
         match name {

@@ -173,7 +173,7 @@ impl ToolInvocationRequest {
 
     /// Sets the caller and its permission level.
     #[must_use]
-    pub fn caller(mut self, caller_id: impl Into<String>, level: PermissionLevel) -> Self {
+    pub(crate) fn caller(mut self, caller_id: impl Into<String>, level: PermissionLevel) -> Self {
         self.caller_id = caller_id.into();
         self.permission_level = level;
         self
@@ -261,7 +261,7 @@ impl ToolInvocationRequest {
 
     /// The output level of this call, in order of precedence: its own, the tool's, BRIEF when the
     /// window is nearly full, the host's default.
-    pub fn effective_level(
+    pub(crate) fn effective_level(
         &self,
         tool: Option<OutputLevel>,
         global: OutputLevel,
@@ -271,7 +271,7 @@ impl ToolInvocationRequest {
     }
 
     /// Whether to retry after `attempt` earlier retries. The effect class must be checked first.
-    pub fn should_retry(
+    pub(crate) fn should_retry(
         &self,
         policy: &ToolRetryPolicy,
         error: ToolErrorType,
@@ -287,7 +287,7 @@ impl ToolInvocationRequest {
     /// The key ignores `tool_call_id`, and the order of keys and white space in the arguments.
     /// Numbers are compared as written: `1` and `1.0` give different keys, which costs an extra run
     /// and never returns a wrong result.
-    pub fn idempotency_key(&self) -> String {
+    pub(crate) fn idempotency_key(&self) -> String {
         if let Some(key) = &self.idempotency_key {
             return key.clone();
         }

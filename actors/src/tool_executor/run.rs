@@ -57,7 +57,7 @@ pub struct ToolEnvironment {
 
 impl ToolEnvironment {
     /// An environment for the calls of one family of conversations.
-    pub fn new(
+    pub(crate) fn new(
         resources: ToolResources,
         tools: Arc<TenantTools>,
         owner: Scope,

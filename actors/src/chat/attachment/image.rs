@@ -5,7 +5,7 @@
 
 /// Image formats that providers accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImageFormat {
+pub(crate) enum ImageFormat {
     /// `image/png`
     Png,
     /// `image/jpeg`
@@ -18,7 +18,7 @@ pub enum ImageFormat {
 
 impl ImageFormat {
     /// Detects the format from the first bytes.
-    pub fn sniff(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn sniff(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
@@ -43,7 +43,7 @@ impl ImageFormat {
     }
 
     /// Returns the media type.
-    pub fn media_type(self) -> &'static str {
+    pub(crate) fn media_type(self) -> &'static str {
         match self {
             Self::Png => "image/png",
             Self::Jpeg => "image/jpeg",
@@ -54,7 +54,7 @@ impl ImageFormat {
 
     /// Returns width and height in pixels from the header. `None` if the header is truncated,
     /// invalid or says zero.
-    pub fn dimensions(self, bytes: &[u8]) -> Option<(u32, u32)> {
+    pub(crate) fn dimensions(self, bytes: &[u8]) -> Option<(u32, u32)> {
         let (width, height) = match self {
             Self::Png => (big(bytes, 16, 4)?, big(bytes, 20, 4)?),
             Self::Jpeg => Jpeg::read(bytes).size?,
@@ -76,7 +76,7 @@ impl ImageFormat {
 }
 
 /// Returns width and height in pixels of an image of any known format, read from its header.
-pub fn dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
+pub(crate) fn dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
     ImageFormat::sniff(bytes)?.dimensions(bytes)
 }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::super::{
+    importance::{CLEARED, MessagePriority},
     summary_pair::{ANSWER, SummaryPair},
     tests::stories::{count, exchange, failed_exchange},
     *,

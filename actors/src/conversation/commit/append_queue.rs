@@ -1,8 +1,8 @@
 //! The queue of entries on their way to the store, and of effects that wait until those entries are
 //! durable. The shell sends batches, reads the head of the store and performs released effects; a
-//! thread of the store may call [`AppendQueue::stored`].
+//! thread of the store may call `AppendQueue::stored`.
 //!
-//! Bound: the shell refuses prompts while [`AppendQueue::backlog_bytes`] is above its limit.
+//! Bound: the shell refuses prompts while `AppendQueue::backlog_bytes` is above its limit.
 //!
 //! Pure.
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// Entries of one append.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppendBatch {
+pub(crate) struct AppendBatch {
     /// The head that the journal must have before this append.
     pub expected: Head,
     /// The epoch of the activation that writes.
@@ -47,7 +47,7 @@ impl AppendBatch {
 
 /// How a pause continues after the head of the store was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PauseOutcome<R> {
+pub(crate) enum PauseOutcome<R> {
     /// No entry of another activation is in the way: continue.
     Continue {
         /// Effects whose entries turned out to be stored.
@@ -61,7 +61,7 @@ pub enum PauseOutcome<R> {
 
 /// What follows when entries are known to be durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed<R> {
+pub(crate) struct Committed<R> {
     /// The effects that waited for those entries.
     pub released: Vec<R>,
     /// Batches held until the activation had its epoch, to append now, in order.
@@ -74,7 +74,7 @@ pub struct Committed<R> {
 /// writers by epoch and seq only. So the queue sends no second append until the first one is known
 /// to be durable: the second could otherwise follow the entries of another activation.
 #[derive(Debug)]
-pub struct AppendQueue<R> {
+pub(crate) struct AppendQueue<R> {
     stored: Head,
     tail: Head,
     batches: VecDeque<AppendBatch>,
@@ -86,7 +86,7 @@ pub struct AppendQueue<R> {
 
 impl<R> AppendQueue<R> {
     /// An empty queue behind a journal that ends at `head`.
-    pub fn new(head: Head) -> Self {
+    pub(crate) fn new(head: Head) -> Self {
         Self {
             stored: head,
             tail: head,
@@ -99,29 +99,29 @@ impl<R> AppendQueue<R> {
     }
 
     /// The last head known to be durable.
-    pub fn stored_head(&self) -> Head {
+    pub(crate) fn stored_head(&self) -> Head {
         self.stored
     }
 
     /// Whether no append is under way or held, and no effect waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.batches.is_empty() && self.after_commit.is_empty()
     }
 
     /// Whether appends are paused because the store is unavailable.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
 
     /// Bytes of all entries not known to be durable.
-    pub fn backlog_bytes(&self) -> usize {
+    pub(crate) fn backlog_bytes(&self) -> usize {
         self.backlog_bytes
     }
 
     /// Adds entries and the effects that wait for them. Returns the batch to send now, and the
     /// effects to perform now because every entry is durable already. There is no batch to send
     /// during a pause, and none while the first append of the activation is under way.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         epoch: Epoch,
         entries: Vec<StoredEntry>,
@@ -164,7 +164,7 @@ impl<R> AppendQueue<R> {
     }
 
     /// Notes that the journal is durable up to `upto`.
-    pub fn stored(&mut self, upto: Seq) -> Committed<R> {
+    pub(crate) fn stored(&mut self, upto: Seq) -> Committed<R> {
         let before = self.stored.epoch;
         let released = self.release(upto);
         // The first durable append claims the epoch. Everything held behind it goes out now, in
@@ -179,7 +179,7 @@ impl<R> AppendQueue<R> {
     }
 
     /// All batches that are not known to be durable, in order.
-    pub fn outstanding(&self) -> Vec<AppendBatch> {
+    pub(crate) fn outstanding(&self) -> Vec<AppendBatch> {
         self.batches.iter().cloned().collect()
     }
 
@@ -214,13 +214,13 @@ impl<R> AppendQueue<R> {
     }
 
     /// Notes that an append failed or has an unknown outcome. Returns whether this started a pause.
-    pub fn lost(&mut self) -> bool {
+    pub(crate) fn lost(&mut self) -> bool {
         !std::mem::replace(&mut self.paused, true)
     }
 
     /// Ends the pause. Returns the batches to append now, in order: all of them, or only the first
     /// one while the epoch is not claimed.
-    pub fn resume(&mut self) -> Vec<AppendBatch> {
+    pub(crate) fn resume(&mut self) -> Vec<AppendBatch> {
         self.paused = false;
         let claimed = self
             .batches
@@ -237,7 +237,7 @@ impl<R> AppendQueue<R> {
     /// our first entry is known to be durable: another activation from the same journal claims the
     /// same epoch, so both can have the same head. The nonce in the entry `LifeStarted`
     /// distinguishes them.
-    pub fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<R> {
+    pub(crate) fn head_read(&mut self, head: Head, next: Option<&StoredEntry>) -> PauseOutcome<R> {
         // A journal only grows, so a head before our durable head is an outdated read. It proves no
         // conflict: continue.
         let old = head.seq < self.stored.seq;
@@ -271,7 +271,7 @@ impl<R> AppendQueue<R> {
     }
 
     /// Closes the queue. Returns the waiting effects; the shell answers their callers.
-    pub fn close(&mut self) -> Vec<R> {
+    pub(crate) fn close(&mut self) -> Vec<R> {
         self.closed = true;
         self.batches.clear();
         self.backlog_bytes = 0;

@@ -230,7 +230,7 @@ impl Effect {
     /// When the effect is performed. Answers to callers promise durability, and a tool with side
     /// effects must not run unless the journal says that it started, so both wait for the commit.
     /// All other effects are performed at once.
-    pub fn when(&self) -> When {
+    pub(crate) fn when(&self) -> When {
         match self {
             Self::Acknowledge { .. } | Self::Answer { .. } => When::Stored,
             Self::StartTool(start) => match start.spec.effect {
@@ -265,7 +265,7 @@ pub struct Decision {
 
 impl Decision {
     /// Whether nothing follows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.effects.is_empty()
     }
 }

@@ -19,9 +19,13 @@ pub mod volatile;
 
 use std::collections::HashSet;
 
+pub(crate) use self::{
+    decision::{Receipt, StartTool},
+    input::{ModelOutcome, NewPrompt},
+};
 pub use crate::conversation::round::{
-    decision::{Decision, Effect, Receipt, Refusal, StartTool, When},
-    input::{FailedAttempt, Input, ModelOutcome, NewPrompt, OnBusy},
+    decision::{Decision, Effect, Refusal, When},
+    input::{FailedAttempt, Input, OnBusy},
 };
 use crate::{
     chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage, storable},
@@ -45,10 +49,10 @@ use crate::{
 };
 
 /// The failure code of a round that ended because the tenant's storage quota is used up.
-pub const STORE_FULL_CODE: &str = "stored_bytes";
+pub(crate) const STORE_FULL_CODE: &str = "stored_bytes";
 
 /// The failure code of a round that was ended because its tools ran in too many crashes.
-pub const CRASHED_CODE: &str = "crashed_repeatedly";
+pub(crate) const CRASHED_CODE: &str = "crashed_repeatedly";
 
 /// Builds a decision. Knows the seq that the next entry will have.
 pub(in crate::conversation) struct DecisionBuilder<'a> {

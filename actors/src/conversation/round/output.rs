@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The failure code of a round whose answers never fitted the schema.
-pub const OUTPUT_CODE: &str = "output_refused";
+pub(crate) const OUTPUT_CODE: &str = "output_refused";
 
 /// How many places of a text are searched for JSON.
 const PLACES_MAX: usize = 32;

@@ -152,7 +152,7 @@ pub struct ContextRules {
 impl ContextRules {
     /// These rules for a round that asks for an answer of `max_tokens`.
     #[must_use]
-    pub fn with_answer(self, parameters: Option<&ModelParameters>) -> Self {
+    pub(crate) fn with_answer(self, parameters: Option<&ModelParameters>) -> Self {
         let asked = parameters.and_then(|parameters| parameters.max_tokens);
         Self {
             max_tokens: self.max_tokens.max(asked.map_or(0, u64::from)),
@@ -161,12 +161,12 @@ impl ContextRules {
     }
 
     /// The largest request, in tokens: the window less the longest answer.
-    pub fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         self.window.saturating_sub(self.max_tokens)
     }
 
     /// Whether the next request may not fit, by the estimate or by its upper bound.
-    pub fn is_in_doubt(&self, used: &WindowUse) -> bool {
+    pub(crate) fn is_in_doubt(&self, used: &WindowUse) -> bool {
         self.window > 0
             && (used.estimate(self.fixed) >= self.trigger.min(self.room())
                 || used.at_most(self.fixed) > self.room())

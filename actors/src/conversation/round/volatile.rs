@@ -1,5 +1,5 @@
 //! The state that an activation keeps in memory only: running work, a cancellation under way, the
-//! rules. Only [`Volatile::note`] and [`Volatile::absorb`] change it.
+//! rules. Only `Volatile::note` and `Volatile::absorb` change it.
 //!
 //! Pure.
 
@@ -111,7 +111,7 @@ pub struct Volatile {
 
 impl Volatile {
     /// The state of a new activation.
-    pub fn new(epoch: Epoch, nonce: u64, rules: Rules) -> Self {
+    pub(crate) fn new(epoch: Epoch, nonce: u64, rules: Rules) -> Self {
         Self {
             epoch,
             nonce,
@@ -132,7 +132,7 @@ impl Volatile {
     }
 
     /// The open work of a tool call.
-    pub fn work_of_call(&self, call: u32) -> Option<WorkId> {
+    pub(crate) fn work_of_call(&self, call: u32) -> Option<WorkId> {
         self.work.iter().find_map(|(id, work)| match work {
             Work::Tool { call: found, .. } if *found == call => Some(*id),
             Work::Tool { .. } | Work::Model | Work::Context { .. } => None,
@@ -140,14 +140,14 @@ impl Volatile {
     }
 
     /// The open model call.
-    pub fn model_work(&self) -> Option<WorkId> {
+    pub(crate) fn model_work(&self) -> Option<WorkId> {
         self.work
             .iter()
             .find_map(|(id, work)| (*work == Work::Model).then_some(*id))
     }
 
     /// Notes that an input was decided on: the work that it ends is no longer open.
-    pub fn note(&mut self, input: &Input) {
+    pub(crate) fn note(&mut self, input: &Input) {
         match input {
             Input::Model { work, .. } | Input::Tool { work, .. } => drop(self.work.remove(work)),
             Input::Context { work, outcome } => {
@@ -181,7 +181,7 @@ impl Volatile {
     }
 
     /// Notes what an effect starts or ends.
-    pub fn absorb(&mut self, effect: &Effect) {
+    pub(crate) fn absorb(&mut self, effect: &Effect) {
         match effect {
             Effect::StartModel { work } => {
                 // A compaction on a caller's request can make the measurement unnecessary.

@@ -49,7 +49,7 @@ impl SkillRegistry {
     ///
     /// # Errors
     /// [`SkillError::Unavailable`] if the source cannot be read.
-    pub async fn open(
+    pub(crate) async fn open(
         source: Arc<dyn SkillSource>,
         policy: SkillPolicy,
     ) -> Result<Self, SkillError> {
@@ -66,7 +66,7 @@ impl SkillRegistry {
     }
 
     /// The source of the skills.
-    pub fn source(&self) -> &Arc<dyn SkillSource> {
+    pub(crate) fn source(&self) -> &Arc<dyn SkillSource> {
         &self.source
     }
 
@@ -110,7 +110,7 @@ impl SkillRegistry {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn activation(
+    pub(crate) async fn activation(
         &self,
         request: &SkillActivationRequest,
         by: ActivatedBy,

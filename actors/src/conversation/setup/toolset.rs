@@ -117,7 +117,7 @@ impl Toolset {
 
     /// The same tools without those named in `exclude`. Unknown names are ignored.
     #[must_use]
-    pub fn without(&self, exclude: &[&str]) -> Self {
+    pub(crate) fn without(&self, exclude: &[&str]) -> Self {
         let stays = |name: &str| !exclude.contains(&name);
         Self {
             by_name: self
@@ -136,12 +136,12 @@ impl Toolset {
     }
 
     /// The definitions that models see, in order.
-    pub fn definitions(&self) -> &Arc<[ToolDefinition]> {
+    pub(crate) fn definitions(&self) -> &Arc<[ToolDefinition]> {
         &self.definitions
     }
 
     /// The names, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.definitions
             .iter()
             .map(|definition| definition.name.as_str())
@@ -162,7 +162,7 @@ impl Toolset {
     }
 
     /// The declaration of a tool.
-    pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+    pub(crate) fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
         self.by_name.get(name).map(|known| &known.spec)
     }
 

@@ -77,7 +77,7 @@ impl TaskEnd {
     }
 
     /// The tokens of the task's model calls.
-    pub fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> Usage {
         self.end().map(|end| end.usage).unwrap_or_default()
     }
 }

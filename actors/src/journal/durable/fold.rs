@@ -66,7 +66,7 @@ struct Snapshot<D> {
 
 impl Durable {
     /// Encodes a snapshot. A snapshot is a cache: the reader ignores one that it cannot decode.
-    pub fn snapshot(&self) -> Bytes {
+    pub(crate) fn snapshot(&self) -> Bytes {
         Bytes::from(
             serde_json::to_vec(&Snapshot {
                 version: SNAPSHOT_VERSION,

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::tokens::{EncoderConfig, IMAGE_TOKENS_MAX};
+use crate::tokens::{EncoderConfig, media::IMAGE_TOKENS_MAX};
 
 const GPT: &str = "gpt-4";
 
