@@ -24,6 +24,7 @@ mod outages;
 mod outputs;
 mod pace;
 mod quotas;
+mod reads;
 mod resumes;
 mod rewinds;
 mod rounds;
