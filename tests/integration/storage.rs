@@ -4,6 +4,7 @@ mod damage;
 mod erased;
 mod files;
 mod log;
+mod reads;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

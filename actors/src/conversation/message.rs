@@ -10,6 +10,7 @@ use crate::{
         command::Command,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
         store_health::Probe,
+        wait_status::ReadPlace,
     },
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Head, StoredEntry},
@@ -169,6 +170,14 @@ pub enum ConversationMsg {
     Peek {
         /// Answered at once, with entries that may not be stored yet.
         reply: Answer<Box<Durable>>,
+    },
+    /// From a reader: return a copy of the state that the store holds. Dropped, and so left to the
+    /// store, by an activation that is loading, paused or over.
+    Read {
+        /// Answered when all entries of the state are stored.
+        reply: Answer<Box<Durable>>,
+        /// The place of this read among those of the conversation.
+        place: ReadPlace,
     },
     /// From the directory: continue an interrupted conversation. Activating it is enough.
     Resume,

@@ -204,6 +204,12 @@ impl State {
         message: ConversationMsg,
     ) -> Result<(), String> {
         match &mut self.phase {
+            // The store answers these reads.
+            Phase::Loading { .. } | Phase::Over
+                if matches!(message, ConversationMsg::Read { .. }) =>
+            {
+                Ok(())
+            }
             Phase::Loading { stash, .. } => match message {
                 ConversationMsg::Loaded(Ok(durable)) => {
                     let stash = std::mem::take(stash);

@@ -1,13 +1,18 @@
 //! What a conversation waits for and how large it is, in shared memory: reading the status sends no
 //! mail and wakes no conversation.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use parking_lot::Mutex;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{model_gateway::ProviderWait, ports::Clock, time::Timestamp};
+use crate::{
+    limits::CONVERSATION_READS_MAX, model_gateway::ProviderWait, ports::Clock, time::Timestamp,
+};
 
 /// What a conversation waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -72,6 +77,18 @@ pub(crate) struct WaitStatus {
     waits_for: Mutex<Option<(WaitsFor, Timestamp)>>,
     /// Bytes of the conversation's history in memory.
     history_bytes: AtomicUsize,
+    /// Reads in the mailbox, or behind entries that are not stored yet.
+    reads: AtomicUsize,
+}
+
+/// The place of a read among those that wait for one conversation. Dropping it frees the place.
+#[derive(Debug)]
+pub struct ReadPlace(Arc<WaitStatus>);
+
+impl Drop for ReadPlace {
+    fn drop(&mut self) {
+        self.0.reads.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl WaitStatus {
@@ -91,6 +108,13 @@ impl WaitStatus {
         *self.waits_for.lock() = None;
     }
 
+    /// Takes a place for a read; `None` if as many as allowed wait already.
+    pub(crate) fn begin_read(self: &Arc<Self>) -> Option<ReadPlace> {
+        let place = ReadPlace(self.clone());
+        let waiting = self.reads.fetch_add(1, Ordering::Relaxed);
+        (waiting < CONVERSATION_READS_MAX).then_some(place)
+    }
+
     /// Notes the bytes of the conversation's history.
     pub(crate) fn note_history(&self, bytes: usize) {
         self.history_bytes.store(bytes, Ordering::Relaxed);
@@ -104,5 +128,25 @@ impl WaitStatus {
     /// The last status and when that wait began; `None` after [`WaitStatus::clear`].
     pub(crate) fn get(&self) -> Option<(WaitsFor, Timestamp)> {
         self.waits_for.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_that_wait_for_a_conversation_are_bounded() {
+        let status = Arc::new(WaitStatus::default());
+
+        let mut places: Vec<_> = std::iter::from_fn(|| status.begin_read()).collect();
+        assert_eq!(places.len(), CONVERSATION_READS_MAX);
+        assert!(status.begin_read().is_none());
+
+        places.pop();
+        assert!(
+            status.begin_read().is_some(),
+            "an answered read frees its place"
+        );
     }
 }

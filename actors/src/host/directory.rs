@@ -31,7 +31,7 @@ use futures_util::FutureExt;
 use parking_lot::RwLock;
 use ractor::{ActorCell, ActorRef, ActorRuntime, MessagingErr};
 use tokio::{
-    sync::{Notify, Semaphore, futures::Notified},
+    sync::{Notify, Semaphore, futures::Notified, oneshot},
     task::unconstrained,
     time::Instant,
 };
@@ -51,7 +51,8 @@ use crate::{
     },
     hashing::MapHasher,
     ids::{ConversationId, EventId, Scope, TenantId},
-    limits::{LOADS_MAX, Limits},
+    journal::Durable,
+    limits::{AWAKE_READ_WAIT, LOADS_MAX, Limits},
     policy::RestartHistory,
     ports::{StreamKey, StreamStatus},
     stream::{EventKind, Failure, Open, StreamEvent},
@@ -306,6 +307,32 @@ impl Directory {
         if let Some(Slot::Live { actor, .. }) = self.slots.get(scope).as_deref() {
             let _ = actor.cast(ConversationMsg::Sweep);
         }
+    }
+
+    /// The state of a conversation that is awake, as the store holds it: its actor answers from its
+    /// own fold. `None` if the conversation has no actor, if too many reads wait for it, or if it
+    /// does not answer soon; the store can then be read. Does not count as use, so a conversation
+    /// that is only read falls asleep. Conversations of fan-outs are left to their stores.
+    pub(crate) async fn read_awake(&self, scope: &Scope) -> Option<Box<Durable>> {
+        if self.fan_outs.get(scope).is_some() {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        // Mail that the actor did not take leaves the guard before it is dropped.
+        let sent = match self.slots.get(scope).as_deref() {
+            Some(Slot::Live {
+                actor, wait_status, ..
+            }) => wait_status
+                .begin_read()
+                .map(|place| actor.cast(ConversationMsg::Read { reply, place })),
+            _ => None,
+        };
+        sent?.ok()?;
+        tokio::time::timeout(AWAKE_READ_WAIT, answer)
+            .await
+            .ok()?
+            .ok()?
+            .ok()
     }
 
     /// A future that completes when a slot is removed after this call.

@@ -417,17 +417,24 @@ impl ConversationHandle {
         ))
     }
 
-    /// Reads the state from the store: history, open round, figures. Does not activate the
-    /// conversation.
+    /// Reads the state as it is stored: history, open round, figures. A conversation that is awake
+    /// answers from memory once its entries are stored, and the store is asked for its head only;
+    /// otherwise its journal is read from the store. Does not
+    /// activate the conversation, and does not keep it awake.
     ///
     /// # Errors
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn state(&self) -> Result<Durable, SendError> {
         let scope = self.scope.clone()?;
-        match crate::conversation::load(&*self.host.ports.sessions, &scope).await {
-            Ok(state) => Ok(state),
-            Err(failure) => Err(failure.into()),
+        // The head is one row. It shows whether another process has written the conversation since
+        // this one did, and fails with a store that cannot be read.
+        let head = self.host.ports.sessions.head(&scope).await?;
+        if let Some(state) = self.host.directory.read_awake(&scope).await
+            && (state.epoch, state.head) >= (head.epoch, head.seq)
+        {
+            return Ok(*state);
         }
+        Ok(self.host.read_stored(&scope).await?)
     }
 
     /// Reads all messages from the journal, also those that a compaction dropped from the history.

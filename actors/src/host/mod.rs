@@ -53,8 +53,9 @@ pub use tenants::Erased;
 pub use tool_source::{ToolSource, ToolsInFolder};
 
 use crate::{
-    conversation::{Ports, Setup},
+    conversation::{LoadFailure, Ports, Setup},
     ids::{Scope, TenantId},
+    journal::Durable,
     limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
     model_gateway::{GatewayConfig, GatewayStatus},
@@ -101,6 +102,14 @@ impl HostInner {
             Some(outage) => Err(StoreError::from(outage).into()),
             None => Ok(()),
         }
+    }
+
+    /// Reads a conversation from the store, a few at a time for each tenant. Activations and other
+    /// tenants do not wait for these reads.
+    async fn read_stored(&self, scope: &Scope) -> Result<Durable, LoadFailure> {
+        let tenant = self.tenants.get(&scope.tenant);
+        let _permit = tenant.reads().acquire().await;
+        crate::conversation::load(&*self.ports.sessions, scope).await
     }
 }
 

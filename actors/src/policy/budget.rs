@@ -1,6 +1,6 @@
 //! Budgets of tokens, money and time, counted along tenant → conversation → subagent. Spending at
-//! one level counts at every level above it. There is no clock and no lock: each figure is one
-//! atomic, changed by compare-and-swap.
+//! one level counts at every level above it. There is no clock. A reservation
+//! takes all its figures at all levels in one step, under short locks: no caller sees part of it.
 //!
 //! A [`Reservation`] is taken before the work and settled after it. The work may cost more than was
 //! reserved, so a budget can be overspent, by at most what the calls in flight use beyond their
@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// What was spent, or is reserved.
@@ -101,6 +102,15 @@ impl Amount {
             tokens: self.tokens.saturating_add(other.tokens),
             micro_usd: self.micro_usd.saturating_add(other.micro_usd),
             wall_ms: self.wall_ms.saturating_add(other.wall_ms),
+        }
+    }
+
+    /// The difference of two amounts, at least 0 in each figure.
+    fn minus(&self, other: &Self) -> Self {
+        Self {
+            tokens: self.tokens.saturating_sub(other.tokens),
+            micro_usd: self.micro_usd.saturating_sub(other.micro_usd),
+            wall_ms: self.wall_ms.saturating_sub(other.wall_ms),
         }
     }
 }
@@ -259,7 +269,8 @@ pub(crate) struct BudgetCounter {
     above: Option<Arc<BudgetCounter>>,
     /// `u64::MAX` means no limit. The order is that of `KINDS`.
     limits: [AtomicU64; 3],
-    spent: [AtomicU64; 3],
+    /// Locked for a few additions only, never while work runs.
+    spent: Mutex<Amount>,
 }
 
 /// The right to spend an amount. Dropping it releases the amount, unless it was settled.
@@ -314,13 +325,7 @@ impl BudgetCounter {
 
     /// What is spent or reserved at this level.
     pub(crate) fn spent(&self) -> Amount {
-        let [tokens, micro_usd, wall_ms] = &self.spent;
-        let load = |figure: &AtomicU64| figure.load(Ordering::Acquire);
-        Amount {
-            tokens: load(tokens),
-            micro_usd: load(micro_usd),
-            wall_ms: load(wall_ms),
-        }
+        *self.spent.lock()
     }
 
     /// How much of this level's tightest figure is left, in percent; `None` without a limit.
@@ -336,18 +341,23 @@ impl BudgetCounter {
     /// Reserves an amount at this level and all levels above, from the top down. Never waits.
     ///
     /// # Errors
-    /// [`Exhausted`] by the first level without room; the reservations of the levels above it are
-    /// released.
+    /// [`Exhausted`] by the first level without room. A refusal changes nothing at any level.
     pub(crate) fn reserve(self: &Arc<Self>, amount: Amount) -> Result<Reservation, Exhausted> {
         let path: Vec<&Self> = self.path().collect();
-        for (place, counter) in path.iter().enumerate().rev() {
-            if let Err(refusal) = counter.take(&amount) {
-                path.iter()
-                    .skip(place + 1)
-                    .for_each(|above| above.replace(&amount, &Amount::default()));
+        // All levels are locked before any figure changes, so that a refused reservation is never
+        // visible to another one. Every caller locks from the top down, hence no deadlock.
+        let mut levels = Vec::with_capacity(path.len());
+        for counter in path.into_iter().rev() {
+            let spent = counter.spent.lock();
+            if let Some(refusal) = counter.refusal(&spent, &amount) {
                 return Err(refusal);
             }
+            levels.push(spent);
         }
+        for spent in &mut levels {
+            **spent = spent.plus(&amount);
+        }
+        drop(levels);
         Ok(Reservation {
             counter: self.clone(),
             amount,
@@ -377,58 +387,16 @@ impl BudgetCounter {
         std::iter::successors(Some(self), |counter| counter.above.as_deref())
     }
 
-    fn take(&self, amount: &Amount) -> Result<(), Exhausted> {
-        // Takes the figures one after another, not as one transaction. When a later figure has no
-        // room, the earlier ones are released again, so a refusal leaves no trace. A concurrent
-        // reservation may be refused meanwhile; none is admitted beyond a limit.
-        let mut taken = Amount::default();
-        let mut refusal = None;
-        for ((kind, limit), spent) in KINDS.into_iter().zip(&self.limits).zip(&self.spent) {
-            let limit = limit.load(Ordering::Acquire);
-            let wanted = amount.get(kind);
-            let add = |now: u64| {
-                if limit == u64::MAX {
-                    Some(now.saturating_add(wanted))
-                } else {
-                    fits(now, wanted, limit).then(|| now + wanted)
-                }
-            };
-            match spent.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
-                Ok(_) => match kind {
-                    BudgetKind::Tokens => taken.tokens = wanted,
-                    BudgetKind::Money => taken.micro_usd = wanted,
-                    BudgetKind::Time => taken.wall_ms = wanted,
-                },
-                Err(now) => {
-                    refusal = Some(Exhausted {
-                        level: self.level,
-                        kind,
-                        limit,
-                        spent: now,
-                        wanted,
-                    });
-                    break;
-                }
-            }
-        }
-        match refusal {
-            None => Ok(()),
-            Some(refusal) => {
-                self.replace(&taken, &Amount::default());
-                Err(refusal)
-            }
-        }
+    /// What an amount would exceed at this level, beside what `spent` says.
+    fn refusal(&self, spent: &Amount, amount: &Amount) -> Option<Exhausted> {
+        self.budget().admit(self.level, spent, amount).err()
     }
 
     /// Replaces a reserved amount by the used one.
     fn replace(&self, reserved: &Amount, used: &Amount) {
-        for (kind, spent) in KINDS.into_iter().zip(&self.spent) {
-            let reserved = reserved.get(kind);
-            let used = used.get(kind);
-            if reserved != used {
-                let replaced = |now: u64| Some(now.saturating_sub(reserved).saturating_add(used));
-                let _ = spent.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
-            }
+        if reserved != used {
+            let mut spent = self.spent.lock();
+            *spent = spent.minus(reserved).plus(used);
         }
     }
 }

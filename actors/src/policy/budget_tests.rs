@@ -226,3 +226,39 @@ fn sixty_four_on_one_budget_overspend_at_most_the_calls_in_flight() {
         "{used}: who was refused was refused for a reason"
     );
 }
+
+#[test]
+fn a_refused_reservation_refuses_no_other() {
+    const ROUNDS: usize = 50_000;
+    let tenant = root(Budget::default().with_tokens(100));
+    let poor = tenant.below(
+        BudgetLevel::Conversation,
+        Budget {
+            micro_usd: Some(1),
+            ..Budget::default()
+        },
+    );
+    let rich = tenant.below(BudgetLevel::Conversation, Budget::default());
+    let start = Barrier::new(2);
+
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            for _ in 0..ROUNDS {
+                let wanted = Amount {
+                    micro_usd: 2,
+                    ..tokens(60)
+                };
+                assert!(poor.reserve(wanted).is_err());
+            }
+        });
+        start.wait();
+        for round in 0..ROUNDS {
+            if let Err(refusal) = rich.reserve(tokens(60)) {
+                panic!("round {round}: nothing is spent, and {refusal}");
+            }
+        }
+    });
+
+    assert_eq!(tenant.spent(), Amount::default());
+}

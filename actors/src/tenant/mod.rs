@@ -27,7 +27,7 @@ use std::sync::{
 };
 
 use parking_lot::RwLock;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 pub(crate) use admission::NotAdmitted;
 pub(crate) use conversation_count::{ConversationCount, PendingConversation, Taken};
@@ -76,6 +76,8 @@ pub struct Tenant {
     families: Families,
     sums: Sums,
     figures: Arc<TenantFigures>,
+    /// A permit for each read of a stored conversation.
+    reads: Semaphore,
 }
 
 /// The host's limits for tenants without quotas.
@@ -323,6 +325,11 @@ impl Tenant {
     /// The count of stored conversations.
     pub(crate) fn conversation_count(&self) -> &Arc<ConversationCount> {
         &self.conversations
+    }
+
+    /// A permit for each read of a stored conversation; see [`crate::limits::TENANT_READS_MAX`].
+    pub(crate) fn reads(&self) -> &Semaphore {
+        &self.reads
     }
 
     /// The count of stored bytes.

@@ -7,7 +7,7 @@ use std::sync::{
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, Sums, Tenant,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ids::TenantId,
-    limits::Limits,
+    limits::{Limits, TENANT_READS_MAX},
     policy::{Budget, BudgetCounter, BudgetLevel},
 };
 
@@ -121,6 +121,7 @@ impl Tenants {
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             sums: Sums::default(),
             figures: Arc::default(),
+            reads: Semaphore::new(TENANT_READS_MAX),
         }
     }
 }

@@ -77,6 +77,7 @@ struct Shared<S: ?Sized> {
     line: Mutex<Line>,
     appends: AtomicU64,
     reads: AtomicU64,
+    listed: AtomicU64,
     away: AtomicBool,
     read_only: AtomicBool,
     /// Number of releases so far.
@@ -167,6 +168,7 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
             line: Mutex::default(),
             appends: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
             away: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
             released: watch::Sender::new(0),
@@ -210,6 +212,11 @@ impl<S: SessionBackend + ?Sized> FaultySessions<S> {
     /// Number of all other calls so far.
     pub fn reads(&self) -> u64 {
         self.0.reads.load(Ordering::SeqCst)
+    }
+
+    /// Rows that lists of one tenant's conversations have returned.
+    pub fn listed(&self) -> u64 {
+        self.0.listed.load(Ordering::SeqCst)
     }
 
     /// Whether an append hangs.
@@ -359,7 +366,9 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
     ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
         Box::pin(async move {
             self.read().await?;
-            self.0.inner.list(tenant, query).await
+            let rows = self.0.inner.list(tenant, query).await?;
+            self.0.listed.fetch_add(rows.len() as u64, Ordering::SeqCst);
+            Ok(rows)
         })
     }
 

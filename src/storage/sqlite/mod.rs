@@ -131,7 +131,7 @@ impl Sqlite {
         files.look(&conn).map_err(|lost| unavailable(lost.why()))?;
         let store = Self {
             queue: Arc::new(Queue::new(options.queue_bytes_max)),
-            readers: Arc::default(),
+            readers: Arc::new(Readers::new(options.readers.max(1))),
             checkpoints: Arc::default(),
             counters: Arc::default(),
             stored: Arc::default(),
@@ -185,7 +185,7 @@ impl Sqlite {
     /// # Errors
     /// `Unavailable` if the store cannot be read; damaged conversations are part of the result.
     pub async fn verify(&self) -> Result<Verified, StoreError> {
-        self.read(verify::verify).await
+        self.read(None, verify::verify).await
     }
 
     /// Locks a session for this process until the lock is dropped. For interactive programs.
@@ -204,11 +204,12 @@ impl Sqlite {
 
     fn read<T: Send + 'static>(
         &self,
+        owner: Option<&TenantId>,
         read: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, StoreError>> {
         let files = Arc::clone(&self.files);
         self.readers
-            .read(move |conn| files.check().and_then(|()| read(conn)))
+            .read(owner, move |conn| files.check().and_then(|()| read(conn)))
     }
 
     fn write<T: Send + 'static>(
@@ -237,13 +238,13 @@ impl SessionBackend for Sqlite {
     }
 
     fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
-        let scope = scope.clone();
-        self.read(move |conn| read::head(conn, &scope))
+        let place = scope.clone();
+        self.read(Some(&scope.tenant), move |conn| read::head(conn, &place))
     }
 
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
-        let scope = scope.clone();
-        self.read(move |conn| read::load(conn, &scope))
+        let place = scope.clone();
+        self.read(Some(&scope.tenant), move |conn| read::load(conn, &place))
     }
 
     fn entries<'a>(
@@ -252,8 +253,10 @@ impl SessionBackend for Sqlite {
         after: Seq,
         count: usize,
     ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
-        let scope = scope.clone();
-        self.read(move |conn| read::entries(conn, &scope, after, count))
+        let place = scope.clone();
+        self.read(Some(&scope.tenant), move |conn| {
+            read::entries(conn, &place, after, count)
+        })
     }
 
     fn salvage<'a>(
@@ -262,8 +265,10 @@ impl SessionBackend for Sqlite {
         after: Seq,
         count: usize,
     ) -> BoxFuture<'a, Result<Vec<Salvaged>, StoreError>> {
-        let scope = scope.clone();
-        self.read(move |conn| read::salvage(conn, &scope, after, count))
+        let place = scope.clone();
+        self.read(Some(&scope.tenant), move |conn| {
+            read::salvage(conn, &place, after, count)
+        })
     }
 
     fn cut<'a>(
@@ -293,13 +298,13 @@ impl SessionBackend for Sqlite {
         tenant: &'a TenantId,
         query: ListQuery,
     ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
-        let tenant = tenant.clone();
-        self.read(move |conn| read::list(conn, &tenant, &query))
+        let owner = tenant.clone();
+        self.read(Some(tenant), move |conn| read::list(conn, &owner, &query))
     }
 
     fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
-        let tenant = tenant.clone();
-        self.read(move |conn| read::count(conn, &tenant))
+        let owner = tenant.clone();
+        self.read(Some(tenant), move |conn| read::count(conn, &owner))
     }
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
@@ -320,7 +325,9 @@ impl SessionBackend for Sqlite {
         after: Option<Scope>,
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
-        self.read(move |conn| read::list_open(conn, open, due, after.as_ref(), count))
+        self.read(None, move |conn| {
+            read::list_open(conn, open, due, after.as_ref(), count)
+        })
     }
 
     fn mark_failed<'a>(

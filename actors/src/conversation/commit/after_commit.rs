@@ -7,7 +7,9 @@ use crate::{
     conversation::{
         message::{Answer, ConversationError, ConversationMsg},
         round::Receipt,
+        wait_status::ReadPlace,
     },
+    journal::Durable,
     tool_executor::{Run, ToolExecutorRef},
 };
 
@@ -36,6 +38,15 @@ pub(in crate::conversation) enum AfterCommit {
     Receipt(Answer<Receipt>, Receipt),
     /// Answer that a request is done.
     Done(Answer<()>),
+    /// Answer a read with the state.
+    State {
+        /// The reader.
+        reply: Answer<Box<Durable>>,
+        /// The state when the read was handled.
+        state: Box<Durable>,
+        /// Freed with the answer.
+        place: ReadPlace,
+    },
     /// Start a tool call.
     Tool(ToolExecutorRef, Box<Run>),
     /// No effect: the caller was answered already, or the tool or its round no longer exists.
@@ -48,6 +59,14 @@ impl AfterCommit {
         match self {
             Self::Receipt(reply, receipt) => drop(reply.send(Ok(receipt))),
             Self::Done(reply) => drop(reply.send(Ok(()))),
+            Self::State {
+                reply,
+                state,
+                place,
+            } => {
+                drop(reply.send(Ok(state)));
+                drop(place);
+            }
             Self::Tool(executor, run) => executor.execute(*run),
             Self::Nothing => {}
         }
@@ -58,6 +77,7 @@ impl AfterCommit {
         match self {
             Self::Receipt(reply, _) => drop(reply.send(Err(error))),
             Self::Done(reply) => drop(reply.send(Err(error))),
+            Self::State { reply, .. } => drop(reply.send(Err(error))),
             Self::Tool(..) | Self::Nothing => {}
         }
     }
@@ -71,7 +91,9 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
     match message {
         ConversationMsg::Prompt(prompt) => answer(prompt.reply, error),
         ConversationMsg::Ask { reply, .. } => answer(reply, error),
-        ConversationMsg::Peek { reply } => answer(reply, error),
+        ConversationMsg::Peek { reply } | ConversationMsg::Read { reply, .. } => {
+            answer(reply, error);
+        }
         ConversationMsg::Cancel { .. }
         | ConversationMsg::Resume
         | ConversationMsg::Loaded(_)

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     conversation::{
         ConversationError, ConversationMsg, ExitReason,
+        commit::after_commit::AfterCommit,
         round::Input,
         run::{Flow, Live},
     },
     ids::RoundId,
     journal::{Entry, EntryBody},
-    limits::SNAPSHOT_ENTRIES,
+    limits::{AWAKE_SNAPSHOT_ENTRIES, SNAPSHOT_ENTRIES},
     model_gateway::CallClass,
     stream::Failure,
 };
@@ -75,9 +76,12 @@ impl Live {
         };
         if self.drain.is_some() {
             self.sleep_if_idle(ExitReason::Drained)
-        } else if self.setup.class == CallClass::Subagent && is_over() {
+        } else if !is_over() {
+            Flow::GoOn
+        } else if self.setup.class == CallClass::Subagent {
             self.sleep_if_idle(ExitReason::Hibernated)
         } else {
+            self.snapshot(AWAKE_SNAPSHOT_ENTRIES);
             Flow::GoOn
         }
     }
@@ -107,22 +111,29 @@ impl Live {
             }
             return Flow::GoOn;
         }
-        self.snapshot();
+        self.snapshot(SNAPSHOT_ENTRIES);
         Flow::End(end)
     }
 
-    /// Writes a snapshot in the background if enough entries were added. A snapshot is a cache, so
-    /// its result is not awaited.
-    fn snapshot(&mut self) {
-        if self.durable.head.0.saturating_sub(self.snapshot_at) < SNAPSHOT_ENTRIES {
+    /// Writes a snapshot in the background if at least `after` entries were added. A snapshot is a
+    /// cache, so its result is not awaited.
+    fn snapshot(&mut self, after: u64) {
+        if self.durable.head.0.saturating_sub(self.snapshot_at) < after {
             return;
         }
+        // A store ignores a snapshot that its journal has not reached.
+        let (reply, stored) = oneshot::channel();
+        let answer = AfterCommit::Done(reply);
+        self.commits.commit(&[], &self.durable, vec![answer]);
         self.snapshot_at = self.durable.head.0;
         let sessions = self.ports.sessions.clone();
         let scope = self.scope.clone();
         let durable = self.durable.clone();
         let compactor = self.setup.compactor.clone();
         tokio::spawn(async move {
+            if !matches!(stored.await, Ok(Ok(()))) {
+                return;
+            }
             let upto = durable.head;
             let is_large = durable.history.messages().wire_bytes() > ENCODED_IN_PLACE;
             let encoded = match is_large {

@@ -9,8 +9,8 @@ use crate::{
     ports::{SessionBackend, StoreError},
 };
 
-/// Entries per read.
-const PAGE: usize = 1000;
+/// Entries per read. Few, since the entries of a page are decoded without a pause.
+const PAGE: usize = 128;
 
 /// Reads a fork of a conversation up to round `at`, or up to the last finished round. Does not
 /// activate the conversation.

@@ -4,10 +4,18 @@
 use crate::{
     conversation::message::LoadFailure,
     ids::{Scope, Seq},
-    journal::{Durable, Loaded, fold, restore},
-    ports::{ListQuery, SessionBackend},
+    journal::{Durable, FoldError, Loaded, fold, restore},
+    ports::{ListQuery, SessionBackend, StoreError},
+    task::spawn_blocking,
     tenant::Family,
 };
+
+/// Bytes of snapshot and entries up to which a fold runs on a thread of the runtime: about two
+/// milliseconds.
+const FOLDED_IN_PLACE: usize = 256 * 1024;
+
+/// Subagents per read after the first one.
+const CHILDREN_PAGE: usize = 128;
 
 /// Entries per read when the whole journal is read.
 const PAGE: usize = 1000;
@@ -28,22 +36,41 @@ async fn folded(
     scope: &Scope,
     loaded: Loaded,
 ) -> Result<Durable, LoadFailure> {
-    let durable = match restore(&loaded) {
+    let head = loaded.head;
+    let durable = match fold_loaded(loaded).await? {
         Some(result) => result?,
         None => {
             tracing::warn!(conversation = %scope.conversation, "a snapshot was of no use; reading the whole journal");
             whole(sessions, scope).await?
         }
     };
-    if durable.head != loaded.head.seq || durable.epoch != loaded.head.epoch {
-        let seq = loaded.head.seq;
-        let epoch = loaded.head.epoch;
+    if durable.head != head.seq || durable.epoch != head.epoch {
+        let seq = head.seq;
+        let epoch = head.epoch;
         return Err(LoadFailure::Unreadable(format!(
             "the journal ends at {} of {}, its head says {seq} of {epoch}",
             durable.head, durable.epoch
         )));
     }
     Ok(durable)
+}
+
+/// Folds what a load returned, off the threads of the runtime if it is large. `None` if its snapshot
+/// is not usable.
+async fn fold_loaded(loaded: Loaded) -> Result<Option<Result<Durable, FoldError>>, LoadFailure> {
+    let snapshot = loaded.snapshot.iter().map(|(_, bytes)| bytes.len());
+    let entries = loaded.entries.iter().map(|entry| entry.bytes.len());
+    if snapshot.chain(entries).sum::<usize>() <= FOLDED_IN_PLACE {
+        return Ok(restore(&loaded));
+    }
+    spawn_blocking(move || restore(&loaded))
+        .await
+        .map_err(|error| {
+            tracing::error!(%error, "the fold of a journal did not end");
+            LoadFailure::Store(StoreError::Unavailable {
+                message: "the journal could not be folded".into(),
+            })
+        })
 }
 
 /// Like [`folded`], for a conversation with a shared family budget: also enters what the
@@ -74,10 +101,13 @@ pub(crate) async fn spent_by(
 ) -> Result<(), LoadFailure> {
     let prefix = parent.conversation.children();
     let mut after = prefix.clone();
+    // Most conversations have no children, and the first row shows that.
+    let mut count = 1;
     loop {
         let query = ListQuery {
             after: Some(after),
             subagents: true,
+            count,
             ..ListQuery::default()
         };
         let page = sessions
@@ -106,6 +136,7 @@ pub(crate) async fn spent_by(
             return Ok(());
         }
         after = last;
+        count = CHILDREN_PAGE;
     }
 }
 
@@ -127,5 +158,35 @@ async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, 
                 Seq(before.0)
             )));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::journal::StoredEntry;
+
+    fn loaded(bytes: usize) -> Loaded {
+        let entry = StoredEntry {
+            seq: Seq(1),
+            bytes: Bytes::from(vec![b'x'; bytes]),
+        };
+        Loaded {
+            entries: vec![entry],
+            ..Loaded::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_journal_is_folded_off_the_threads_of_the_runtime() {
+        let small = fold_loaded(loaded(1000)).now_or_never();
+        assert!(small.is_some(), "the runtime folds a small one at once");
+
+        let mut large = Box::pin(fold_loaded(loaded(FOLDED_IN_PLACE + 1)));
+        assert!((&mut large).now_or_never().is_none());
+        assert!(matches!(large.await, Ok(Some(Err(_)))), "no journal at all");
     }
 }

@@ -4,7 +4,7 @@ use super::{Flow, Live};
 use crate::{
     conversation::{
         ExitReason,
-        commit::after_commit::Waiter,
+        commit::after_commit::{AfterCommit, Waiter},
         message::ConversationMsg,
         round::{Input, budget},
     },
@@ -33,6 +33,18 @@ impl Live {
             }
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(self.durable.clone()));
+                return Ok(Flow::GoOn);
+            }
+            ConversationMsg::Read { reply, place } => {
+                // During a pause nothing is stored for some time; the reader asks the store instead.
+                if self.pause.is_none() {
+                    let state = AfterCommit::State {
+                        reply,
+                        state: self.durable.clone(),
+                        place,
+                    };
+                    self.commits.commit(&[], &self.durable, vec![state]);
+                }
                 return Ok(Flow::GoOn);
             }
             ConversationMsg::ModelEnded {

@@ -235,6 +235,9 @@ impl TenantHandle {
         let host = &self.host;
         let tenant = self.tenant()?;
         host.admitted(tenant.in_service())?;
+        if !fan_out.ephemeral {
+            host.writable()?;
+        }
         let named = fan_out.name.is_some() && !fan_out.ephemeral;
         let name = fan_out
             .name

@@ -25,6 +25,7 @@ mod outputs;
 mod pace;
 mod parameters;
 mod quotas;
+mod reads;
 mod resumes;
 mod rewinds;
 mod rounds;

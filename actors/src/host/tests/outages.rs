@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
+    host::FanOut,
     ids::{ConversationId, Epoch, Scope, TenantId},
     journal::{Entry, EntryBody},
     limits::Limits,
@@ -221,5 +222,40 @@ async fn an_append_of_the_own_past_that_lands_late_orphans_no_round() {
     assert_eq!(
         texts(&sessions, "c-1").await,
         ["go", "done", "and this", "done"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fan_out_is_refused_at_once_during_an_outage() {
+    let sessions = faulty();
+    let model = Arc::new(ScriptedModel::always(Reply::text("done")));
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    let tenant = host.tenant("acme");
+    drop(tenant.conversation("c-1").send("go").await.unwrap());
+    sessions.set_read_only(true);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let _ = tenant.conversation("c-2").send("go").await;
+    assert!(host.store_outage().is_some());
+
+    let began = Instant::now();
+    let refused = tenant.fan_out(FanOut::over(["a", "b"])).await;
+    assert_eq!(
+        refused.err().map(|error| error.code()),
+        Some("store_unavailable")
+    );
+    assert!(began.elapsed() < Duration::from_millis(100));
+
+    let run = tenant
+        .fan_out(FanOut::over(["a", "b"]).ephemeral())
+        .await
+        .unwrap();
+    let summary = run.finish().await;
+    assert!(
+        summary.tasks.iter().all(|task| task.outcome.is_ok()),
+        "it stores nothing: {summary:?}"
     );
 }

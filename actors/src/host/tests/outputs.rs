@@ -156,9 +156,10 @@ async fn a_round_taken_up_by_the_next_host_still_asks_for_its_schema() {
         .await
         .unwrap();
     first.until(|counts| counts.started == 2).await;
+    let scope = conversation(&dying).scope().unwrap();
     until("the refusal is stored", || {
-        let state = futures_util::FutureExt::now_or_never(conversation(&dying).state())
-            .and_then(Result::ok);
+        let load = crate::conversation::load(&*store, &scope);
+        let state = futures_util::FutureExt::now_or_never(load).and_then(Result::ok);
         state
             .and_then(|state| state.round?.output)
             .is_some_and(|output| output.refused == 1)

@@ -202,6 +202,8 @@ impl ProcessStore {
             },
         };
         self.world.log(format_args!("a rival takes {scope} over"));
+        self.world
+            .with(|facts| facts.taken_over.insert(scope.clone()));
         self.inner().append(Append {
             scope: scope.clone(),
             expected: found,

@@ -1,7 +1,7 @@
 //! What survives a process: the store, what clients, tools and the model saw, and the trace.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -178,6 +178,11 @@ impl Figures {
 /// What was seen from outside.
 #[derive(Default)]
 pub(super) struct Facts {
+    /// The clock jumped forward by more than the time for which client keys are remembered.
+    pub(super) clock_leapt: bool,
+    /// Conversations that another process took over. Their tools may still run when the next
+    /// activation starts them again.
+    pub(super) taken_over: BTreeSet<Scope>,
     pub(super) sent: Vec<Sent>,
     pub(super) watched: Vec<Watched>,
     pub(super) observed: Vec<Observed>,
@@ -195,6 +200,20 @@ pub(super) struct Facts {
     pub(super) violations: Vec<String>,
     pub(super) figures: Figures,
 }
+
+impl Facts {
+    /// A conversation that is created again begins with the first entry again, and so do the names
+    /// of its calls.
+    fn forget_starts(&mut self, scope: &Scope) {
+        let family = scope.conversation.family();
+        self.starts.retain(|key, _| {
+            key.scope.tenant != scope.tenant || key.scope.conversation.family() != family
+        });
+    }
+}
+
+/// The time for which client keys are remembered.
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 struct State {
     trace: String,
@@ -283,6 +302,7 @@ impl World {
         state.position += 1;
         let position = state.position;
         for scope in std::mem::take(&mut state.facts.erasing) {
+            state.facts.forget_starts(&scope);
             state.facts.erased.insert(scope, position);
         }
     }
@@ -308,7 +328,9 @@ impl World {
     }
 
     pub(super) fn jump(&self, ms: i64) {
-        self.state().jumped_ms += ms;
+        let mut state = self.state();
+        state.jumped_ms += ms;
+        state.facts.clock_leapt |= ms > DAY_MS;
     }
 
     /// Ends all faults.
@@ -382,12 +404,7 @@ impl World {
             facts.erasing.retain(|erasing| erasing != scope);
             facts.erased.insert(scope.clone(), position);
             facts.figures.deletions += 1;
-            // A conversation that is created again begins with the first entry again, and so do the
-            // names of its calls.
-            let family = scope.conversation.family();
-            facts.starts.retain(|key, _| {
-                key.scope.tenant != scope.tenant || key.scope.conversation.family() != family
-            });
+            facts.forget_starts(scope);
         });
     }
 

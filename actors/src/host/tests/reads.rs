@@ -1,0 +1,143 @@
+//! Reads of conversations: who answers them, and what they cost others.
+
+use super::*;
+use crate::{
+    ids::Scope,
+    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits},
+    policy::Budget,
+    testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
+};
+
+type Sessions = Arc<FaultySessions<MemorySessions>>;
+
+fn faulty() -> Sessions {
+    let inner = Arc::new(MemorySessions::new());
+    Arc::new(FaultySessions::new(inner, FaultPlan::new()))
+}
+
+fn scope() -> Scope {
+    Scope::new("acme".parse().unwrap(), "c-1".parse().unwrap())
+}
+
+async fn host_on(sessions: &Sessions, limits: Limits) -> Host {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let builder = builder(&model)
+        .shared_sessions(sessions.clone())
+        .subagents()
+        .budget(Budget::default().with_tokens(1_000_000_000));
+    builder.limits(limits).build().await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_is_awake_answers_reads_from_its_own_state() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    let expected = crate::conversation::load(&**sessions.inner(), &scope())
+        .await
+        .unwrap();
+    let before = sessions.reads();
+
+    assert_eq!(conversation.state().await.unwrap(), expected);
+    assert_eq!(conversation.messages().await.unwrap().len(), 2);
+    assert_eq!(conversation.status().await.unwrap().rounds, 1);
+    assert_eq!(sessions.reads(), before + 3, "three heads, and no journal");
+
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    assert_eq!(conversation.state().await.unwrap(), expected);
+    assert_eq!(sessions.reads(), before + 5, "a head and a journal");
+    assert_eq!(host.awake(), 0, "a read wakes no conversation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_shows_nothing_before_it_is_stored() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("first").await.unwrap();
+    reply.outcome().await.unwrap();
+    let before = conversation.state().await.unwrap();
+
+    sessions.set_plan(FaultPlan::new().append(1, Fault::Hang));
+    let second = tokio::spawn({
+        let conversation = conversation.clone();
+        async move { conversation.send("second").await }
+    });
+    until("the append hangs", || sessions.is_hanging()).await;
+    let meanwhile = conversation.state().await.unwrap();
+    assert_eq!(meanwhile, before, "the store answers");
+
+    sessions.release();
+    let mut reply = second.await.unwrap().unwrap();
+    reply.outcome().await.unwrap();
+    assert_eq!(conversation.messages().await.unwrap().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_do_not_keep_a_conversation_awake() {
+    let limits = Limits {
+        idle: Duration::from_secs(20),
+        sweep: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let host = host_on(&faulty(), limits).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        conversation.status().await.unwrap();
+    }
+
+    assert_eq!(host.awake(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_never_sleeps_has_a_snapshot() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let head = async || conversation.state().await.unwrap().head.0;
+    let snapshot = async || {
+        let loaded = sessions.inner().load(&scope()).await.unwrap();
+        loaded.snapshot.map(|(upto, _)| upto.0)
+    };
+
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    assert_eq!(snapshot().await, None, "not after each round");
+    while head().await < AWAKE_SNAPSHOT_ENTRIES + 16 {
+        let mut reply = conversation.send("Hi").await.unwrap();
+        reply.outcome().await.unwrap();
+    }
+
+    let upto = snapshot().await.unwrap();
+    assert!(upto >= AWAKE_SNAPSHOT_ENTRIES, "{upto}");
+    assert_eq!(host.report().await.total.hibernations, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_up_looks_at_one_row_to_see_that_there_are_no_subagents() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    for number in 0..50 {
+        let other = host.tenant("acme").conversation(format!("z-{number}"));
+        other.send("Hi").await.unwrap().outcome().await.unwrap();
+    }
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    host.hibernate_idle();
+    until("all sleep", || host.awake() == 0).await;
+    let before = sessions.listed();
+
+    let mut reply = conversation.send("again").await.unwrap();
+    reply.outcome().await.unwrap();
+
+    let rows = sessions.listed() - before;
+    assert_eq!(rows, 1);
+}

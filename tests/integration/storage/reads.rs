@@ -1,0 +1,94 @@
+//! What one tenant's reads of a long conversation cost another tenant, on SQLite.
+
+use std::time::{Duration, Instant};
+
+use callboard::{Host, storage::Sqlite};
+use callboard_actors::{
+    host::ConversationHandle,
+    testing::{Reply, ScriptedModel},
+};
+use futures_util::{StreamExt, stream};
+
+const READS_A_SECOND: u32 = 50;
+const WAKES_A_SECOND: u32 = 20;
+
+/// What is allowed beside the factor: the wake-ups that are compared take about a millisecond.
+const NOISE: Duration = Duration::from_millis(10);
+
+async fn talk(conversation: &ConversationHandle) {
+    let mut reply = conversation.send("Hello").await.unwrap();
+    reply.outcome().await.unwrap();
+}
+
+/// Wakes conversations of the other tenant one after another; returns the 99th percentile.
+async fn wake(host: &Host, numbers: std::ops::Range<u32>) -> Duration {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / WAKES_A_SECOND);
+    let mut took = Vec::new();
+    for number in numbers {
+        ticks.tick().await;
+        let sleeper = host.tenant("b").conversation(format!("b-{number}"));
+        let began = Instant::now();
+        sleeper.resume().await.unwrap();
+        took.push(began.elapsed());
+    }
+    took.sort();
+    took[(took.len() * 99).div_ceil(100) - 1]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_polls_a_long_conversation_delays_no_wake_up_of_another() {
+    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let (entries, seconds) = if is_long { (20_000, 20) } else { (4_000, 2) };
+    let wakes = seconds * WAKES_A_SECOND;
+    let folder = crate::support::scratch();
+    let host = Host::builder()
+        .provider(ScriptedModel::always(Reply::text("An answer. ".repeat(20))))
+        .sessions(Sqlite::open(folder.path().join("s.db")).await.unwrap())
+        .build()
+        .await
+        .unwrap();
+    stream::iter(0..2 * wakes)
+        .for_each_concurrent(16, |number| {
+            let sleeper = host.tenant("b").conversation(format!("b-{number}"));
+            async move { talk(&sleeper).await }
+        })
+        .await;
+    while host.awake() > 0 {
+        host.hibernate_idle();
+        tokio::task::yield_now().await;
+    }
+    let long = host.tenant("a").conversation("long");
+    while long.state().await.unwrap().head.0 < entries {
+        for _ in 0..50 {
+            talk(&long).await;
+        }
+    }
+
+    let alone = wake(&host, 0..wakes).await;
+    let polls = tokio::spawn({
+        let long = long.clone();
+        async move {
+            let mut ticks = tokio::time::interval(Duration::from_secs(1) / READS_A_SECOND);
+            let mut reads = tokio::task::JoinSet::new();
+            for number in 0..READS_A_SECOND * seconds {
+                ticks.tick().await;
+                let long = long.clone();
+                reads.spawn(async move {
+                    match number % 2 {
+                        0 => drop(long.messages().await.unwrap()),
+                        _ => drop(long.status().await.unwrap()),
+                    }
+                });
+            }
+            reads.join_all().await.len()
+        }
+    });
+    let beside = wake(&host, wakes..2 * wakes).await;
+    let reads = polls.await.unwrap();
+
+    println!("{entries} entries, {reads} reads: wake-up p99 {alone:?} alone, {beside:?} beside");
+    assert!(
+        beside <= alone.mul_f64(1.5) + NOISE,
+        "{alone:?} alone, {beside:?} beside"
+    );
+}
