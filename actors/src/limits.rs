@@ -204,19 +204,19 @@ pub(crate) const SNAPSHOT_ENTRIES: u64 = 256;
 /// the end of a round. A conversation that is never idle would have no snapshot otherwise, and its
 /// next activation would read the whole journal. More than for sleep, since a snapshot writes the
 /// whole history and the conversation may need it never.
-pub const AWAKE_SNAPSHOT_ENTRIES: u64 = 1024;
+pub(crate) const AWAKE_SNAPSHOT_ENTRIES: u64 = 1024;
 
 /// Reads that wait for one conversation that is awake. Each holds a copy of the state, which shares
 /// the history; further reads go to the store.
-pub const CONVERSATION_READS_MAX: usize = 16;
+pub(crate) const CONVERSATION_READS_MAX: usize = 16;
 
 /// How long a read waits for a conversation that is awake before it reads the store. Appends that
 /// take longer are rare.
-pub const AWAKE_READ_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const AWAKE_READ_WAIT: Duration = Duration::from_millis(200);
 
 /// Reads of stored conversations that one tenant runs at once; the others wait. Each holds a journal
 /// in memory.
-pub const TENANT_READS_MAX: usize = 4;
+pub(crate) const TENANT_READS_MAX: usize = 4;
 
 /// Limits that a host configures (`[limits]` of the configuration). [`Limits::default`] has the
 /// defaults.

@@ -110,8 +110,11 @@ impl Live {
     fn conflict(&mut self, found: Head) -> Flow {
         let known = self.commits.stored_head();
         if found.epoch == known.epoch && found.seq > known.seq {
-            // Callers and streams are left alone: an answer may still come from the next
-            // activation.
+            // Callers are left alone: an answer may still come from the next activation. The streams
+            // go: the journal may have the ends of their rounds already, and no activation would
+            // publish those again. Watchers go on from the journal.
+            self.commits.writer.close();
+            self.ports.events.forget(&self.scope);
             return Flow::End(ExitReason::Overtaken);
         }
         self.exit(&ConversationError::InUse, ExitReason::Conflict)

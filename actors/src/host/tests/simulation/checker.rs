@@ -169,6 +169,8 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
                 say(format!("the call {tool_call_id} has two results"));
             }
             EntryBody::BudgetSettled { used_tokens, .. } => used += used_tokens,
+            // A conversation that was reset begins with its whole budget.
+            EntryBody::Reset {} => used = 0,
             EntryBody::ModelCallStarted { reserved, .. } => {
                 if let Some(max) = world.plan.budget_tokens
                     && used + reserved > max

@@ -91,6 +91,21 @@ fn every_promise_holds_for_every_seed() {
     figures.assert_covers();
 }
 
+/// Seeds at which a long run found a mistake, in the kernel or in what the checker expected.
+const ONCE_BROKEN: [u64; 10] = [
+    2064, 5958, 11067, 13182, 16818, 22765, 25059, 26700, 28778, 28823,
+];
+
+#[test]
+fn seeds_that_once_broke_a_promise_keep_all_of_them() {
+    for seed in ONCE_BROKEN {
+        let ended = run(Plan::new(seed));
+        if !ended.violations.is_empty() {
+            fail(seed, &ended);
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_the_same_trace() {
     for seed in 0..COMPARED {

@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{bugs::Bug, world::World};
+use super::{
+    bugs::Bug,
+    world::{Starts, World},
+};
 use crate::{
     chat::RawJson,
     ids::{CallKey, Scope, Seq},
@@ -129,6 +132,10 @@ impl WorldTool {
         let again = world.with(|facts| {
             facts.figures.tool_starts += 1;
             let starts = facts.starts.entry(key.clone()).or_default();
+            if starts.tool != self.name {
+                *starts = Starts::default();
+                starts.tool = self.name;
+            }
             let again = starts.count > 0 && !starts.not_started;
             (starts.count, starts.not_started) = (starts.count + 1, false);
             again

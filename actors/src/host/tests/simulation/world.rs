@@ -91,6 +91,9 @@ pub(super) struct Observed {
 /// The starts of a tool call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Starts {
+    /// The tool. A pure one may start before its call is stored; if that never happens, the next
+    /// call gets the same key.
+    pub(super) tool: &'static str,
     pub(super) count: u32,
     /// Whether the last attempt answered that it did not begin.
     pub(super) not_started: bool,
