@@ -93,6 +93,9 @@ pub(super) async fn follow(
     verdict(outcome, interrupted)
 }
 
+/// What a person is shown below an answer that is not whole.
+const CUT: &str = "note: the answer was cut: it reached the longest answer allowed; --max-tokens, or `max_tokens` of the provider, allows more";
+
 /// Maps the end of a round to an exit code.
 fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result<Done, Failure> {
     let end = match outcome {
@@ -100,6 +103,9 @@ fn verdict(outcome: Result<RoundEnd, OutcomeError>, interrupted: bool) -> Result
         Err(_) if interrupted => return Ok(Done::Interrupted),
         Err(error) => return Err(error.into()),
     };
+    if end.stop_reason == StopReason::MaxTokens {
+        err_line(CUT);
+    }
     if end.stop_reason.is_done() {
         return Ok(Done::Well);
     }

@@ -18,7 +18,7 @@ enum Proof {
 const COMMANDS: &[(&str, Proof)] = &[
     (
         "cargo run -- run --provider offline \"Where is the retry delay computed, and what is its cap?\"",
-        Proof::Prints("actors/src/policy/"),
+        Proof::Prints("/retry.rs:"),
     ),
     ("cargo test", Proof::ThisRun),
     (

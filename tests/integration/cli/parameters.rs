@@ -73,6 +73,22 @@ fn the_keys_of_a_provider_and_the_flags_reach_the_request() {
 }
 
 #[test]
+fn an_answer_that_was_cut_says_so_and_a_whole_one_does_not() {
+    let home = Home::new();
+    let run = |more: &[&str]| {
+        let args = [&["run", "--provider", "offline", "Where is RETRY_CAP_MS?"], more].concat();
+        home.run(&args).well()
+    };
+
+    let cut = run(&["--max-tokens", "10"]);
+    assert!(cut.err.contains("note: the answer was cut"), "{}", cut.err);
+    assert!(cut.out.len() < 60, "{}", cut.out);
+
+    let whole = run(&[]);
+    assert!(!whole.err.contains("was cut"), "{}", whole.err);
+}
+
+#[test]
 fn wrong_parameters_are_one_line_with_their_place() {
     for (line, says) in [
         ("max_tokens = 0", "must be 1 to"),
