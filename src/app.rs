@@ -41,7 +41,7 @@ use crate::{
     },
     mcp::McpServerConfig,
     providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
-    storage::{LockError, MemorySessions, SessionLock, Sqlite, SqliteOptions},
+    storage::{LockError, MemorySessions, Postgres, SessionLock, Sqlite, SqliteOptions},
     tls::Trust,
     trust::TrustStore,
 };
@@ -117,6 +117,10 @@ pub(crate) enum AppError {
     },
     #[error("the sessions in {} cannot be used: {error}", path.display())]
     Store { path: PathBuf, error: StoreError },
+    #[error("the sessions in {address} cannot be used: {error}")]
+    Database { address: String, error: StoreError },
+    #[error("another host serves {0}")]
+    Served(String),
     #[error("there is no session file {}", .0.display())]
     NoStore(PathBuf),
     #[error("the sessions would lie inside the workspace, where the model's tools could read them ({})", .0.display())]
@@ -146,6 +150,9 @@ impl AppError {
             Self::Tools(_) => Some("see --workspace and --sandbox".into()),
             Self::Store { error: StoreError::NewerSchema { .. } | StoreError::Corrupt { .. }, .. } => None,
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
+            Self::Database { error: StoreError::NewerSchema { .. }, .. } => None,
+            Self::Database { .. } => Some("check `[store] url`, and that the server runs; `callboard doctor` checks it".into()),
+            Self::Served(_) => Some("end that one, or wait for its end with --standby; it is gone 15 s after a crash".into()),
             Self::NoStore(_) => Some("check --db".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
                 Some("choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
@@ -160,7 +167,11 @@ impl AppError {
     pub(crate) fn is_usage(&self) -> bool {
         !matches!(
             self,
-            Self::Lock(_) | Self::NoStore(_) | Self::StoredTenants(_)
+            Self::Lock(_)
+                | Self::NoStore(_)
+                | Self::StoredTenants(_)
+                | Self::Database { .. }
+                | Self::Served(_)
         )
     }
 }
@@ -190,6 +201,8 @@ impl Chosen {
 #[derive(Clone)]
 pub(crate) enum Sessions {
     Sqlite(Arc<Sqlite>, PathBuf),
+    /// With the address for people.
+    Postgres(Arc<Postgres>, String),
     Memory(Arc<MemorySessions>),
 }
 
@@ -565,6 +578,14 @@ impl Sessions {
             (Some(path), _) => path.to_owned(),
             (None, Store::Sqlite(path)) => path.clone(),
             (None, Store::Memory) => return Ok(Self::Memory(Arc::new(MemorySessions::new()))),
+            (None, Store::Postgres(address)) => {
+                let store = Postgres::open(address.expose()).await;
+                let address = address.shown();
+                return match store {
+                    Ok(store) => Ok(Self::Postgres(Arc::new(store), address)),
+                    Err(error) => Err(AppError::Database { address, error }),
+                };
+            }
         };
         if opening == Opening::Existing && !path.exists() {
             // Nothing was stored yet, which is an error only if the user named a file.
@@ -592,24 +613,53 @@ impl Sessions {
     pub(crate) fn backend(&self) -> Arc<dyn SessionBackend> {
         match self {
             Self::Sqlite(store, _) => store.clone(),
+            Self::Postgres(store, _) => store.clone(),
             Self::Memory(store) => store.clone(),
         }
     }
 
-    /// The file of the store; `None` in memory.
-    pub(crate) fn path(&self) -> Option<&Path> {
+    /// A failure of the store, with its place.
+    pub(crate) fn error(&self, error: StoreError) -> AppError {
         match self {
-            Self::Sqlite(_, path) => Some(path),
+            Self::Sqlite(_, path) => AppError::Store {
+                path: path.clone(),
+                error,
+            },
+            Self::Postgres(_, address) => AppError::Database {
+                address: address.clone(),
+                error,
+            },
+            Self::Memory(_) => AppError::Store {
+                path: PathBuf::new(),
+                error,
+            },
+        }
+    }
+
+    /// The file or the address of the store; `None` in memory.
+    pub(crate) fn place(&self) -> Option<String> {
+        match self {
+            Self::Sqlite(_, path) => Some(path.display().to_string()),
+            Self::Postgres(_, address) => Some(address.clone()),
             Self::Memory(_) => None,
         }
     }
 
+    /// The file of the store; `None` if it has none.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(_, path) => Some(path),
+            Self::Postgres(..) | Self::Memory(_) => None,
+        }
+    }
+
     /// Locks a session for this process, so that a second process reports `session in use` before
-    /// the user types anything. `None` for sessions in memory.
+    /// the user types anything. `None` for sessions without a file: there the epoch alone keeps a
+    /// second process from writing.
     pub(crate) fn lock(&self, scope: &Scope) -> Result<Option<SessionLock>, AppError> {
         match self {
             Self::Sqlite(store, _) => Ok(Some(store.lock_session(scope)?)),
-            Self::Memory(_) => Ok(None),
+            Self::Postgres(..) | Self::Memory(_) => Ok(None),
         }
     }
 

@@ -163,7 +163,12 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
-#[cfg(any(feature = "sqlite", feature = "sandbox-linux", feature = "cli"))]
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "sandbox-linux",
+    feature = "cli"
+))]
 mod os_error;
 #[cfg(feature = "config")]
 mod real_path;

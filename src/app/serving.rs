@@ -1,7 +1,7 @@
 //! Composes the host of `serve`: one store, one gateway per provider, and a separate setup for each
 //! tenant.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use callboard_actors::{
     ids::{Scope, TenantId},
@@ -18,17 +18,19 @@ use super::{
     tenants::TenantProvisioner,
     tools::artifacts,
 };
-use crate::{Host, clock::SystemClock, config::Config, observe::Redactor};
+use crate::{Host, clock::SystemClock, config::Config, observe::Redactor, storage::ServingLease};
 
 /// A host that is ready to serve, and what to report about it.
 pub(crate) struct Serving {
+    /// The right to serve a database that other hosts may reach; `None` for other stores.
+    pub(crate) lease: Option<ServingLease>,
     pub(crate) host: Host,
     pub(crate) operator: TenantOperator,
     /// Name and model of the default provider, for tenants that name none.
     pub(crate) provider: String,
     pub(crate) model: String,
-    /// Path of the session store; `None` in memory.
-    pub(crate) store: Option<PathBuf>,
+    /// The file or the address of the session store; `None` in memory.
+    pub(crate) store: Option<String>,
     /// Lines for the operator, such as why a tenant has no bash.
     pub(crate) notes: Vec<String>,
     /// The generated tenant of a host without configured tenants.
@@ -56,6 +58,7 @@ pub(crate) async fn serving(
     config: Config,
     reader: Reader,
     redactor: Redactor,
+    standby: bool,
 ) -> Result<Serving, AppError> {
     config.check()?;
     let folder = DataFolder::take(&config.data_dir)?;
@@ -67,6 +70,7 @@ pub(crate) async fn serving(
     }
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
+    let lease = lease(&sessions, standby).await?;
     let provisioner = TenantProvisioner::start(&config, redactor.clone())?;
     let mut notes = config.warnings();
     let artifacts = artifacts(&config.data_dir, Arc::new(SystemClock), &mut notes).await;
@@ -102,13 +106,11 @@ pub(crate) async fn serving(
         reader,
     );
     notes.extend(operator.open().await?);
-    let store = sessions.path().map(ToOwned::to_owned);
+    let store = sessions.place();
     let left_behind = left_behind(&host, &operator.tenants().await).await;
-    let left_behind = left_behind.map_err(|error| AppError::Store {
-        path: store.clone().unwrap_or_default(),
-        error,
-    })?;
+    let left_behind = left_behind.map_err(|error| sessions.error(error))?;
     Ok(Serving {
+        lease,
         host,
         operator,
         provider: chosen,
@@ -119,6 +121,31 @@ pub(crate) async fn serving(
         left_behind,
         stop_mark,
     })
+}
+
+/// How often a host that waits looks whether the other one is gone.
+const STANDBY_LOOK: Duration = Duration::from_secs(1);
+
+/// Takes the right to serve a database that several hosts may reach; `None` for other stores.
+async fn lease(sessions: &Sessions, standby: bool) -> Result<Option<ServingLease>, AppError> {
+    let Sessions::Postgres(store, address) = sessions else {
+        return Ok(None);
+    };
+    let mut is_waiting = false;
+    loop {
+        match store.serving_lease().await {
+            Ok(Some(lease)) => return Ok(Some(lease)),
+            Ok(None) if !standby => return Err(AppError::Served(address.clone())),
+            // A database that is away while this host waits may come back.
+            Err(error) if !is_waiting => return Err(sessions.error(error)),
+            Ok(None) | Err(_) => {}
+        }
+        if !is_waiting {
+            is_waiting = true;
+            tracing::info!("another host serves the database; waiting for its end");
+        }
+        tokio::time::sleep(STANDBY_LOOK).await;
+    }
 }
 
 /// Adds the tenant of a host without configured tenants, unless an earlier start did.

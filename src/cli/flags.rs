@@ -247,7 +247,7 @@ impl StoreFlag {
     pub(super) fn path(&self, config: &Config) -> Option<PathBuf> {
         match (&self.db, &config.store) {
             (Some(path), _) | (None, Store::Sqlite(path)) => Some(path.clone()),
-            (None, Store::Memory) => None,
+            (None, Store::Postgres(_) | Store::Memory) => None,
         }
     }
 

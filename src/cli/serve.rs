@@ -23,6 +23,7 @@ use crate::{
     app::{Serving, Single, TenantOperator, serving},
     config::{Config, ConfigError, HttpLimits, process_environment},
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
+    storage::ServingLease,
     telemetry::Telemetry,
 };
 
@@ -55,6 +56,9 @@ pub(super) struct ServeArgs {
     /// those that are still open
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
     grace: Duration,
+    /// If another host serves the PostgreSQL database, wait for its end and take over
+    #[arg(long)]
+    standby: bool,
 }
 
 pub(super) async fn run(
@@ -85,7 +89,17 @@ pub(super) async fn run(
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
-    let serving = serving(config, Box::new(read), telemetry.redactor().clone()).await?;
+    let starting = serving(
+        config,
+        Box::new(read),
+        telemetry.redactor().clone(),
+        args.standby,
+    );
+    let serving = tokio::select! {
+        serving = starting => serving?,
+        // Only a host that waits for another one stops before it serves.
+        () = signals.next(), if args.standby => return Ok(Done::Interrupted),
+    };
     telemetry.observe(&serving.host);
     let listener = TcpListener::bind(address)
         .await
@@ -98,6 +112,7 @@ pub(super) async fn run(
         operator,
         left_behind,
         stop_mark,
+        mut lease,
         ..
     } = serving;
     // When the grace period ends, this function exits without closing open rounds: they stay open
@@ -139,6 +154,11 @@ pub(super) async fn run(
                 err_line("the grace period is over: the next start resumes open rounds");
                 break leave(&host, &leaving, &mut server, Done::Well, &stop_mark).await;
             }
+            () = lost(&mut lease) => {
+                break Err(Failure::work(
+                    "this host did not reach the database for 15 s, and another one took over",
+                ));
+            }
             () = signals.next() => true,
             () = operator.drained(), if end.is_some() => true,
             () = hangups.next() => false,
@@ -164,7 +184,18 @@ pub(super) async fn run(
         }
     };
     resume.abort();
+    if let Some(lease) = lease {
+        lease.release().await;
+    }
     done
+}
+
+/// Waits until another host has taken over; for ever where there is none.
+async fn lost(lease: &mut Option<ServingLease>) {
+    match lease {
+        Some(lease) => lease.lost().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Exits with open rounds: answers whoever waits for one, closes connections, writes everything
@@ -230,10 +261,7 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 async fn report(serving: &Serving, bound: SocketAddr) {
     let paint = Paint::stderr();
     let tenants = counted(serving.operator.tenants().await.len(), "tenant");
-    let store = serving
-        .store
-        .as_ref()
-        .map_or_else(|| "memory".to_owned(), |path| path.display().to_string());
+    let store = serving.store.clone().unwrap_or_else(|| "memory".to_owned());
     let provider = sanitize(&serving.provider);
     let model = sanitize(&serving.model);
     err_line(&format!(

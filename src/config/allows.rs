@@ -243,6 +243,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
         Value::Path(path) | Value::Store(Store::Sqlite(path)) => path.display().to_string(),
+        Value::Store(Store::Postgres(address)) => address.shown(),
         Value::Store(Store::Memory) => "memory".into(),
         Value::Names(names) if names.is_empty() => "nothing".into(),
         Value::Names(names) => names.join(", "),

@@ -243,7 +243,7 @@ fn folders(config: &Config, tenant: &TenantSection, workspace: &Path) -> Result<
 pub(crate) fn stored(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
     let store = match &config.store {
         Store::Sqlite(path) => Some(("session store", path.as_path())),
-        Store::Memory => None,
+        Store::Postgres(_) | Store::Memory => None,
     };
     std::iter::once(("data folder", config.data_dir.as_path())).chain(store)
 }

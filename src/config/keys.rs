@@ -164,7 +164,7 @@ const PLAIN: &[Key] = &[
         "store",
         "url",
         Kind::StoreUrl,
-        "`sqlite:PATH` or `memory:`; `callboard.db` in the data folder by default",
+        "`sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`; `callboard.db` in the data folder by default",
     ),
     key(
         "tools",

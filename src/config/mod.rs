@@ -65,8 +65,8 @@ pub use http::HttpLimits;
 use keys::Key;
 pub use keys::reference;
 pub use observability::Observability;
-pub use paths::Store;
 use paths::{Base, same_file};
+pub use paths::{DatabaseAddress, Store};
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{ConnectionConfig, FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
@@ -529,7 +529,8 @@ impl Config {
     }
 
     /// Every text that must be masked in all output of the host: [`Config::secrets`], the values of
-    /// OTLP headers, and values of MCP headers and variables whose names suggest a key.
+    /// OTLP headers, and values of MCP headers and variables whose names suggest a key, and
+    /// the password of the session store.
     pub fn masked_texts(&self) -> Vec<String> {
         let keys = self
             .secrets()
@@ -537,6 +538,10 @@ impl Config {
             .map(|secret| secret.expose().to_owned());
         keys.chain(self.observability.secrets().map(str::to_owned))
             .chain(self.servers_keys.iter().cloned())
+            .chain(match &self.store {
+                Store::Postgres(address) => address.passwords(),
+                Store::Sqlite(_) | Store::Memory => Vec::new(),
+            })
             .collect()
     }
 

@@ -159,6 +159,7 @@ fn toml_value(value: &Value) -> String {
         Value::Text(word) => json!(word),
         Value::Path(path) => json!(whole(path)),
         Value::Store(Store::Memory) => json!("memory:"),
+        Value::Store(Store::Postgres(address)) => json!(address.shown()),
         Value::Store(Store::Sqlite(path)) => json!(format!("sqlite:{}", whole(path))),
         Value::Count(count) => json!(count),
         Value::Seconds(time) if time.subsec_nanos() == 0 => json!(time.as_secs()),

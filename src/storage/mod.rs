@@ -1,9 +1,13 @@
-//! Stores of journals, events and artifacts: in memory, in a SQLite file (feature `sqlite`), or in
-//! a folder of files.
+//! Stores of journals, events and artifacts: in memory, in a SQLite file (feature `sqlite`), in a
+//! PostgreSQL database (feature `postgres`), or in a folder of files.
 //!
 //! Each adapter passes the contract suite of its port (`callboard_actors::testing::contract`).
 
 mod artifacts;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod commit;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -11,6 +15,8 @@ pub use artifacts::{FileArtifacts, FileArtifactsSettings};
 pub use callboard_actors::memory::{
     MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills,
 };
+#[cfg(feature = "postgres")]
+pub use postgres::{DatabaseInfo, Postgres, PostgresOptions, ServingLease};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,

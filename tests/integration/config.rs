@@ -85,12 +85,12 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
             "callboard.toml:2: `host.durability` must be one of `sync`, `batched`, not `fast`",
         ),
         (
-            "[store]\nurl = \"postgres://ann:pw@db/x\"\n",
-            "callboard.toml:2: `store.url` names PostgreSQL, which is not built in; `sqlite:` with a path, or `memory:`",
+            "[store]\nurl = \"postgres:ann:pw@db/x\"\n",
+            "callboard.toml:2: `store.url` must be `sqlite:` with a path, `postgres://USER@HOST/DATABASE`, or `memory:`",
         ),
         (
             "[store]\nurl = \"redis://ann:pw@db/x\"\n",
-            "callboard.toml:2: `store.url` must be `sqlite:` with a path, or `memory:`",
+            "callboard.toml:2: `store.url` must be `sqlite:` with a path, `postgres://USER@HOST/DATABASE`, or `memory:`",
         ),
         (
             "[store]\nurl = \"sqlite:\"\n",
@@ -625,7 +625,7 @@ fn no_secret_is_in_an_error_in_show_or_in_debug() {
         format!(
             "[[provider]]\nkind = \"openai\"\nbase_url = \"https://me:{FAKE_KEY}@example.com\"\n"
         ),
-        format!("[store]\nurl = \"postgres://me:{FAKE_KEY}@example.com/x\"\n"),
+        format!("[store]\nurl = \"postgres:me:{FAKE_KEY}@example.com/x\"\n"),
         format!("[[provider]]\nkind = \"openai\"\napi_key_env = [\"{FAKE_KEY}\"]\n"),
         format!("[[provider]]\nkind = \"openai\"\napi_key_env = \"{FAKE_KEY}\n"),
     ];

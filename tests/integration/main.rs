@@ -28,6 +28,7 @@ mod mcp;
 mod mock_model;
 mod observe;
 mod offline;
+mod postgres;
 mod promises;
 mod provider_network;
 mod provider_queue;

@@ -327,7 +327,7 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
     let (seq, refused) = receiver.recv().await.unwrap();
     assert!(
         seq > 1
-            && matches!(&refused, Err(AppendError::Overloaded { message }) if message.contains("waiting for the disk"))
+            && matches!(&refused, Err(AppendError::Overloaded { message }) if message.contains("waiting for the store"))
     );
     store.close(SOON).await.unwrap();
     drop(sender);

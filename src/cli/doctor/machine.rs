@@ -44,7 +44,7 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
     }
     let sessions = match &config.store {
         Store::Sqlite(path) => Some(path.clone()),
-        Store::Memory => None,
+        Store::Postgres(_) | Store::Memory => None,
     };
     let open = |path: &Path, wanted: u32| {
         use std::os::unix::fs::PermissionsExt as _;

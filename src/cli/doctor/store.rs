@@ -11,8 +11,8 @@ use super::Finding;
 use crate::{
     app::TENANT,
     cli::terminal::{counted, sanitize},
-    config::{Config, Store},
-    storage::{Check, Sqlite, SqliteOptions},
+    config::{Config, DatabaseAddress, Store},
+    storage::{Check, Postgres, Sqlite, SqliteOptions},
 };
 
 /// Size of the log in bytes above which something keeps it from being emptied.
@@ -31,6 +31,7 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
                 "they are lost when the process ends; `sqlite:PATH` stores them",
             )];
         }
+        Store::Postgres(address) => return vec![database(address).await],
         Store::Sqlite(path) => path,
     };
     let log = log_of(path);
@@ -70,6 +71,34 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
         Err(error) => findings.push(Finding::fail("store", error.to_string(), remedy(&error))),
     }
     findings
+}
+
+/// Opens a database as `serve` would.
+async fn database(address: &DatabaseAddress) -> Finding {
+    let shown = address.shown();
+    let opened = match Postgres::open(address.expose()).await {
+        Ok(store) => store.info().await,
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(info) => Finding::ok(
+            "store",
+            format!(
+                "{shown} answers (PostgreSQL {}), has the current schema and {}{}",
+                info.server,
+                counted(info.conversations, "conversation"),
+                match info.is_served {
+                    true => "; a host serves it now",
+                    false => "",
+                }
+            ),
+        ),
+        Err(error) => Finding::fail(
+            "store",
+            format!("{shown}: {error}"),
+            "check `[store] url`, and that the server runs",
+        ),
+    }
 }
 
 fn remedy(error: &StoreError) -> &'static str {

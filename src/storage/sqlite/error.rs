@@ -1,10 +1,9 @@
 //! SQLite's errors as texts for people, without paths.
 
-use callboard_actors::{
-    ids::Scope,
-    ports::{AppendError, StoreError},
-};
+use callboard_actors::{ids::Scope, ports::StoreError};
 use rusqlite::{Error, ErrorCode};
+
+pub(super) use crate::storage::commit::error::{WriteError, damaged, unavailable};
 
 /// Describes an error as a clause.
 pub(super) fn describe(error: &Error) -> String {
@@ -41,12 +40,6 @@ pub(super) fn is_busy(error: &Error) -> bool {
     )
 }
 
-pub(super) fn unavailable(message: impl Into<String>) -> StoreError {
-    StoreError::Unavailable {
-        message: message.into(),
-    }
-}
-
 pub(super) fn corrupt(message: impl Into<String>) -> StoreError {
     StoreError::Corrupt {
         message: message.into(),
@@ -64,13 +57,6 @@ pub(super) fn failed_read_of(scope: &Scope, error: &Error) -> StoreError {
     match error.sqlite_error_code() {
         None | Some(ErrorCode::DatabaseCorrupt) => damaged(scope, describe(error)),
         Some(_) => failed_read(error),
-    }
-}
-
-pub(super) fn damaged(scope: &Scope, message: impl Into<String>) -> StoreError {
-    StoreError::Damaged {
-        scope: scope.clone(),
-        message: message.into(),
     }
 }
 
@@ -100,17 +86,6 @@ impl FindError {
     }
 }
 
-/// Why one member of a commit was not stored.
-#[derive(Debug, Clone)]
-pub(super) enum WriteError {
-    /// The append's guards refused it.
-    Append(AppendError),
-    /// The conversation does not exist.
-    NotFound,
-    /// SQLite failed; a text for people.
-    Store(String),
-}
-
 impl From<Error> for WriteError {
     fn from(error: Error) -> Self {
         Self::Store(describe(&error))
@@ -122,28 +97,6 @@ impl From<FindError> for WriteError {
         match error {
             FindError::Sqlite(error) => error.into(),
             FindError::Lost => Self::Store(LOST.into()),
-        }
-    }
-}
-
-impl From<WriteError> for AppendError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Append(error) => error,
-            WriteError::NotFound => Self::Unavailable {
-                message: "conversation not found".into(),
-            },
-            WriteError::Store(message) => Self::Unavailable { message },
-        }
-    }
-}
-
-impl From<WriteError> for StoreError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Append(error) => unavailable(error.to_string()),
-            WriteError::NotFound => Self::NotFound,
-            WriteError::Store(message) => unavailable(message),
         }
     }
 }

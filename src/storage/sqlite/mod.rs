@@ -15,16 +15,13 @@ mod options;
 mod open;
 mod log;
 mod error;
-mod job;
-mod queue;
 mod write;
 mod writer;
+mod chain;
 mod read;
 mod readers;
 mod verify;
 mod checkpoint;
-mod stored;
-mod digest;
 mod gate;
 mod watch;
 mod lock;
@@ -51,13 +48,15 @@ use callboard_actors::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::commit::{
+    job::{Answer, Job},
+    queue::Queue,
+    stored::Stored,
+};
 use checkpoint::Checkpoints;
 use error::unavailable;
 use gate::Gate;
-use job::{Answer, Job};
-use queue::Queue;
 use readers::Readers;
-use stored::Stored;
 use watch::Files;
 use writer::{Counters, Writer};
 

@@ -14,12 +14,14 @@ use callboard_actors::{
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, params};
 
 use super::{
-    digest::Digests,
     error::{corrupt, describe, is_busy, unavailable},
     log::{self, READERS_WAIT},
     options::{Check, CommitMode, SqliteOptions},
 };
-use crate::private::{self, make_folder};
+use crate::{
+    private::{self, make_folder},
+    storage::commit::digest::Digests,
+};
 
 /// Migrations from an empty file to the newest version; `user_version` is the number of those
 /// applied.

@@ -11,17 +11,14 @@ use callboard_actors::{
 use rusqlite::{Connection, Error, OptionalExtension, Row, params, types::ValueRef};
 
 use super::{
-    digest::{Chain, Digest, Digests, Kept, Row as StoredRow, missing},
+    chain::{Chain, Kept, Row as StoredRow},
     error::{damaged, failed_read, failed_read_of},
-    write::{Place, code, find, int, kept, nat},
+    write::{Place, find, kept},
 };
-
-/// Page size for a count of 0.
-const PAGE: usize = 1000;
-
-fn limit(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
+use crate::storage::commit::{
+    columns::{PAGE, code, int, limit, nat, open_of},
+    digest::{Digest, Digests, missing},
+};
 
 pub(super) fn head(conn: &Connection, scope: &Scope) -> Result<Head, StoreError> {
     let found = find(conn, scope, &Digests::of(scope)).map_err(|error| error.of(scope))?;
@@ -328,11 +325,7 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<Option<SessionSummary>> {
     let Ok(conversation) = ConversationId::new(row.get_ref(0)?.as_str()?) else {
         return Ok(None);
     };
-    let open = match row.get(3)? {
-        1 => Open::Running,
-        2 => Open::Parked,
-        _ => Open::None,
-    };
+    let open = open_of(row.get(3)?);
     let at = |column: usize| row.get(column).map(|ms| Timestamp(nat(ms)));
     Ok(Some(SessionSummary {
         conversation,

@@ -10,29 +10,14 @@ use callboard_actors::{
 use rusqlite::{Connection, OptionalExtension, Row, params, types::ValueRef};
 
 use super::{
-    digest::{Digest, Digests, Kept, missing},
+    chain::Kept,
     error::{FindError, WriteError},
+};
+use crate::storage::commit::{
+    columns::{code, int, nat},
+    digest::{Digest, Digests, missing},
     job::{Change, Job},
 };
-
-/// The stored form of a state.
-pub(super) fn code(open: Open) -> i64 {
-    match open {
-        Open::None => 0,
-        Open::Running => 1,
-        Open::Parked => 2,
-    }
-}
-
-/// SQLite's integers are signed; no counter here comes near 2^63.
-pub(super) fn int(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// The inverse of [`int`].
-pub(super) fn nat(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or_default()
-}
 
 /// Runs a cached statement without parameters.
 pub(super) fn run(conn: &Connection, sql: &str) -> rusqlite::Result<()> {

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use rusqlite::Connection;
@@ -15,12 +15,15 @@ use super::{
     checkpoint::Checkpoints,
     error::WriteError,
     gate::Gate,
-    job::{Change, Job},
     log,
-    queue::Queue,
-    stored::Stored,
     watch::{Files, Lost},
     write::{perform, run},
+};
+use crate::storage::commit::{
+    columns::now,
+    job::{Change, Job},
+    queue::Queue,
+    stored::Stored,
 };
 
 /// Estimated bytes that a member adds to the log beside its content: two pages.
@@ -74,14 +77,6 @@ pub(super) struct Writer {
 }
 
 type Results = Vec<Result<Change, WriteError>>;
-
-/// Milliseconds since 1970, by the host's clock. Shown in lists; no decision depends on it.
-fn now() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
 
 impl Writer {
     /// Main loop of the writer thread, until the queue is closed and empty.

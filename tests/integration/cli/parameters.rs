@@ -76,7 +76,11 @@ fn the_keys_of_a_provider_and_the_flags_reach_the_request() {
 fn an_answer_that_was_cut_says_so_and_a_whole_one_does_not() {
     let home = Home::new();
     let run = |more: &[&str]| {
-        let args = [&["run", "--provider", "offline", "Where is RETRY_CAP_MS?"], more].concat();
+        let args = [
+            &["run", "--provider", "offline", "Where is RETRY_CAP_MS?"],
+            more,
+        ]
+        .concat();
         home.run(&args).well()
     };
 

@@ -1,5 +1,5 @@
-//! The writer's queue: one line for each tenant, served round-robin. Pushing never blocks; the
-//! writer does. Waiting appends of one conversation are joined into one, since each costs a
+//! A writer's queue: one line for each tenant, served round-robin. Pushing never blocks; the
+//! writer waits, as a thread ([`Queue::next`]) or as a task ([`Queue::next_async`]). Waiting appends of one conversation are joined into one, since each costs a
 //! savepoint and an update of the head row, and a commit takes a limited number of members.
 
 use std::{
@@ -13,6 +13,7 @@ use callboard_actors::{
     ports::{Append, AppendError, Durability},
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::Notify;
 
 use super::job::{Change, Job};
 
@@ -30,10 +31,24 @@ const GROUPING_DELAY: Duration = Duration::from_millis(5);
 
 /// The waiting jobs of all tenants.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(in crate::storage) struct Queue {
     lines: Mutex<Lines>,
+    /// Rings for a writer that is a thread.
     bell: Condvar,
+    /// Rings for a writer that is a task.
+    task_bell: Notify,
     bytes_max: usize,
+}
+
+/// What a writer does next.
+enum Next {
+    /// Nothing comes any more.
+    End,
+    /// It waits for a job.
+    Idle,
+    /// It waits this long at most for jobs that share the commit.
+    Group(Duration),
+    Commit(Vec<Job>),
 }
 
 #[derive(Debug, Default)]
@@ -217,7 +232,7 @@ impl Lines {
         }
         if is_over(self.bytes, bytes_max) || is_over(held, bytes_max / 2) {
             // One tenant may use half, so that a flood from one leaves room for the others.
-            return Admission::Refused("too many bytes are waiting for the disk");
+            return Admission::Refused("too many bytes are waiting for the store");
         }
         Admission::Granted
     }
@@ -279,6 +294,35 @@ impl Lines {
         Some(job)
     }
 
+    /// Takes the members of the next commit, if it is time for one. There are two waits: for a first
+    /// job, then for others to share its commit; the second is skipped as soon as any waiting job has
+    /// a caller that awaits it.
+    fn next(&mut self) -> Next {
+        if self.count == 0 {
+            return match self.is_closed {
+                true => Next::End,
+                false => Next::Idle,
+            };
+        }
+        if let Some(wait) = self.grouping_delay() {
+            return Next::Group(wait);
+        }
+        let mut jobs = Vec::with_capacity(self.count.min(COMMIT_JOBS_MAX));
+        let mut bytes = 0;
+        while jobs.len() < COMMIT_JOBS_MAX {
+            // The first member is taken whatever its size.
+            let room = if jobs.is_empty() {
+                None
+            } else {
+                Some(COMMIT_BYTES_MAX.saturating_sub(bytes))
+            };
+            let Some(job) = self.take(room) else { break };
+            bytes += job.size();
+            jobs.push(job);
+        }
+        Next::Commit(jobs)
+    }
+
     /// How long the writer may still wait for jobs to share the commit; `None` if it must commit
     /// now.
     fn grouping_delay(&self) -> Option<Duration> {
@@ -296,10 +340,11 @@ impl Lines {
 }
 
 impl Queue {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(in crate::storage) fn new(bytes_max: usize) -> Self {
         Self {
             lines: Mutex::default(),
             bell: Condvar::new(),
+            task_bell: Notify::new(),
             bytes_max,
         }
     }
@@ -309,13 +354,14 @@ impl Queue {
     }
 
     /// Queues a job. If the queue is full or closed, refuses it at once, on the caller's thread.
-    pub(super) fn push(&self, job: Job) {
+    pub(in crate::storage) fn push(&self, job: Job) {
         let mut lines = self.lock();
         match lines.admit(&job, self.bytes_max) {
             Admission::Granted => {
                 lines.put(job);
                 drop(lines);
                 self.bell.notify_one();
+                self.task_bell.notify_one();
             }
             Admission::Skipped => {
                 drop(lines);
@@ -335,53 +381,63 @@ impl Queue {
 
     /// Waits for the members of the next commit; `None` once closed and empty. Returns none of them
     /// after `idle` without a job.
-    pub(super) fn next(&self, idle: Duration) -> Option<Vec<Job>> {
-        // Two waits: for a first job, then for others to share its commit. The second one is
-        // skipped as soon as any waiting job has a caller that awaits it.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::storage) fn next(&self, idle: Duration) -> Option<Vec<Job>> {
         let mut lines = self.lock();
         loop {
-            if lines.count == 0 {
-                if lines.is_closed {
-                    return None;
+            match lines.next() {
+                Next::End => return None,
+                Next::Commit(jobs) => return Some(jobs),
+                Next::Group(wait) => {
+                    self.bell.wait_for(&mut lines, wait);
                 }
-                if self.bell.wait_for(&mut lines, idle).timed_out() && lines.count == 0 {
-                    return Some(Vec::new());
+                Next::Idle => {
+                    if self.bell.wait_for(&mut lines, idle).timed_out() && lines.count == 0 {
+                        return Some(Vec::new());
+                    }
                 }
-            } else if let Some(wait) = lines.grouping_delay() {
-                self.bell.wait_for(&mut lines, wait);
-            } else {
-                break;
             }
         }
-        let mut jobs = Vec::with_capacity(lines.count.min(COMMIT_JOBS_MAX));
-        let mut bytes = 0;
-        while jobs.len() < COMMIT_JOBS_MAX {
-            // The first member is taken whatever its size.
-            let room = if jobs.is_empty() {
-                None
-            } else {
-                Some(COMMIT_BYTES_MAX.saturating_sub(bytes))
-            };
-            let Some(job) = lines.take(room) else { break };
-            bytes += job.size();
-            jobs.push(job);
+    }
+
+    /// Waits for the members of the next commit; `None` once closed and empty. For one task.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken out of the queue before the future is ready.
+    #[cfg(feature = "postgres")]
+    pub(in crate::storage) async fn next_async(&self) -> Option<Vec<Job>> {
+        loop {
+            let next = self.lock().next();
+            match next {
+                Next::End => return None,
+                Next::Commit(jobs) => return Some(jobs),
+                // A push between the look above and the wait has left a permit.
+                Next::Idle => self.task_bell.notified().await,
+                Next::Group(wait) => {
+                    let _ = tokio::time::timeout(wait, self.task_bell.notified()).await;
+                }
+            }
         }
-        Some(jobs)
     }
 
     /// Accepts no further jobs; waiting ones are still written.
-    pub(super) fn close(&self) {
+    pub(in crate::storage) fn close(&self) {
         self.lock().is_closed = true;
+        self.ring_all();
+    }
+
+    fn ring_all(&self) {
         self.bell.notify_all();
+        self.task_bell.notify_one();
     }
 
     /// Closes the queue and refuses all waiting jobs; returns their number.
-    pub(super) fn abandon(&self, why: &str) -> usize {
+    pub(in crate::storage) fn abandon(&self, why: &str) -> usize {
         let mut lines = self.lock();
         lines.is_closed = true;
         let left: Vec<Job> = std::iter::from_fn(|| lines.take(None)).collect();
         drop(lines);
-        self.bell.notify_all();
+        self.ring_all();
         let count = left.len();
         for job in left {
             job.refuse(why);

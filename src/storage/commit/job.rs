@@ -13,17 +13,17 @@ use super::error::{WriteError, unavailable};
 
 /// Result of one member of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub(in crate::storage) struct Change {
     /// Whether the conversation existed.
-    pub(super) found: bool,
+    pub(in crate::storage) found: bool,
     /// Change of the tenant's stored bytes.
-    pub(super) bytes: i64,
+    pub(in crate::storage) bytes: i64,
     /// The tenant's stored bytes, if they were counted.
-    pub(super) counted: Option<u64>,
+    pub(in crate::storage) counted: Option<u64>,
 }
 
 impl Change {
-    pub(super) fn found(bytes: i64) -> Self {
+    pub(in crate::storage) fn found(bytes: i64) -> Self {
         Self {
             found: true,
             bytes,
@@ -33,12 +33,12 @@ impl Change {
 }
 
 /// The channel for a job's result.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub(in crate::storage) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A change of one conversation or of a whole tenant. All kinds share a tenant's line, which
 /// preserves the order of calls.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(in crate::storage) enum Job {
     Append(Append),
     Delete(Scope, Answer<bool>),
     Snapshot(Scope, Seq, Bytes, Answer<()>),
@@ -54,7 +54,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    pub(super) fn tenant(&self) -> &TenantId {
+    pub(in crate::storage) fn tenant(&self) -> &TenantId {
         match self {
             Self::Append(append) => &append.scope.tenant,
             Self::Delete(scope, _)
@@ -66,7 +66,29 @@ impl Job {
         }
     }
 
-    pub(super) fn size(&self) -> usize {
+    #[cfg(feature = "postgres")]
+    pub(in crate::storage) fn as_append(&self) -> Option<&Append> {
+        match self {
+            Self::Append(append) => Some(append),
+            _ => None,
+        }
+    }
+
+    /// The conversation that it changes; `None` if it concerns all of its tenant.
+    #[cfg(feature = "postgres")]
+    pub(in crate::storage) fn scope(&self) -> Option<&Scope> {
+        match self {
+            Self::Append(append) => Some(&append.scope),
+            Self::Delete(scope, _)
+            | Self::Snapshot(scope, ..)
+            | Self::Mark(scope, ..)
+            | Self::Empty(scope, ..)
+            | Self::Cut(scope, ..) => Some(scope),
+            Self::Erase(..) | Self::Count(..) => None,
+        }
+    }
+
+    pub(in crate::storage) fn size(&self) -> usize {
         match self {
             Self::Append(append) => append.size(),
             Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
@@ -79,7 +101,7 @@ impl Job {
         }
     }
 
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(in crate::storage) fn is_awaited(&self) -> bool {
         match self {
             Self::Append(append) => append.durability == Durability::Awaited,
             Self::Delete(..)
@@ -93,12 +115,13 @@ impl Job {
     }
 
     /// Whether it stores only what can be computed again.
-    pub(super) fn is_cache(&self) -> bool {
+    pub(in crate::storage) fn is_cache(&self) -> bool {
         matches!(self, Self::Snapshot(..))
     }
 
-    /// Whether it deletes data that then remains in the log.
-    pub(super) fn is_erasure(&self) -> bool {
+    /// Whether it deletes data that then remains in SQLite's log.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::storage) fn is_erasure(&self) -> bool {
         match self {
             Self::Delete(..) | Self::Erase(..) | Self::Empty(..) | Self::Cut(..) => true,
             Self::Append(_) | Self::Snapshot(..) | Self::Mark(..) | Self::Count(..) => false,
@@ -106,7 +129,7 @@ impl Job {
     }
 
     /// Sends the result to the caller.
-    pub(super) fn finish(self, result: Result<Change, WriteError>) {
+    pub(in crate::storage) fn finish(self, result: Result<Change, WriteError>) {
         match self {
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
             Self::Delete(_, answer) | Self::Erase(_, answer) => {
@@ -129,7 +152,7 @@ impl Job {
     }
 
     /// Refuses the job because too many others wait.
-    pub(super) fn refuse_overload(self, why: &str) {
+    pub(in crate::storage) fn refuse_overload(self, why: &str) {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Overloaded {
                 message: why.into(),
@@ -138,7 +161,7 @@ impl Job {
         }
     }
 
-    pub(super) fn refuse(self, why: &str) {
+    pub(in crate::storage) fn refuse(self, why: &str) {
         match self {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable {
                 message: why.into(),

@@ -1,26 +1,12 @@
-//! Digests that find damage: each stored entry has one that covers its bytes, its seq and the
-//! digest of the entry before it, under a key that is made from the conversation's name.
-//!
-//! They find what a failing medium does. They keep no one from forging a history, since the key is
-//! no secret (`docs/decisions/023-a-digest-for-each-entry.md`).
+//! The chain of a journal's digests: each covers that of the entry before it, so an entry that is
+//! missing or replaced is found too.
 //!
 //! Pure.
 
-use std::hash::Hasher;
-
 use bytes::Bytes;
-use callboard_actors::ids::{Scope, Seq};
-use siphasher::sip128::{Hasher128, SipHasher13};
+use callboard_actors::ids::Seq;
 
-/// A stored digest.
-pub(super) type Digest = [u8; 16];
-
-/// Key under which names are hashed; the result is the key of the conversation's digests.
-const NAMES: &[u8; 16] = b"callboard names.";
-
-/// What a digest is for, so that none stands in for another.
-const ENTRY: u8 = 1;
-const SNAPSHOT: u8 = 2;
+use crate::storage::commit::digest::{Digest, Digests, missing};
 
 /// A digest column as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,49 +34,6 @@ pub(super) struct Row {
     /// `None` if the column holds no bytes at all.
     pub(super) body: Option<Bytes>,
     pub(super) digest: Kept,
-}
-
-/// Computes the digests of one conversation.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Digests {
-    key: Digest,
-}
-
-impl Digests {
-    pub(super) fn of(scope: &Scope) -> Self {
-        let tenant = scope.tenant.as_str().as_bytes();
-        let mut hasher = SipHasher13::new_with_key(NAMES);
-        hasher.write(&(tenant.len() as u64).to_le_bytes());
-        hasher.write(tenant);
-        hasher.write(scope.conversation.as_str().as_bytes());
-        Self {
-            key: hasher.finish128().as_bytes(),
-        }
-    }
-
-    /// The digest of the conversation's name.
-    pub(super) fn name(&self) -> &Digest {
-        &self.key
-    }
-
-    /// The digest of an entry; `before` is that of the entry before it, if it has one.
-    pub(super) fn entry(&self, before: Option<&Digest>, seq: Seq, body: &[u8]) -> Digest {
-        self.compute(ENTRY, before, seq, body)
-    }
-
-    /// The digest of a snapshot; `at` is that of the last entry it includes, if it has one.
-    pub(super) fn snapshot(&self, at: Option<&Digest>, upto: Seq, body: &[u8]) -> Digest {
-        self.compute(SNAPSHOT, at, upto, body)
-    }
-
-    fn compute(&self, purpose: u8, before: Option<&Digest>, seq: Seq, body: &[u8]) -> Digest {
-        let mut hasher = SipHasher13::new_with_key(&self.key);
-        hasher.write(&[purpose, u8::from(before.is_some())]);
-        hasher.write(&seq.0.to_le_bytes());
-        hasher.write(before.unwrap_or(&[0; 16]));
-        hasher.write(body);
-        hasher.finish128().as_bytes()
-    }
 }
 
 /// Follows a journal row by row, and names the first that is not what was stored.
@@ -155,14 +98,9 @@ impl Chain {
     }
 }
 
-/// The text for a gap in a journal.
-pub(super) fn missing(seq: Seq) -> String {
-    format!("entry {seq} is missing or out of order")
-}
-
 #[cfg(test)]
 mod tests {
-    use callboard_actors::ids::{ConversationId, TenantId};
+    use callboard_actors::ids::{ConversationId, Scope, TenantId};
 
     use super::*;
 

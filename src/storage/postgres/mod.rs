@@ -1,0 +1,333 @@
+//! Journals in PostgreSQL: a few tasks that write with group commit, and a few that read.
+//!
+//! - One statement stores the waiting appends of up to 256 conversations; each is compared with the
+//!   head of its journal, and a conflict fails that append only. Tenants are served in turn.
+//! - A conversation always uses the same writing connection, so its appends stay in order.
+//! - Several processes may use one database: the head of a journal is compared by the statement that
+//!   moves it. One host at a time serves it ([`Postgres::serving_lease`]). `created_at` and `updated_at` are times of the host's clock.
+//! - Nothing depends on a session of the server: no named statement, no `SET`, no advisory lock, no
+//!   `LISTEN`. A pooler in transaction mode may stand between.
+//! - Whether a commit survives a power cut is decided by the server (`synchronous_commit`).
+//! - Every entry has a digest that is checked when it is read.
+
+mod options;
+mod error;
+mod connect;
+mod schema;
+mod stages;
+mod append;
+mod change;
+mod writer;
+mod read;
+mod readers;
+mod lease;
+
+pub use lease::ServingLease;
+pub use options::PostgresOptions;
+pub use read::DatabaseInfo;
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use callboard_actors::{
+    ids::{Scope, Seq, TenantId},
+    journal::{Head, Loaded, StoredEntry},
+    ports::{Append, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError},
+    stream::Open,
+    time::Timestamp,
+};
+use parking_lot::Mutex;
+use tokio::{sync::oneshot, task::JoinSet};
+
+use super::commit::{
+    job::{Answer, Job},
+    queue::Queue,
+    stored::Stored,
+};
+use connect::Connector;
+use error::unavailable;
+use readers::Readers;
+use writer::Writer;
+
+/// Journals in a PostgreSQL database, version 13 or newer.
+///
+/// Its tasks belong to the runtime that opened it. Dropping it does not block: queued appends are
+/// still written while that runtime lives. A program that is about to exit calls
+/// [`SessionBackend::close`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), callboard::ports::StoreError> {
+/// let sessions = callboard::storage::Postgres::open("postgres://callboard@localhost/callboard").await?;
+/// # Ok(()) }
+/// ```
+pub struct Postgres {
+    connector: Arc<Connector>,
+    queues: Vec<Arc<Queue>>,
+    readers: Arc<Readers>,
+    stored: Arc<Stored>,
+    writers: Mutex<JoinSet<()>>,
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Postgres") // The address may hold a password.
+    }
+}
+
+impl Postgres {
+    /// Connects to a database and creates the tables if they do not exist.
+    ///
+    /// The address is a URL or a list of `key=value` as `psql` takes them. Without `sslmode`, TLS is
+    /// required unless the server is on this machine.
+    ///
+    /// # Errors
+    /// `Unavailable` with a one-line reason, without the address; `NewerSchema` for a database of a
+    /// newer version.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves at most empty tables behind.
+    pub async fn open(address: &str) -> Result<Self, StoreError> {
+        Self::open_with(address, PostgresOptions::default()).await
+    }
+
+    /// Connects with options; otherwise like [`Postgres::open`].
+    ///
+    /// # Errors
+    /// Those of [`Postgres::open`].
+    pub async fn open_with(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let connector = Arc::new(Connector::new(address, &options)?);
+        let mut first = connector.connect().await.map_err(unavailable)?;
+        schema::migrate(&connector, &mut first).await?;
+        let writers_max = options.writers.max(1);
+        let readers_max = options.readers.max(1);
+        let stored = Arc::<Stored>::default();
+        let readers = Arc::new(Readers::new(readers_max));
+        let mut writers = JoinSet::new();
+        let mut queues = Vec::with_capacity(writers_max);
+        let mut client = Some(first);
+        for _ in 0..writers_max {
+            let queue = Arc::new(Queue::new(options.queue_bytes_max / writers_max));
+            let writer = Writer {
+                connector: Arc::clone(&connector),
+                queue: Arc::clone(&queue),
+                stored: Arc::clone(&stored),
+                client: client.take(),
+            };
+            writers.spawn(writer.run());
+            queues.push(queue);
+        }
+        for _ in 0..readers_max {
+            tokio::spawn(Arc::clone(&readers).run(Arc::clone(&connector)));
+        }
+        Ok(Self {
+            connector,
+            queues,
+            readers,
+            stored,
+            writers: Mutex::new(writers),
+        })
+    }
+
+    /// Takes the right to serve this database: to resume its rounds and to sweep its conversations.
+    /// `None` while another host has it, which loses it 15 s after its end at the latest.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn serving_lease(&self) -> Result<Option<ServingLease>, StoreError> {
+        ServingLease::take(Arc::clone(&self.connector)).await
+    }
+
+    /// Describes the database.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn info(&self) -> Result<DatabaseInfo, StoreError> {
+        self.readers
+            .read(None, move |reader| {
+                Box::pin(async move { reader.info().await })
+            })
+            .await
+    }
+
+    /// Queues a change at the writer of its conversation. Changes of a whole tenant go to the first
+    /// one: callers make them when the tenant's conversations are at rest.
+    fn push(&self, job: Job) {
+        let place = job.scope().map_or(0, |scope| {
+            let mut hasher = DefaultHasher::new();
+            scope.hash(&mut hasher);
+            usize::try_from(hasher.finish() % self.queues.len().max(1) as u64).unwrap_or_default()
+        });
+        match self.queues.get(place) {
+            Some(queue) => queue.push(job),
+            None => job.refuse("the store has no writer"),
+        }
+    }
+
+    fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(Answer<T>) -> Job,
+    ) -> BoxFuture<'static, Result<T, StoreError>> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(job(sender));
+        Box::pin(async move {
+            receiver
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the store's writer has ended")))
+        })
+    }
+
+    fn signal_end(&self) {
+        self.readers.close();
+        self.queues.iter().for_each(|queue| queue.close());
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.signal_end();
+        self.writers.get_mut().detach_all();
+    }
+}
+
+impl SessionBackend for Postgres {
+    fn append(&self, append: Append) {
+        self.push(Job::Append(append));
+    }
+
+    fn head<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Head, StoreError>> {
+        let place = scope.clone();
+        self.readers.read(Some(&scope.tenant), move |reader| {
+            Box::pin(async move { reader.head(&place).await })
+        })
+    }
+
+    fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        let place = scope.clone();
+        self.readers.read(Some(&scope.tenant), move |reader| {
+            Box::pin(async move { reader.load(&place).await })
+        })
+    }
+
+    fn entries<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<StoredEntry>, StoreError>> {
+        let place = scope.clone();
+        self.readers.read(Some(&scope.tenant), move |reader| {
+            Box::pin(async move { reader.entries(&place, after, count).await })
+        })
+    }
+
+    fn salvage<'a>(
+        &'a self,
+        scope: &'a Scope,
+        after: Seq,
+        count: usize,
+    ) -> BoxFuture<'a, Result<Vec<Salvaged>, StoreError>> {
+        let place = scope.clone();
+        self.readers.read(Some(&scope.tenant), move |reader| {
+            Box::pin(async move { reader.salvage(&place, after, count).await })
+        })
+    }
+
+    fn cut<'a>(
+        &'a self,
+        scope: &'a Scope,
+        to: Head,
+        open: Open,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|answer| Job::Cut(scope.clone(), to, open, answer))
+    }
+
+    fn snapshot<'a>(
+        &'a self,
+        scope: &'a Scope,
+        upto: Seq,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|answer| Job::Snapshot(scope.clone(), upto, bytes, answer))
+    }
+
+    fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.write(|answer| Job::Delete(scope.clone(), answer))
+    }
+
+    fn list<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        query: ListQuery,
+    ) -> BoxFuture<'a, Result<Vec<SessionSummary>, StoreError>> {
+        let owner = tenant.clone();
+        self.readers.read(Some(tenant), move |reader| {
+            Box::pin(async move { reader.list(&owner, &query).await })
+        })
+    }
+
+    fn count<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let owner = tenant.clone();
+        self.readers.read(Some(tenant), move |reader| {
+            Box::pin(async move { reader.count(&owner).await })
+        })
+    }
+
+    fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
+        match self.stored.bytes(tenant) {
+            Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
+            None => self.write(|answer| Job::Count(tenant.clone(), answer)),
+        }
+    }
+
+    fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|answer| Job::Empty(scope.clone(), upto, answer))
+    }
+
+    fn list_open(
+        &self,
+        open: Open,
+        due: Option<Timestamp>,
+        after: Option<Scope>,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Scope>, StoreError>> {
+        self.readers.read(None, move |reader| {
+            Box::pin(async move { reader.list_open(open, due, after.as_ref(), count).await })
+        })
+    }
+
+    fn mark_failed<'a>(
+        &'a self,
+        scope: &'a Scope,
+        reason: Option<String>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.write(|answer| Job::Mark(scope.clone(), reason, answer))
+    }
+
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.write(|answer| Job::Erase(tenant.clone(), answer))
+    }
+
+    fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.signal_end();
+        let mut writers = std::mem::take(&mut *self.writers.lock());
+        Box::pin(async move {
+            let all = async { while writers.join_next().await.is_some() {} };
+            if tokio::time::timeout(within, all).await.is_ok() {
+                return Ok(());
+            }
+            writers.abort_all();
+            let left: usize = self
+                .queues
+                .iter()
+                .map(|queue| queue.abandon("the store was closed before this was written"))
+                .sum();
+            Err(unavailable(format!(
+                "the store did not close in time; pending changes that were discarded: {left}"
+            )))
+        })
+    }
+}

@@ -1,0 +1,8 @@
+-- The head of a conversation (0), and at most $4 entries after $3 (2).
+WITH c AS (
+    SELECT conv, epoch, head_seq FROM callboard.conversation JOIN callboard.head USING (conv) WHERE tenant = $1 AND id = $2
+)
+SELECT 0::int8, head_seq, epoch, NULL::bytea, NULL::bytea FROM c
+UNION ALL
+(SELECT 2, seq, 0, j.body, j.digest FROM callboard.journal j JOIN c USING (conv) WHERE seq > $3 ORDER BY seq LIMIT $4)
+ORDER BY 1, 2

@@ -1,0 +1,1 @@
+SELECT conv, epoch, head_seq, bytes FROM callboard.conversation JOIN callboard.head USING (conv) WHERE tenant = $1 AND id = $2

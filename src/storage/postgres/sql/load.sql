@@ -1,0 +1,13 @@
+-- One point in time of a conversation: its head (0), its snapshot if $3 (1), and the entries after that (2).
+WITH c AS (
+    SELECT conv, epoch, head_seq FROM callboard.conversation JOIN callboard.head USING (conv) WHERE tenant = $1 AND id = $2
+),
+s AS (
+    SELECT upto, body, digest FROM callboard.snapshot JOIN c USING (conv) WHERE upto <= head_seq AND $3
+)
+SELECT 0::int8, head_seq, epoch, NULL::bytea, NULL::bytea FROM c
+UNION ALL
+SELECT 1, upto, 0, body, digest FROM s
+UNION ALL
+SELECT 2, seq, 0, j.body, j.digest FROM callboard.journal j JOIN c USING (conv) WHERE seq > coalesce((SELECT upto FROM s), 0)
+ORDER BY 1, 2
