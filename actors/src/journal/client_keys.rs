@@ -186,4 +186,46 @@ mod tests {
 
         assert_eq!((keys.len(), keys.prompt("k0")), (2, None));
     }
+
+    /// Every order of five pushes and passages of time, with room for two keys.
+    #[test]
+    fn in_every_order_a_key_is_known_for_a_day_and_no_other_is() {
+        const MAX: usize = 2;
+        for number in 0..8_u64.pow(5) {
+            let (mut keys, mut now) = (OlderKeys::default(), 10 * CLIENT_KEY_MS);
+            let mut pushed: Vec<KnownKey> = Vec::new();
+            for place in 0..5 {
+                match number / 8_u64.pow(place) % 8 {
+                    6 => now += CLIENT_KEY_MS / 2,
+                    7 => now -= CLIENT_KEY_MS / 4, // The clock was set back.
+                    n => {
+                        let mut key = known(n, now);
+                        key.key = format!("k{}", n / 2); // The same key with two bodies.
+                        keys.push(&key, MAX, Timestamp(now));
+                        pushed.push(key);
+                    }
+                }
+                let recent: Vec<&KnownKey> = pushed.iter().rev().take(MAX).collect();
+                for n in 0..3 {
+                    let key = format!("k{n}");
+                    let young = |known: &&&KnownKey| {
+                        known.key == key && Timestamp(now).ms_since(known.at) <= CLIENT_KEY_MS
+                    };
+                    let mut of_prompts = recent.iter().filter(|known| known.round_id.is_some());
+                    let found = keys.prompt(&key);
+                    if let Some(known) = of_prompts.find(young) {
+                        let expected = known.round_id.map(|round| (known.digest, round));
+                        assert_eq!(found, expected, "{pushed:?}");
+                    }
+                    let is_known = |(body, round): (u64, RoundId)| {
+                        recent
+                            .iter()
+                            .any(|k| (k.digest, k.round_id, &k.key) == (body, Some(round), &key))
+                    };
+                    assert!(found.is_none_or(is_known), "{found:?} of {pushed:?}");
+                }
+                assert!(keys.len() <= MAX);
+            }
+        }
+    }
 }

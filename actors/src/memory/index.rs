@@ -113,3 +113,70 @@ impl Index {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Row = (Open, Option<Timestamp>, bool);
+
+    /// What a scan over all conversations answers.
+    fn scan(rows: &BTreeMap<Scope, Row>, wanted: Open, due: Option<Timestamp>) -> Vec<Scope> {
+        let is_due = |wake_at: Option<Timestamp>| {
+            due.is_none_or(|due| wake_at.is_some_and(|wake_at| wake_at <= due))
+        };
+        let found = rows.iter().filter(|(_, (open, wake_at, failed))| {
+            *open == wanted && !failed && is_due(*wake_at) && wanted != Open::None
+        });
+        found.map(|(scope, _)| scope.clone()).collect()
+    }
+
+    #[test]
+    fn after_every_order_of_changes_a_sweep_finds_exactly_what_is_open_and_due() {
+        let scope = |id: &str| Scope::new("t".parse().unwrap(), id.parse().unwrap());
+        let scopes = [scope("a"), scope("b")];
+        let states = [Open::None, Open::Running, Open::Parked];
+        let wakes = [None, Some(Timestamp(1)), Some(Timestamp(3))];
+        let rows = states.iter().flat_map(|open| {
+            let wakes = wakes.iter();
+            wakes.flat_map(move |wake| [false, true].map(|failed| Some((*open, *wake, failed))))
+        });
+        let changes: Vec<Option<Row>> = rows.chain([None]).collect();
+        let all = scopes.len() * changes.len();
+        for number in 0..all.pow(3) {
+            let (mut index, mut kept) = (Index::default(), BTreeMap::new());
+            for place in 0..3 {
+                let nth = number / all.pow(place) % all;
+                let scope = &scopes[nth % scopes.len()];
+                match changes[nth / scopes.len()] {
+                    Some((open, wake_at, failed)) => {
+                        index.put(scope, open, wake_at, failed);
+                        kept.insert(scope.clone(), (open, wake_at, failed));
+                    }
+                    None => {
+                        index.remove(scope);
+                        kept.remove(scope);
+                    }
+                }
+            }
+            for open in states {
+                for due in [
+                    None,
+                    Some(Timestamp(0)),
+                    Some(Timestamp(1)),
+                    Some(Timestamp(9)),
+                ] {
+                    let expected = scan(&kept, open, due);
+                    assert_eq!(index.open(open, due, None, 9), expected, "{kept:?}");
+                    let first = expected.first();
+                    let rest = expected.iter().skip(1).cloned().collect::<Vec<_>>();
+                    if first.is_some() {
+                        assert_eq!(index.open(open, due, first, 9), rest, "{kept:?}");
+                    }
+                }
+            }
+            assert_eq!(index.count(&scopes[0].tenant), kept.len() as u64);
+            assert_eq!(index.scopes(None), kept.into_keys().collect::<Vec<_>>());
+        }
+    }
+}

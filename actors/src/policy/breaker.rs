@@ -187,4 +187,71 @@ mod tests {
         );
         assert_eq!(breaker.failed_probes(), 0);
     }
+
+    /// Checks a state of an exploration, and all states that follow it within `depth` steps.
+    /// `calls` are the open calls; a probe counts as stale once another call closed the breaker.
+    fn explore(
+        breaker: &Breaker,
+        calls: &[(Option<ProbeToken>, bool)],
+        now: Duration,
+        depth: u32,
+        states: &mut u64,
+    ) {
+        let config = BreakerConfig {
+            failures: 2,
+            open_for: Duration::from_secs(10),
+        };
+        *states += 1;
+        // Whatever happened: when all calls have ended and the pause is over, a call may start.
+        let mut later = breaker.clone();
+        calls.iter().for_each(|(probe, _)| later.abandoned(*probe));
+        let permission = later.request(now + config.open_for);
+        assert!(
+            !matches!(permission, Permission::Open(_)),
+            "{breaker:?} refuses for ever"
+        );
+        if depth == 0 {
+            return;
+        }
+        let mut next = breaker.clone();
+        let mut with = calls.to_vec();
+        match next.request(now) {
+            Permission::Closed => with.push((None, false)),
+            Permission::Probe(token) => {
+                let second = calls.iter().any(|(probe, stale)| probe.is_some() && !stale);
+                assert!(!second, "two probes at once: {breaker:?} {calls:?}");
+                with.push((Some(token), false));
+            }
+            Permission::Open(left) => assert!(left <= config.open_for && !left.is_zero()),
+        }
+        if with.len() <= 3 {
+            explore(&next, &with, now, depth - 1, states);
+        }
+        for ended in 0..calls.len() {
+            let mut rest = calls.to_vec();
+            let (probe, _) = rest.remove(ended);
+            let mut failed = breaker.clone();
+            failed.failed(&config, now, probe);
+            explore(&failed, &rest, now, depth - 1, states);
+            let mut abandoned = breaker.clone();
+            abandoned.abandoned(probe);
+            explore(&abandoned, &rest, now, depth - 1, states);
+            let mut closed = breaker.clone();
+            closed.succeeded();
+            assert_eq!(closed.clone().request(now), Permission::Closed);
+            rest.iter_mut().for_each(|(_, stale)| *stale = true);
+            explore(&closed, &rest, now, depth - 1, states);
+        }
+        let later = now + Duration::from_secs(5);
+        explore(breaker, calls, later, depth - 1, states);
+    }
+
+    #[test]
+    fn in_every_order_of_results_one_probe_runs_and_no_breaker_stays_open() {
+        let mut states = 0;
+
+        explore(&Breaker::default(), &[], Duration::ZERO, 8, &mut states);
+
+        assert!(states > 50_000, "{states}");
+    }
 }

@@ -3,7 +3,10 @@
 //!
 //! - An accepted prompt is not lost: it is in the journal once, and its round ended or was withdrawn.
 //! - A prompt that is sent several times with one client key is accepted once.
-//! - A refused prompt is not in the journal.
+//! - A refused prompt is not in the journal. A paused tenant accepts none (`people`).
+//! - What was accepted before a deletion, a reset or the erasure of its tenant is gone after it.
+//! - A prompt keeps its picture. An answer in a schema is one, or its round failed.
+//! - No tool is started that the active skills exclude.
 //! - Rounds begin in the order in which their prompts were accepted.
 //! - A round begins once and ends once, one at a time, and none is open in the end.
 //! - Each tool call gets exactly one result (in the journal here, in each request in `model`).
@@ -22,9 +25,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::FutureExt;
 
-use super::world::{Answer, Facts, Watched, World};
+use super::{
+    extras::ExtraFacts,
+    world::{Answer, Facts, Sent, Watched, World},
+};
 use crate::{
-    chat::Message,
+    chat::{ContentBlock, Message, attachment::media_of, is_reminder},
     conversation::round::OnBusy,
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     journal::{Durable, Entry, EntryBody, project},
@@ -36,6 +42,8 @@ use crate::{
 struct Account {
     /// The texts of prompts and injected messages, with the rounds that prompts open.
     texts: Vec<(String, Option<RoundId>)>,
+    /// The texts of prompts with a picture.
+    pictures: BTreeSet<String>,
     /// Rounds in the order of their beginning.
     started: Vec<RoundId>,
     finished: BTreeSet<RoundId>,
@@ -43,6 +51,16 @@ struct Account {
     /// The durable events of each round.
     events: BTreeMap<RoundId, Vec<EventId>>,
     is_emptied: bool,
+}
+
+impl Account {
+    fn note_picture(&mut self, world: &World, message: &Message) {
+        let blocks = message.blocks();
+        if blocks.iter().any(|block| media_of(block).is_some()) {
+            self.pictures.insert(said(message));
+            world.with(|facts| facts.figures.pictures += 1);
+        }
+    }
 }
 
 pub(super) fn check(world: &World) {
@@ -64,7 +82,7 @@ pub(super) fn check(world: &World) {
         }
     }
     world.with(|facts| {
-        judge_prompts(facts, &accounts, &mut broken);
+        judge_prompts(world, facts, &accounts, &mut broken);
         judge_order(facts, &accounts, &mut broken);
         judge_watchers(facts, &accounts, &mut broken);
         if world.plan.store.rival == 0 || !world.plan.known.overtaken_rivals {
@@ -100,6 +118,7 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
     let mut say = |what: String| broken.push(format!("{scope}: {what}"));
     let (mut prompts, mut open, mut epoch) = (BTreeMap::new(), None, Epoch(0));
     let (mut batch, mut results, mut used) = (Seq(0), BTreeSet::new(), 0);
+    let mut extras = ExtraFacts::default();
     for stored in stored.and_then(Result::ok).unwrap_or_default() {
         let entry = match Entry::decode(&stored) {
             Ok(entry) => entry,
@@ -133,6 +152,7 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
                 account.events.entry(round).or_default().push(id);
             }
         }
+        extras.judge(world, &state, &entry.body, &mut say);
         match &entry.body {
             EntryBody::PromptAccepted {
                 prompt_id,
@@ -140,6 +160,7 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
                 message,
                 ..
             } => {
+                account.note_picture(world, message);
                 if prompts.insert(*prompt_id, *round_id).is_some() {
                     say(format!("prompt {prompt_id} is accepted twice"));
                 }
@@ -161,7 +182,10 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
                 Some(round) => drop(account.finished.insert(round)),
                 None => say("a round ends that is not open".to_owned()),
             },
-            EntryBody::Injected { message, .. } => account.texts.push((said(message), None)),
+            EntryBody::Injected { message, .. } => {
+                account.note_picture(world, message);
+                account.texts.push((said(message), None));
+            }
             EntryBody::Assistant { .. } => batch = entry.seq,
             EntryBody::ToolFinished {
                 call, tool_call_id, ..
@@ -206,18 +230,36 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
 
 /// The text of a message without what the kernel adds to it.
 fn said(message: &Message) -> String {
-    message.text()
+    let blocks = message.blocks();
+    let texts = blocks.iter().filter_map(ContentBlock::as_text);
+    texts.filter(|text| !is_reminder(text)).collect()
 }
 
 /// Whether a prompt may be gone: its conversation was deleted or reset after it was sent.
 fn may_be_gone(facts: &Facts, scope: &Scope, sent_at: u64) -> bool {
     facts
-        .erased
-        .get(scope)
-        .is_some_and(|erased| sent_at <= *erased)
+        .erased_at(scope)
+        .is_some_and(|erased| sent_at <= erased)
 }
 
-fn judge_prompts(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mut Vec<String>) {
+/// Whether a prompt must be gone: a deletion that succeeded began after its answer. Another process,
+/// or what a killed one wrote late, may bring a part back.
+fn must_be_gone(world: &World, facts: &Facts, sent: &Sent) -> bool {
+    let store = &world.plan.store;
+    let is_alone = store.rival == 0 && !store.comes_late && store.lost_answer == 0;
+    is_alone
+        && !sent.answer.is_unknown()
+        && facts
+            .gone_before(&sent.scope)
+            .is_some_and(|began| sent.answered_at < began)
+}
+
+fn judge_prompts(
+    world: &World,
+    facts: &Facts,
+    accounts: &BTreeMap<Scope, Account>,
+    broken: &mut Vec<String>,
+) {
     let nothing = Account::default();
     for sent in &facts.sent {
         let account = accounts.get(&sent.scope).unwrap_or(&nothing);
@@ -232,6 +274,12 @@ fn judge_prompts(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mu
                 sent.text,
                 found.len()
             ));
+        }
+        if !found.is_empty() && must_be_gone(world, facts, sent) {
+            broken.push(format!("`{}` is there after a deletion", sent.text));
+        }
+        if !found.is_empty() && sent.has_picture != account.pictures.contains(&sent.text) {
+            broken.push(format!("`{}` lost its picture, or got one", sent.text));
         }
         if may_be_gone(facts, &sent.scope, sent.sent_at) {
             continue;
@@ -288,7 +336,7 @@ fn judge_order(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mut 
 
 fn judge_watchers(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &mut Vec<String>) {
     for watched in &facts.watched {
-        if facts.erased.contains_key(&watched.scope) {
+        if facts.erased_at(&watched.scope).is_some() {
             continue;
         }
         let Some(account) = accounts.get(&watched.scope) else {
@@ -310,7 +358,7 @@ fn judge_observers(facts: &Facts, accounts: &BTreeMap<Scope, Account>, broken: &
         let Some(account) = accounts.get(&observed.scope) else {
             continue;
         };
-        if facts.erased.contains_key(&observed.scope) {
+        if facts.erased_at(&observed.scope).is_some() {
             continue;
         }
         if !observed.events.is_sorted_by(|(a, _), (b, _)| a < b) {

@@ -5,11 +5,13 @@
 //! `plan` turns a seed into a plan. `world` is what survives a process: the store, what clients
 //! saw, and the trace. `store`, `model`, `tools` and `people` are the ports and the clients of one
 //! process. `run` starts processes, kills them and brings the last one to rest. `checker` sees only
-//! what clients, tools and the model saw, and what the store holds. `bugs` lists faults that are
-//! planted on purpose, which the checker must find.
+//! what clients, tools and the model saw, and what the store holds. `extras`, `schemas` and `skills`
+//! are what a part of the runs has beside text and tools. `bugs` lists faults that are planted on
+//! purpose, which the checker must find.
 //!
 //! `CALLBOARD_SEED=n cargo test -p callboard-actors simulation -- --nocapture` replays one seed and
-//! prints its trace; `CALLBOARD_LONG=1` runs a hundred times as many seeds.
+//! prints its trace; `CALLBOARD_LONG=1` runs a hundred times as many seeds, `CALLBOARD_SEEDS=a..b`
+//! those from `a` to below `b`.
 //!
 //! What is under control: task order (one thread, no unbiased `select!`), time (paused), ids and
 //! jitter (`Entropy`), wall time (`Clock`), the blocking pool (computations run as tasks), and the
@@ -20,10 +22,13 @@
 mod bugs;
 mod checker;
 mod dice;
+mod extras;
 mod model;
 mod people;
 mod plan;
 mod run;
+mod schemas;
+mod skills;
 mod store;
 mod tools;
 mod watchers;
@@ -44,6 +49,14 @@ const COMPARED: u64 = 40;
 
 fn is_long() -> bool {
     std::env::var_os("CALLBOARD_LONG").is_some()
+}
+
+/// The seeds of a run: `CALLBOARD_SEEDS=from..to`, or those of a usual or a long run.
+fn seeds() -> std::ops::Range<u64> {
+    let text = std::env::var("CALLBOARD_SEEDS").unwrap_or_default();
+    let ends = text.split_once("..");
+    let given = ends.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    given.unwrap_or(0..if is_long() { SEEDS * LONG } else { SEEDS })
 }
 
 fn seed() -> Option<u64> {
@@ -70,10 +83,9 @@ fn every_promise_holds_for_every_seed() {
         }
         return;
     }
-    let seeds = if is_long() { SEEDS * LONG } else { SEEDS };
     let mut figures = world::Figures::default();
     let mut failed = Vec::new();
-    for seed in 0..seeds {
+    for seed in seeds() {
         let ended = run(Plan::new(seed));
         figures.add(&ended.figures);
         if !ended.violations.is_empty() {
@@ -99,7 +111,7 @@ const ONCE_BROKEN: [u64; 10] = [
 #[test]
 fn seeds_that_once_broke_a_promise_keep_all_of_them() {
     for seed in ONCE_BROKEN {
-        let ended = run(Plan::new(seed));
+        let ended = run(Plan::plain(seed));
         if !ended.violations.is_empty() {
             fail(seed, &ended);
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{bugs::Bug, tools, world::World};
+use super::{bugs::Bug, schemas, skills, tools, world::World};
 use crate::{
     chat::{ContentBlock, ModelRequest, RawJson, Role, ToolResultBlock},
     ports::{Capabilities, ProviderError},
@@ -130,6 +130,12 @@ fn reply(world: &World, request: &ModelRequest, call: usize) -> Reply {
             reply = tool_call(world, reply, call, n, request);
         }
     }
+    if !calm && has_skills(request) && world.extra_dice.percent(15) {
+        let name = skills::name(world.extra_dice.below(4));
+        let id = format!("skill-{call}-{}", world.extra_dice.below(1_000_000));
+        let input = RawJson::of(&json!({ "skill_name": name })).unwrap();
+        reply = reply.and_tool_with_id(id, "activate_skill", input);
+    }
     if !calm && dice.percent(manners.broken) {
         faulty("broken");
         let error = ProviderError::Connection {
@@ -150,6 +156,11 @@ fn reply(world: &World, request: &ModelRequest, call: usize) -> Reply {
         request.messages.len()
     ));
     reply
+}
+
+fn has_skills(request: &ModelRequest) -> bool {
+    let mut tools = request.tools.iter();
+    tools.any(|tool| tool.name == "activate_skill")
 }
 
 fn refusal(world: &World) -> ProviderError {
@@ -186,7 +197,10 @@ fn text(world: &World, call: usize) -> Reply {
     // Enough to fill a small window in a few rounds.
     let length = if manners.window < 10_000 { 30 } else { 1 };
     let words = format!("answer {call} of the model. ");
-    let words = words.repeat((dice.between(1, 6) * length) as usize);
+    let mut words = words.repeat((dice.between(1, 6) * length) as usize);
+    if world.plan.extras.schemas > 0 && world.extra_dice.percent(50) {
+        words = schemas::answer(call);
+    }
     let reply = if dice.percent(15) {
         Reply::thinking("let me think").and_text(words)
     } else {

@@ -4,12 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     plan::{Act, Who},
+    schemas, skills,
     world::{Answer, Sent, World},
 };
 use crate::{
+    chat::Attachment,
     conversation::round::OnBusy,
-    host::{ConversationHandle, FanOut, Host, SendError},
+    host::{ConversationHandle, FanOut, Host, Prompt, SendError, SendPrompt},
     ids::Scope,
+    testing::media::png,
 };
 
 /// A fan-out that was begun and may have to be attached to by the next process.
@@ -19,6 +22,8 @@ pub(super) struct BegunFanOut {
     pub(super) name: String,
     pub(super) tasks: u64,
     pub(super) is_done: bool,
+    /// Whether the process follows it.
+    pub(super) is_followed: bool,
 }
 
 /// The clients of one process.
@@ -72,6 +77,7 @@ impl People {
                         name: name.clone(),
                         tasks,
                         is_done: false,
+                        is_followed: false,
                     };
                     facts.fan_outs.push(begun);
                     name
@@ -79,6 +85,7 @@ impl People {
                 tokio::spawn(async move { me.fan_out(tenant, name, tasks).await });
             }
             Act::ClockJumps { ms } => self.world.jump(ms),
+            Act::Pause { tenant, paused } => self.pause(tenant, paused),
             Act::Kill | Act::Restart { .. } => {}
             act => drop(tokio::spawn(async move {
                 let code = me
@@ -120,10 +127,23 @@ impl People {
                 let deleted = async |talk: ConversationHandle| talk.delete().await.map(drop);
                 self.erase(who, deleted).await
             }
+            Act::Skill {
+                who,
+                number,
+                active,
+            } => {
+                let (talk, name) = (self.conversation(who), skills::name(number));
+                match active {
+                    true => talk.activate_skill(name).await,
+                    false => talk.deactivate_skill(name).await,
+                }
+            }
+            Act::EraseTenant(number) => self.erase_tenant(number).await,
             Act::Prompt { .. }
             | Act::Sleep
             | Act::Observe(_)
             | Act::FanOut { .. }
+            | Act::Pause { .. }
             | Act::ClockJumps { .. }
             | Act::Kill
             | Act::Restart { .. } => Ok(()),
@@ -138,10 +158,43 @@ impl People {
     ) -> Result<(), SendError> {
         let talk = self.conversation(who);
         let scope = talk.scope()?;
-        self.world.begin_erasure(&scope);
+        let begun = self.world.begin_erasure(&scope);
         let erased = erase(talk).await;
-        self.world.end_erasure(&scope);
+        self.world.end_erasure(&scope, begun, erased.is_ok());
         erased
+    }
+
+    pub(super) fn pause(&self, number: u64, paused: bool) {
+        let _ = self.host.tenant(tenant(number)).pause(paused);
+        self.world
+            .with(|facts| facts.figures.pauses += u64::from(paused));
+    }
+
+    /// Erases a tenant. One that the store refused is erased again at rest.
+    pub(super) async fn erase_tenant(&self, number: u64) -> Result<(), SendError> {
+        let handle = self.host.tenant(tenant(number));
+        let begun = self.world.begin_tenant_erasure(number);
+        let erased = handle.erase().await;
+        self.world.end_tenant_erasure(number, begun, erased.is_ok());
+        erased.map(drop)
+    }
+
+    /// What is sent: the text, and what the run adds to it.
+    fn sending(&self, sent: &Sent) -> SendPrompt {
+        let mut prompt = Prompt::text(sent.text.clone());
+        if sent.has_picture
+            && let Ok(picture) = Attachment::sniffed(&png(3, 2))
+        {
+            prompt = prompt.attach(picture);
+        }
+        let mut sending = self.handle(&sent.scope).send(prompt).on_busy(sent.on_busy);
+        if sent.has_schema {
+            sending = sending.output_schema(schemas::schema());
+        }
+        if let Some(key) = &sent.key {
+            sending = sending.client_key(key.clone());
+        }
+        sending
     }
 
     fn prompt(self, who: Who, on_busy: OnBusy, has_key: bool) {
@@ -150,6 +203,9 @@ impl People {
             return;
         };
         let text = format!("t-{}/c-{} says {position}", who.tenant, who.conversation);
+        let (extras, dice) = (self.world.plan.extras, &self.world.extra_dice);
+        let has_picture = dice.percent(extras.pictures);
+        let has_schema = dice.percent(extras.schemas);
         let index = self.world.with(|facts| {
             facts.figures.prompts += 1;
             facts.sent.push(Sent {
@@ -157,6 +213,8 @@ impl People {
                 text,
                 key: has_key.then(|| format!("key {position}")),
                 on_busy,
+                has_picture,
+                has_schema,
                 answer: Answer::Pending,
                 sends: 0,
                 sent_at: position,
@@ -174,14 +232,9 @@ impl People {
                 facts.sent[index].sends += 1;
                 facts.sent[index].clone()
             });
-            let mut sending = self
-                .handle(&sent.scope)
-                .send(sent.text.clone())
-                .on_busy(sent.on_busy);
-            if let Some(key) = &sent.key {
-                sending = sending.client_key(key.clone());
-            }
-            let answer = sending.await;
+            let tenant = self.host.tenant(sent.scope.tenant.clone());
+            let is_paused = tenant.is_paused().unwrap_or_default();
+            let answer = self.sending(&sent).await;
             let answered_at = self.world.position();
             let (answer, reply) = match answer {
                 Ok(reply) => {
@@ -190,6 +243,18 @@ impl People {
                 }
                 Err(error) => (Answer::Refused(error.code().to_owned()), None),
             };
+            if is_paused
+                && matches!(
+                    answer,
+                    Answer::Accepted {
+                        replayed: false,
+                        ..
+                    }
+                )
+            {
+                self.world
+                    .violated(format!("`{}` is accepted in a pause", sent.text));
+            }
             self.world.log(format_args!("{}: {answer:?}", sent.text));
             self.world.with(|facts| {
                 match &answer {
@@ -233,11 +298,15 @@ impl People {
         let mut run = match self.host.tenant(tenant(number)).fan_out(fan_out).await {
             Ok(run) => run,
             Err(error) => {
-                return self
-                    .world
-                    .log(format_args!("fan-out {name}: {}", error.code()));
+                let code = error.code();
+                self.world.log(format_args!("fan-out {name}: {code}"));
+                // A paused tenant begins none.
+                return self.world.fan_out(&name, |begun| {
+                    begun.is_done |= code == "tenant_paused";
+                });
             }
         };
+        self.world.fan_out(&name, |begun| begun.is_followed = true);
         let mut ended = std::collections::BTreeSet::new();
         while let Some(end) = run.next().await {
             let code = end
@@ -261,9 +330,9 @@ impl People {
                 ended.len()
             ));
         }
-        self.world.with(|facts| {
-            let begun = facts.fan_outs.iter_mut().find(|begun| begun.name == name);
-            begun.into_iter().for_each(|begun| begun.is_done = true);
+        self.world.fan_out(&name, |begun| {
+            begun.is_done = true;
+            begun.is_followed = false;
         });
     }
 }

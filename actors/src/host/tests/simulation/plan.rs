@@ -41,6 +41,19 @@ pub(super) enum Act {
         tenant: u64,
         tasks: u64,
     },
+    /// A person activates the skill with this number, or deactivates it.
+    Skill {
+        who: Who,
+        number: u64,
+        active: bool,
+    },
+    /// The tenant is paused, or its pause ends.
+    Pause {
+        tenant: u64,
+        paused: bool,
+    },
+    /// Everything of the tenant is erased.
+    EraseTenant(u64),
     /// The wall clock jumps, forward or back.
     ClockJumps {
         ms: i64,
@@ -89,6 +102,15 @@ pub(super) struct StoreManners {
     pub(super) away: Vec<(u64, u64)>,
 }
 
+/// What a run has beside text, tools and conversations.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Extras {
+    pub(super) has_skills: bool,
+    /// In percent of prompts: those with a picture, and those that ask for an answer in a schema.
+    pub(super) pictures: u64,
+    pub(super) schemas: u64,
+}
+
 /// Bugs of the kernel that are known and not mended yet. The checker then helps where the kernel
 /// does not.
 #[derive(Debug, Clone, Copy, Default)]
@@ -114,12 +136,36 @@ pub(super) struct Plan {
     /// In percent of calls: tools that fail, panic, or take long.
     pub(super) tool_faults: u64,
     pub(super) steps: Vec<Step>,
+    pub(super) extras: Extras,
     pub(super) known: Known,
     pub(super) bug: Option<Bug>,
 }
 
 impl Plan {
+    /// The plan of a seed.
     pub(super) fn new(seed: u64) -> Self {
+        let plan = Self::plain(seed);
+        let dice = Dice::new(seed, 7);
+        if dice.percent(40) {
+            return plan;
+        }
+        let percent = |p| if dice.percent(50) { p } else { 0 };
+        let extras = Extras {
+            has_skills: dice.percent(50),
+            pictures: percent(40),
+            schemas: percent(40),
+        };
+        let mut steps = plan.steps;
+        more_steps(&dice, extras, plan.tenants, &mut steps);
+        Self {
+            steps,
+            extras,
+            ..plan
+        }
+    }
+
+    /// The plan of a seed without skills, pictures, schemas, pauses and erasures.
+    pub(super) fn plain(seed: u64) -> Self {
         let dice = Dice::new(seed, 1);
         // Most runs have one or two kinds of faults, so that a failure says what it comes from.
         let often = |p: u64, most: u64| {
@@ -180,6 +226,7 @@ impl Plan {
             store,
             tool_faults: often(40, 30),
             steps,
+            extras: Extras::default(),
             known: Known {
                 orphaned_rounds: true,
                 overtaken_rivals: true,
@@ -281,6 +328,44 @@ fn steps(dice: &Dice, tenants: u64, conversations: u64, has_rival: bool) -> Vec<
         });
     }
     steps
+}
+
+/// Adds the steps of people with skills, and of an operator who pauses and erases tenants. The last
+/// step stays the last.
+fn more_steps(dice: &Dice, extras: Extras, tenants: u64, steps: &mut Vec<Step>) {
+    let end = steps.last().map_or(0, |step| step.at_ms);
+    let mut more = Vec::new();
+    let mut at = |act| {
+        let at_ms = dice.below(end);
+        more.push(Step { at_ms, act });
+        at_ms
+    };
+    if extras.has_skills {
+        for _ in 0..dice.between(1, 4) {
+            let (tenant, conversation) = (dice.below(tenants), dice.below(3));
+            at(Act::Skill {
+                who: Who {
+                    tenant,
+                    conversation,
+                },
+                number: dice.below(3),
+                active: dice.percent(70),
+            });
+        }
+    }
+    if dice.percent(50) {
+        for _ in 0..dice.between(1, 3) {
+            let (tenant, paused) = (dice.below(tenants), dice.percent(65));
+            at(Act::Pause { tenant, paused });
+        }
+    }
+    if dice.percent(35) {
+        at(Act::EraseTenant(dice.below(tenants)));
+    }
+    let last = steps.pop();
+    steps.extend(more);
+    steps.sort_by_key(|step| step.at_ms);
+    steps.extend(last);
 }
 
 fn prompt(dice: &Dice, who: Who) -> Act {

@@ -10,6 +10,7 @@ use super::{
     checker, model,
     people::People,
     plan::{Act, Plan},
+    schemas, skills,
     store::ProcessStore,
     tools,
     world::{Figures, World, WorldClock, WorldEntropy},
@@ -98,6 +99,7 @@ async fn build(world: &Arc<World>, process: u64, store: &Arc<ProcessStore>) -> H
         .shared_provider(model::model(world, process))
         .shared_sessions(store.clone())
         .tools(tools::tools(world, process))
+        .schemas(Arc::new(schemas::Numbers))
         .subagents()
         .approval(ApprovalMode::Ask)
         .tokens(TOKENS.with(Arc::clone))
@@ -106,6 +108,10 @@ async fn build(world: &Arc<World>, process: u64, store: &Arc<ProcessStore>) -> H
             tokens: plan.budget_tokens,
             ..Budget::default()
         });
+    let host = match plan.extras.has_skills {
+        true => host.skills(skills::skills()),
+        false => host,
+    };
     let host = host.build().await.unwrap();
     for number in 0..plan.tenants {
         let quotas = Quotas {
@@ -233,6 +239,9 @@ async fn come_to_rest(people: &People) {
     tokio::time::sleep(Duration::from_millis(wait)).await;
     world.calm();
     world.log(format_args!("faults are over"));
+    for number in 0..world.plan.tenants {
+        people.pause(number, false);
+    }
     let mut rested = 0;
     for second in 0..REST_MAX {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -243,6 +252,7 @@ async fn come_to_rest(people: &People) {
         for scope in &parked {
             answer_approvals(people, scope).await;
         }
+        erase_rest(people).await;
         if running.is_empty() && parked.is_empty() && people.host.awake() == 0 && has_ended(world) {
             rested += 1;
             if rested > 2 {
@@ -259,6 +269,18 @@ async fn come_to_rest(people: &People) {
         }
     }
     check_host(people).await;
+}
+
+/// Erases tenants again of which the store refused to erase a part.
+async fn erase_rest(people: &People) {
+    for number in people.world.with(|facts| facts.half_erased.clone()) {
+        if let Err(error) = people.erase_tenant(number).await {
+            let code = error.code();
+            people
+                .world
+                .violated(format!("tenant {number} cannot be erased again: {code}"));
+        }
+    }
 }
 
 async fn open(world: &World, open: Open) -> Vec<Scope> {
@@ -278,7 +300,7 @@ fn has_ended(world: &World) -> bool {
             .all(|sent| sent.answer != super::world::Answer::Pending || sent.key.is_none());
         let watched = facts.watched.iter();
         let watched = watched
-            .filter(|watched| !facts.erased.contains_key(&watched.scope))
+            .filter(|watched| facts.erased_at(&watched.scope).is_none())
             .all(|watched| watched.has_ended);
         sent && watched && facts.fan_outs.iter().all(|begun| begun.is_done)
     })
@@ -363,8 +385,14 @@ async fn check_host(people: &People) {
     }
     let crashes = host.report().await.total.crashes;
     // A deletion ends an activation that waits for the store, and that counts as a crash.
-    if crashes > 0 && world.with(|facts| facts.erased.is_empty()) {
+    if crashes > 0 && world.with(|facts| facts.erased.is_empty() && facts.tenants_erased.is_empty())
+    {
         world.violated(format!("{crashes} conversations crashed"));
+    }
+    for begun in world.with(|facts| facts.fan_outs.clone()) {
+        if begun.is_followed {
+            world.violated(format!("fan-out {} has no end", begun.name));
+        }
     }
     for scope in open(world, Open::Running).await {
         world.violated(format!("{scope} has an open round in the end"));

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{dice::Dice, people::BegunFanOut, plan::Plan};
 use crate::{
     conversation::round::OnBusy,
-    ids::{CallKey, EventId, RoundId, Scope, Seq},
+    ids::{CallKey, EventId, RoundId, Scope, Seq, TenantId},
     journal::digest,
     memory::MemorySessions,
     ports::{Append, Clock, Entropy},
@@ -60,6 +60,8 @@ pub(super) struct Sent {
     pub(super) text: String,
     pub(super) key: Option<String>,
     pub(super) on_busy: OnBusy,
+    pub(super) has_picture: bool,
+    pub(super) has_schema: bool,
     pub(super) answer: Answer,
     /// How often it was sent.
     pub(super) sends: u32,
@@ -120,10 +122,16 @@ pub(super) struct Figures {
     pub(super) fan_out_ends: u64,
     pub(super) deletions: u64,
     pub(super) helped: u64,
+    pub(super) pauses: u64,
+    pub(super) tenants_erased: u64,
+    pub(super) pictures: u64,
+    pub(super) skills: u64,
+    pub(super) answers_in_schema: u64,
+    pub(super) answers_refused: u64,
 }
 
 impl Figures {
-    fn all(&self) -> [(&'static str, u64); 18] {
+    fn all(&self) -> [(&'static str, u64); 24] {
         [
             ("prompts", self.prompts),
             ("accepted", self.accepted),
@@ -143,6 +151,12 @@ impl Figures {
             ("fan_out_ends", self.fan_out_ends),
             ("deletions", self.deletions),
             ("helped", self.helped),
+            ("pauses", self.pauses),
+            ("tenants_erased", self.tenants_erased),
+            ("pictures", self.pictures),
+            ("skills", self.skills),
+            ("answers_in_schema", self.answers_in_schema),
+            ("answers_refused", self.answers_refused),
         ]
     }
 
@@ -165,6 +179,12 @@ impl Figures {
         self.fan_out_ends += other.fan_out_ends;
         self.deletions += other.deletions;
         self.helped += other.helped;
+        self.pauses += other.pauses;
+        self.tenants_erased += other.tenants_erased;
+        self.pictures += other.pictures;
+        self.skills += other.skills;
+        self.answers_in_schema += other.answers_in_schema;
+        self.answers_refused += other.answers_refused;
     }
 
     /// Checks that the runs together reached every part of the kernel.
@@ -193,6 +213,15 @@ pub(super) struct Facts {
     /// The position at which a conversation was last deleted or reset, if it was. Prompts that were
     /// sent before it may be gone.
     pub(super) erased: BTreeMap<Scope, u64>,
+    /// The same for all conversations of a tenant.
+    pub(super) tenants_erased: BTreeMap<TenantId, u64>,
+    /// The position at which the last deletion, reset or erasure that succeeded began, of a
+    /// conversation or of all of a tenant. Prompts that were answered before it are gone.
+    pub(super) gone: BTreeMap<Scope, u64>,
+    pub(super) tenants_gone: BTreeMap<TenantId, u64>,
+    /// Tenants that are being erased, and those of which the store refused to erase a part.
+    pub(super) erasing_tenants: BTreeSet<u64>,
+    pub(super) half_erased: BTreeSet<u64>,
     /// What the head row of a conversation says it waits for, as the last append left it.
     pub(super) rows: BTreeMap<Scope, (Open, Option<Timestamp>)>,
     /// The calls of tools that run, by process, conversation and batch.
@@ -204,7 +233,33 @@ pub(super) struct Facts {
     pub(super) figures: Figures,
 }
 
+/// The later of two positions.
+fn later(
+    scopes: &BTreeMap<Scope, u64>,
+    tenants: &BTreeMap<TenantId, u64>,
+    scope: &Scope,
+) -> Option<u64> {
+    let (one, all) = (scopes.get(scope), tenants.get(&scope.tenant));
+    one.max(all).copied()
+}
+
 impl Facts {
+    /// When the conversation was last erased, alone or with its tenant.
+    pub(super) fn erased_at(&self, scope: &Scope) -> Option<u64> {
+        later(&self.erased, &self.tenants_erased, scope)
+    }
+
+    /// The position before which whatever was accepted is gone.
+    pub(super) fn gone_before(&self, scope: &Scope) -> Option<u64> {
+        later(&self.gone, &self.tenants_gone, scope)
+    }
+
+    fn tenant_erased(&mut self, number: u64, position: u64) {
+        let id = tenant(number);
+        self.starts.retain(|key, _| key.scope.tenant != id);
+        self.tenants_erased.insert(id, position);
+    }
+
     /// A conversation that is created again begins with the first entry again, and so do the names
     /// of its calls.
     fn forget_starts(&mut self, scope: &Scope) {
@@ -213,6 +268,10 @@ impl Facts {
             key.scope.tenant != scope.tenant || key.scope.conversation.family() != family
         });
     }
+}
+
+fn tenant(number: u64) -> TenantId {
+    format!("t-{number}").parse().unwrap()
 }
 
 /// The time for which client keys are remembered.
@@ -245,6 +304,8 @@ pub(super) struct World {
     pub(super) model_dice: Dice,
     pub(super) tool_dice: Dice,
     pub(super) people_dice: Dice,
+    /// For what `Extras` adds.
+    pub(super) extra_dice: Dice,
     /// Appends of the last process that are still on their way.
     pub(super) late: Mutex<Vec<Append>>,
     state: Mutex<State>,
@@ -260,6 +321,7 @@ impl World {
             model_dice: Dice::new(seed, 3),
             tool_dice: Dice::new(seed, 4),
             people_dice: Dice::new(seed, 5),
+            extra_dice: Dice::new(seed, 6),
             late: Mutex::default(),
             state: Mutex::new(State {
                 trace: String::new(),
@@ -308,6 +370,13 @@ impl World {
             state.facts.forget_starts(&scope);
             state.facts.erased.insert(scope, position);
         }
+        for number in std::mem::take(&mut state.facts.erasing_tenants) {
+            state.facts.tenant_erased(number, position);
+        }
+        // The tenants of the next process are open again.
+        state.facts.half_erased.clear();
+        let followed = state.facts.fan_outs.iter_mut();
+        followed.for_each(|begun| begun.is_followed = false);
     }
 
     /// The host of the process begins to shut down: its streams end early.
@@ -391,19 +460,57 @@ impl World {
         of(&mut self.state().facts)
     }
 
-    /// A conversation is about to be deleted or reset.
-    pub(super) fn begin_erasure(&self, scope: &Scope) {
+    /// Changes what is known of a fan-out.
+    pub(super) fn fan_out(&self, name: &str, change: impl FnOnce(&mut BegunFanOut)) {
+        self.with(|facts| {
+            let begun = facts.fan_outs.iter_mut().find(|begun| begun.name == name);
+            begun.map(change);
+        });
+    }
+
+    /// Everything of a tenant is about to be erased. Returns the position.
+    pub(super) fn begin_tenant_erasure(&self, number: u64) -> u64 {
+        let position = self.position();
+        self.with(|facts| {
+            facts.erasing_tenants.insert(number);
+            facts.tenant_erased(number, position);
+        });
+        position
+    }
+
+    /// The erasure of a tenant ended.
+    pub(super) fn end_tenant_erasure(&self, number: u64, begun: u64, was_erased: bool) {
+        let position = self.position();
+        self.with(|facts| {
+            facts.erasing_tenants.remove(&number);
+            facts.tenant_erased(number, position);
+            if was_erased {
+                facts.tenants_gone.insert(tenant(number), begun);
+                facts.half_erased.remove(&number);
+                facts.figures.tenants_erased += 1;
+            } else {
+                facts.half_erased.insert(number);
+            }
+        });
+    }
+
+    /// A conversation is about to be deleted or reset. Returns the position.
+    pub(super) fn begin_erasure(&self, scope: &Scope) -> u64 {
         let position = self.position();
         self.with(|facts| {
             facts.erasing.push(scope.clone());
             facts.erased.insert(scope.clone(), position);
         });
+        position
     }
 
     /// A deletion or a reset ended: well, badly, or with its process.
-    pub(super) fn end_erasure(&self, scope: &Scope) {
+    pub(super) fn end_erasure(&self, scope: &Scope, begun: u64, was_erased: bool) {
         let position = self.position();
         self.with(|facts| {
+            if was_erased {
+                facts.gone.insert(scope.clone(), begun);
+            }
             facts.erasing.retain(|erasing| erasing != scope);
             facts.erased.insert(scope.clone(), position);
             facts.figures.deletions += 1;
@@ -413,7 +520,7 @@ impl World {
 
     /// Whether the conversation was deleted or reset at some time.
     pub(super) fn was_erased(&self, scope: &Scope) -> bool {
-        self.with(|facts| facts.erased.contains_key(scope))
+        self.with(|facts| facts.erased_at(scope).is_some())
     }
 
     /// Records a broken promise.
