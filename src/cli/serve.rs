@@ -240,6 +240,9 @@ fn bounds(limits: &HttpLimits) -> HttpBounds {
         tenant_answer_bytes_max: limits
             .tenant_answer_bytes_max
             .unwrap_or(default.tenant_answer_bytes_max),
+        connection_answer_bytes_max: limits
+            .connection_answer_bytes_max
+            .unwrap_or(default.connection_answer_bytes_max),
         answer_bytes_max: limits.answer_bytes_max.unwrap_or(default.answer_bytes_max),
         header_within: limits.header_within.unwrap_or(default.header_within),
         write_pause_max: limits.write_pause_max.unwrap_or(default.write_pause_max),
@@ -367,7 +370,7 @@ mod tests {
 
     #[test]
     fn every_configured_bound_reaches_the_server() {
-        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\n";
+        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nconnection_answer_bytes_max = 9\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\n";
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callboard.toml");
         std::fs::write(&file, text).unwrap();
@@ -379,6 +382,7 @@ mod tests {
             streams_per_tenant_max: 3,
             body_bytes_max: 4,
             tenant_answer_bytes_max: 5,
+            connection_answer_bytes_max: 9,
             answer_bytes_max: 6,
             header_within: Duration::from_secs(7),
             write_pause_max: Duration::from_secs(8),

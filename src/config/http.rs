@@ -21,6 +21,8 @@ pub struct HttpLimits {
     pub body_bytes_max: Option<usize>,
     /// Bytes of answers that clients of one tenant have not read yet.
     pub tenant_answer_bytes_max: Option<usize>,
+    /// The same for one connection.
+    pub connection_answer_bytes_max: Option<usize>,
     /// The same for all tenants together.
     pub answer_bytes_max: Option<usize>,
     /// Time for the header fields of a request, and of a connection without a request.
@@ -37,6 +39,7 @@ impl HttpLimits {
             "streams_per_tenant_max" => &mut self.streams_per_tenant_max,
             "body_bytes_max" => &mut self.body_bytes_max,
             "tenant_answer_bytes_max" => &mut self.tenant_answer_bytes_max,
+            "connection_answer_bytes_max" => &mut self.connection_answer_bytes_max,
             "answer_bytes_max" => &mut self.answer_bytes_max,
             _ => return None,
         })

@@ -144,6 +144,12 @@ const PLAIN: &[Key] = &[
     ),
     key(
         "host",
+        "connection_answer_bytes_max",
+        Kind::Count { max: BYTES_MAX },
+        "the same of one connection; 32 MiB by default",
+    ),
+    key(
+        "host",
         "answer_bytes_max",
         Kind::Count { max: BYTES_MAX },
         "the same of all tenants together; 256 MiB by default",

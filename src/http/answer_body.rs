@@ -99,7 +99,10 @@ mod tests {
     use futures_util::stream;
 
     use super::*;
-    use crate::http::{HttpBounds, answer_room::AnswerRooms};
+    use crate::http::{
+        HttpBounds,
+        answer_room::{AnswerRooms, ConnectionRoom},
+    };
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_read_gives_its_room_back() {
@@ -108,8 +111,9 @@ mod tests {
             ..HttpBounds::default()
         };
         let rooms = AnswerRooms::new(&bounds);
+        let connection = ConnectionRoom::new(&bounds);
         let acme = TenantId::new("acme").unwrap();
-        let room = rooms.take(&acme, 1024).await.unwrap();
+        let room = rooms.take(&acme, &connection, 1024).await.unwrap();
         let pieces = (0..3).map(|_| Ok::<_, Infallible>(Bytes::from_static(b"x")));
         let pause = Duration::from_secs(60);
         let mut body = answer_body(stream::iter(pieces), room, pause).into_data_stream();
@@ -122,10 +126,13 @@ mod tests {
                 "a slow client goes on"
             );
         }
-        assert_eq!(rooms.take(&acme, 1).await.unwrap_err().status, 429);
+        assert_eq!(
+            rooms.take(&acme, &connection, 1).await.unwrap_err().status,
+            429
+        );
         tokio::time::sleep(pause).await;
 
-        assert!(rooms.take(&acme, 1024).await.is_ok());
+        assert!(rooms.take(&acme, &connection, 1024).await.is_ok());
         assert!(
             body.next().await.unwrap().is_err(),
             "the answer is not cut silently"

@@ -1,5 +1,5 @@
-//! The room of answers: bytes of long answers that clients have not read yet, of each tenant and of
-//! all together. A request waits for room before its answer is read from the store. Clients that read
+//! The room of answers: bytes of long answers that clients have not read yet, of each connection, of
+//! each tenant and of all together. A request waits for room before its answer is read from the store. Clients that read
 //! nothing then take neither the host's memory nor its processor time.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -21,6 +21,26 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Requests of one tenant that wait for room; further ones are refused at once.
 const WAITING_MAX: usize = 64;
+
+/// The room of one connection. Its clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionRoom {
+    room: Arc<Semaphore>,
+    units: u32,
+    /// Places in the queue for room: half of the tenant's.
+    waiting: Arc<Semaphore>,
+}
+
+impl ConnectionRoom {
+    pub(super) fn new(bounds: &HttpBounds) -> Self {
+        let units = units(bounds.connection_answer_bytes_max);
+        Self {
+            room: Arc::new(Semaphore::new(units as usize)),
+            units,
+            waiting: Arc::new(Semaphore::new(WAITING_MAX / 2)),
+        }
+    }
+}
 
 /// The room of all answers.
 #[derive(Debug, Clone)]
@@ -45,8 +65,10 @@ struct TenantRoom {
 pub(super) struct AnswerRoom {
     rooms: AnswerRooms,
     tenant: TenantId,
+    connection: ConnectionRoom,
     held: Arc<TenantRoom>,
-    permits: Option<[OwnedSemaphorePermit; 2]>,
+    /// Of the connection, of the tenant, and of all.
+    permits: Option<[OwnedSemaphorePermit; 3]>,
 }
 
 impl AnswerRooms {
@@ -61,10 +83,11 @@ impl AnswerRooms {
     /// Reserves `bytes`. Waits a short time for room.
     ///
     /// # Errors
-    /// 429 when the tenant, or the host, has no room.
+    /// 429 when the connection, the tenant, or the host, has no room.
     pub(super) async fn take(
         &self,
         tenant: &TenantId,
+        connection: &ConnectionRoom,
         bytes: usize,
     ) -> Result<AnswerRoom, Problem> {
         let held = self
@@ -82,6 +105,7 @@ impl AnswerRooms {
         let mut room = AnswerRoom {
             rooms: self.clone(),
             tenant: tenant.clone(),
+            connection: connection.clone(),
             held,
             permits: None,
         };
@@ -110,10 +134,11 @@ impl AnswerRoom {
         let held = self
             .permits
             .as_ref()
-            .map_or(0, |[permit, _]| permit.num_permits());
+            .map_or(0, |[permit, ..]| permit.num_permits());
         // An answer above the whole bound takes all of it, so that it is sent, alone.
         let wanted = units(bytes)
             .min(units(self.rooms.0.tenant_bytes))
+            .min(self.connection.units)
             .saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if wanted == 0 {
             return Ok(());
@@ -121,16 +146,22 @@ impl AnswerRoom {
         let full = || {
             Problem::too_many(
                 "too_many_bytes",
-                "too many answers of this tenant are not read yet; read them, or retry in a moment",
+                "too many answers of this connection or tenant are not read yet; read them, or retry in a moment",
             )
         };
-        let _place = self.held.waiting.try_acquire().map_err(|_| full())?;
-        let both = async {
+        let connection = self.connection.clone();
+        let _places = [
+            connection.waiting.try_acquire().map_err(|_| full())?,
+            self.held.waiting.try_acquire().map_err(|_| full())?,
+        ];
+        let each = async {
+            let room = connection.room.clone();
+            let room = room.acquire_many_owned(wanted).await;
             let mine = self.held.room.clone().acquire_many_owned(wanted).await;
             let all = self.rooms.0.all.clone().acquire_many_owned(wanted).await;
-            Some([mine.ok()?, all.ok()?])
+            Some([room.ok()?, mine.ok()?, all.ok()?])
         };
-        let more = timeout(WAIT_MAX, both)
+        let more = timeout(WAIT_MAX, each)
             .await
             .ok()
             .flatten()
@@ -176,6 +207,13 @@ mod tests {
         })
     }
 
+    fn connection(room: usize) -> ConnectionRoom {
+        ConnectionRoom::new(&HttpBounds {
+            connection_answer_bytes_max: room * UNIT_BYTES,
+            ..HttpBounds::default()
+        })
+    }
+
     fn tenant(id: &str) -> TenantId {
         TenantId::new(id).unwrap()
     }
@@ -184,15 +222,21 @@ mod tests {
     async fn a_tenant_without_room_is_refused_after_a_short_wait_and_others_are_served() {
         let rooms = rooms(8, 12);
         let acme = tenant("acme");
-        let mut first = rooms.take(&acme, 8 * UNIT_BYTES).await.unwrap();
+        let wide = connection(99);
+        let mut first = rooms.take(&acme, &wide, 8 * UNIT_BYTES).await.unwrap();
 
-        assert_eq!(rooms.take(&acme, 1).await.unwrap_err().status, 429);
-        assert!(rooms.take(&tenant("zeta"), 4 * UNIT_BYTES).await.is_ok());
+        assert_eq!(rooms.take(&acme, &wide, 1).await.unwrap_err().status, 429);
+        assert!(
+            rooms
+                .take(&tenant("zeta"), &wide, 4 * UNIT_BYTES)
+                .await
+                .is_ok()
+        );
         first.resize(2 * UNIT_BYTES).await.unwrap();
-        let second = rooms.take(&acme, 6 * UNIT_BYTES).await.unwrap();
+        let second = rooms.take(&acme, &wide, 6 * UNIT_BYTES).await.unwrap();
         assert_eq!(first.resize(3 * UNIT_BYTES).await.unwrap_err().status, 429);
         drop((first, second));
-        let whole = rooms.take(&acme, 99 * UNIT_BYTES).await.unwrap();
+        let whole = rooms.take(&acme, &wide, 99 * UNIT_BYTES).await.unwrap();
         drop(whole);
 
         assert!(
@@ -206,9 +250,10 @@ mod tests {
     async fn the_queue_for_room_is_bounded() {
         let rooms = rooms(1, 1);
         let acme = tenant("acme");
-        let held = rooms.take(&acme, 1).await.unwrap();
+        let wide = [connection(99), connection(99)];
+        let held = rooms.take(&acme, &connection(1), 1).await.unwrap();
         let started = tokio::time::Instant::now();
-        let takes = (0..1000).map(|_| rooms.take(&acme, 1));
+        let takes = (0..1000).map(|n| rooms.take(&acme, &wide[n % 2], 1));
 
         let taken = futures_util::future::join_all(takes.map(async |take| {
             take.await
@@ -221,5 +266,26 @@ mod tests {
         let at_once = taken.iter().filter(|end| **end == Err(false)).count();
         assert_eq!((waited, at_once), (WAITING_MAX, 1000 - WAITING_MAX));
         drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_room_is_refused_and_the_tenants_others_are_served() {
+        let rooms = rooms(99, 99);
+        let acme = tenant("acme");
+        let (one, other) = (connection(8), connection(8));
+
+        let held = rooms.take(&acme, &one, 8 * UNIT_BYTES).await.unwrap();
+        assert_eq!(rooms.take(&acme, &one, 1).await.unwrap_err().status, 429);
+        let waits = (0..WAITING_MAX).map(|_| rooms.take(&acme, &one, 1));
+        let waits = futures_util::future::join_all(waits);
+        let (refused, served) = tokio::join!(waits, rooms.take(&acme, &other, 8 * UNIT_BYTES));
+        assert!(served.is_ok() && refused.iter().all(Result::is_err));
+        drop(held);
+
+        let whole = rooms.take(&acme, &one, 50 * UNIT_BYTES).await;
+        assert!(
+            whole.is_ok() && one.room.available_permits() == 0,
+            "an answer above the bound is sent, alone"
+        );
     }
 }

@@ -34,6 +34,7 @@ use tower_service::Service;
 use super::{
     HttpBounds, HttpConfig,
     addresses::{AddressPlace, Addresses},
+    answer_room::ConnectionRoom,
     idle::OpenRequests,
     router::{router, without_allow},
     shared::Shared,
@@ -201,6 +202,7 @@ impl Server {
         let service = TowerToHyperService::new(Counting {
             router: self.router.clone(),
             requests: requests.clone(),
+            room: ConnectionRoom::new(bounds),
         });
         let closing = self.closing.clone();
         let idle_max = bounds.header_within;
@@ -225,11 +227,12 @@ impl Server {
     }
 }
 
-/// The routes, with a count of the connection's open requests.
+/// The routes, with a count of the connection's open requests and its room for answers.
 #[derive(Clone)]
 struct Counting {
     router: Router,
     requests: OpenRequests,
+    room: ConnectionRoom,
 }
 
 impl<B> Service<Request<B>> for Counting
@@ -244,7 +247,8 @@ where
         Poll::Ready(Ok(())) // A router is always ready.
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        request.extensions_mut().insert(self.room.clone());
         let open = self.requests.begin();
         let answer = self.router.call(request);
         Box::pin(async move { Ok(answer.await?.map(|body| open.until_sent(body))) })

@@ -127,6 +127,8 @@ pub struct HttpBounds {
     /// Bytes of histories and artifacts that clients of one tenant have requested and not read yet;
     /// beyond it a request waits a short time and then gets 429.
     pub tenant_answer_bytes_max: usize,
+    /// The same bound for one connection, so that one client leaves room to the tenant's others.
+    pub connection_answer_bytes_max: usize,
     /// The same bound for all tenants together.
     pub answer_bytes_max: usize,
     /// Longest time for the header fields of a request, and longest time of a connection without a
@@ -155,6 +157,7 @@ impl Default for HttpBounds {
             header_bytes_max: 32 * 1024,
             body_bytes_max: 1024 * 1024,
             tenant_answer_bytes_max: 64 * 1024 * 1024,
+            connection_answer_bytes_max: 32 * 1024 * 1024,
             answer_bytes_max: 256 * 1024 * 1024,
             header_within: Duration::from_secs(15),
             body_pause_max: Duration::from_secs(15),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use axum::{
+    Extension,
     body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -17,7 +18,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Path, Query};
-use crate::http::{answer_body::answer_body, auth::Caller, error::Problem, shared::App};
+use crate::http::{
+    answer_body::answer_body, answer_room::ConnectionRoom, auth::Caller, error::Problem,
+    shared::App,
+};
 
 /// Conversations read at a time while an artifact is searched without a conversation id.
 const SEARCHED: usize = 256;
@@ -55,6 +59,7 @@ pub(in crate::http) struct Of {
 pub(in crate::http) async fn get(
     State(app): State<App>,
     Caller(tenant): Caller,
+    Extension(connection): Extension<ConnectionRoom>,
     Path(id): Path<String>,
     Query(of): Query<Of>,
     headers: HeaderMap,
@@ -93,7 +98,10 @@ pub(in crate::http) async fn get(
         }
     };
     let range = range.start..range.end.min(range.start.saturating_add(ANSWER_BYTES_MAX));
-    let room = app.answers.take(&tenant, CHUNK_BYTES as usize).await?;
+    let room = app
+        .answers
+        .take(&tenant, &connection, CHUNK_BYTES as usize)
+        .await?;
     let owner = Scope::new(tenant, meta.conversation_id);
     let parts = Parts {
         app: app.clone(),

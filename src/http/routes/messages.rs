@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
-    Json,
+    Extension, Json,
     body::Bytes,
     extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
@@ -21,7 +21,7 @@ use futures_util::stream;
 use super::{Path, Query, single_header};
 use crate::http::{
     answer_body::answer_body,
-    answer_room::AnswerRoom,
+    answer_room::{AnswerRoom, ConnectionRoom},
     api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageRequest},
     auth::Caller,
     body::Messages,
@@ -130,6 +130,7 @@ pub(in crate::http) async fn send(
 pub(in crate::http) async fn history(
     State(app): State<App>,
     Caller(tenant): Caller,
+    Extension(connection): Extension<ConnectionRoom>,
     Path(id): Path<String>,
     Query(page): Query<HistoryPage>,
 ) -> Result<Response, Problem> {
@@ -143,7 +144,10 @@ pub(in crate::http) async fn history(
         .map_or(0, |after| after.saturating_add(1));
     let limit = limit(page.limit, PAGE)?;
     // Reserve before the history is read, so that waiting requests hold nothing.
-    let room = app.answers.take(&tenant, PAGE_BYTES_MAX).await?;
+    let room = app
+        .answers
+        .take(&tenant, &connection, PAGE_BYTES_MAX)
+        .await?;
     let all = match page.whole {
         true => conversation.transcript().await?,
         false => conversation.state().await?.history.messages().clone(),
@@ -376,9 +380,13 @@ mod tests {
         let texts = ["a", &"b".repeat(30_000), "", "c \"quoted\""];
         let all: MessageList = texts.iter().map(|text| Message::user(*text)).collect();
         let rooms = AnswerRooms::new(&HttpBounds::default());
+        let connection = ConnectionRoom::new(&HttpBounds::default());
         for (start, limit) in [(0, 100), (0, 2), (1, 1), (3, 5), (4, 5), (9, 1)] {
             let tenant = TenantId::new("acme").unwrap();
-            let room = rooms.take(&tenant, PAGE_BYTES_MAX).await.unwrap();
+            let room = rooms
+                .take(&tenant, &connection, PAGE_BYTES_MAX)
+                .await
+                .unwrap();
 
             let response = history_page(&all, start, limit, room, Duration::from_secs(60))
                 .await
@@ -410,8 +418,9 @@ mod tests {
             .map(|_| Message::user("x".repeat(5_000_000)))
             .collect();
         let rooms = AnswerRooms::new(&HttpBounds::default());
+        let connection = ConnectionRoom::new(&HttpBounds::default());
         let room = rooms
-            .take(&TenantId::new("acme").unwrap(), 1)
+            .take(&TenantId::new("acme").unwrap(), &connection, 1)
             .await
             .unwrap();
 
