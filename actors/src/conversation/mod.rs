@@ -40,6 +40,7 @@ pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};
+pub(crate) use store_health::UNATTENDED;
 pub use store_health::{StoreHealth, StoreOutage};
 pub(crate) use unsettled::UnsettledAppends;
 

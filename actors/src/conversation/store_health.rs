@@ -1,11 +1,11 @@
 //! Whether the store of journals takes writes. Every append reports its result here; while writes
 //! fail, new prompts are refused at once and one paused activation at a time tries the store.
 //!
-//! **Invariant:** only a stored append ends an outage. A read that succeeds proves nothing: a full
-//! disk and a locked file can be read.
+//! **Invariant:** only a write ends an outage. A read that succeeds proves nothing: a full disk and a
+//! locked file can be read.
 //!
-//! No append would end an outage without a paused activation, so that outage is forgotten after
-//! [`FORGOTTEN`]: the next prompt then tries the store.
+//! Without a paused activation nothing is appended. The directory then asks the store itself
+//! ([`SessionBackend::try_write`](crate::ports::SessionBackend::try_write)).
 
 use std::{
     sync::{
@@ -23,8 +23,8 @@ use tokio::{
 
 use crate::ports::StoreError;
 
-/// How long an outage lasts after the last failed append if no paused activation tries the store.
-const FORGOTTEN: Duration = Duration::from_secs(2);
+/// How long after the last failed write an outage without a paused activation is unattended.
+pub(crate) const UNATTENDED: Duration = Duration::from_millis(400);
 
 /// Lines of the log a second, over all changes. A store that fails every other append would fill
 /// the log.
@@ -115,8 +115,7 @@ impl Default for StoreHealth {
     }
 }
 
-/// An activation that waits for the end of an outage. While there is one, the outage is not
-/// forgotten.
+/// An activation that waits for the end of an outage. One of them tries the store.
 pub(crate) struct Paused(Arc<StoreHealth>);
 
 impl Drop for Paused {
@@ -132,27 +131,25 @@ impl StoreHealth {
         if !self.is_away.load(Ordering::Acquire) {
             return None;
         }
-        let now = Instant::now();
-        let mut state = self.state.lock();
-        let paused = state.paused;
+        let state = self.state.lock();
         let outage = state.outage.as_ref()?;
-        if paused == 0 && now.duration_since(outage.failed_at) >= FORGOTTEN {
-            state.outage = None;
-            let logged = state.lines.admit(false, now);
-            drop(state);
-            if logged {
-                tracing::info!("no conversation waits for the store; the next prompt tries it");
-            }
-            self.back.notify_waiters();
-            return None;
-        }
         Some(StoreOutage {
-            lasted: now.duration_since(outage.since),
+            lasted: outage.since.elapsed(),
             message: outage.message.clone(),
         })
     }
 
-    /// Notes that an append failed because the store is unavailable.
+    /// Whether there is an outage and nothing tries the store.
+    pub(crate) fn is_unattended(&self) -> bool {
+        if !self.is_away.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.lock();
+        let rests = |outage: &Outage| outage.failed_at.elapsed() >= UNATTENDED;
+        state.paused == 0 && state.outage.as_ref().is_some_and(rests)
+    }
+
+    /// Notes that a write failed because the store is unavailable.
     pub(crate) fn failed(&self, message: &str) {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -168,12 +165,12 @@ impl StoreHealth {
         if logged {
             tracing::warn!(
                 message,
-                "the store cannot be written; prompts are refused until an append succeeds"
+                "the store cannot be written; prompts are refused until a write succeeds"
             );
         }
     }
 
-    /// Notes that an append was stored.
+    /// Notes that a write succeeded.
     pub(crate) fn written(&self) {
         if !self.is_away.load(Ordering::Acquire) {
             return;
@@ -226,7 +223,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_ends_with_a_write_or_without_a_conversation_that_tries_the_store() {
+    async fn an_outage_ends_with_a_write_and_is_unattended_without_a_paused_conversation() {
         let health = Arc::new(StoreHealth::default());
         assert_eq!(health.outage(), None);
         health.failed("disk full");
@@ -238,13 +235,15 @@ mod tests {
             message: "disk full".into(),
         };
         assert_eq!(health.outage(), Some(outage));
+        assert!(!health.is_unattended());
         drop(paused);
-        assert_eq!(health.outage(), None);
+        assert!(health.is_unattended() && health.outage().is_some());
 
         health.failed("disk full");
-        assert!(health.outage().is_some());
+        assert!(!health.is_unattended(), "it was tried just now");
         health.written();
         assert_eq!(health.outage(), None);
+        assert!(!health.is_unattended());
     }
 
     #[tokio::test(start_paused = true)]
@@ -282,5 +281,66 @@ mod tests {
             !lines.admit(!reported, later),
             "and no state is reported twice"
         );
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Fails,
+        Stores,
+        Pauses,
+        Leaves,
+        Waits(u64),
+    }
+
+    /// Runs one order of steps, and compares each answer with what the steps say.
+    async fn judge(steps: &[Step]) {
+        let health = Arc::new(StoreHealth::default());
+        let (mut paused, mut failed_at) = (Vec::new(), None);
+        for step in steps {
+            match step {
+                Step::Fails => {
+                    health.failed("away");
+                    failed_at = Some(Instant::now());
+                }
+                Step::Stores => {
+                    health.written();
+                    failed_at = None;
+                }
+                Step::Pauses => paused.push(health.pause()),
+                Step::Leaves => drop(paused.pop()),
+                Step::Waits(ms) => tokio::time::advance(Duration::from_millis(*ms)).await,
+            }
+            let rests = |at: Instant| paused.is_empty() && at.elapsed() >= UNATTENDED;
+            assert_eq!(
+                health.is_unattended(),
+                failed_at.is_some_and(rests),
+                "{step:?} in {steps:?}"
+            );
+            assert_eq!(
+                health.outage().is_some(),
+                failed_at.is_some(),
+                "{step:?} in {steps:?}"
+            );
+            let over = tokio::time::timeout(Duration::ZERO, health.over()).await;
+            assert_eq!(over.is_ok(), failed_at.is_none(), "{step:?} in {steps:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_every_order_of_results_only_a_write_ends_an_outage() {
+        let all = [
+            Step::Fails,
+            Step::Stores,
+            Step::Pauses,
+            Step::Leaves,
+            Step::Waits(1),
+            Step::Waits(500),
+        ];
+        let length = 5;
+        for number in 0..all.len().pow(length) {
+            let at = |place| all[number / all.len().pow(place) % all.len()];
+            let steps: Vec<Step> = (0..length).map(at).collect();
+            judge(&steps).await;
+        }
     }
 }

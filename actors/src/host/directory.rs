@@ -14,6 +14,7 @@ mod deletion;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub(crate) use deletion::Deletion;
 
@@ -185,6 +186,8 @@ pub(crate) struct Directory {
     /// The last conversation of the page that [`Directory::wake_due`] read; `None` after the last
     /// page. Locked while the store is asked.
     due_after: Arc<tokio::sync::Mutex<Option<Scope>>>,
+    /// Held by the task that tries an unattended store.
+    tries_store: Arc<Semaphore>,
     /// Notified whenever a slot is removed.
     emptied: Notify,
     /// Cancelled when the host stops: no more events follow.
@@ -218,6 +221,7 @@ impl Directory {
             follows_orderly_stop,
             relieved_s: AtomicU64::new(0),
             due_after: Arc::default(),
+            tries_store: Arc::new(Semaphore::new(1)),
             emptied: Notify::new(),
             stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),

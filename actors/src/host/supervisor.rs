@@ -94,7 +94,10 @@ impl Actor for HostSupervisor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             HostSupervisorMsg::Sweep => state.args.directory.sweep(state.args.idle),
-            HostSupervisorMsg::WakeDue => state.args.directory.wake_due(),
+            HostSupervisorMsg::WakeDue => {
+                state.args.directory.wake_due();
+                state.args.directory.attend_store();
+            }
             HostSupervisorMsg::SweepEvents => {
                 if state.args.events.sweep() {
                     let _ = me.cast(HostSupervisorMsg::SweepEvents); // Fails only at the host's end.

@@ -367,6 +367,16 @@ pub trait SessionBackend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Writes something that changes no data, to learn whether writes succeed. A host asks in an
+    /// outage in which nothing else is written. The default is for stores that cannot try: they say
+    /// yes, and the next append decides.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    fn try_write(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Writes queued appends and closes the store; later appends fail as unavailable. Appends that
     /// are not written `within` that time fail too: afterwards every `done` was called, or is about
     /// to be for one commit that hangs.

@@ -427,6 +427,14 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         self.0.inner.scrub()
     }
 
+    fn try_write(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        if self.0.away.load(Ordering::SeqCst) || self.0.read_only.load(Ordering::SeqCst) {
+            let message = "the store takes no writes".to_owned();
+            return Box::pin(std::future::ready(Err(StoreError::Unavailable { message })));
+        }
+        self.0.inner.try_write()
+    }
+
     fn close(&self, within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
         self.0.inner.close(within)
     }

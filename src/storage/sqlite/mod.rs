@@ -54,7 +54,7 @@ use super::commit::{
     stored::Stored,
 };
 use checkpoint::Checkpoints;
-use error::unavailable;
+use error::{describe, unavailable};
 use gate::Gate;
 use readers::Readers;
 use watch::Files;
@@ -361,6 +361,33 @@ impl SessionBackend for Sqlite {
             receiver
                 .await
                 .unwrap_or_else(|_| Err(unavailable("the erasure's thread has ended")))
+        })
+    }
+
+    fn try_write(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let path = self.path.clone();
+        let files = Arc::clone(&self.files);
+        let (sender, receiver) = oneshot::channel();
+        let trial = move || {
+            let wrote = files.check().and_then(|()| {
+                // What the writer waits for is not waited for here too.
+                let options = SqliteOptions {
+                    busy: Duration::from_millis(100),
+                    ..SqliteOptions::default()
+                };
+                let conn = open::another(&path, &options, true)?;
+                write::try_write(&conn).map_err(|error| unavailable(describe(&error)))
+            });
+            drop(sender.send(wrote));
+        };
+        let trial = std::thread::Builder::new()
+            .name("callboard-sqlite-trial".into())
+            .spawn(trial);
+        Box::pin(async move {
+            trial.map_err(|error| unavailable(crate::os_error::words(&error)))?;
+            receiver
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the trial's thread has ended")))
         })
     }
 

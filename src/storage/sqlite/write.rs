@@ -7,7 +7,9 @@ use callboard_actors::{
     ports::Append,
     stream::Open,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params, types::ValueRef};
+use rusqlite::{
+    Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params, types::ValueRef,
+};
 
 use super::{
     chain::Kept,
@@ -185,6 +187,14 @@ fn delete(conn: &Connection, scope: &Scope) -> Result<Change, WriteError> {
         conn.prepare_cached(sql)?.execute([conv])?;
     }
     Ok(Change::found(bytes.saturating_neg()))
+}
+
+/// Writes the version of the schema again: one page that says the same.
+pub(super) fn try_write(conn: &Connection) -> rusqlite::Result<()> {
+    let transaction = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    transaction.pragma_update(None, "user_version", version)?;
+    transaction.commit()
 }
 
 /// Deletes by the tenant's column alone, so that rows with an invalid id are deleted too.

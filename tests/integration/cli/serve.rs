@@ -3,8 +3,10 @@
 
 mod ends;
 mod operator;
-mod settings;
+mod outages;
 mod resumes;
+mod settings;
+mod strain;
 mod tools;
 mod watchers;
 
@@ -115,6 +117,10 @@ impl Served {
     /// `http://127.0.0.1:port`.
     pub fn url(&self) -> &str {
         self.url.trim_end_matches('/')
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
     }
 
     pub fn err(&self) -> String {

@@ -156,7 +156,7 @@ async fn the_limit_of_a_store_pause_is_configurable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_that_no_conversation_waits_for_is_forgotten() {
+async fn an_outage_that_no_conversation_waits_for_lasts_until_a_write_succeeds() {
     let sessions = faulty();
     let model = Arc::new(ScriptedModel::always(Reply::text("x")));
     let host = builder(&model)
@@ -171,10 +171,20 @@ async fn an_outage_that_no_conversation_waits_for_is_forgotten() {
     assert!(host.store_outage().is_some());
     conversation(&host).delete().await.unwrap();
     assert!(refused.await.unwrap().is_err());
+
+    let appends = sessions.appends();
+    for _ in 0..600 {
+        let began = Instant::now();
+        let error = conversation(&host).send("one").await.unwrap_err();
+        assert_eq!(error.code(), "store_unavailable");
+        assert!(began.elapsed() < Duration::from_millis(100));
+        assert!(host.store_outage().is_some());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(sessions.appends(), appends, "no prompt tries the store");
+
     sessions.set_read_only(false);
-
-    tokio::time::sleep(Duration::from_secs(3)).await;
-
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(host.store_outage(), None);
     let mut reply = conversation(&host).send("two").await.unwrap();
     assert_eq!(reply.outcome().await.unwrap().text, "x");
@@ -258,4 +268,57 @@ async fn a_fan_out_is_refused_at_once_during_an_outage() {
         summary.tasks.iter().all(|task| task.outcome.is_ok()),
         "it stores nothing: {summary:?}"
     );
+}
+
+/// The appends, reads and listed rows of an outage of 30 s, beside one open round and this many
+/// conversations that sleep.
+async fn cost_of_an_outage(sleepers: usize) -> [u64; 3] {
+    let sessions = faulty();
+    let model = Arc::new(
+        ScriptedModel::answering(|request, _| match request.messages.len() {
+            1 => Reply::text("short"),
+            _ => Reply::text("long").after(Duration::from_secs(20)),
+        })
+        .without_record(),
+    );
+    let host = builder(&model)
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    for id in 0..sleepers {
+        let talk = host.tenant("acme").conversation(format!("s-{id}"));
+        let mut reply = talk.send("once").await.unwrap();
+        reply.outcome().await.unwrap();
+    }
+    let open = conversation(&host);
+    open.send("once").await.unwrap().outcome().await.unwrap();
+    let mut reply = open.send("again").await.unwrap();
+    // Most fall asleep when the store is away already.
+    sessions.set_read_only(true);
+    host.hibernate_idle();
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert!(host.store_outage().is_some());
+    assert_eq!(host.awake(), 1, "all others sleep");
+
+    let spent = || [sessions.appends(), sessions.reads(), sessions.listed()];
+    let before = spent();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(host.awake(), 1);
+    sessions.set_read_only(false);
+    assert_eq!(reply.outcome().await.unwrap().text, "long");
+    assert_eq!(host.awake(), 1, "the end of the outage wakes none");
+    let mut places = before.into_iter();
+    spent().map(|spent| spent - places.next().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleeping_conversations_cost_nothing_during_an_outage() {
+    let beside_none = cost_of_an_outage(0).await;
+    let beside_many = cost_of_an_outage(5000).await;
+
+    assert!(beside_none[0] > 0, "the open round tries the store");
+    for (many, none) in beside_many.into_iter().zip(beside_none) {
+        assert!(many <= none + 5, "{beside_many:?}, {beside_none:?} alone");
+    }
 }
