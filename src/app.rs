@@ -2,6 +2,7 @@
 //! from the adapters. Only this module knows every adapter. It prints nothing; messages for users
 //! are returned as text.
 
+mod evals;
 mod gateways;
 mod instructions;
 mod masked;
@@ -46,6 +47,7 @@ use crate::{
     trust::TrustStore,
 };
 
+pub(crate) use evals::{check_trial_tools, eval_host, judge, trial_sandbox};
 use gateways::OwnGateway;
 use instructions::Agreed;
 pub(crate) use instructions::{AGENTS_BYTES_MAX, instructions_of};

@@ -78,7 +78,7 @@ const PAGE: &str = "<!doctype html><html><head><title>A &amp; B</title><meta cha
                     <table><tr><th>k<td>v</table><pre>code</pre></body></html>";
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target {
         name: "sse",
         samples: &[
@@ -126,6 +126,16 @@ pub const TARGETS: [Target; 12] = [
         name: "front_matter",
         samples: &[SKILL],
         run: crate::skills::fuzz,
+    },
+    Target {
+        name: "eval_task",
+        samples: &[
+            "version = \"1.0\"\n[metadata]\ndifficulty = \"easy\"\ntags = [\"a\"]\n[agent]\ntimeout_sec = 5\n[verifier]\ntimeout_sec = 1.5\n",
+            r#"{"id":"a","prompt":"p","expected":"x","files":{"a/b":"c"},"timeout_sec":3,"tags":["t"]}"#,
+            r#"{"id":"a","prompt":"p","grader":{"type":"json","path":"/a/0","expected":[1,{"b":null}]}}"#,
+            r#"{"id":"a","prompt":"p","expected":"^[0-9]+$","grader":"regex"}"#,
+        ],
+        run: crate::evals::task::fuzz,
     },
     Target {
         name: "mcp_frame",

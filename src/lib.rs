@@ -64,6 +64,7 @@
 //! | `skills` | skills from folders |
 //! | `pdf` | the text of PDF files for models that take none |
 //! | `config` | `callboard.toml` |
+//! | `evals` | evaluations: tasks, trials in the sandbox, statistics, reports |
 //! | `http` | the HTTP server |
 //! | `otel` | traces and metrics over OTLP |
 //! | `offline` | a model that answers by rules, without a network or a key |
@@ -178,6 +179,8 @@ pub mod http;
 pub mod mock_model;
 #[cfg(feature = "cli")]
 pub mod telemetry;
+#[cfg(feature = "evals")]
+pub mod evals;
 #[cfg(feature = "load")]
 mod load;
 #[cfg(feature = "cli")]

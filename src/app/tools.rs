@@ -143,6 +143,25 @@ pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
         })
 }
 
+/// What commands of a person's host can read, use and reach.
+pub(super) fn command_options(config: &Config) -> Options {
+    let mut toolchains = Toolchains::of(&config.read_only);
+    if config.toolchains
+        && let Some(home) = std::env::var_os("HOME")
+    {
+        toolchains = toolchains.and(Toolchains::detect(Path::new(&home), |name| {
+            std::env::var_os(name)
+        }));
+    }
+    Options {
+        limits: config.exec_limits,
+        network: config.network.clone().into(),
+        toolchains,
+        main_asks: true,
+        ..Options::default()
+    }
+}
+
 fn over_workspace(
     config: &Config,
     overrides: &Overrides,
@@ -156,22 +175,7 @@ fn over_workspace(
     } else {
         Mode::None
     };
-    let mut toolchains = Toolchains::of(&config.read_only);
-    if config.toolchains
-        && let Some(home) = std::env::var_os("HOME")
-    {
-        toolchains = toolchains.and(Toolchains::detect(Path::new(&home), |name| {
-            std::env::var_os(name)
-        }));
-    }
-    let network = config.network.clone().into();
-    let options = Options {
-        limits: config.exec_limits,
-        network,
-        toolchains,
-        main_asks: true,
-        ..Options::default()
-    };
+    let options = command_options(config);
     let rules = rules(
         &overrides.workspace,
         overrides.skills.as_deref().or(config.skills.as_deref()),

@@ -160,14 +160,23 @@ pub(super) fn read_pem(flag: &str, file: &std::path::Path) -> Result<Vec<u8>, Fa
     Ok(pem)
 }
 
-fn temperature(text: &str) -> Result<Temperature, String> {
+/// The effort that a flag names.
+pub(super) fn effort(flag: EffortFlag) -> Effort {
+    match flag {
+        EffortFlag::Low => Effort::Low,
+        EffortFlag::Medium => Effort::Medium,
+        EffortFlag::High => Effort::High,
+    }
+}
+
+pub(super) fn temperature(text: &str) -> Result<Temperature, String> {
     let number = text
         .parse::<f64>()
         .map_err(|_| NotATemperature.to_string())?;
     Temperature::try_from(number).map_err(|error| error.to_string())
 }
 
-fn dollars(text: &str) -> Result<f64, String> {
+pub(super) fn dollars(text: &str) -> Result<f64, String> {
     let usd = text
         .parse::<f64>()
         .ok()
@@ -180,11 +189,7 @@ impl HostFlags {
     pub(super) fn parameters(&self) -> ModelParameters {
         ModelParameters {
             max_tokens: self.max_tokens,
-            effort: self.effort.map(|effort| match effort {
-                EffortFlag::Low => Effort::Low,
-                EffortFlag::Medium => Effort::Medium,
-                EffortFlag::High => Effort::High,
-            }),
+            effort: self.effort.map(effort),
             thinking: self.thinking,
             temperature: self.temperature,
             stop: None,

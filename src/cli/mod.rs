@@ -24,6 +24,7 @@ mod session;
 mod run;
 mod chat;
 mod fanout;
+mod eval;
 mod sessions;
 mod tools;
 mod mcp;
@@ -79,6 +80,9 @@ enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
     Fanout(Box<fanout::FanoutArgs>),
+    /// Evaluations: run tasks, report, compare runs, list them, check tasks
+    #[command(subcommand, disable_help_subcommand = true, after_help = eval::EXAMPLE)]
+    Eval(eval::EvalCommand),
     /// Stored conversations: list, show, export, import, request, reset, delete, repair
     #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
     Sessions(sessions::SessionsCommand),
@@ -118,9 +122,11 @@ impl Command {
             Self::Fanout(args) => args.project_use(),
             Self::Tools(command) => command.project_use(),
             Self::Mcp(command) => command.project_use(),
-            Self::Sessions(_) | Self::Tokens(_) | Self::Metrics(_) | Self::Skills(_) => {
-                ProjectUse::quiet(Notes::First)
-            }
+            Self::Eval(_)
+            | Self::Sessions(_)
+            | Self::Tokens(_)
+            | Self::Metrics(_)
+            | Self::Skills(_) => ProjectUse::quiet(Notes::First),
             // These report project files themselves, or do not use the configuration.
             Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => {
                 ProjectUse::quiet(Notes::Own)
@@ -207,6 +213,7 @@ async fn dispatch(
         Command::Run(args) => Box::pin(run::run(&config?, args)).await,
         Command::Chat(args) => Box::pin(chat::run(&config?, args)).await,
         Command::Fanout(args) => Box::pin(fanout::run(&config?, *args)).await,
+        Command::Eval(command) => Box::pin(eval::run(&config?, command)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config?, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config?, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(&config?, command)).await,

@@ -19,6 +19,7 @@ mod clients;
 mod config;
 mod contracts;
 mod costs;
+mod evals;
 mod file_paths;
 mod file_races;
 mod http;

@@ -22,6 +22,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::Home;
+
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real_model_server.py");
 
 /// Longest wait for the start: the first one reads a hundred megabytes, and the machine may be
@@ -220,4 +222,59 @@ async fn a_real_model_streams_counts_and_is_cancelled_through_both_adapters() {
     }
 
     server.process.kill().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_model_is_evaluated_without_an_error_and_each_trial_can_be_read() {
+    let test = "a_real_model_is_evaluated_without_an_error_and_each_trial_can_be_read";
+    let Some(model) = RealModel::start(test).await else {
+        return;
+    };
+    let home = Home::new();
+    let questions = concat!(
+        r#"{"id":"capital","prompt":"What is the capital of France? Answer with one word.","expected":"Paris","grader":"contains"}"#,
+        "\n",
+        r#"{"id":"sum","prompt":"What is 17 + 25?","expected":"\\b42\\b","grader":"regex"}"#,
+    );
+    std::fs::write(home.work().join("q.jsonl"), questions).unwrap();
+    let url = format!("http://{}/v1", model.address);
+
+    let ran = home
+        .run(&[
+            "eval",
+            "run",
+            "q.jsonl",
+            "--provider",
+            "openai",
+            "--base-url",
+            &url,
+            "--model",
+            "smollm2",
+            "--no-tools",
+            "--system",
+            "You answer briefly.",
+            "--max-tokens",
+            "24",
+            "--trials",
+            "2",
+            "--jobs",
+            "2",
+            "--json",
+        ])
+        .well();
+
+    let report = ran.json();
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    for result in results {
+        assert_ne!(result["status"], "error", "{result}");
+        assert!(result["tokens"]["total"].as_u64().unwrap() > 10, "{result}");
+        let answer = result["answer"].as_str().unwrap();
+        let ids = [&result["conversation"], &result["tenant"]].map(|id| id.as_str().unwrap());
+        let shown = home
+            .run(&["sessions", "show", ids[0], "--tenant", ids[1]])
+            .well();
+        let first = answer.split_whitespace().next().unwrap_or_default();
+        assert!(shown.out.contains(first), "{answer}\n{}", shown.out);
+    }
 }
