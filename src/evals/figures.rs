@@ -212,8 +212,7 @@ fn total(run: &RunInfo, tasks: &[TaskFigures], results: &[EvalResult]) -> Total 
             .collect()),
         seconds: results
             .iter()
-            .map(|result| result.duration_ms as f64 / 1000.0)
-            .sum(),
+            .fold(0.0, |sum, result| sum + result.duration_ms as f64 / 1000.0),
     }
 }
 

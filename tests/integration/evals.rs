@@ -532,6 +532,14 @@ async fn trials_run_at_once_and_a_low_pass_rate_fails_the_command_if_asked() {
         "{low:?}"
     );
     eval(&home, &knowing, &["--fail-under", "100"]).well();
+    let priceless = eval(&home, &knowing, &["--budget-usd", "1"]);
+    assert_eq!(priceless.code, Some(2));
+    assert!(
+        priceless
+            .error()
+            .contains("needs a price for the model `m-1`"),
+        "{priceless:?}"
+    );
 }
 
 /// A copy of a task whose tests leave marks.

@@ -15,12 +15,12 @@ use crate::{
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
-  callboard eval check examples/evals --solve      # the known-good solver passes, doing nothing does not
+  callboard eval check examples/evals --solve      # do the tests of these tasks judge?
   callboard eval run examples/evals --trials 5 --jobs 4 --budget-usd 2 --run base
   callboard eval run examples/evals --trials 5 --jobs 4 --run terse --system \"Be terse.\"
   callboard eval compare base terse
 
-A task is a folder (instruction.md, task.toml, tests/test.sh, solution/solve.sh) or a line of a JSONL file.";
+A task is a folder (instruction.md, task.toml, tests/test.sh) or a line of a JSONL file.";
 
 /// Evaluations: run tasks, report, compare, list, check
 #[derive(Debug, Subcommand)]

@@ -39,12 +39,12 @@ use crate::{
 #[command(after_help = "\
 Examples:
   callboard eval run examples/evals --solver oracle --jobs 4
-  callboard eval run examples/evals --provider anthropic --model M --trials 5 --jobs 4 --budget-usd 3 --run base
+  callboard eval run examples/evals --model M --trials 5 --jobs 4 --budget-usd 3 --run base
   callboard eval run questions.jsonl --no-tools --judge-model M --html report.html
 
-Every trial is a conversation: `callboard sessions show ID --tenant T` shows it (the report has both).
-A run that was interrupted or killed continues if the same command names it with --run; trials with a result do not run again.
-Exit 0 if every trial has a result, 1 if some are missing or the pass rate is below --fail-under.")]
+Every trial is a conversation: `callboard sessions show ID --tenant T` shows it; the report has both.
+A run that was interrupted or killed continues if the same command names it with --run.
+Exit 0 if every trial has a result, 1 if some are missing or the rate is below --fail-under.")]
 pub(in crate::cli) struct RunArgs {
     /// A folder of tasks, the folder of one task, or a JSONL file
     path: PathBuf,
@@ -86,7 +86,7 @@ pub(in crate::cli) struct RunArgs {
     /// Run trials again that ended with an error
     #[arg(long, requires = "run")]
     retry_errors: bool,
-    /// Exit with 1 if less than this share of the trials passes, in percent
+    /// Exit with 1 if the pass rate over tasks is below this, in percent
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_under: Option<f64>,
     /// Folder of the workspaces [default: eval-work in the data folder of the configuration]
@@ -199,6 +199,9 @@ impl From<SolverFlag> for Solver {
     }
 }
 
+/// The code of a run that the host refused.
+const CONFIGURATION: &str = "configuration";
+
 fn percent(text: &str) -> Result<f64, String> {
     text.trim_end_matches('%')
         .parse::<f64>()
@@ -229,7 +232,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     args.output.write_page(|| report::html::run(&figures))?;
     if args.output.json {
         out_json(&json(&figures)?);
-    } else {
+    } else if figures.total.trials > 0 {
         out(&report::table::run(&figures));
     }
     finish(&end, &options, &figures, args.fail_under)
@@ -444,10 +447,19 @@ fn finish(
             figures.total.trials, figures.total.planned
         ))
         .hint(format!("{again} with a larger budget"))),
-        RunEnd::Stopped { code, message } => Err(Failure::work(format!(
-            "the run stopped: {message} ({code})"
-        ))
-        .hint(format!("mend the cause, then {again} and --retry-errors"))),
+        RunEnd::Stopped { code, message } if code == CONFIGURATION => {
+            Err(Failure::usage(message.clone()))
+        }
+        RunEnd::Stopped { code, message } => {
+            let retry = match figures.total.errors {
+                0 => "",
+                _ => "; add --retry-errors for trials that ended with an error",
+            };
+            Err(
+                Failure::work(format!("the run stopped: {message} ({code})"))
+                    .hint(format!("mend the cause, then {again}{retry}")),
+            )
+        }
         RunEnd::Complete => {
             let rate = 100.0 * figures.total.pass_rate;
             match fail_under {
