@@ -138,6 +138,43 @@ pub(super) fn copy(from: &Path, to: &Path, skip: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Removes a folder, if it exists. A solver may have left folders in it that are not writable.
+///
+/// # Errors
+/// The folder is still there.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            make_writable(path)?;
+            fs::remove_dir_all(path)
+        }
+        other => other,
+    }
+}
+
+#[cfg(unix)]
+fn make_writable(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            // The type of the entry itself: links are not followed.
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn make_writable(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(unix)]
 fn make_executable(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -170,6 +207,24 @@ mod tests {
         let copied = home.path().join("part/a/b/c.sh");
         assert!(executable(&fs::metadata(copied).unwrap()));
         assert!(!home.path().join("part/Dockerfile").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_is_not_writable_is_removed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().unwrap();
+        let inner = home.path().join("trial/a");
+        fs::create_dir_all(inner.join("b")).unwrap();
+        fs::write(inner.join("b/c"), "x").unwrap();
+        for folder in [inner.join("b"), inner] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o500)).unwrap();
+        }
+
+        remove(&home.path().join("trial")).unwrap();
+
+        assert!(!home.path().join("trial").exists());
+        remove(&home.path().join("trial")).unwrap();
     }
 
     #[cfg(unix)]

@@ -139,7 +139,7 @@ pub(super) async fn attempt(
     used.micro_usd = used.micro_usd.saturating_add(judge);
     if !shared.options.keep_workspaces {
         let _ = blocking(move || {
-            let _ = fs::remove_dir_all(folder); // A leftover is removed when the trial runs again.
+            let _ = tree::remove(&folder); // A leftover is removed when the trial runs again.
             Ok(())
         })
         .await;
@@ -235,10 +235,7 @@ fn fresh(task: &Task, folder: &Path, solver: Solver) -> Result<PathBuf, String> 
             crate::os_error::words(&error)
         )
     };
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    tree::remove(folder).map_err(failed)?;
     let workspace = folder.join("workspace");
     crate::private::make_folder(&workspace).map_err(failed)?;
     match &task.start {

@@ -99,6 +99,10 @@ fn prepare(
     timeout: Duration,
 ) -> Result<Arc<dyn Sandbox>, String> {
     let tests = trial.join("tests");
+    // Without a boundary (`--sandbox local`) a solver could have made these beforehand.
+    for made in [&tests, &trial.join("logs")] {
+        tree::remove(made).map_err(|error| crate::os_error::words(&error))?;
+    }
     tree::copy(&task.join("tests"), &tests, "")?;
     fs::create_dir_all(trial.join("logs/verifier"))
         .map_err(|error| crate::os_error::words(&error))?;
