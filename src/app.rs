@@ -13,6 +13,7 @@ mod skills;
 mod stored_tenants;
 mod tenants;
 mod tools;
+mod window;
 
 use std::{
     io,
@@ -32,6 +33,7 @@ use callboard_actors::{
     policy::Budget,
     ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
     tokens::TokenCounter,
+    tool_executor::Permissions,
 };
 
 use crate::{
@@ -236,13 +238,19 @@ pub(crate) async fn start(
     overrides: &Overrides,
     sessions: &Sessions,
 ) -> Result<App, AppError> {
-    start_with(
-        config,
-        overrides,
-        sessions,
-        choose_provider(config, overrides, Purpose::Calls)?,
-    )
-    .await
+    let mut chosen = choose_provider(config, overrides, Purpose::Calls)?;
+    if let Some(provider) = &mut chosen.config {
+        let asked = window::of_server(
+            provider,
+            overrides.base_url.as_deref(),
+            overrides.model.as_deref(),
+        );
+        if let Some(window) = asked.await {
+            provider.context_window = Some(window);
+            chosen.provider = provider_of(provider, config, overrides, Purpose::Calls)?;
+        }
+    }
+    start_with(config, overrides, sessions, chosen).await
 }
 
 /// As [`start`], but with the given provider.
@@ -320,6 +328,9 @@ pub(crate) async fn start_with(
         .recovery(overrides.recovery)
         .prices(config.prices.clone())
         .skill_models(config.skill_models.iter().cloned())
+        .skill_policy(config.tool_rules.skill_policy())
+        .output_level(config.tool_rules.output_level.unwrap_or_default())
+        .permissions(permissions(config))
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
         .compaction(config.compaction.clone())
@@ -337,6 +348,14 @@ pub(crate) async fn start_with(
         notes,
         sandbox,
     })
+}
+
+/// What tools may do, as the configuration says.
+fn permissions(config: &Config) -> Permissions {
+    Permissions {
+        level: config.tool_rules.permission.unwrap_or_default(),
+        ..Permissions::default()
+    }
 }
 
 /// Opens the folder of skills: the flag's, or the configuration's unless only some tools are
@@ -367,26 +386,8 @@ pub(crate) fn choose_provider(
     purpose: Purpose,
 ) -> Result<Chosen, AppError> {
     let chosen = config.choose(overrides.provider.as_deref())?;
-    let name = chosen.name.clone();
     let kind = chosen.kind;
-    let base_url = overrides
-        .base_url
-        .clone()
-        .or_else(|| chosen.base_url.clone())
-        .or_else(|| usual_base_url(kind));
-    let key = match chosen.key() {
-        Ok(key) => key.map(|secret| secret.expose().to_owned()),
-        // A server given by `--base-url` may need no key; the vendors' servers do.
-        Err(_) if purpose == Purpose::Bodies || overrides.base_url.is_some() => None,
-        Err(error) => return Err(error.into()),
-    };
-    let provider = build(chosen, config, key, base_url).map_err(|error| match error {
-        Some(error) => AppError::Provider {
-            name: name.clone(),
-            error,
-        },
-        None => AppError::BaseUrlWithoutProvider,
-    })?;
+    let provider = provider_of(chosen, config, overrides, purpose)?;
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
@@ -394,9 +395,36 @@ pub(crate) fn choose_provider(
     });
     Ok(Chosen {
         provider,
-        name,
+        name: chosen.name.clone(),
         model,
         config: Some(chosen.clone()),
+    })
+}
+
+/// Builds a provider, at the address that the flags give it.
+fn provider_of(
+    chosen: &ProviderConfig,
+    config: &Config,
+    overrides: &Overrides,
+    purpose: Purpose,
+) -> Result<Arc<dyn LlmProvider>, AppError> {
+    let base_url = overrides
+        .base_url
+        .clone()
+        .or_else(|| chosen.base_url.clone())
+        .or_else(|| usual_base_url(chosen.kind));
+    let key = match chosen.key() {
+        Ok(key) => key.map(|secret| secret.expose().to_owned()),
+        // A server given by `--base-url` may need no key; the vendors' servers do.
+        Err(_) if purpose == Purpose::Bodies || overrides.base_url.is_some() => None,
+        Err(error) => return Err(error.into()),
+    };
+    build(chosen, config, key, base_url).map_err(|error| match error {
+        Some(error) => AppError::Provider {
+            name: chosen.name.clone(),
+            error,
+        },
+        None => AppError::BaseUrlWithoutProvider,
     })
 }
 

@@ -22,6 +22,8 @@ mod rules;
 mod source;
 #[path = "tidy/text_rules.rs"]
 mod text_rules;
+#[path = "tidy/unused.rs"]
+mod unused;
 
 use std::{
     collections::BTreeSet,
@@ -120,6 +122,22 @@ fn every_file_keeps_the_house_rules() {
         "the kernel was not looked at"
     );
     assert_none(found);
+}
+
+#[test]
+fn no_item_lives_for_its_tests_alone() {
+    let texts: Vec<(String, String)> = files()
+        .into_iter()
+        .filter(|file| file.ends_with(".rs"))
+        .map(|file| {
+            let text = read(&file);
+            (file, text)
+        })
+        .collect();
+    let texts = texts
+        .iter()
+        .map(|(file, text)| (file.as_str(), text.as_str()));
+    assert_none(unused::faults(texts));
 }
 
 /// Most public items of the kernel, re-exports and test support included. Lower it when it can be.

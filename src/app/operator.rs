@@ -138,6 +138,7 @@ impl TenantOperator {
         let mut config = read
             .await
             .map_err(|error| AppError::Tools(error.to_string()))??;
+        super::window::ask_servers(&mut config).await;
         let needs_restart = config.keep_restart_only(&state.config);
         let mut stored = self.with_pauses(&state);
         for tenant in &config.tenants {
@@ -418,7 +419,7 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
         {
             continue;
         }
-        let Some(mut section) = section_of(id, known)? else {
+        let Some(mut section) = section_of(config, id, known)? else {
             continue;
         };
         let named = |error: ConfigError| AppError::Tenant {
@@ -437,7 +438,11 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
 
 /// The section of a tenant that the operator added; `None` if `known` belongs to a tenant of the
 /// configuration file.
-fn section_of(id: &TenantId, known: &StoredTenant) -> Result<Option<TenantSection>, AppError> {
+fn section_of(
+    config: &Config,
+    id: &TenantId,
+    known: &StoredTenant,
+) -> Result<Option<TenantSection>, AppError> {
     match &known.settings {
         Some(settings) => {
             let named = |error: ConfigError| AppError::Tenant {
@@ -448,7 +453,7 @@ fn section_of(id: &TenantId, known: &StoredTenant) -> Result<Option<TenantSectio
                 .map(Some)
                 .map_err(named)
         }
-        None if known.generated => Ok(Some(TenantSection::new(id.clone()))),
+        None if known.generated => Ok(Some(config.own_tenant.section(id.clone()))),
         None => Ok(None),
     }
 }

@@ -55,12 +55,13 @@ pub(crate) enum Single {
 /// # Errors
 /// An invalid configuration, or a resource that is not available.
 pub(crate) async fn serving(
-    config: Config,
+    mut config: Config,
     reader: Reader,
     redactor: Redactor,
     standby: bool,
 ) -> Result<Serving, AppError> {
     config.check()?;
+    super::window::ask_servers(&mut config).await;
     let folder = DataFolder::take(&config.data_dir)?;
     let mut stored = folder.read()?;
     let single = single(&config, &mut stored)?;
@@ -73,7 +74,13 @@ pub(crate) async fn serving(
     let lease = lease(&sessions, standby).await?;
     let provisioner = TenantProvisioner::start(&config, redactor.clone())?;
     let mut notes = config.warnings();
-    let artifacts = artifacts(&config.data_dir, Arc::new(SystemClock), &mut notes).await;
+    let artifacts = artifacts(
+        &config.data_dir,
+        &config.tool_rules.retention,
+        Arc::new(SystemClock),
+        &mut notes,
+    )
+    .await;
     let chosen = config.choose(None)?.name.clone();
     let Some(entry) = provider_entries(&config, [], &redactor)?.remove(&chosen) else {
         return Err(AppError::Tools(format!("there is no provider `{chosen}`")));
@@ -85,6 +92,9 @@ pub(crate) async fn serving(
         .shared_provider(entry.provider.clone())
         .shared_sessions(sessions.backend())
         .artifacts(artifacts)
+        .output_level(config.tool_rules.output_level.unwrap_or_default())
+        .permissions(super::permissions(&config))
+        .skill_policy(config.tool_rules.skill_policy())
         .prices(config.prices.clone())
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))

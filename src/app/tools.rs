@@ -15,7 +15,7 @@ use callboard_actors::{
 use super::{AppError, Overrides, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
-    config::{Config, SandboxMode, TOOL_NAMES},
+    config::{Config, Retention, SandboxMode, TOOL_NAMES},
     mask::Masker,
     mcp::{self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, Pins},
     sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
@@ -110,7 +110,13 @@ pub(super) async fn tool_setup(
     let artifacts = {
         let wall = Arc::new(SystemClock);
         if apart {
-            artifacts(&config.data_dir, wall, &mut toolbox.notes).await
+            artifacts(
+                &config.data_dir,
+                &config.tool_rules.retention,
+                wall,
+                &mut toolbox.notes,
+            )
+            .await
         } else {
             in_memory(wall)
         }
@@ -279,17 +285,12 @@ pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<
 /// without jumps of `wall`: a clock that is wrong for a moment must not expire all of them.
 pub(super) async fn artifacts(
     data_dir: &Path,
+    retention: &Retention,
     wall: Arc<dyn Clock>,
     notes: &mut Vec<String>,
 ) -> Arc<dyn ArtifactStore> {
     let clock = Arc::new(SteadyClock::new(wall));
-    match FileArtifacts::open(
-        artifacts_folder(data_dir),
-        clock.clone(),
-        FileArtifactsSettings::default(),
-    )
-    .await
-    {
+    match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), kept(retention)).await {
         Ok(store) => Arc::new(store),
         Err(error) => {
             notes.push(format!(
@@ -297,6 +298,18 @@ pub(super) async fn artifacts(
             ));
             Arc::new(MemoryArtifacts::new(clock))
         }
+    }
+}
+
+/// How long artifacts are kept, and how many.
+fn kept(retention: &Retention) -> FileArtifactsSettings {
+    let usual = FileArtifactsSettings::default();
+    FileArtifactsSettings {
+        max_age: retention.max_age.unwrap_or(usual.max_age),
+        max_size_bytes: retention.bytes_max.unwrap_or(usual.max_size_bytes),
+        tenant_bytes_max: retention.tenant_bytes_max.unwrap_or(usual.tenant_bytes_max),
+        cleanup_interval: retention.clean.unwrap_or(usual.cleanup_interval),
+        ..usual
     }
 }
 
@@ -398,7 +411,13 @@ mod tests {
             ConversationId::new("c").unwrap(),
         );
         for store in [
-            artifacts(home.path(), wall.clone(), &mut Vec::new()).await,
+            artifacts(
+                home.path(),
+                &Retention::default(),
+                wall.clone(),
+                &mut Vec::new(),
+            )
+            .await,
             in_memory(wall.clone()),
         ] {
             let kept = store

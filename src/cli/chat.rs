@@ -3,17 +3,21 @@
 
 use std::{
     io::BufRead,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use callboard_actors::{
-    chat::Attachment,
+    chat::{Attachment, Role},
     host::{Prompt, SendError},
     ids::ConversationId,
     policy::usd,
 };
 use clap::Args;
-use reedline::{DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Reedline, Signal};
+use reedline::{
+    DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Highlighter, Reedline, Signal,
+    StyledText,
+};
 
 use super::{
     attach,
@@ -23,7 +27,7 @@ use super::{
     metrics::report,
     rounds,
     run::SHUTDOWN,
-    session::{Session, fresh_id},
+    session::{Session, fresh_id, last_session},
     signals::Signals,
     skills,
     terminal::{Paint, Terminals, counted, err_line, out, out_line, sanitize},
@@ -35,13 +39,15 @@ use crate::config::Config;
 /// A second Ctrl-C at the prompt within this time ends the program.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// Number of lines in the editor's history. It lasts for this process; what was typed is stored in
-/// the session only.
+/// Characters shown of the last prompt and answer when a chat goes on.
+const SHOWN_CHARS: usize = 300;
+
+/// Number of lines that the editor remembers, also those of earlier chats.
 const LINES_REMEMBERED: usize = 1000;
 
 const HELP: &str = "\
 /tools    the tools that the model is offered
-/skills   the skills; /skills NAME activates one, /skills -NAME deactivates it
+/skills   the skills; /skills NAME [LEVEL] activates one, /skills -NAME deactivates it
 /history  the messages, round by round
 /fork     copy this conversation: /fork [NAME] [ROUND]
 /rewind   undo a round and all later ones: /rewind ROUND
@@ -51,7 +57,7 @@ const HELP: &str = "\
 /compact  make the context smaller now; waits up to ten seconds for a summary
 /help     this list
 /quit     leave (also Ctrl-D)
-Ctrl-C cancels the running round; twice leaves.";
+Alt-Enter breaks a line. Ctrl-C cancels the running round; twice leaves.";
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -60,7 +66,8 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /history /fork /rewind /metrics /attach FILE /help /quit. Ctrl-C cancels the running round; twice leaves.
+Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /attach FILE /help /quit. Alt-Enter breaks a line.
+Ctrl-C cancels the running round; twice leaves.
 If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -68,6 +75,9 @@ pub(super) struct ChatArgs {
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
+    /// Continue the session that was used last
+    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    last: bool,
     /// Cancel each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
@@ -92,9 +102,14 @@ enum Next {
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
     let terminals = Terminals::detect();
     let mut signals = Signals::listen();
-    let session = Session::open(config, &args.host, args.session, false).await?;
-    let mut lines = Lines::open(terminals);
+    let id = match args.last {
+        true => Some(last_session(config, &args.host).await?),
+        false => args.session,
+    };
+    let session = Session::open(config, &args.host, id, false).await?;
+    let mut lines = Lines::open(terminals, config);
     if lines.is_interactive() {
+        show_last_exchange(&session);
         err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
     }
     let mut view = View::new(false, terminals);
@@ -191,10 +206,11 @@ async fn one_line(
         }
         "/tokens" => show_tokens(session).await,
         "/compact" => print_failure(compact(session).await),
-        command if command.starts_with('/') && !command.contains(' ') => {
+        command if is_command(words.first().copied().unwrap_or_default()) => {
+            let name = words.first().copied().unwrap_or(command);
             err_line(&format!(
                 "there is no command {}; /help lists the commands",
-                sanitize(command)
+                sanitize(name)
             ));
         }
         prompt => {
@@ -229,6 +245,13 @@ async fn one_line(
         }
     }
     Next::GoOn
+}
+
+/// Whether the first word of a line is meant as a command. A path has a second slash or a dot.
+fn is_command(word: &str) -> bool {
+    word.strip_prefix('/').is_some_and(|name| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    })
 }
 
 fn print_failure(result: Result<(), Failure>) {
@@ -339,6 +362,45 @@ async fn show_tokens(session: &Session) {
     }
 }
 
+/// Shows typed text in the colors of the terminal.
+struct Plain;
+
+impl Highlighter for Plain {
+    fn highlight(&self, line: &str, _cursor: usize) -> StyledText {
+        let mut text = StyledText::new();
+        text.push((Default::default(), line.to_owned()));
+        text
+    }
+}
+
+/// The lines that were typed in earlier chats, in a file that only this user can read.
+fn history(data_dir: &Path) -> std::io::Result<FileBackedHistory> {
+    let file = data_dir.join("chat_history");
+    crate::private::file().create(true).open(&file)?;
+    FileBackedHistory::with_file(LINES_REMEMBERED, file).map_err(std::io::Error::other)
+}
+
+/// Shows the last prompt and its answer, so that a person sees where the conversation was left.
+fn show_last_exchange(session: &Session) {
+    let messages = session.state.history.messages();
+    let Some(prompt) = messages
+        .iter()
+        .rev()
+        .find(|message| message.role() == Role::User && message.tool_result_ids().is_empty())
+    else {
+        return;
+    };
+    let paint = Paint::stderr();
+    let shown = |text: &str| {
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        sanitize(&line.chars().take(SHOWN_CHARS).collect::<String>())
+    };
+    err_line(&paint.dim(&format!("you: {}", shown(&prompt.text()))));
+    if let Some(answer) = session.last_answer() {
+        err_line(&paint.dim(&format!("model: {}", shown(&answer))));
+    }
+}
+
 /// A line of input.
 enum Line {
     Entered(String),
@@ -353,12 +415,15 @@ enum Lines {
 }
 
 impl Lines {
-    fn open(terminals: Terminals) -> Self {
+    fn open(terminals: Terminals, config: &Config) -> Self {
         if !(terminals.stdin && terminals.stderr && terminals.stdout) {
             return Self::Pipe;
         }
-        let editor = Reedline::create().use_bracketed_paste(true);
-        Self::Editor(Box::new(match FileBackedHistory::new(LINES_REMEMBERED) {
+        let editor = Reedline::create()
+            .use_bracketed_paste(true)
+            .with_ansi_colors(Paint::stderr().is_on())
+            .with_highlighter(Box::new(Plain));
+        Self::Editor(Box::new(match history(&config.data_dir) {
             Ok(history) => editor.with_history(Box::new(history)),
             Err(_) => editor,
         }))

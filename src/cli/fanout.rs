@@ -20,6 +20,7 @@ use serde_json::json;
 use super::{
     failure::{Done, Failure},
     flags::HostFlags,
+    rows::{Input, Row, has_place},
     run::{SHUTDOWN, seconds},
     session::{announce, scope},
     signals::Signals,
@@ -39,9 +40,6 @@ const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of characters of a line in the heading of its section.
 const HEAD_CHARS: usize = 120;
 
-/// The placeholder for the line in the template.
-const PLACE: &str = "{}";
-
 /// Run one subagent for each line of a file, many at once
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -50,15 +48,21 @@ Examples:
   git ls-files '*.rs' | callboard fanout \"What does {} promise?\" --over - --parallel 8 --json
   callboard fanout \"Translate: {}\" --over lines.txt --ephemeral --no-tools
   callboard fanout \"Check {}\" --over files.txt --name check-1     # run it again after a crash to continue
+  callboard fanout \"Check {}\" --over files.txt --name check-1 --retry-failed
+  callboard fanout \"Answer {question} for {customer}\" --over tickets.csv --json
 
 Prints one section per line, or with --json one JSON line, in the order of the file. Blank lines are skipped. Exit 1 if any failed.
 Subagents cannot ask for approval: calls that need it are refused, unless --approve auto allows them.")]
 pub(super) struct FanoutArgs {
     /// The prompt of each subagent; every `{}` in it is replaced by the line
     template: String,
-    /// The file with the lines; `-` for standard input
+    /// The file with the lines; `-` for standard input. Of `.jsonl` and `.csv` files, `{NAME}` in the
+    /// template is the value of that field or column, and `{}` the whole line
     #[arg(long, value_name = "FILE")]
     over: PathBuf,
+    /// How the file is read [default: by the end of its name, else lines]
+    #[arg(long, value_enum)]
+    input: Option<Input>,
     #[command(flatten)]
     host: HostFlags,
     /// Subagents that run at once, at most [default: 1024]
@@ -74,6 +78,9 @@ pub(super) struct FanoutArgs {
     /// Name of the fan-out: running the same command again after a crash continues it
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// With --name: run the tasks again that failed before
+    #[arg(long, requires = "name")]
+    retry_failed: bool,
     /// Cancel the fan-out after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
@@ -93,13 +100,18 @@ impl FanoutArgs {
 }
 
 pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
-    if !args.template.contains(PLACE) {
+    let input = args.input.unwrap_or_else(|| Input::of(&args.over));
+    if !has_place(&args.template, input) {
         return Err(Failure::usage("the template has no {} for the line")
             .hint("callboard fanout \"Summarise {}\" --over FILE"));
     }
-    let lines = lines(&args.over).await?;
+    let rows = rows(&args.over, input).await?;
     let mut signals = Signals::listen();
-    let tasks = lines.iter().map(|line| args.template.replace(PLACE, line));
+    let tasks: Vec<String> = rows
+        .iter()
+        .map(|row| row.fill(&args.template))
+        .collect::<Result<_, _>>()?;
+    let lines: Vec<String> = rows.into_iter().map(|row| row.line).collect();
     let overrides = Overrides {
         budget: Budget::default(),
         ..args.host.overrides(config, Recovery::Resume)?
@@ -124,7 +136,13 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
     } else {
         fan_out
     };
+    fan_out = if args.retry_failed {
+        fan_out.retry_failed()
+    } else {
+        fan_out
+    };
     let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
+    let name = run.name().to_owned();
     let paint = Paint::stderr();
     if !args.ephemeral && args.name.is_none() {
         err_line(&paint.dim(&format!(
@@ -135,6 +153,9 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
 
     let (summary, interrupted) = follow(run, &lines, args.json, &mut signals).await;
     err_line(&paint.dim(&figures(&summary)));
+    if !args.ephemeral && summary.failed() > 0 {
+        err_line(&paint.dim(&goes_on(&name, &summary, args.retry_failed)));
+    }
     if args.warm_first {
         err_line(&paint.dim(&effect(&summary)));
     }
@@ -170,8 +191,8 @@ async fn open(
     Ok((app, lock))
 }
 
-/// Reads the lines, without blank ones.
-async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
+/// Reads the rows, without blank lines.
+async fn rows(file: &Path, input: Input) -> Result<Vec<Row>, Failure> {
     let shown = if file.as_os_str() == "-" {
         "standard input".to_owned()
     } else {
@@ -202,16 +223,11 @@ async fn lines(file: &Path) -> Result<Vec<String>, Failure> {
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| Failure::usage(format!("{shown} is not UTF-8 text")))?;
-    let lines: Vec<String> = text
-        .lines()
-        .map(str::trim_end)
-        .filter(|line| !line.trim().is_empty())
-        .map(str::to_owned)
-        .collect();
-    if lines.is_empty() {
+    let rows = input.rows(&text)?;
+    if rows.is_empty() {
         Err(Failure::usage(format!("{shown} has no lines")))
     } else {
-        Ok(lines)
+        Ok(rows)
     }
 }
 
@@ -244,7 +260,7 @@ async fn follow(
             end = run.next() => end,
         };
         let Some(end) = end else { break };
-        failed += usize::from(!end.is_done());
+        failed += usize::from(!end.is_done() && Standing::of(&end) == Standing::Ended);
         bar.inc(1);
         bar.set_message(if failed == 0 {
             String::new()
@@ -255,8 +271,8 @@ async fn follow(
             *place = Some(end);
         }
         while let (Some(Some(end)), Some(line)) = (ends.get(printed), lines.get(printed)) {
-            // A task that was interrupted before it started has no result.
-            if !interrupted || end.end().is_some() {
+            // What was cut or never began is in the totals; it has no result.
+            if !interrupted || Standing::of(end) == Standing::Ended {
                 let text = if json {
                     as_json(end, line)
                 } else {
@@ -325,6 +341,45 @@ fn as_json(end: &TaskEnd, line: &str) -> String {
     format!("{result}\n")
 }
 
+/// How far a task came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It was answered, or failed by itself.
+    Ended,
+    /// Ctrl-C or the end of the time cut it.
+    Cut,
+    /// It never began.
+    NotBegun,
+}
+
+impl Standing {
+    fn of(end: &TaskEnd) -> Self {
+        match &end.outcome {
+            Err(why) if ["interrupted", "deadline"].contains(&why.failure.code.as_str()) => {
+                match &why.end {
+                    Some(_) => Self::Cut,
+                    None => Self::NotBegun,
+                }
+            }
+            Ok(_) | Err(_) => Self::Ended,
+        }
+    }
+}
+
+/// How a fan-out with failures goes on.
+fn goes_on(name: &str, summary: &FanOutSummary, retried: bool) -> String {
+    let ended = |end: &&Arc<TaskEnd>| !end.is_done() && Standing::of(end) == Standing::Ended;
+    let failed = summary.tasks.iter().filter(ended).count();
+    let left = summary.failed().saturating_sub(failed);
+    match (left, failed) {
+        (0, _) if retried => {
+            format!("the same command tries what failed once more (--name {name})")
+        }
+        (0, _) => format!("--name {name} --retry-failed tries what failed once more"),
+        _ => format!("the same command with --name {name} goes on with what is left"),
+    }
+}
+
 /// Formats the totals.
 fn figures(summary: &FanOutSummary) -> String {
     let attached = summary.tasks.iter().filter(|task| task.attached).count();
@@ -335,11 +390,23 @@ fn figures(summary: &FanOutSummary) -> String {
     };
     let tasks = summary.tasks.len();
     let usage = &summary.usage;
+    let count = |standing| {
+        summary
+            .tasks
+            .iter()
+            .filter(|end| !end.is_done() && Standing::of(end) == standing)
+            .count()
+    };
+    let (cut, not_begun) = (count(Standing::Cut), count(Standing::NotBegun));
+    let interrupted = match (cut, not_begun) {
+        (0, 0) => String::new(),
+        _ => format!(", {cut} cut, {not_begun} not begun"),
+    };
     format!(
-        "{tasks} task{}: {} done, {} failed{attached} · {} tokens in, {} out · {:.1} s",
+        "{tasks} task{}: {} done, {} failed{interrupted}{attached} · {} tokens in, {} out · {:.1} s",
         if tasks == 1 { "" } else { "s" },
         summary.done(),
-        summary.failed(),
+        count(Standing::Ended),
         usage.input(),
         usage.output,
         summary.wall.as_secs_f64()

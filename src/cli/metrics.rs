@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use callboard_actors::{
-    ids::{ConversationId, TenantId},
+    ids::ConversationId,
     journal::{Durable, GlobalStats, ToolStats, thousands},
 };
 use clap::Args;
@@ -11,13 +11,10 @@ use clap::Args;
 use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
-    sessions::stored,
+    sessions::{TenantFlag, stored},
     terminal::{err_line, out, out_json, sanitize},
 };
-use crate::{
-    app::{Opening, TENANT},
-    config::Config,
-};
+use crate::{app::Opening, config::Config};
 
 /// Usage and timing of a stored conversation; without ID of all together
 #[derive(Debug, Args)]
@@ -28,6 +25,8 @@ pub(super) struct MetricsArgs {
     id: Option<ConversationId>,
     #[command(flatten)]
     store: StoreFlag,
+    #[command(flatten)]
+    of: TenantFlag,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,10 +35,10 @@ pub(super) struct MetricsArgs {
 pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Failure> {
     let sessions = args.store.open(config, Opening::Existing).await?;
     let Some(id) = args.id else {
-        let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
+        let tenant = args.of.tenant();
         let mut figures = Vec::new();
-        for id in sessions.ids(&tenant).await? {
-            match stored(&sessions, &id).await {
+        for id in sessions.ids(tenant).await? {
+            match stored(&sessions, &args.of.scope(&id)).await {
                 Ok(state) => figures.push(state.metrics),
                 Err(_) => err_line(&format!(
                     "not counted: `{}` cannot be read",
@@ -55,7 +54,7 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         }
         return Ok(Done::Well);
     };
-    let state = stored(&sessions, &id).await?;
+    let state = stored(&sessions, &args.of.scope(&id)).await?;
     if args.json {
         let tools: BTreeMap<&str, ToolStats> = state.tool_stats().into_iter().collect();
         out_json(&pretty(&serde_json::json!({

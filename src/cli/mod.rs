@@ -19,6 +19,7 @@ mod typed;
 mod ask;
 mod view;
 mod rounds;
+mod rows;
 mod follow;
 mod session;
 mod run;

@@ -10,7 +10,7 @@ use super::{
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
-    session::Session,
+    session::{Session, last_session},
     signals::Signals,
     terminal::{Terminals, err_line, out_data},
     trust::{Notes, ProjectUse},
@@ -30,19 +30,22 @@ const STDIN_BYTES_MAX: u64 = callboard_actors::limits::PROMPT_BYTES_MAX as u64 +
 #[command(after_help = "\
 Examples:
   callboard run --provider offline \"Where is the retry delay computed, and what is its cap?\"
-  git diff | callboard run - --session review-17
+  git diff | callboard run \"Review this change\" --session review-17
   callboard run --session review-17 --resume
   callboard run --attach plan.pdf --attach photo.jpg \"What differs from the plan?\"
 
 At a terminal everything is shown; in a pipe, only the text of the last message. --json prints one event per line.")]
 pub(super) struct RunArgs {
-    /// The task; read from standard input if absent or `-`
+    /// The task; read from standard input if absent or `-`. What is piped in beside it is added
     prompt: Option<String>,
     #[command(flatten)]
     host: HostFlags,
     /// Continue this session, or create it
     #[arg(long, value_name = "ID")]
     session: Option<ConversationId>,
+    /// Continue the session that was used last
+    #[arg(long = "continue", short = 'c', conflicts_with_all = ["session", "resume"])]
+    last: bool,
     /// Resume an interrupted round of the session; needs no prompt
     #[arg(long, requires = "session")]
     resume: bool,
@@ -56,6 +59,9 @@ pub(super) struct RunArgs {
     #[arg(long)]
     json: bool,
 }
+
+/// How long an open pipe beside a prompt may be silent.
+const PIPE_SILENT_MAX: Duration = Duration::from_secs(1);
 
 impl RunArgs {
     pub(super) fn project_use(&self) -> ProjectUse<'_> {
@@ -90,7 +96,11 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
             .fold(Prompt::text(text), Prompt::attach)
     });
     let mut signals = Signals::listen();
-    let session = Session::open(config, &args.host, args.session.clone(), args.resume).await?;
+    let id = match args.last {
+        true => Some(last_session(config, &args.host).await?),
+        false => args.session.clone(),
+    };
+    let session = Session::open(config, &args.host, id, args.resume).await?;
     let mut view = View::new(args.json, terminals);
 
     let mut done = Ok(Done::Well);
@@ -211,11 +221,13 @@ async fn prompt(argument: Option<&str>, terminals: Terminals) -> Result<String, 
         || Failure::usage("there is no prompt").hint("callboard run \"…\", or pipe it in");
     let text = match argument {
         Some(text) if text != "-" => {
-            return if text.trim().is_empty() {
-                Err(missing())
-            } else {
-                Ok(text.to_owned())
-            };
+            if text.trim().is_empty() {
+                return Err(missing());
+            }
+            return Ok(match piped_input(terminals).await? {
+                Some(input) => format!("{text}\n\n{input}"),
+                None => text.to_owned(),
+            });
         }
         None if terminals.stdin => return Err(missing()),
         _ => read_stdin().await?,
@@ -225,6 +237,62 @@ async fn prompt(argument: Option<&str>, terminals: Terminals) -> Result<String, 
     } else {
         Ok(text)
     }
+}
+
+/// What is piped in beside a prompt; `None` for nothing. A parent that holds an empty pipe open is
+/// waited for no longer than a second.
+async fn piped_input(terminals: Terminals) -> Result<Option<String>, Failure> {
+    if terminals.stdin || !is_pipe_or_file() {
+        return Ok(None);
+    }
+    let (begun, begins) = tokio::sync::oneshot::channel::<bool>();
+    let (done, text) = tokio::sync::oneshot::channel();
+    // A thread of its own: the runtime would wait for one of its pool at the end of the program.
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        let has_more = std::io::BufRead::fill_buf(&mut input).is_ok_and(|bytes| !bytes.is_empty());
+        let _ = begun.send(has_more);
+        let mut bytes = Vec::new();
+        let read = input.take(STDIN_BYTES_MAX).read_to_end(&mut bytes);
+        let _ = done.send(read.map(|_| bytes));
+    });
+    match tokio::time::timeout(PIPE_SILENT_MAX, begins).await {
+        Ok(Ok(true)) => {}
+        Ok(_) => return Ok(None),
+        Err(_) => {
+            err_line(
+                "note: nothing arrived on standard input within a second; the prompt goes alone",
+            );
+            return Ok(None);
+        }
+    }
+    let bytes = text
+        .await
+        .map_err(|error| Failure::work(error.to_string()))?
+        .map_err(|error| {
+            Failure::work(format!("standard input cannot be read: {}", error.kind()))
+        })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Failure::usage("what is piped in beside the prompt is not UTF-8 text"))?;
+    Ok(Some(text).filter(|text| !text.trim().is_empty()))
+}
+
+/// Whether standard input is a pipe, a socket or a file with content; devices such as `/dev/null`
+/// hold no input.
+#[cfg(unix)]
+fn is_pipe_or_file() -> bool {
+    use std::os::{fd::AsFd as _, unix::fs::FileTypeExt as _};
+    let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return false;
+    };
+    std::fs::File::from(input)
+        .metadata()
+        .is_ok_and(|about| about.is_file() || about.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_pipe_or_file() -> bool {
+    false
 }
 
 async fn read_stdin() -> Result<String, Failure> {

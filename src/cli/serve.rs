@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     app::{Serving, Single, TenantOperator, serving},
-    config::{Config, ConfigError, HttpLimits, process_environment},
+    config::{Config, ConfigError, HttpLimits, OwnTenant, process_environment},
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     storage::ServingLease,
     telemetry::Telemetry,
@@ -41,7 +41,7 @@ const STORE_CLOSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  callboard serve
+  callboard serve --workspace .
   callboard --config callboard.toml serve --listen 127.0.0.1:8787
   kill -HUP PID     # reload the configuration
   kill -TERM PID    # finish open rounds, then exit
@@ -52,6 +52,15 @@ pub(super) struct ServeArgs {
     /// free port
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Folder that the tools of the tenant `default` work in; only without configured tenants
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Provider of the tenant `default`; only without configured tenants
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
+    /// Model of the tenant `default`; only without configured tenants
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
     /// Seconds that open rounds have to finish after SIGTERM or Ctrl-C; the next start resumes
     /// those that are still open
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
@@ -59,6 +68,24 @@ pub(super) struct ServeArgs {
     /// If another host serves the PostgreSQL database, wait for its end and take over
     #[arg(long)]
     standby: bool,
+}
+
+/// The flags about the tenant of a host without configured tenants.
+fn own_tenant(args: &ServeArgs) -> Result<OwnTenant, Failure> {
+    let workspace = args.workspace.as_ref().map(|folder| {
+        folder.canonicalize().map_err(|error| {
+            Failure::usage(format!(
+                "the workspace {} cannot be opened: {}",
+                sanitize(&folder.display().to_string()),
+                crate::os_error::words(&error)
+            ))
+        })
+    });
+    Ok(OwnTenant {
+        workspace: workspace.transpose()?,
+        provider: args.provider.clone(),
+        model: args.model.clone(),
+    })
 }
 
 pub(super) async fn run(
@@ -70,6 +97,7 @@ pub(super) async fn run(
     let mut signals = Signals::listen();
     let mut hangups = Hangups::listen();
     let listen = args.listen.clone();
+    let own = own_tenant(&args)?;
     let redactor = telemetry.redactor().clone();
     let read = move || -> Result<Config, ConfigError> {
         let mut config = Config::load(file.as_deref(), process_environment())?;
@@ -82,9 +110,16 @@ pub(super) async fn run(
         if let Some(listen) = &listen {
             config.set("host.listen", listen, "--listen")?;
         }
+        config.own_tenant = own.clone();
         Ok(config)
     };
     let config = read()?;
+    if !config.tenants.is_empty() && config.own_tenant != OwnTenant::default() {
+        return Err(Failure::usage(
+            "--workspace, --provider and --model are for a host without configured tenants",
+        )
+        .hint("set `workspace`, `provider` and `model` in its [[tenant]]"));
+    }
     let bounds = bounds(&config.http);
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;

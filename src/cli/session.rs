@@ -6,7 +6,7 @@ use callboard_actors::{
     host::ConversationHandle,
     ids::{ConversationId, Scope, TenantId},
     journal::{CallState, Durable},
-    ports::Entropy,
+    ports::{Entropy, ListQuery, SessionSummary},
     tool::EffectClass,
 };
 
@@ -197,6 +197,32 @@ fn closing_line(state: &Durable) -> String {
         n => format!("; the outcome of {n} tool calls is unknown"),
     };
     format!("the round that was interrupted is closed{doubt} (--resume would have resumed it)")
+}
+
+/// The id of the session that was used last.
+pub(super) async fn last_session(
+    config: &Config,
+    flags: &HostFlags,
+) -> Result<ConversationId, Failure> {
+    let sessions = Sessions::open(config, flags.db.as_deref(), Opening::Existing).await?;
+    let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
+    let mut last: Option<SessionSummary> = None;
+    let mut after = None;
+    loop {
+        let query = ListQuery {
+            after,
+            ..ListQuery::default()
+        };
+        let page = sessions.backend().list(&tenant, query).await?;
+        let Some(end) = page.last() else { break };
+        after = Some(end.conversation.clone());
+        last = last
+            .into_iter()
+            .chain(page)
+            .max_by_key(|row| row.updated_at);
+    }
+    last.map(|row| row.conversation)
+        .ok_or_else(|| Failure::work("no session is stored that could be continued"))
 }
 
 /// The error for an unknown session, with the nearest existing id.

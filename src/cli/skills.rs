@@ -240,6 +240,17 @@ fn check(folder: &SkillFolder, as_json: bool) -> Result<Done, Failure> {
     })
 }
 
+/// The level in `/skills NAME LEVEL`.
+fn level_of(text: &str) -> Result<LoadLevel, Failure> {
+    text.parse::<u8>()
+        .ok()
+        .and_then(|level| LoadLevel::try_from(level).ok())
+        .ok_or_else(|| {
+            Failure::usage(format!("there is no level `{}` of a skill", sanitize(text)))
+                .hint("1: its description; 2: also its instructions; 3: also the list of its files")
+        })
+}
+
 /// `/skills` in a chat: lists the skills and marks active ones; `NAME` activates one, `-NAME`
 /// deactivates it.
 pub(super) async fn in_chat(handle: &ConversationHandle, argument: &str) -> Result<(), Failure> {
@@ -247,12 +258,15 @@ pub(super) async fn in_chat(handle: &ConversationHandle, argument: &str) -> Resu
         handle.deactivate_skill(name.trim()).await?;
         out_line(&format!("{} is no longer active", sanitize(name.trim())));
     } else if !argument.is_empty() {
-        handle.activate_skill(argument).await?;
-        out_line(&format!(
-            "{} is active until /skills -{}",
-            sanitize(argument),
-            sanitize(argument)
-        ));
+        let (name, level) = match argument.rsplit_once(' ') {
+            Some((name, level)) => (name.trim(), level_of(level)?),
+            None => (argument, LoadLevel::default()),
+        };
+        let loaded = handle.activate_skill_at(name, level).await?;
+        for message in loaded.shown() {
+            out_line(&sanitize(&message.content));
+        }
+        out_line(&format!("It is active until /skills -{}", sanitize(name)));
     } else {
         for skill in handle.skills().await? {
             let mark = if skill.active.is_some() { '*' } else { ' ' };

@@ -72,6 +72,7 @@ fn of_setting(setting: &Setting) -> Option<String> {
             ("store", "url", store) => format!("keeps sessions in {store}"),
             ("tools", "approve", "auto") => "lets tools change things without approval".into(),
             ("tools", "approve", word) => format!("sets the approval of changes to `{word}`"),
+            ("tools", "permission", "admin") => "lets every tool run without approval".into(),
             (web::FETCH, "allow_hosts", hosts) => {
                 format!("lets web_fetch reach {hosts}, private addresses included")
             }

@@ -3,9 +3,12 @@
 
 use callboard_actors::ports::ExecLimits;
 
+pub(super) use super::key::{Key, key, variable_part};
+
 use super::{
     tokens,
     tool_names::TOOL_NAMES,
+    tool_rules,
     value::{Kind, Value},
     web,
 };
@@ -24,67 +27,6 @@ pub(super) const DURABILITIES: &[&str] = &["sync", "batched"];
 pub(super) const PROVIDER_KINDS: &[&str] = &["anthropic", "openai", "offline"];
 pub(super) const APPROVALS: &[&str] = &["ask", "deny", "auto"];
 pub(super) const SANDBOX_MODES: &[&str] = &["auto", "linux", "local", "none"];
-
-/// One key of the configuration.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Key {
-    pub(super) section: &'static str,
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) what: &'static str,
-}
-
-impl Key {
-    /// The key as errors name it: `section.name`.
-    pub(super) fn path(&self) -> String {
-        format!("{}.{}", self.section, self.name)
-    }
-
-    /// The environment variable that sets the key.
-    pub(super) fn variable(&self) -> String {
-        format!(
-            "CALLBOARD_{}__{}",
-            self.section.to_ascii_uppercase().replace('.', "__"),
-            self.name.to_ascii_uppercase()
-        )
-    }
-
-    /// The environment variable that sets the key for one provider.
-    pub(super) fn variable_of_provider(&self, provider: &str) -> String {
-        format!(
-            "CALLBOARD_PROVIDER__{}__{}",
-            variable_part(provider),
-            self.name.to_ascii_uppercase()
-        )
-    }
-}
-
-/// A provider's name as it appears in a variable: upper case, with `_` for other characters.
-pub(super) fn variable_part(name: &str) -> String {
-    name.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_uppercase()
-            } else {
-                '_'
-            }
-        })
-        .collect()
-}
-
-pub(super) const fn key(
-    section: &'static str,
-    name: &'static str,
-    kind: Kind,
-    what: &'static str,
-) -> Key {
-    Key {
-        section,
-        name,
-        kind,
-        what,
-    }
-}
 
 /// Keys of the sections that appear at most once, except `[limits]`.
 const PLAIN: &[Key] = &[
@@ -309,7 +251,7 @@ const fn parameter_keys(section: &'static str) -> [Key; 5] {
             Kind::Count {
                 max: ANSWER_TOKENS_MAX,
             },
-            "tokens of the longest answer; the model's own maximum, up to 8192, by default",
+            "tokens of the longest answer; the model's own maximum, up to 8192 and a quarter of its window, by default",
         ),
         key(
             section,
@@ -444,7 +386,7 @@ pub(super) const PROVIDER: &[Key] = &[
         "provider",
         "context_window",
         Kind::Count { max: COUNT_MAX },
-        "tokens that its models read and write at most; by the model's name by default, 32768 for models that are not known",
+        "tokens that its models read and write at most; by default what an OpenAI-compatible server at `base_url` says (llama.cpp, vLLM, Ollama), else by the model's name, else 32768",
     ),
     key(
         "provider",
@@ -773,6 +715,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "sandbox",
     tokens::SECTION,
     "skills",
+    tool_rules::ARTIFACTS,
     "limits",
 ];
 
@@ -802,7 +745,7 @@ pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
 
 /// All keys outside `[[provider]]` and `[[tenant]]`.
 pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
-    PLAIN.iter().chain(LIMITS)
+    PLAIN.iter().chain(tool_rules::KEYS).chain(LIMITS)
 }
 
 /// The keys of one section, including those of providers and tenants.

@@ -21,6 +21,7 @@ mod env;
 mod error;
 mod file;
 mod http;
+mod key;
 mod keys;
 mod observability;
 mod parameters;
@@ -41,6 +42,7 @@ mod tenant;
 mod tokens;
 mod toml_text;
 mod tool_names;
+mod tool_rules;
 mod value;
 mod web;
 
@@ -70,9 +72,10 @@ pub use paths::{DatabaseAddress, Store};
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{ConnectionConfig, FallbackConfig, ProviderConfig, ProviderKind};
 pub use secret::Secret;
-pub use tenant::{MemoryScope, TenantSection};
+pub use tenant::{MemoryScope, OwnTenant, TenantSection};
 pub use tokens::TokensConfig;
 pub use tool_names::TOOL_NAMES;
+pub use tool_rules::{Retention, ToolRules};
 use value::Value;
 pub use web::WebConfig;
 
@@ -127,6 +130,10 @@ pub struct Config {
     /// Models that skills may choose besides the conversation's own; `*` in a name matches any
     /// text.
     pub skill_models: Vec<String>,
+    /// Workspace, provider and model of the tenant of a host without configured tenants.
+    pub own_tenant: OwnTenant,
+    /// Output level, permissions, nesting of skills, and how long large results are kept.
+    pub tool_rules: ToolRules,
     /// When and how contexts are compacted (`[compaction]`). The section of a later file replaces
     /// the whole section of an earlier one.
     pub compaction: callboard_actors::compactor::CompactionSettings,
@@ -379,6 +386,8 @@ impl Config {
                 .flat_map(|server| server.keys(|name| environment.get(name).cloned()))
                 .collect(),
             skill_models: Vec::new(),
+            own_tenant: OwnTenant::default(),
+            tool_rules: ToolRules::default(),
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
@@ -586,6 +595,9 @@ impl Config {
     /// effect.
     fn apply_settings(&mut self) {
         for ((section, name), setting) in &self.settings {
+            if self.tool_rules.set(section, name, &setting.value) {
+                continue;
+            }
             match (*section, *name, &setting.value) {
                 ("host", "data_dir", Value::Path(path)) => self.data_dir = path.clone(),
                 ("host", "admin_key_sha256", Value::Text(hash)) => {

@@ -106,6 +106,9 @@ pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
     {
         return value;
     }
+    if let Some(value) = config.tool_rules.get(key.section, key.name) {
+        return value;
+    }
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
         ("host", "listen") => Some(Value::Address(config.listen())),

@@ -68,6 +68,29 @@ pub enum MemoryScope {
     Tenant,
 }
 
+/// What flags of `serve` say about the tenant of a host without configured tenants.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnTenant {
+    /// Folder that its tools work in.
+    pub workspace: Option<PathBuf>,
+    /// Name of its provider.
+    pub provider: Option<String>,
+    /// Its model.
+    pub model: Option<String>,
+}
+
+impl OwnTenant {
+    /// The tenant as if it stood in the configuration.
+    pub fn section(&self, id: TenantId) -> TenantSection {
+        TenantSection {
+            workspace: self.workspace.clone(),
+            provider: self.provider.clone(),
+            model: self.model.clone(),
+            ..TenantSection::new(id)
+        }
+    }
+}
+
 impl TenantSection {
     /// A tenant with this id and defaults for everything else.
     pub fn new(id: TenantId) -> Self {

@@ -1,15 +1,19 @@
 //! Request and response bodies of the HTTP API. Plain data: the OpenAPI document derives its
 //! schemas from these types, so their docs are what API users read.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use callboard_actors::{
     chat::{ContentBlock, Effort, Message, ModelParameters, Temperature, Thinking, Usage},
     conversation::round::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, EventId, RoundId},
-    journal::CompactionNote,
+    journal::{CompactionNote, ConversationMetrics, MultiRoundConversation, ToolStats},
     ports::SessionSummary,
+    skill::{LoadLevel, SkillMessage, SkillName},
     stream::{Failure, Open, RoundEnd, RoundStatus, StopReason},
     time::Timestamp,
 };
@@ -329,6 +333,217 @@ pub(super) struct HistoryPage {
     /// then count all of them.
     #[serde(default)]
     pub(super) whole: bool,
+    /// The form of the messages: `wire` (as a provider reads them), `debug` (flat blocks with time and
+    /// ids; implies `whole`), or `compressed` (rounds before the last five as a summary while the
+    /// context is above its threshold); `wire` if absent.
+    #[serde(default)]
+    #[param(value_type = String)]
+    pub(super) form: MessageForm,
+}
+
+/// The form in which messages are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum MessageForm {
+    #[default]
+    Wire,
+    Debug,
+    Compressed,
+}
+
+/// Selects a page of a conversation's rounds.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RoundsPage {
+    /// The page starts after the round with this index: the `next` of the previous page. Absent: the
+    /// first page.
+    pub(super) after: Option<usize>,
+    /// Largest number of rounds in the page; 1 to 1000, 100 if absent.
+    pub(super) limit: Option<usize>,
+}
+
+/// A page of a conversation's rounds, and what holds for all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(super) struct Rounds {
+    /// `conversation_id`, `user_id` (the tenant), `rounds` (oldest first: prompt, thoughts, tool calls with
+    /// their figures, answer, tokens, latency, status), `active_skill_context`, `context_modifiers`,
+    /// `context_window_limit`, `compression_threshold` and `context_tokens`.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub(super) conversation: MultiRoundConversation,
+    /// Whether the context is above its threshold.
+    pub(super) should_compress: bool,
+    /// Number of rounds of the conversation.
+    pub(super) total: usize,
+    /// The value of `after` for the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<usize>,
+}
+
+/// The first round to take back.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rewind {
+    /// The id of the round. It and all later ones leave the history; the journal keeps them.
+    #[schema(value_type = String)]
+    pub(super) to: RoundId,
+}
+
+/// What a conversation holds after a rewind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct Rewound {
+    /// Number of messages that are left.
+    pub(super) messages: usize,
+    /// Number of rounds that are left.
+    pub(super) rounds: usize,
+}
+
+/// The figures of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(super) struct Report {
+    /// The conversation.
+    #[schema(value_type = String)]
+    pub(super) conversation_id: ConversationId,
+    /// Milliseconds from its first round to the end of its last.
+    pub(super) total_duration_ms: u64,
+    /// Input and output tokens of all model calls.
+    pub(super) total_tokens: u64,
+    /// Tokens, tool calls, skills, messages, compactions and cost.
+    #[schema(value_type = Object)]
+    pub(super) metrics: ConversationMetrics,
+    /// Per tool: `call_count`, `avg_duration_ms`, `avg_tokens`, `success_rate` and `error_rate`.
+    #[schema(value_type = Object)]
+    pub(super) tools: BTreeMap<String, ToolStats>,
+    /// Every skill that was active at any time.
+    #[schema(value_type = Vec<String>)]
+    pub(super) skills: BTreeSet<SkillName>,
+    /// The same as a text for people.
+    pub(super) text: String,
+}
+
+/// Tasks to run at once.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FanOutRequest {
+    /// One prompt for each subagent; 1 to 10000.
+    pub(super) tasks: Vec<String>,
+    /// Name of the fan-out: the same name and tasks attach to an earlier one. A random name if
+    /// absent.
+    pub(super) name: Option<String>,
+    /// Model of all tasks; the tenant's if absent.
+    pub(super) model: Option<String>,
+    /// Tasks at once, at most; the rounds that the tenant may run at once if absent.
+    #[schema(minimum = 1)]
+    pub(super) parallel: Option<usize>,
+    /// Limit of the whole fan-out in milliseconds; 1 to 86400000.
+    #[schema(minimum = 1, maximum = 86_400_000)]
+    pub(super) deadline_ms: Option<u64>,
+    /// Whether to run tasks again that failed in an earlier fan-out of this name.
+    #[serde(default)]
+    pub(super) retry_failed: bool,
+}
+
+/// A fan-out that was started.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct FanOutStarted {
+    /// Its name.
+    pub(super) name: String,
+    /// Number of its tasks.
+    pub(super) tasks: usize,
+    /// Path of its results, for `GET`.
+    pub(super) results: String,
+}
+
+/// Selects a page of results, and whether to wait.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct FanOutPage {
+    /// The page starts after the task with this index: the `next` of the previous page.
+    pub(super) after: Option<usize>,
+    /// Largest number of results in the page; 1 to 1000, 100 if absent.
+    pub(super) limit: Option<usize>,
+    /// Wait this long for more than `ended` results; at most 60000. Absent: do not wait.
+    pub(super) wait_ms: Option<u64>,
+    /// With `wait_ms`: how many results the client knows; 0 if absent.
+    pub(super) ended: Option<usize>,
+}
+
+/// A fan-out and its results.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct FanOutShown {
+    /// Its name.
+    pub(super) name: String,
+    /// Number of its tasks.
+    pub(super) tasks: usize,
+    /// Tasks that have ended.
+    pub(super) ended: usize,
+    /// Tasks that were answered.
+    pub(super) done: usize,
+    /// Tasks that failed, were cut or never began.
+    pub(super) failed: usize,
+    /// Whether every task has ended.
+    pub(super) is_over: bool,
+    /// A page of results in the order of the tasks; absent in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) results: Option<Vec<TaskShown>>,
+    /// The value of `after` for the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<usize>,
+}
+
+/// The fan-outs of a tenant.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct FanOuts {
+    /// Oldest first, without results.
+    pub(super) fan_outs: Vec<FanOutShown>,
+}
+
+/// The end of a task.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct TaskShown {
+    /// Position in the list of tasks, from 0.
+    pub(super) index: usize,
+    /// The subagent's conversation, which can be read like any other.
+    #[schema(value_type = String)]
+    pub(super) conversation_id: ConversationId,
+    /// Whether the task was answered.
+    pub(super) ok: bool,
+    /// The last message of the model; of a failed task what it had written until then.
+    pub(super) text: String,
+    /// Why the task failed: `code` and `message`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(super) error: Option<Failure>,
+    /// Tokens of its model calls.
+    #[schema(value_type = Object)]
+    pub(super) usage: Usage,
+    /// Whether an earlier fan-out of this name ran it.
+    pub(super) attached: bool,
+}
+
+/// How much of a skill is activated.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SkillLevel {
+    /// 1: its metadata; 2: also its instructions; 3: also the list of its files. 2 if absent.
+    #[serde(default)]
+    #[param(value_type = Option<u8>, minimum = 1, maximum = 3)]
+    pub(super) level: LoadLevel,
+}
+
+/// A skill that was activated.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct Activated {
+    /// Name of the skill.
+    #[schema(value_type = String)]
+    pub(super) name: SkillName,
+    /// The level at which it was loaded.
+    #[schema(value_type = u8)]
+    pub(super) level: LoadLevel,
+    /// What the model reads of it: `type` (`metadata`, `instruction` or `permissions`), `content` and
+    /// `visibility`. A display for people leaves out what is `hidden`.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) messages: Vec<SkillMessage>,
 }
 
 /// A message with its index.

@@ -77,7 +77,7 @@ fn bearer(parts: &Parts) -> Result<&str, Problem> {
     let mut given = parts.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else {
         return Err(unauthorized(
-            "send exactly one `Authorization: Bearer` header with a key",
+            "send the header `Authorization` once: the word `Bearer`, a space and a key",
         ));
     };
     let (scheme, key) = value
@@ -87,7 +87,9 @@ fn bearer(parts: &Parts) -> Result<&str, Problem> {
         .unwrap_or_default();
     match key.trim() {
         key if scheme.eq_ignore_ascii_case("bearer") && !key.is_empty() => Ok(key),
-        _ => Err(unauthorized("send `Authorization: Bearer` with a key")),
+        _ => Err(unauthorized(
+            "the header `Authorization` needs the word `Bearer`, a space and a key",
+        )),
     }
 }
 

@@ -222,6 +222,9 @@ impl From<SendError> for Problem {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
                     .at(format!("/messages{}", fault.pointer()))
             }
+            SendError::FanOutRuns { .. } | SendError::FanOutDiffers { .. } => {
+                Self::new(StatusCode::CONFLICT, code, detail)
+            }
             SendError::Conversation(ConversationError::Refused(refusal)) => refusal.into(),
             SendError::Conversation(ConversationError::Overloaded { retry_after_ms, .. }) => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(retry_after_ms))

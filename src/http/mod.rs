@@ -9,7 +9,7 @@
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
 //! | `sse`, `quiet`, `openapi`, `openai` | event streams, and what they wait for; the OpenAPI document; OpenAI's Chat Completions |
-//! | `shared` | state of all handlers: host, configuration, counters of open streams |
+//! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
 //! # Promises
 //! - Another tenant's id gets the same 404 as an unknown id.
@@ -26,6 +26,7 @@ mod api;
 mod auth;
 mod body;
 mod error;
+mod fan_outs;
 mod idle;
 mod keys;
 mod openai;

@@ -26,6 +26,7 @@ const OPERATOR: &str = "admin_key";
     tags(
         (name = "conversations", description = "Messages, events and stored conversations; needs a tenant's key"),
         (name = "control", description = "Interrupt, approve, steer, compact and fork conversations; needs a tenant's key"),
+        (name = "fan-outs", description = "Many tasks at once, a subagent each; needs a tenant's key"),
         (name = "openai", description = "OpenAI-compatible API; needs a tenant's key; errors have OpenAI's form"),
         (name = "operator", description = "Administration; needs the operator's key. With any other key these routes answer 404"),
         (name = "health", description = "Liveness, readiness and this document; no key needed"),

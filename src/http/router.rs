@@ -7,7 +7,7 @@ use axum::{
     Router,
     body::Bytes,
     extract::{FromRequestParts as _, Request, State},
-    http::{HeaderName, HeaderValue, StatusCode, Version, header},
+    http::{HeaderName, HeaderValue, StatusCode, Uri, Version, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
@@ -19,7 +19,10 @@ use super::{
     auth::{Admin, Caller, OpenedBy, no_route, opened_by},
     error::Problem,
     openai, openapi,
-    routes::{admin, artifacts, control, conversations, events, health, messages, metrics, skills},
+    routes::{
+        admin, artifacts, control, conversations, events, fan_outs, health, messages, metrics,
+        rounds, skills,
+    },
     shared::App,
 };
 use crate::{clock::SystemEntropy, observe::Redactor};
@@ -48,6 +51,9 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         ))
         .routes(routes!(conversations::reset))
         .routes(routes!(messages::send, messages::history))
+        .routes(routes!(rounds::list))
+        .routes(routes!(rounds::report))
+        .routes(routes!(rounds::rewind))
         .routes(routes!(events::watch))
         .routes(routes!(control::interrupt))
         .routes(routes!(control::approve))
@@ -56,6 +62,9 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(control::fork))
         .routes(routes!(skills::list))
         .routes(routes!(skills::activate, skills::deactivate))
+        .routes(routes!(fan_outs::list, fan_outs::start))
+        .routes(routes!(fan_outs::get, fan_outs::delete))
+        .routes(routes!(fan_outs::cancel))
         .routes(routes!(artifacts::get))
         .routes(routes!(metrics::tenant))
         .routes(routes!(metrics::host))
@@ -74,7 +83,7 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(health::openapi));
     let (router, document) = routes.split_for_parts();
     let router = router
-        .fallback(async || no_route())
+        .fallback(async |uri: Uri| elsewhere(uri.path()).unwrap_or_else(no_route))
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn({
@@ -82,6 +91,22 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
             move |request, next| named(redactor.clone(), request, next)
         }));
     (router, openapi::render(document))
+}
+
+/// The answer for a path of OpenAI's API, which clients append to the base URL that they are given.
+fn elsewhere(path: &str) -> Option<Problem> {
+    [
+        "/v1/chat/completions",
+        "/v1/models",
+        "/chat/completions",
+        "/models",
+    ]
+    .contains(&path)
+    .then(|| Problem {
+        detail: "OpenAI's API is at /openai/v1: give clients this host with /openai/v1 as base URL"
+            .into(),
+        ..no_route()
+    })
 }
 
 /// Removes `Allow` from responses other than 405: axum adds it outside of every layer of a route,
@@ -223,11 +248,9 @@ fn masked(mut response: Response, redactor: &Redactor, key: Option<&str>) -> Res
     }
     let mut rewritten = masked.into_response();
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    rewritten.headers_mut().extend(
-        response
-            .headers_mut()
-            .drain()
-            .filter_map(|(name, value)| Some((name?, value))),
-    );
+    // A header that both have stays single; clients read a doubled content type as none.
+    for (name, value) in response.headers() {
+        rewritten.headers_mut().insert(name, value.clone());
+    }
     rewritten
 }

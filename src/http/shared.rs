@@ -11,7 +11,7 @@ use callboard_actors::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{HttpConfig, answer_room::AnswerRooms, error::Problem};
+use super::{HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts};
 use crate::Host;
 
 /// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     counted: Arc<Mutex<Counted>>,
     /// Room for answers that clients have not read yet.
     pub(super) answers: AnswerRooms,
+    /// The fan-outs that tenants started.
+    pub(super) fan_outs: FanOuts,
     /// The OpenAPI document, rendered once.
     pub(super) openapi: bytes::Bytes,
 }
@@ -79,6 +81,7 @@ impl Shared {
             draining,
             closing,
             counted: Arc::default(),
+            fan_outs: FanOuts::default(),
             openapi,
         }
     }

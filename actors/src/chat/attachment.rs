@@ -397,6 +397,24 @@ pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     }
 }
 
+/// Checks a block of a prompt: as [`check_block`], and its type must be one that providers know. An
+/// unknown one would be part of every later request of the conversation, and be refused each time.
+///
+/// # Errors
+/// [`AttachmentError`].
+pub(crate) fn check_prompt_block(block: &ContentBlock) -> Result<(), AttachmentError> {
+    const KNOWN: [&str; 4] = ["image", "document", "search_result", "container_upload"];
+    match block {
+        ContentBlock::Other { kind, .. } if !KNOWN.contains(&kind.as_str()) => {
+            Err(AttachmentError::Block {
+                kind: kind.clone(),
+                reason: "a prompt has blocks of type `text`, `image` and `document`",
+            })
+        }
+        _ => check_block(block),
+    }
+}
+
 /// A block of a message that holds the bytes of an image or document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attached {

@@ -1,11 +1,12 @@
-//! The flat debug form of messages, for people and analysis. Callboard never reads this form back.
+//! The flat debug form of messages, for people and analysis: what `sessions show --debug` and
+//! `GET …/messages?form=debug` answer with. Callboard never reads this form back.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ContentBlock, Message, RawJson, Role};
-use crate::time::Timestamp;
+use crate::{ids::Scope, time::Timestamp};
 
 /// A content block with every field optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -92,7 +93,7 @@ pub struct StandardMessage {
 
 impl StandardMessage {
     /// Converts a message of time `at`. `random` becomes its id (UUID version 4).
-    pub fn new(message: &Message, at: Timestamp, random: [u8; 16]) -> Self {
+    pub(crate) fn new(message: &Message, at: Timestamp, random: [u8; 16]) -> Self {
         Self {
             role: message.role(),
             content: message.blocks().iter().map(DebugBlock::from).collect(),
@@ -102,6 +103,16 @@ impl StandardMessage {
                 .to_string(),
             conversation_id: String::new(),
             user_id: String::new(),
+        }
+    }
+
+    /// Names the conversation and the tenant that the message belongs to.
+    #[must_use]
+    pub(crate) fn of(self, scope: &Scope) -> Self {
+        Self {
+            conversation_id: scope.conversation.to_string(),
+            user_id: scope.tenant.to_string(),
+            ..self
         }
     }
 

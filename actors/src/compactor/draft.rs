@@ -33,7 +33,7 @@ struct Slot {
 }
 
 struct Cleared {
-    /// The message with cleared results.
+    /// The message with cleared or shortened results, or the short form of a message.
     message: Message,
     /// Number of results that were cleared.
     results: u32,
@@ -197,6 +197,31 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// A message of the history.
+    pub(super) fn message(&self, index: usize) -> Option<&Message> {
+        self.messages.get(index)
+    }
+
+    /// Replaces the message of a unit without calls by its short form, if that is smaller.
+    pub(super) fn shorten_message(&mut self, index: usize, short: impl Fn(&Message) -> Message) {
+        let Some(slot) = self.slots.get_mut(index) else {
+            return;
+        };
+        let Some(message) = self.messages.get(slot.unit.start).map(short) else {
+            return;
+        };
+        let tokens = (self.problem.count)(&message);
+        if tokens < slot.tokens {
+            self.body = self.body.saturating_sub(slot.tokens).saturating_add(tokens);
+            slot.tokens = tokens;
+            slot.cleared = Some(Cleared {
+                message,
+                results: 0,
+                step: CompactionStep::Importance,
+            });
+        }
+    }
+
     /// Restores everything that was dropped. Cleared results stay cleared.
     pub(super) fn keep_everything(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.dropped = None);
@@ -240,12 +265,23 @@ impl<'a> Draft<'a> {
     }
 
     fn clear(&mut self, index: usize, step: CompactionStep, errors: bool) {
+        self.replace_results(index, step, errors, |_| CLEARED.to_owned());
+    }
+
+    /// Replaces the results of a unit by another form of them, where that makes the unit smaller.
+    pub(super) fn replace_results(
+        &mut self,
+        index: usize,
+        step: CompactionStep,
+        errors: bool,
+        form: impl Fn(&str) -> String,
+    ) {
         let Some(slot) = self.slots.get(index) else {
             return;
         };
         let calls = slot.unit.start;
         let results = slot.unit.start + 1;
-        let mut count = 0;
+        let mut changed = false;
         let mut blocks = match &slot.cleared {
             Some(cleared) => cleared.message.blocks(),
             None => self.original(results),
@@ -253,18 +289,23 @@ impl<'a> Draft<'a> {
         for block in &mut blocks {
             if let ContentBlock::ToolResult(result) = block
                 && (errors || !result.is_error)
-                && is_longer_than_marker(&result.content)
+                && let form = form(&result.content.text())
+                && is_longer(&result.content, &form)
             {
-                result.content = ToolResultContent::Text(CLEARED.to_owned());
-                count += 1;
+                result.content = ToolResultContent::Text(form);
+                changed = true;
             }
         }
-        let Some(message) = (count > 0)
+        let Some(message) = changed
             .then(|| Message::new(Role::User, &blocks).ok())
             .flatten()
         else {
             return;
         };
+        // Results that were changed before and now count once.
+        let original = self.original(results);
+        let changed_results = blocks.iter().zip(&original).filter(|(is, was)| is != was);
+        let changed_results = u32::try_from(changed_results.count()).unwrap_or(u32::MAX);
         let tokens = self
             .messages
             .get(calls)
@@ -277,10 +318,9 @@ impl<'a> Draft<'a> {
         {
             self.body = self.body.saturating_sub(slot.tokens).saturating_add(tokens);
             slot.tokens = tokens;
-            let results = slot.cleared.as_ref().map_or(0, |cleared| cleared.results) + count;
             slot.cleared = Some(Cleared {
                 message,
-                results,
+                results: changed_results,
                 step,
             });
         }
@@ -618,6 +658,9 @@ impl<'a> Draft<'a> {
             match (&slot.dropped, &slot.cleared) {
                 (Some(_), _) => edits.drop(messages),
                 (None, None) => edits.keep(messages),
+                (None, Some(cleared)) if messages == 1 => {
+                    edits.0.push(Edit::Replace(cleared.message.clone()));
+                }
                 (None, Some(cleared)) => {
                     edits.keep(1);
                     edits.drop(1);
@@ -670,9 +713,9 @@ fn asked(blocks: &[ContentBlock]) -> String {
     kinds.collect::<Vec<_>>().join(" ")
 }
 
-fn is_longer_than_marker(content: &ToolResultContent) -> bool {
+fn is_longer(content: &ToolResultContent, form: &str) -> bool {
     match content {
-        ToolResultContent::Text(text) => text.len() > CLEARED.len(),
-        ToolResultContent::Blocks(raw) => raw.as_str().len() > CLEARED.len(),
+        ToolResultContent::Text(text) => text.len() > form.len(),
+        ToolResultContent::Blocks(raw) => raw.as_str().len() > form.len(),
     }
 }

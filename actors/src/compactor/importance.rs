@@ -1,5 +1,5 @@
-//! Two rankings of messages: the priority by which extraction drops units, and the importance
-//! recorded with a stored message. They differ on purpose.
+//! Two rankings of messages: the priority by which extraction drops units, and the importance by
+//! which the strategy `importance` shortens messages. They differ on purpose.
 //!
 //! Pure.
 
@@ -28,10 +28,9 @@ pub(crate) enum MessagePriority {
     Critical,
 }
 
-/// Importance of a stored message; 1 is the highest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "u8", try_from = "u8")]
-pub enum MessageImportance {
+/// Importance of a message; 1 is the highest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MessageImportance {
     /// User messages and errors.
     Critical = 1,
     /// Observations of tools.
@@ -42,29 +41,9 @@ pub enum MessageImportance {
     Low = 4,
 }
 
-impl From<MessageImportance> for u8 {
-    fn from(importance: MessageImportance) -> Self {
-        importance as Self
-    }
-}
-
-impl TryFrom<u8> for MessageImportance {
-    type Error = String;
-
-    fn try_from(number: u8) -> Result<Self, String> {
-        match number {
-            1 => Ok(Self::Critical),
-            2 => Ok(Self::High),
-            3 => Ok(Self::Medium),
-            4 => Ok(Self::Low),
-            _ => Err(format!("importance {number} is not 1 to 4")),
-        }
-    }
-}
-
 impl MessageImportance {
     /// The importance of a message, by its role and its results.
-    pub fn from_message(message: &Message) -> Self {
+    pub(super) fn from_message(message: &Message) -> Self {
         match message.role() {
             Role::System => Self::Low,
             Role::Assistant => Self::Medium,
@@ -76,7 +55,7 @@ impl MessageImportance {
     }
 
     /// Whether a message of this importance may be shortened when it is `age` rounds old.
-    pub const fn compressible_at(self, age: u64) -> bool {
+    pub(super) const fn compressible_at(self, age: usize) -> bool {
         match self {
             Self::Critical | Self::High => false,
             Self::Medium => age > 5,

@@ -2,7 +2,8 @@
 //!
 //! Below the trigger nothing is done. Above it, each step is taken only if the steps before did not
 //! reach the target:
-//! 1. older tool results are cleared;
+//! 1. older tool results are cleared; by the strategy `importance`, older answers and results are
+//!    shortened before that;
 //! 2. a finished summary replaces the messages that it covers;
 //! 3. old rounds are thinned by priority, or cut off;
 //! 4. whole rounds are dropped, oldest first, down to one;
@@ -14,7 +15,7 @@
 //! Pure.
 
 use super::{
-    CompactionOutcome, CompressionMode, Plan, Problem,
+    CompactionOutcome, CompressionMode, Plan, Problem, by_age,
     draft::Draft,
     extract::extract,
     keep::{KEEP_ROUNDS, Recent, keep_rounds},
@@ -49,7 +50,13 @@ pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     );
     let old = draft.rounds().saturating_sub(keep as usize);
 
-    draft.clear_results(old);
+    let by_importance = settings.strategy == CompressionMode::Importance;
+    if by_importance {
+        by_age::shorten(&mut draft, old, goal);
+    }
+    if !by_importance || draft.tokens() > goal {
+        draft.clear_results(old);
+    }
     if draft.tokens() > goal {
         draft.use_ready_summary(old);
     }
@@ -59,7 +66,9 @@ pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     if draft.tokens() > goal && !few {
         match settings.strategy {
             CompressionMode::Truncate => truncate(&mut draft),
-            CompressionMode::Extract | CompressionMode::Summarize => extract(&mut draft, old, goal),
+            CompressionMode::Extract | CompressionMode::Importance | CompressionMode::Summarize => {
+                extract(&mut draft, old, goal)
+            }
         }
         draft.drop_oldest_rounds(target);
         draft.clear_last_round(target, limit);

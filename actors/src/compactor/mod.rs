@@ -27,7 +27,7 @@ mod truncate;
 mod ledger;
 mod cache;
 mod refocus;
-mod compressed;
+mod by_age;
 mod message;
 mod recall;
 mod request_bytes;
@@ -52,15 +52,9 @@ use tokio::{
 
 use cache::summaries_of;
 pub(crate) use cache::{CachedSummary, SummaryCache, summary_key};
-pub use compressed::{
-    MarkedMessage, MessageRecord, MessageRecords, RoundView, VIEW_ROUNDS, compressed_text,
-    round_views, should_compress,
-};
-pub use importance::MessageImportance;
 pub(crate) use recall::Recall;
 #[cfg(test)]
 pub(crate) use recall::SpanPointer;
-pub use rules::fallback_summary;
 
 pub use keep::{Recent, keep_rounds};
 pub use ladder::plan;

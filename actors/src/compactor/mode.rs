@@ -1,4 +1,4 @@
-//! The three ways to make a history smaller, and what each costs.
+//! The four ways to make a history smaller, and what each costs.
 //!
 //! Pure.
 
@@ -13,17 +13,20 @@ pub enum CompressionMode {
     /// Drops messages by priority and rules.
     #[default]
     Extract,
+    /// Shows old answers and results by their first words, by importance and age, before anything
+    /// is dropped.
+    Importance,
     /// Lets a model write a summary. Slowest, and costs money.
     Summarize,
 }
 
 impl CompressionMode {
     /// The cost of one token, in millionths of a US dollar: 0, 0.001 and 0.003 US dollars per 1000
-    /// tokens, as integers, so that sums are exact.
+    /// tokens, as integers, so that sums are exact. By importance costs what extraction costs.
     pub(crate) const fn micro_usd_per_token(self) -> u64 {
         match self {
             Self::Truncate => 0,
-            Self::Extract => 1,
+            Self::Extract | Self::Importance => 1,
             Self::Summarize => 3,
         }
     }
@@ -38,6 +41,7 @@ impl CompressionMode {
         match self {
             Self::Truncate => "truncate",
             Self::Extract => "extract",
+            Self::Importance => "importance",
             Self::Summarize => "summarize",
         }
     }
@@ -52,6 +56,7 @@ mod tests {
         for (mode, word, micro_usd) in [
             (CompressionMode::Truncate, "\"truncate\"", 0),
             (CompressionMode::Extract, "\"extract\"", 1000),
+            (CompressionMode::Importance, "\"importance\"", 1000),
             (CompressionMode::Summarize, "\"summarize\"", 3000),
         ] {
             assert_eq!(serde_json::to_string(&mode).unwrap(), word);

@@ -84,6 +84,8 @@ pub struct Problem<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompactionStep {
+    /// Older messages and tool results were shortened to their first words.
+    Importance,
     /// Older tool results were cleared.
     ToolResults,
     /// A summary replaced the messages that it covers.
@@ -179,6 +181,8 @@ impl Plan {
             CompressionMode::Summarize
         } else if self.steps.contains(&CompactionStep::Truncate) {
             CompressionMode::Truncate
+        } else if self.steps.contains(&CompactionStep::Importance) {
+            CompressionMode::Importance
         } else {
             CompressionMode::Extract
         }
@@ -192,7 +196,7 @@ pub(super) fn wants_summary(problem: &Problem<'_>, to: usize) -> bool {
     let by_mode = match settings.strategy {
         CompressionMode::Truncate => false,
         CompressionMode::Summarize => true,
-        CompressionMode::Extract => {
+        CompressionMode::Extract | CompressionMode::Importance => {
             count >= SUMMARY_MESSAGES_MIN && count as u64 >= settings.llm_threshold
         }
     };

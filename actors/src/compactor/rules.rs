@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::chat::{ContentBlock, Message, Role, is_reminder};
+use crate::chat::{ContentBlock, Role, is_reminder};
 
 use super::importance::CLEARED;
 
@@ -140,23 +140,6 @@ pub(crate) struct RoundLines {
 }
 
 impl RoundLines {
-    /// Reads the messages of a round. With `observed_chars` 0, observations are left out. Cleared
-    /// results are skipped.
-    pub(crate) fn read<'a>(
-        round: String,
-        messages: impl IntoIterator<Item = &'a Message>,
-        observed_chars: usize,
-    ) -> Self {
-        let mut lines = Self {
-            round,
-            ..Self::default()
-        };
-        for message in messages {
-            lines.add(message.role(), &message.blocks(), observed_chars);
-        }
-        lines
-    }
-
     /// Adds one message.
     pub(crate) fn add(&mut self, role: Role, blocks: &[ContentBlock], observed_chars: usize) {
         let mut text = String::new();
@@ -213,48 +196,22 @@ impl RoundLines {
     }
 }
 
-/// The text that replaces a missing summary: the first request, a marker for each call, the last
-/// answer.
-pub fn fallback_summary<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
-    let mut request = None;
-    let mut calls = 0_usize;
-    let mut answer = None;
-    for message in messages {
-        let text = || Some(text_of(&message.blocks())).filter(|text| !text.trim().is_empty());
-        match message.role() {
-            Role::User if request.is_none() && message.tool_result_ids().is_empty() => {
-                request = text()
-            }
-            Role::Assistant if message.tool_use_ids().is_empty() => answer = text().or(answer),
-            Role::User | Role::Assistant | Role::System => {}
-        }
-        calls += message.tool_use_ids().len();
-    }
-    let mut lines: Vec<String> = request
-        .iter()
-        .map(|text| format!("用户: {}", clip(text, 200)))
-        .collect();
-    // One marker per call, up to a limit.
-    lines.extend(std::iter::repeat_n(
-        "[工具调用]".to_owned(),
-        calls.min(OUTCOMES_MAX),
-    ));
-    lines.extend(
-        answer
-            .iter()
-            .map(|text| format!("助手: {}", clip(text, 200))),
-    );
-    if lines.is_empty() {
-        "[对话摘要不可用]".to_owned()
-    } else {
-        lines.join("\n")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::Message;
     use crate::compactor::tests::stories::{call, exchange, failed_exchange, result};
+
+    fn read(round: &str, messages: &[Message], observed_chars: usize) -> RoundLines {
+        let mut lines = RoundLines {
+            round: round.into(),
+            ..RoundLines::default()
+        };
+        for message in messages {
+            lines.add(message.role(), &message.blocks(), observed_chars);
+        }
+        lines
+    }
 
     #[test]
     fn cuts_are_in_characters_and_only_real_cuts_are_marked() {
@@ -310,37 +267,15 @@ mod tests {
             Message::assistant("done"),
         ];
 
-        let lines = RoundLines::read("7".into(), &messages, 100).render();
+        let lines = read("7", &messages, 100).render();
 
         assert_eq!(
             lines,
             "Round 7:\n  Request: do it\n  Tools: [f]\n  Observed: seen\n  Answer: done\n"
         );
         assert_eq!(
-            RoundLines::read("8".into(), &messages[..1], 0).render(),
+            read("8", &messages[..1], 0).render(),
             "Round 8:\n  Request: do it\n  Tools: []\n"
         );
-    }
-
-    #[test]
-    fn without_a_summary_the_first_request_the_calls_and_the_last_answer_stand_in() {
-        let [calls, results] = exchange("a", "seen");
-        let long = "x".repeat(201);
-        let messages = [
-            Message::user(long.clone()),
-            calls,
-            results,
-            Message::assistant("a tool did it"),
-            Message::user("later"),
-        ];
-
-        assert_eq!(
-            fallback_summary(&messages),
-            format!(
-                "用户: {}...\n[工具调用]\n助手: a tool did it",
-                "x".repeat(200)
-            )
-        );
-        assert_eq!(fallback_summary(&[]), "[对话摘要不可用]");
     }
 }

@@ -114,7 +114,8 @@ impl<H> HostBuilder<H> {
         self
     }
 
-    /// Sets the longest answer, in tokens. Default: the model's own maximum, up to 8192.
+    /// Sets the longest answer, in tokens. Default: the model's own maximum, up to 8192
+    /// and a quarter of its window.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: u32) -> Self {
         self.defaults.parameters.max_tokens = Some(max_tokens);

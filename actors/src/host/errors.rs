@@ -97,6 +97,14 @@ pub enum SendError {
         /// The name of the fan-out.
         name: String,
     },
+    /// An earlier fan-out of this name had other tasks.
+    #[error(
+        "the fan-out `{name}` was begun with other tasks; use another name, or the same tasks again"
+    )]
+    FanOutDiffers {
+        /// The name of the fan-out.
+        name: String,
+    },
     /// The conversation or the host refused the request, or the store failed.
     #[error(transparent)]
     Conversation(#[from] ConversationError),
@@ -134,6 +142,7 @@ impl SendError {
             Self::Parameter(_) | Self::NoThinking(_) => "invalid_parameter",
             Self::Reserved => "reserved_id",
             Self::FanOutRuns { .. } => "fan_out_running",
+            Self::FanOutDiffers { .. } => "fan_out_differs",
             Self::Conversation(error) => error.code(),
         }
     }
@@ -150,7 +159,8 @@ impl SendError {
             | Self::Parameter(_)
             | Self::NoThinking(_)
             | Self::Reserved
-            | Self::FanOutRuns { .. } => false,
+            | Self::FanOutRuns { .. }
+            | Self::FanOutDiffers { .. } => false,
             Self::DocumentText(error) => error.is_retryable(),
             Self::Conversation(error) => error.is_retryable(),
         }

@@ -5,20 +5,16 @@
 //! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
-    chat::{History, Message, MessageList, ModelParameters, RawJson},
+    chat::{History, Message, ModelParameters, RawJson},
     conversation::{
-        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
-        SkillRegistry, instruction, round::OnBusy,
+        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
+        round::OnBusy,
     },
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
-    journal::{
-        ActivatedBy, ActiveSkill, ClientKey, CompactionNote, ConversationRound, Durable, Head,
-        digest,
-    },
+    journal::{ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
     policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary},
-    skill::{SkillActivationRequest, SkillMetadata, SkillName},
     tenant::Tenant,
 };
 use std::{
@@ -291,76 +287,6 @@ impl ConversationHandle {
         Ok(fork)
     }
 
-    /// Reads the rounds from the store, oldest first, without activating the conversation.
-    ///
-    /// # Errors
-    /// [`SendError`] for a failing store or an unreadable journal.
-    pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
-        let scope = self.scope.clone()?;
-        Ok(
-            crate::conversation::read_rounds(&*self.host.ports.sessions, &scope)
-                .await?
-                .rounds(),
-        )
-    }
-
-    /// Activates a skill until it is deactivated. Its instructions enter the history; its tool
-    /// rules and model apply from the next model call on.
-    ///
-    /// # Errors
-    /// [`SendError::Skill`] when the skill does not exist or cannot be used; `Refused(Skill)` when
-    /// it is active already or nested too deep.
-    pub async fn activate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
-        let conversation_id = Some(self.scope.clone()?.conversation);
-        let registry = self.skill_registry()?;
-        let name = skill_name(name.as_ref())?;
-        let id = self.host.ports.entropy.activation_id();
-        let request = SkillActivationRequest {
-            conversation_id,
-            ..SkillActivationRequest::new(name, id)
-        };
-        let loaded = Box::new(registry.activation(&request, ActivatedBy::User).await);
-        self.begin(Some(0), Command::ActivateSkill { loaded }).await
-    }
-
-    /// Deactivates a skill and those that were activated on top of it. Their instructions stay in
-    /// the history.
-    ///
-    /// # Errors
-    /// `NoSuch` when the skill is not active.
-    pub async fn deactivate_skill(&self, name: impl AsRef<str>) -> Result<(), SendError> {
-        let name = skill_name(name.as_ref())?;
-        self.ask(Command::DeactivateSkill { name }).await
-    }
-
-    /// Lists the available skills and which of them are active here, without activating the
-    /// conversation.
-    ///
-    /// # Errors
-    /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
-    /// [`ConversationHandle::state`].
-    pub async fn skills(&self) -> Result<Vec<SkillStatus>, SendError> {
-        let listing = self
-            .skill_registry()?
-            .source()
-            .index()
-            .await
-            .map_err(|error| SendError::Skill(error.to_string()))?;
-        let state = self.state().await?;
-        let status = |metadata: SkillMetadata| SkillStatus {
-            active: state.skills.active.get(&metadata.name).cloned(),
-            metadata,
-        };
-        Ok(listing.skills.into_iter().map(status).collect())
-    }
-
-    fn skill_registry(&self) -> Result<Arc<SkillRegistry>, SendError> {
-        self.setup()?
-            .skills
-            .clone()
-            .ok_or_else(|| SendError::Skill("this host has no skills".into()))
-    }
-
     /// Empties the conversation and erases its entries, its artifacts and summaries, and the
     /// conversations of its subagents. Its id, its place in the tenant's list and its next epoch
     /// stay. A conversation that does not exist is created, if the tenant's quota allows one more.
@@ -437,31 +363,6 @@ impl ConversationHandle {
         Ok(self.host.read_stored(&scope).await?)
     }
 
-    /// Reads all messages from the journal, also those that a compaction dropped from the history.
-    /// Does not activate the conversation. Its time grows with the journal.
-    ///
-    /// # Errors
-    /// [`SendError`] for a failing store or an unreadable journal.
-    pub async fn transcript(&self) -> Result<MessageList, SendError> {
-        let scope = self.scope.clone()?;
-        Ok(crate::conversation::read_transcript(&*self.host.ports.sessions, &scope).await?)
-    }
-
-    /// Reads the messages of the history from the store.
-    ///
-    /// # Errors
-    /// As [`ConversationHandle::state`].
-    pub async fn messages(&self) -> Result<Vec<Message>, SendError> {
-        Ok(self
-            .state()
-            .await?
-            .history
-            .messages()
-            .iter()
-            .cloned()
-            .collect())
-    }
-
     /// The tenant and the conversation, or the error of a malformed id.
     pub(super) fn scope(&self) -> Result<Scope, SendError> {
         self.scope.clone()
@@ -495,7 +396,11 @@ impl ConversationHandle {
     /// it. `bytes` is what the command will store; `None` skips the check of stored bytes, for
     /// commands that free more than they store. The quota reservations are held until the answer:
     /// dropping `pending` before `keep` has the store counted again.
-    async fn begin(&self, bytes: Option<usize>, command: Command) -> Result<(), SendError> {
+    pub(super) async fn begin(
+        &self,
+        bytes: Option<usize>,
+        command: Command,
+    ) -> Result<(), SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
         self.host.admitted(tenant.in_service())?;
@@ -516,7 +421,7 @@ impl ConversationHandle {
     }
 
     /// Sends a command and waits for its answer.
-    async fn ask(&self, command: Command) -> Result<(), SendError> {
+    pub(super) async fn ask(&self, command: Command) -> Result<(), SendError> {
         self.send_mail(|reply| ConversationMsg::Ask { command, reply })
             .await
     }
@@ -545,19 +450,6 @@ fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
     } else {
         Ok(scope)
     }
-}
-
-fn skill_name(text: &str) -> Result<SkillName, SendError> {
-    SkillName::new(text).map_err(|error| SendError::Skill(error.to_string()))
-}
-
-/// A skill, and whether it is active in a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkillStatus {
-    /// The skill's name, description and other front matter; not its instructions.
-    pub metadata: SkillMetadata,
-    /// The skill's activation; `None` while it is not active.
-    pub active: Option<ActiveSkill>,
 }
 
 /// A prompt that is sent when it is awaited. Nothing happens before.

@@ -13,6 +13,8 @@ mod events;
 mod fan_out;
 mod figures;
 mod handle;
+mod skills;
+mod views;
 mod prompt;
 mod setup_resolver;
 mod output;
@@ -43,11 +45,12 @@ pub use fan_out::{
     CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure,
 };
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
-pub use handle::{ConversationHandle, SendPrompt, SkillStatus, TenantHandle};
+pub use handle::{ConversationHandle, SendPrompt, TenantHandle};
 pub use output::{OutputError, SendAsError};
 pub use prompt::Prompt;
 pub use reply::Reply;
 pub use setup_resolver::{HOST_GATEWAY, TenantConfig};
+pub use skills::SkillStatus;
 pub use status::{BudgetLeft, ContextStatus, ConversationState, ConversationStatus};
 pub use tenants::Erased;
 pub use tool_source::{ToolSource, ToolsInFolder};

@@ -7,7 +7,7 @@ use super::SendError;
 use crate::{
     chat::{
         Attachment, ContentBlock, Message, Role,
-        attachment::{MediaKind, check_block, document_text, media_of},
+        attachment::{MediaKind, check_prompt_block, document_text, media_of},
     },
     limits::PROMPT_BYTES_MAX,
     ports::{DocumentText, DocumentTextError},
@@ -87,7 +87,7 @@ impl Prompt {
     /// document follows the document. The document itself stays in the message, for a later model
     /// of the conversation that does take documents.
     pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
-        self.blocks.iter().try_for_each(check_block)?;
+        self.blocks.iter().try_for_each(check_prompt_block)?;
         if self.is_blank() {
             return Err(SendError::BadPrompt(0));
         }

@@ -403,9 +403,14 @@ impl SetupResolver {
             Some(Thinking::Budget(tokens)) => tokens,
             Some(Thinking::Off | Thinking::Adaptive) | None => 0,
         };
+        // A small window keeps room for what is asked.
+        let usual = match capabilities.context_window {
+            0 => ANSWER_TOKENS,
+            window => ANSWER_TOKENS.min(window / 4),
+        };
         let max_tokens = parameters
             .max_tokens
-            .unwrap_or(thoughts.saturating_add(ANSWER_TOKENS))
+            .unwrap_or(thoughts.saturating_add(usual))
             .min(capabilities.output_max.max(1));
         let checked = ModelParameters {
             max_tokens: Some(max_tokens),

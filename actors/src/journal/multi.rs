@@ -1,21 +1,36 @@
-//! A conversation as a list of rounds: a view for exports, people and tests. A model is sent the
-//! history, which the compactor shortens independently of this view.
+//! A conversation as a list of rounds: what `sessions show --rounds` and the route of the rounds
+//! answer with. A model is sent the history, which the compactor shortens independently of this
+//! view.
 //!
 //! Pure.
 
 use std::collections::BTreeMap;
 
-use super::{ConversationRound, RoundsReader, round_summary};
+use serde::Serialize;
+
+use super::{ActivatedBy, ConversationRound, Durable, round_summary};
 use crate::{
     chat::{Message, Role, reminder},
-    ids::{ConversationId, TenantId},
+    ids::{ActivationId, ConversationId, Scope, TenantId},
+    skill::{ContextModifier, LoadLevel, SkillName},
 };
 
 /// Number of the last rounds that a compressed view keeps complete.
 const COMPLETE_ROUNDS: usize = 5;
 
+/// What is known about an active skill, as people see it. Its instructions are in the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the field names say it")]
+pub struct ActiveSkillContext {
+    pub activation_id: ActivationId,
+    /// Whether the model or a person activated it.
+    pub by: ActivatedBy,
+    /// How much of the skill was loaded.
+    pub level: LoadLevel,
+}
+
 /// A conversation as a list of rounds.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the field names say it")]
 pub struct MultiRoundConversation {
     pub conversation_id: ConversationId,
@@ -23,10 +38,10 @@ pub struct MultiRoundConversation {
     pub user_id: TenantId,
     /// The rounds, oldest first.
     pub rounds: Vec<ConversationRound>,
-    /// Active skills by name, with their descriptions.
-    pub active_skill_context: BTreeMap<String, serde_json::Value>,
+    /// Active skills by name.
+    pub active_skill_context: BTreeMap<SkillName, ActiveSkillContext>,
     /// The changes that active skills make, oldest first.
-    pub context_modifiers: Vec<serde_json::Value>,
+    pub context_modifiers: Vec<ContextModifier>,
     /// Size of the model's window, in tokens.
     pub context_window_limit: u64,
     /// Share of the window above which the context is compressed, from 0 to 1.
@@ -35,25 +50,38 @@ pub struct MultiRoundConversation {
     /// fall after a compaction.
     pub context_tokens: u64,
     /// The messages of the history.
+    #[serde(skip)]
     pub messages: Vec<Message>,
 }
 
 impl MultiRoundConversation {
-    /// Builds the view of a conversation whose journal `reader` has read.
-    pub fn from_reader(
-        user_id: TenantId,
-        conversation_id: ConversationId,
-        reader: &RoundsReader,
+    /// The window without a model that says otherwise, in tokens.
+    pub const WINDOW: u64 = 200_000;
+
+    /// Builds the view from the records of the rounds and the state that a journal folds into.
+    /// `window` is the size of the model's window and the share of it at which compaction begins.
+    pub fn new(
+        scope: &Scope,
+        rounds: Vec<ConversationRound>,
+        state: &Durable,
+        window: (u64, f64),
     ) -> Self {
-        let state = reader.state();
+        let skills = state.skills.active.iter().map(|(name, skill)| {
+            let context = ActiveSkillContext {
+                activation_id: skill.activation_id,
+                by: skill.by,
+                level: skill.level,
+            };
+            (name.clone(), context)
+        });
         Self {
-            conversation_id,
-            user_id,
-            rounds: reader.rounds(),
-            active_skill_context: BTreeMap::new(),
-            context_modifiers: Vec::new(),
-            context_window_limit: 200_000,
-            compression_threshold: 0.8,
+            conversation_id: scope.conversation.clone(),
+            user_id: scope.tenant.clone(),
+            rounds,
+            active_skill_context: skills.collect(),
+            context_modifiers: state.skills.context_modifiers().cloned().collect(),
+            context_window_limit: window.0,
+            compression_threshold: window.1,
             context_tokens: state
                 .last_usage
                 .input()
@@ -67,15 +95,9 @@ impl MultiRoundConversation {
         self.context_tokens as f64 > self.context_window_limit as f64 * self.compression_threshold
     }
 
-    /// Returns every message of the history unchanged, including error flags, reasoning and
-    /// parallel calls.
-    pub fn full_history(&self) -> &[Message] {
-        &self.messages
-    }
-
-    /// Returns the full history while compression is not due. Otherwise returns the messages before
-    /// the first round, a reminder that summarizes each earlier round, and the last five rounds
-    /// complete.
+    /// Returns the whole history unchanged while compression is not due. Otherwise returns the
+    /// messages before the first round, a reminder that summarizes each earlier round, and the last
+    /// five rounds complete.
     pub fn compressed_history(&self) -> Vec<Message> {
         let starts: Vec<usize> = self
             .rounds
@@ -112,7 +134,7 @@ mod tests {
     use crate::{
         chat::MessageList,
         ids::{Epoch, Seq},
-        journal::{Entry, EntryBody},
+        journal::{Entry, EntryBody, RoundsReader},
         time::Timestamp,
     };
 
@@ -149,11 +171,11 @@ mod tests {
                 })
                 .unwrap();
         }
-        MultiRoundConversation::from_reader(
+        let scope = Scope::new(
             TenantId::new("t").unwrap(),
             ConversationId::new("c").unwrap(),
-            &reader,
-        )
+        );
+        MultiRoundConversation::new(&scope, reader.rounds(), reader.state(), (200_000, 0.8))
     }
 
     #[test]
@@ -176,14 +198,14 @@ mod tests {
     fn the_full_history_is_every_message_in_order() {
         let conversation = of(7);
 
-        assert_eq!(conversation.full_history().len(), 28);
+        assert_eq!(conversation.compressed_history().len(), 28);
         assert_eq!(
             conversation.compressed_history(),
-            conversation.full_history(),
+            conversation.messages,
             "nothing is compressed before it is due"
         );
         assert!(
-            conversation.full_history()[2]
+            conversation.compressed_history()[2]
                 .wire_str()
                 .contains(r#""is_error":true"#),
             "BUG-42"

@@ -8,10 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    chat::{Message, ToolResultBlock, ToolResultContent},
-    tool::{OutputLevel, ToolError, ToolErrorType},
-};
+use crate::tool::{OutputLevel, ToolError, ToolErrorType};
 
 /// The result of a tool call. It never holds a path of the host: `artifact_id` refers to stored
 /// content.
@@ -135,112 +132,10 @@ impl ToolExecutionResult {
             or(self.error_message.as_deref(), "An unknown error occurred"),
         )
     }
-
-    /// Returns the block that the history stores for this result.
-    pub fn to_tool_message(&self, tool_call_id: &str) -> ToolResultBlock {
-        ToolResultBlock {
-            tool_use_id: tool_call_id.to_owned(),
-            content: ToolResultContent::Text(self.content(tool_call_id)),
-            is_error: self.is_error,
-        }
-    }
-
-    /// Returns the result alone as a user message, for debugging. A history puts all results of a
-    /// batch into one message.
-    pub fn to_llm_message(&self, tool_call_id: &str) -> Message {
-        Message::tool_results([self.to_tool_message(tool_call_id)], [])
-    }
-
-    /// Returns the record of this failure for a retry. The record goes to logs and metrics; no
-    /// model reads it.
-    pub fn retry_record(&self, tool_call_id: &str) -> RetryRecord {
-        let retry_count = self.retry_count.saturating_add(1);
-        let cause = self
-            .last_error
-            .as_deref()
-            .or(self.error_message.as_deref())
-            .unwrap_or("An unknown error occurred");
-        RetryRecord {
-            tool_call_id: tool_call_id.to_owned(),
-            observation: format!("Retry {retry_count} after: {cause}"),
-            output_level: self.output_level,
-            retry_count,
-            last_error: self.error_message.clone(),
-            success: false,
-            error_type: "RETRY",
-            error_message: format!("Retrying after {retry_count} failures"),
-        }
-    }
-}
-
-/// The record of a failed attempt that is followed by another. Its type is not a [`ToolErrorType`],
-/// so the record cannot be journaled or shown as a result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "the stored names of the record")]
-pub struct RetryRecord {
-    pub tool_call_id: String,
-    pub observation: String,
-    pub output_level: OutputLevel,
-    pub retry_count: u32,
-    pub last_error: Option<String>,
-    pub success: bool,
-    pub error_type: &'static str,
-    pub error_message: String,
-}
-
-/// A failed call in its wire form.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the field names say it")]
-pub struct ToolErrorResponse {
-    /// Id of the call, assigned by the model's provider.
-    pub tool_call_id: String,
-    pub error_type: ToolErrorType,
-    /// Stable code, in capitals.
-    pub error_code: String,
-    /// What was wrong and what to do.
-    pub error_message: String,
-}
-
-impl ToolErrorResponse {
-    /// Converts a tool's error to the answer of a call.
-    pub fn new(error: &ToolError, tool_call_id: impl Into<String>) -> Self {
-        let ToolError {
-            kind,
-            code,
-            message,
-            ..
-        } = error;
-        Self {
-            tool_call_id: tool_call_id.into(),
-            error_type: *kind,
-            error_code: code.clone(),
-            error_message: message.clone(),
-        }
-    }
-
-    /// Whether the error class is worth a retry. The effect class and the retry policy decide
-    /// whether a retry happens.
-    pub fn should_retry(&self) -> bool {
-        self.error_type.is_retryable()
-    }
-
-    /// Converts to a result. Its observation is for logs; a model reads
-    /// [`ToolExecutionResult::content`].
-    pub fn to_result(&self) -> ToolExecutionResult {
-        ToolExecutionResult {
-            observation: format!("Tool Error [{}]: {}", self.error_code, self.error_message),
-            is_error: true,
-            error_type: Some(self.error_type),
-            error_code: Some(self.error_code.clone()),
-            error_message: Some(self.error_message.clone()),
-            ..ToolExecutionResult::default()
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
@@ -293,72 +188,12 @@ mod tests {
     #[test]
     fn a_result_becomes_the_block_of_the_call_it_is_shown_for() {
         let good = ToolExecutionResult::ok("42");
-        let block = good.to_tool_message("toolu_2");
-        assert_eq!(
-            (
-                block.tool_use_id.as_str(),
-                &*block.content.text(),
-                block.is_error
-            ),
-            ("toolu_2", "42", false)
-        );
+        assert_eq!((&*good.content("toolu_2"), good.is_error), ("42", false));
 
-        let failed = ToolExecutionResult::error(&timeout(), "toolu_1").to_llm_message("toolu_1");
-        let wire: serde_json::Value = serde_json::from_slice(failed.wire()).unwrap();
-        let block = json!({ "type": "tool_result", "tool_use_id": "toolu_1", "content": LAYOUT, "is_error": true });
-        assert_eq!(wire, json!({ "role": "user", "content": [block] }));
-    }
-
-    #[test]
-    fn a_retry_is_recorded_and_is_no_result() {
-        let first = ToolExecutionResult::error(&timeout(), "t");
-        let second = ToolExecutionResult {
-            retry_count: 1,
-            last_error: Some("away".into()),
-            ..first.clone()
-        };
-
-        let record = first.retry_record("t");
+        let failed = ToolExecutionResult::error(&timeout(), "toolu_1");
         assert_eq!(
-            record.observation,
-            "Retry 1 after: Tool execution exceeded timeout limit"
-        );
-        assert_eq!(
-            (record.retry_count, record.success, record.error_type),
-            (1, false, "RETRY")
-        );
-        assert_eq!(record.error_message, "Retrying after 1 failures");
-        assert_eq!(
-            record.last_error.as_deref(),
-            Some("Tool execution exceeded timeout limit")
-        );
-        assert_eq!(second.retry_record("t").observation, "Retry 2 after: away");
-        assert!(serde_json::from_value::<ToolErrorType>(json!("RETRY")).is_err());
-    }
-
-    #[test]
-    fn an_error_response_becomes_a_result_and_knows_whether_to_retry() {
-        let response = ToolErrorResponse::new(&timeout(), "toolu_1");
-        let result = response.to_result();
-
-        assert_eq!(
-            result.observation,
-            "Tool Error [TIMEOUT]: Tool execution exceeded timeout limit"
-        );
-        assert_eq!(
-            (result.is_error, result.error_type),
-            (true, Some(ToolErrorType::Timeout))
-        );
-        assert_eq!(
-            result.content("toolu_1"),
-            LAYOUT,
-            "a model reads every failure in one layout"
-        );
-        assert!(response.should_retry());
-        assert!(!ToolErrorResponse::new(&ToolError::invalid("x"), "t").should_retry());
-        assert_eq!(
-            serde_json::to_value(&response).unwrap()["error_type"],
-            "timeout"
+            (&*failed.content("toolu_1"), failed.is_error),
+            (LAYOUT, true)
         );
     }
 

@@ -19,7 +19,7 @@ use super::{
 
 /// Builds records of rounds from a journal, one entry at a time.
 #[derive(Debug, Clone)]
-pub struct RoundsReader {
+pub(crate) struct RoundsReader {
     id: ConversationId,
     state: Durable,
     records: Vec<ConversationRound>,

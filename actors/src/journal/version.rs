@@ -1,16 +1,15 @@
 //! Versions of the message and result formats, and migrations from an older version to the latest.
 //!
 //! Inside a journal, the envelope's `v` is the version of the whole entry. Data that leaves the
-//! journal names its version once: an export for all its messages and rounds, the debug form for a
-//! message, a [`VersionedToolResult`] for a result. Messages to a provider carry no version,
-//! because the provider defines that format.
+//! journal names its version once: an export for all its messages and rounds with the results of
+//! their calls, the debug form for a message. An import migrates older rounds. Messages to a
+//! provider carry no version, because the provider defines that format.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-use super::ToolExecutionResult;
-use crate::{chat::RawJson, tool::OutputLevel};
+use crate::tool::OutputLevel;
 
 /// A version of the formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,18 +35,6 @@ pub struct CannotMigrate {
     pub from: SchemaVersion,
     /// The version that was asked for.
     pub to: SchemaVersion,
-}
-
-/// Why older data cannot be read as a result.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LegacyError {
-    /// The version has no migration to the latest.
-    #[error(transparent)]
-    Version(#[from] CannotMigrate),
-    /// The data is not a result of that version.
-    #[error("this is no tool result: {0}")]
-    Data(String),
 }
 
 impl SchemaVersion {
@@ -103,79 +90,41 @@ impl std::fmt::Display for SchemaVersion {
     }
 }
 
-/// A result together with the version of its format.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the field names say it")]
-pub struct VersionedToolResult {
-    pub schema_version: SchemaVersion,
-    #[serde(flatten)]
-    pub result: ToolExecutionResult,
-}
-
-impl From<ToolExecutionResult> for VersionedToolResult {
-    fn from(result: ToolExecutionResult) -> Self {
-        Self {
-            schema_version: SchemaVersion::LATEST,
-            result,
-        }
-    }
-}
-
-impl VersionedToolResult {
-    /// Migrates the result to a later version, one step at a time.
-    ///
-    /// # Errors
-    /// [`CannotMigrate`] for an earlier version, and from or to 1.0.
-    pub fn migrate_to(self, target: SchemaVersion) -> Result<Self, CannotMigrate> {
-        let from = self.schema_version;
-        let mut migrated = self;
-        while migrated.schema_version != target {
-            let next = migrated
-                .schema_version
-                .next()
-                .filter(|next| *next <= target)
-                .ok_or(CannotMigrate { from, to: target })?;
-            if next == SchemaVersion::V1_5 {
-                migrated.result.output_level = OutputLevel::Standard;
+/// Migrates the records of a round to the latest version, one step at a time. A version that the
+/// record names itself is ignored: `from` counts.
+///
+/// # Errors
+/// [`CannotMigrate`] from 1.0.
+pub fn migrate_round(
+    round: &mut serde_json::Value,
+    from: SchemaVersion,
+) -> Result<(), CannotMigrate> {
+    let to = SchemaVersion::LATEST;
+    let mut version = from;
+    while version != to {
+        version = version.next().ok_or(CannotMigrate { from, to })?;
+        if version == SchemaVersion::V1_5 {
+            // Results have had an output level since 1.5; before, all were what is STANDARD now.
+            let calls = round
+                .get_mut("tool_metrics")
+                .and_then(serde_json::Value::as_array_mut);
+            for call in calls
+                .into_iter()
+                .flatten()
+                .filter_map(serde_json::Value::as_object_mut)
+            {
+                let level = OutputLevel::Standard.as_str();
+                call.insert("output_level".to_owned(), level.into());
             }
-            migrated.schema_version = next; // 1.6 and 1.9 name the same fields.
         }
-        Ok(migrated)
+        // 1.6 and 1.9 name the same fields.
     }
-
-    /// Reads data of version `source` as the latest. A `schema_version` inside the data is ignored.
-    ///
-    /// # Errors
-    /// [`LegacyError`] when the version cannot be read, or the data is not a result.
-    pub fn from_legacy(data: &RawJson, source: SchemaVersion) -> Result<Self, LegacyError> {
-        if !SchemaVersion::LATEST.is_compatible_with(source) {
-            return Err(CannotMigrate {
-                from: source,
-                to: SchemaVersion::LATEST,
-            }
-            .into());
-        }
-        // A result without a level gets the default one, which is what 1.4 meant.
-        let result = data
-            .parse::<ToolExecutionResult>()
-            .map_err(|error| LegacyError::Data(error.to_string()))?;
-        Ok(result.into())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of(schema_version: SchemaVersion) -> VersionedToolResult {
-        VersionedToolResult {
-            schema_version,
-            result: ToolExecutionResult {
-                output_level: OutputLevel::Full,
-                ..ToolExecutionResult::ok("o")
-            },
-        }
-    }
 
     #[test]
     fn a_reader_reads_its_own_version_and_the_older_ones_but_the_first() {
@@ -206,83 +155,23 @@ mod tests {
     }
 
     #[test]
-    fn a_result_migrates_step_by_step_and_never_back() {
+    fn results_migrate_step_by_step_and_a_level_is_standard_from_before_1_5() {
+        let level = |from, call: serde_json::Value| {
+            let mut round = serde_json::json!({ "tool_metrics": [call] });
+            migrate_round(&mut round, from)
+                .map(|()| round["tool_metrics"][0]["output_level"].clone())
+        };
         use SchemaVersion::{V1_0, V1_4, V1_5, V1_6, V1_9};
-        for from in SchemaVersion::ALL {
-            for to in SchemaVersion::ALL {
-                let migrated = of(from).migrate_to(to);
+        let full = || serde_json::json!({ "output_level": "full" });
 
-                let may = from == to || from != V1_0 && from < to;
-                assert_eq!(migrated.is_ok(), may, "{from} to {to}");
-                match migrated {
-                    Ok(migrated) => {
-                        let level = if from == V1_4 && to > V1_4 {
-                            OutputLevel::Standard
-                        } else {
-                            OutputLevel::Full
-                        };
-                        assert_eq!(
-                            (migrated.schema_version, migrated.result.output_level),
-                            (to, level)
-                        );
-                    }
-                    Err(error) => assert_eq!(
-                        error.to_string(),
-                        format!("Cannot migrate from {from} to {to}")
-                    ),
-                }
-            }
+        assert_eq!(level(V1_4, serde_json::json!({})).unwrap(), "standard");
+        assert_eq!(level(V1_4, full()).unwrap(), "standard");
+        for from in [V1_5, V1_6, V1_9] {
+            assert_eq!(level(from, full()).unwrap(), "full");
         }
         assert_eq!(
-            of(V1_9).migrate_to(V1_6).unwrap_err().to_string(),
-            "Cannot migrate from 1.9 to 1.6"
-        );
-        assert_eq!(of(V1_5).migrate_to(V1_6).unwrap().result, of(V1_5).result);
-    }
-
-    #[test]
-    fn old_data_becomes_the_latest() {
-        let read = |text: &str, source| {
-            VersionedToolResult::from_legacy(&RawJson::from_text(text).unwrap(), source)
-        };
-
-        let plain = read(r#"{"observation":"o"}"#, SchemaVersion::V1_4).unwrap();
-        let named = read(
-            r#"{"observation":"o","schema_version":"1.4","output_level":"full"}"#,
-            SchemaVersion::V1_5,
-        )
-        .unwrap();
-
-        assert_eq!(
-            (plain.schema_version, plain.result.output_level),
-            (SchemaVersion::V1_9, OutputLevel::Standard)
-        );
-        assert_eq!(
-            (named.schema_version, named.result.output_level),
-            (SchemaVersion::V1_9, OutputLevel::Full),
-            "BUG-40"
-        );
-        assert_eq!(
-            read("{}", SchemaVersion::V1_0).unwrap_err().to_string(),
+            level(V1_0, full()).unwrap_err().to_string(),
             "Cannot migrate from 1.0 to 1.9"
-        );
-        assert!(matches!(
-            read("{}", SchemaVersion::V1_6),
-            Err(LegacyError::Data(_))
-        ));
-    }
-
-    #[test]
-    fn a_versioned_result_survives_its_json() {
-        let text = serde_json::to_string(&of(SchemaVersion::V1_9)).unwrap();
-
-        assert!(
-            text.starts_with(r#"{"schema_version":"1.9","observation":"o""#),
-            "{text}"
-        );
-        assert_eq!(
-            serde_json::from_str::<VersionedToolResult>(&text).unwrap(),
-            of(SchemaVersion::V1_9)
         );
     }
 }

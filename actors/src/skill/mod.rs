@@ -18,9 +18,8 @@ pub use definition::{
 pub use index::{SkillIndex, SkillSummary};
 pub(crate) use modifier::Combined;
 pub use modifier::ContextModifier;
-pub use request::{
-    MessageKind, SkillActivationRequest, SkillActivationResult, SkillMessage, Visibility,
-};
+pub(crate) use request::SkillActivationRequest;
+pub use request::{MessageKind, SkillActivationResult, SkillMessage, Visibility};
 pub use stack::{ActivationError, ActivationStack, Frame, SkillPolicy};
 
 /// Name of the tool by which a model activates a skill.

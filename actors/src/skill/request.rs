@@ -4,91 +4,29 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ActivationError, ActivationStack, ContextModifier, LoadLevel, Skill, SkillName, SkillPolicy,
-    stack::{NESTED_TOKENS, circular},
-};
-use crate::{
-    chat::Message,
-    ids::{ActivationId, ConversationId},
-};
+use super::{ContextModifier, LoadLevel, Skill, SkillName};
+use crate::ids::ActivationId;
 
-/// A request to activate a skill.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SkillActivationRequest {
+/// A request to load a skill. Whether it may become active is decided by the conversation's
+/// [`ActivationStack`](super::ActivationStack), which has its depth, its chain and its budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SkillActivationRequest {
     /// The skill to activate.
-    pub skill_name: SkillName,
+    pub(crate) skill_name: SkillName,
     /// Id of this activation; the result carries the same id.
-    pub activation_id: ActivationId,
-    /// The conversation that the activation belongs to.
-    pub conversation_id: Option<ConversationId>,
-    /// What the user asked for, as text.
-    pub user_request: String,
-    /// The messages before this request.
-    pub conversation_history: Vec<Message>,
+    pub(crate) activation_id: ActivationId,
     /// How much of the skill to load.
-    pub load_level: LoadLevel,
-    /// Number of activations below this one; 0 for the first.
-    pub activation_depth: u32,
-    /// Highest allowed depth.
-    pub max_depth: u32,
-    /// The active skills below this one, outermost first.
-    pub activation_chain: Vec<SkillName>,
-    /// Tokens left for nested activations. When set, it replaces the depth limit.
-    pub token_budget: Option<u64>,
+    pub(crate) load_level: LoadLevel,
 }
 
 impl SkillActivationRequest {
-    /// A first activation, at level 2 with a depth limit of 3. The caller supplies the id, since
-    /// the kernel has no randomness.
+    /// A request at level 2. The caller supplies the id, since the kernel has no randomness.
     pub(crate) fn new(skill_name: SkillName, activation_id: ActivationId) -> Self {
         Self {
             skill_name,
             activation_id,
-            conversation_id: None,
-            user_request: String::new(),
-            conversation_history: Vec::new(),
             load_level: LoadLevel::default(),
-            activation_depth: 0,
-            max_depth: SkillPolicy::default().max_depth,
-            activation_chain: Vec::new(),
-            token_budget: None,
         }
-    }
-
-    /// The request for a skill that this one activates: one level deeper, with this skill at the
-    /// end of its chain.
-    ///
-    /// # Errors
-    /// [`ActivationError`]: the skill is this one or already in the chain, the nesting is too deep,
-    /// or no token budget is left.
-    pub fn nested(
-        &self,
-        skill_name: SkillName,
-        activation_id: ActivationId,
-    ) -> Result<Self, ActivationError> {
-        let mut path = self.activation_chain.clone();
-        path.push(self.skill_name.clone());
-        if path.contains(&skill_name) {
-            return Err(circular(&path, &skill_name));
-        }
-        match self.token_budget {
-            Some(0) => return Err(ActivationError::Budget(0)),
-            None if self.activation_depth >= self.max_depth => {
-                return Err(ActivationError::Depth(self.max_depth));
-            }
-            Some(_) | None => {}
-        }
-        Ok(Self {
-            skill_name,
-            activation_id,
-            activation_depth: self.activation_depth.saturating_add(1),
-            activation_chain: path,
-            token_budget: self
-                .token_budget
-                .map(|budget| budget.saturating_sub(NESTED_TOKENS)),
-            ..self.clone()
-        })
     }
 }
 
@@ -225,6 +163,13 @@ impl SkillActivationResult {
         }
     }
 
+    /// The messages that people are shown. The model reads all of them.
+    pub fn shown(&self) -> impl Iterator<Item = &SkillMessage> {
+        self.messages
+            .iter()
+            .filter(|message| message.visibility == Visibility::Visible)
+    }
+
     /// The contents of all messages as one text, in order.
     pub fn text(&self) -> String {
         self.messages
@@ -232,27 +177,6 @@ impl SkillActivationResult {
             .map(|message| message.content.as_str())
             .collect::<Vec<_>>()
             .join("\n\n")
-    }
-}
-
-impl ActivationStack {
-    /// A request to activate a skill on top of the active ones.
-    pub fn request(
-        &self,
-        name: SkillName,
-        activation_id: ActivationId,
-        policy: &SkillPolicy,
-    ) -> SkillActivationRequest {
-        let depth = u32::try_from(self.depth()).unwrap_or(u32::MAX);
-        SkillActivationRequest {
-            activation_depth: depth,
-            max_depth: policy.max_depth,
-            activation_chain: self.names(),
-            token_budget: policy
-                .token_budget
-                .map(|budget| budget.saturating_sub(self.spent)),
-            ..SkillActivationRequest::new(name, activation_id)
-        }
     }
 }
 
@@ -273,107 +197,12 @@ mod tests {
     }
 
     fn root() -> SkillActivationRequest {
-        let conversation_id = Some(ConversationId::new("c").unwrap());
-        let conversation_history = vec![Message::user("hello")];
-        let user_request = "make a table".to_owned();
-        SkillActivationRequest {
-            conversation_id,
-            user_request,
-            conversation_history,
-            ..SkillActivationRequest::new(name("a"), id(1))
-        }
+        SkillActivationRequest::new(name("a"), id(1))
     }
 
     #[test]
-    fn a_request_wants_level_2_at_depth_0_of_3() {
-        let request = SkillActivationRequest::new(name("a"), id(1));
-
-        assert_eq!(
-            (
-                request.load_level,
-                request.activation_depth,
-                request.max_depth
-            ),
-            (LoadLevel::Instructions, 0, 3)
-        );
-        assert!(request.activation_chain.is_empty() && request.token_budget.is_none());
-    }
-
-    #[test]
-    fn a_nested_request_copies_all_and_is_one_deeper() {
-        let nested = root().nested(name("b"), id(2)).unwrap();
-
-        let expected = SkillActivationRequest {
-            skill_name: name("b"),
-            activation_id: id(2),
-            activation_depth: 1,
-            activation_chain: vec![name("a")],
-            ..root()
-        };
-        assert_eq!(nested, expected);
-    }
-
-    #[test]
-    fn no_request_closes_a_circle_direct_or_not() {
-        let direct = root().nested(name("a"), id(2)).unwrap_err();
-        let third = root()
-            .nested(name("b"), id(2))
-            .unwrap()
-            .nested(name("c"), id(3))
-            .unwrap();
-        let indirect = third.nested(name("a"), id(4)).unwrap_err();
-
-        assert_eq!(direct.to_string(), "Circular dependency detected: a → a");
-        assert_eq!(
-            indirect.to_string(),
-            "Circular dependency detected: a → b → c → a"
-        );
-    }
-
-    #[test]
-    fn a_request_nests_below_its_depth_only() {
-        let chain = ["b", "c", "d"]
-            .into_iter()
-            .try_fold(root(), |request, next| request.nested(name(next), id(9)))
-            .unwrap();
-
-        assert_eq!(chain.activation_depth, 3);
-        assert_eq!(
-            chain.nested(name("e"), id(9)).unwrap_err().to_string(),
-            "Maximum skill activation depth (3) exceeded"
-        );
-    }
-
-    #[test]
-    fn a_budget_takes_the_place_of_the_depth_and_is_used_up() {
-        let root = SkillActivationRequest {
-            token_budget: Some(3500),
-            max_depth: 1,
-            ..root()
-        };
-
-        let chain = ["b", "c", "d", "e"]
-            .into_iter()
-            .try_fold(root, |request, next| request.nested(name(next), id(9)))
-            .unwrap();
-
-        assert_eq!(
-            (chain.activation_depth, chain.token_budget),
-            (4, Some(0)),
-            "the rest is never below 0"
-        );
-        assert_eq!(
-            chain.nested(name("f"), id(9)).unwrap_err().to_string(),
-            "Token budget exhausted: 0 remaining"
-        );
-        assert!(
-            chain
-                .nested(name("a"), id(9))
-                .unwrap_err()
-                .to_string()
-                .starts_with("Circular"),
-            "a circle stays refused"
-        );
+    fn a_request_wants_level_2() {
+        assert_eq!(root().load_level, LoadLevel::Instructions);
     }
 
     #[test]
@@ -398,6 +227,11 @@ mod tests {
         let plain: SkillMessage =
             serde_json::from_value(json!({ "type": "metadata", "content": "x" })).unwrap();
         assert_eq!(plain.visibility, Visibility::Visible);
+        let shown: Vec<&str> = result
+            .shown()
+            .map(|message| message.content.as_str())
+            .collect();
+        assert_eq!(shown, ["The skill a is active: Makes tables."]);
     }
 
     #[test]

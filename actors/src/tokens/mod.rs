@@ -29,7 +29,6 @@ pub use config::{EncoderConfig, EncoderConfigError};
 pub use counter::{ModelInfo, TokenCounter, count_conversation, count_message, count_text};
 pub use encoder::{DecodeError, Encoder, Encoding};
 pub use family::ModelFamily;
-pub use rough::rough_tokens_by_content;
 
 pub use registry::EncoderRegistry;
 

@@ -75,24 +75,6 @@ impl From<Observed> for ToolExecutionResult {
     }
 }
 
-impl ToolExecutionResult {
-    /// A successful result with data at an output level: size, hash, summary, artifact and
-    /// observation.
-    ///
-    /// # Cancel safety
-    /// As [`observe`].
-    pub async fn from_raw_data(
-        tool_call_id: &str,
-        data: Value,
-        level: OutputLevel,
-        artifacts: Option<&Artifacts>,
-    ) -> Self {
-        observe(ToolOutput::Data(data), level, artifacts, tool_call_id)
-            .await
-            .into()
-    }
-}
-
 /// Makes the observation of an output, and stores what is too large to show.
 ///
 /// Text ignores the output level: above 30 KiB it becomes an artifact, and its first page is shown.

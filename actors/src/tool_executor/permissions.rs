@@ -44,41 +44,11 @@ impl Permissions {
         })
     }
 
-    /// The same permissions, limited to the tools in `names`. Never wider than before.
-    #[must_use]
-    pub fn narrowed(&self, names: impl IntoIterator<Item = String>) -> Self {
-        let narrow = names.into_iter().filter(|name| {
-            self.allowed_tools
-                .as_ref()
-                .is_none_or(|allowed| allowed.contains(name))
-        });
-        Self {
-            level: self.level,
-            allowed_tools: Some(Arc::new(narrow.collect())),
-        }
-    }
-
     /// The names of the allowed tools, as part of the key under which results are shared.
     pub(super) fn names(&self) -> Vec<&str> {
         self.allowed_tools
             .iter()
             .flat_map(|allowed| allowed.iter().map(String::as_str))
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_modifier_narrows_and_never_widens() {
-        let all = Permissions::default();
-        let two = all.narrowed(["a".to_owned(), "b".to_owned()]);
-        let wish = two.narrowed(["b".to_owned(), "c".to_owned()]);
-
-        assert_eq!(two.names(), ["a", "b"]);
-        assert_eq!(wish.names(), ["b"], "c was not allowed before");
-        assert!(wish.narrowed([]).names().is_empty());
     }
 }

@@ -2,11 +2,7 @@
 //!
 //! Pure.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt, path::Path};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -54,10 +50,6 @@ pub struct ToolInvocationRequest {
     /// Whether a timeout is retried, if the retry policy allows it.
     #[serde(default = "yes")]
     pub retry_on_timeout: bool,
-    /// A separate folder for stored results, for hosts that use one per request. Set by the host
-    /// only: never serialized and never shown.
-    #[serde(skip)]
-    pub storage_dir: Option<PathBuf>,
     /// Identifies the caller for the sharing of results; see [`caller_id`].
     pub caller_id: String,
     /// The permission level of the caller.
@@ -143,7 +135,6 @@ impl ToolInvocationRequest {
             output_level: None,
             timeout_ms: timeout_ms(),
             retry_on_timeout: true,
-            storage_dir: None,
             caller_id: caller_id.into(),
             permission_level: PermissionLevel::default(),
             idempotency_key: None,
@@ -207,24 +198,10 @@ impl ToolInvocationRequest {
         self
     }
 
-    /// Sets a separate folder for stored results.
-    #[must_use]
-    pub fn storage_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.storage_dir = Some(folder.into());
-        self
-    }
-
     /// Sets the permission level.
     #[must_use]
     pub fn permission_level(mut self, level: PermissionLevel) -> Self {
         self.permission_level = level;
-        self
-    }
-
-    /// Replaces the generated idempotency key.
-    #[must_use]
-    pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.idempotency_key = Some(key.into());
         self
     }
 
@@ -445,25 +422,6 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_the_host_is_neither_written_nor_shown() {
-        let request = request("{}").storage_dir("/fake/secret-place");
-
-        assert!(
-            !serde_json::to_string(&request)
-                .unwrap()
-                .contains("secret-place")
-        );
-        assert!(!format!("{request:?}").contains("secret-place"));
-        let given = r#"{"tool_call_id":"i","tool_name":"t","parameters":{},"caller_id":"c","storage_dir":"/fake"}"#;
-        assert_eq!(
-            serde_json::from_str::<ToolInvocationRequest>(given)
-                .unwrap()
-                .storage_dir,
-            None
-        );
-    }
-
-    #[test]
     fn ten_mebibytes_of_arguments_are_taken_and_a_byte_more_is_not() {
         let of = |bytes: usize| {
             request(&format!(
@@ -494,10 +452,12 @@ mod tests {
 
     #[test]
     fn a_given_key_is_the_key() {
-        assert_eq!(
-            request("{}").with_idempotency_key("mine").idempotency_key(),
-            "mine"
-        );
+        let given = ToolInvocationRequest {
+            idempotency_key: Some("mine".into()),
+            ..request("{}")
+        };
+
+        assert_eq!(given.idempotency_key(), "mine");
     }
 
     #[test]
@@ -516,10 +476,7 @@ mod tests {
             .cache_policy(CachePolicy::TtlLong);
         assert_eq!(
             base.idempotency_key(),
-            beside
-                .retry_on_timeout(false)
-                .storage_dir("/fake")
-                .idempotency_key()
+            beside.retry_on_timeout(false).idempotency_key()
         );
 
         let others = [

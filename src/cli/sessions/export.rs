@@ -72,7 +72,7 @@ pub(super) struct Exported {
     #[serde(default)]
     pub(super) schema_version: Option<String>,
     #[serde(default)]
-    pub(super) rounds: Vec<Box<RawValue>>,
+    pub(super) rounds: Vec<serde_json::Value>,
 }
 
 impl<'a> Export<'a> {
@@ -141,7 +141,7 @@ impl<'a> Export<'a> {
 }
 
 pub(super) async fn run(config: &Config, args: &ServedArgs) -> Result<Done, Failure> {
-    let found = Found::open_served(config, args).await?;
+    let found = Found::open(config, args).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     let export = Export::new(&found.id, &readable, &readable.state.history);
     out_json(&export.to_json());

@@ -5,7 +5,7 @@ use std::{io::Read, path::PathBuf};
 use callboard_actors::{
     chat::{History, Message, Repair},
     ids::ConversationId,
-    journal::{ConversationRound, SchemaVersion, records_fit, settled},
+    journal::{ConversationRound, SchemaVersion, migrate_round, records_fit, settled},
 };
 use clap::Args;
 use serde::Serialize;
@@ -193,7 +193,8 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
         ))
         .hint("`callboard sessions export` writes one")
     };
-    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<Box<RawValue>>) =
+    let mut version = SchemaVersion::LATEST;
+    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<serde_json::Value>) =
         if text.trim_start().starts_with('[') {
             (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
         } else {
@@ -204,11 +205,13 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
                     "this is {found}; this program reads {FORMAT} up to version {VERSION}"
                 )));
             }
-            if let Some(found) = export.schema_version.filter(|word| !is_readable(word)) {
+            if let Some(word) = export.schema_version {
                 let latest = SchemaVersion::LATEST;
-                return Err(Failure::work(format!(
-                    "its messages have schema version {found}; this program reads up to {latest}"
-                )));
+                version = readable(&word).ok_or_else(|| {
+                    Failure::work(format!(
+                        "its messages have schema version {word}; this program reads up to {latest}"
+                    ))
+                })?;
             }
             (export.conversation_id, export.messages, export.rounds)
         };
@@ -217,8 +220,11 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
             .map_err(|error| Failure::work(format!("message {index}: {error}")))
     });
     let rounds = rounds
-        .iter()
-        .map(|raw| serde_json::from_str(raw.get()).ok())
+        .into_iter()
+        .map(|mut round| {
+            migrate_round(&mut round, version).ok()?;
+            serde_json::from_value(round).ok()
+        })
         .collect();
     Ok(Parsed {
         named,
@@ -227,8 +233,7 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
     })
 }
 
-/// Whether this program reads messages of this schema version.
-fn is_readable(word: &str) -> bool {
-    SchemaVersion::parse(word)
-        .is_some_and(|written| SchemaVersion::LATEST.is_compatible_with(written))
+/// The schema version, if this program reads messages of it.
+fn readable(word: &str) -> Option<SchemaVersion> {
+    SchemaVersion::parse(word).filter(|written| SchemaVersion::LATEST.is_compatible_with(*written))
 }

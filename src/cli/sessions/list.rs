@@ -1,7 +1,9 @@
 //! `callboard sessions list`: lists the stored conversations.
 
 use callboard_actors::{
-    ports::{ListQuery, SessionSummary},
+    ids::{Scope, Seq},
+    journal::{Entry, EntryBody},
+    ports::{ListQuery, SessionBackend, SessionSummary},
     stream::Open,
 };
 use clap::Args;
@@ -17,6 +19,12 @@ use crate::{
     config::Config,
 };
 
+/// Characters of a title.
+const TITLE_CHARS: usize = 60;
+
+/// Entries that are searched for the first prompt.
+const TITLE_ENTRIES: usize = 4;
+
 /// Arguments of `sessions list`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ListArgs {
@@ -27,6 +35,9 @@ pub(in crate::cli) struct ListArgs {
     /// Include the conversations of subagents
     #[arg(long)]
     subagents: bool,
+    /// Do not read the conversations: no titles, and quick with very many of them
+    #[arg(long)]
+    no_titles: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,22 +65,33 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
         }
         rows.extend(page);
     }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    let mut titles = Vec::with_capacity(rows.len());
+    for row in &rows {
+        titles.push(match args.no_titles {
+            true => None,
+            false => title(&*backend, &args.of.scope(&row.conversation)).await,
+        });
+    }
     if args.json {
-        let listed: Vec<_> = rows.iter().map(as_json).collect();
+        let listed: Vec<_> = rows
+            .iter()
+            .zip(&titles)
+            .map(|(row, title)| as_json(row, title.as_deref()))
+            .collect();
         out_json(&serde_json::to_string_pretty(&listed).unwrap_or_default());
         return Ok(Done::Well);
     }
     if rows.is_empty() {
         err_line("no sessions are stored");
     }
-    rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
     let width = rows
         .iter()
         .map(|row| row.conversation.as_str().len())
         .max()
         .unwrap_or_default();
     let mut table = String::new();
-    for row in &rows {
+    for (row, title) in rows.iter().zip(&titles) {
         let when = row.updated_at.to_string().replace('T', " ");
         let when = when.split('.').next().unwrap_or_default().to_owned();
         let state = match (&row.failed, row.open) {
@@ -80,9 +102,13 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
         };
         table.push_str(
             format!(
-                "{:<width$}  {when}  {:>5} entries  {state}",
+                "{:<width$}  {when}  {:>5} entries  {}{state}",
                 sanitize(row.conversation.as_str()),
-                row.head.seq
+                row.head.seq,
+                title
+                    .as_ref()
+                    .map(|title| format!("{}  ", sanitize(title)))
+                    .unwrap_or_default(),
             )
             .trim_end(),
         );
@@ -92,9 +118,34 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
     Ok(Done::Well)
 }
 
-fn as_json(row: &SessionSummary) -> serde_json::Value {
+/// The first words of the first prompt; `None` without one in the first entries.
+async fn title(backend: &dyn SessionBackend, scope: &Scope) -> Option<String> {
+    let entries = backend
+        .entries(scope, Seq::default(), TITLE_ENTRIES)
+        .await
+        .ok()?;
+    entries.iter().find_map(|stored| {
+        let text = match Entry::decode(stored).ok()?.body {
+            EntryBody::PromptAccepted { message, .. } => message.text(),
+            EntryBody::Imported { messages, .. } => messages.first()?.text(),
+            _ => return None,
+        };
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        Some(clipped(&words)).filter(|title| !title.is_empty())
+    })
+}
+
+fn clipped(words: &str) -> String {
+    match words.char_indices().nth(TITLE_CHARS) {
+        Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),
+        None => words.to_owned(),
+    }
+}
+
+fn as_json(row: &SessionSummary, title: Option<&str>) -> serde_json::Value {
     serde_json::json!({
         "conversation_id": row.conversation,
+        "title": title,
         "created_at": row.created_at.to_string(),
         "updated_at": row.updated_at.to_string(),
         "entries": row.head.seq,

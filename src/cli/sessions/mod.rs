@@ -20,7 +20,7 @@ use clap::{Args, Subcommand};
 use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
-    session::{not_found, not_found_in, scope, unreadable, unreadable_of},
+    session::{not_found_in, unreadable, unreadable_of},
 };
 use crate::{
     app::{self, App, Chosen, Opening, Overrides, Sessions, TENANT},
@@ -62,10 +62,10 @@ pub(super) enum SessionsCommand {
     Rewind(rounds::RewindArgs),
     /// Empty a conversation; its journal keeps the messages
     #[command(after_help = "Example:\n  callboard sessions reset support-42")]
-    Reset(OneArgs),
+    Reset(ServedArgs),
     /// Erase a conversation and all its stored data
     #[command(after_help = "Example:\n  callboard sessions delete support-42")]
-    Delete(OneArgs),
+    Delete(ServedArgs),
     /// Repair a conversation whose journal cannot be read
     #[command(
         long_about = repair::ABOUT,
@@ -93,7 +93,13 @@ pub(super) struct TenantFlag {
 }
 
 impl TenantFlag {
-    fn scope(&self, id: &ConversationId) -> Scope {
+    /// The tenant.
+    pub(super) fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
+    /// A conversation of the tenant.
+    pub(super) fn scope(&self, id: &ConversationId) -> Scope {
         Scope::new(self.tenant.clone(), id.clone())
     }
 
@@ -130,38 +136,31 @@ struct Found {
 }
 
 impl Found {
-    async fn open(config: &Config, args: &OneArgs) -> Result<Self, Failure> {
-        let scope = scope(&args.id)?;
-        Self::open_scope(config, args, scope).await
-    }
-
-    async fn open_served(config: &Config, args: &ServedArgs) -> Result<Self, Failure> {
+    async fn open(config: &Config, args: &ServedArgs) -> Result<Self, Failure> {
         let scope = args.of.scope(&args.one.id);
-        Self::open_scope(config, &args.one, scope).await
-    }
-
-    async fn open_scope(config: &Config, args: &OneArgs, scope: Scope) -> Result<Self, Failure> {
-        let sessions = args.store.open(config, Opening::Existing).await?;
+        let sessions = args.one.store.open(config, Opening::Existing).await?;
         if sessions.backend().head(&scope).await?.seq.0 == 0 {
             return Err(not_found_in(&sessions, &scope).await);
         }
         Ok(Self {
             sessions,
-            id: args.id.clone(),
+            id: args.one.id.clone(),
             scope,
         })
     }
 }
 
 /// Reads and folds the journal of a conversation.
-pub(super) async fn stored(sessions: &Sessions, id: &ConversationId) -> Result<Durable, Failure> {
-    let scope = scope(id)?;
-    if sessions.backend().head(&scope).await?.seq.0 == 0 {
-        return Err(not_found(sessions, id).await);
+pub(super) async fn stored(sessions: &Sessions, scope: &Scope) -> Result<Durable, Failure> {
+    if sessions.backend().head(scope).await?.seq.0 == 0 {
+        return Err(not_found_in(sessions, scope).await);
     }
-    let readable = journal::read(&*sessions.backend(), &scope).await?;
+    let readable = journal::read(&*sessions.backend(), scope).await?;
     match readable.fault {
-        Some(reason) => Err(unreadable(id, ConversationError::Failed { reason }.into())),
+        Some(reason) => Err(unreadable(
+            &scope.conversation,
+            ConversationError::Failed { reason }.into(),
+        )),
         None => Ok(readable.state),
     }
 }

@@ -5,24 +5,27 @@ use callboard_actors::{
     ports::{ListQuery, SessionBackend, StoreError},
 };
 
-use super::{Found, OneArgs, quiet_host};
+use super::{Found, ServedArgs, quiet_host};
 use crate::{
-    app::{Opening, TENANT, release_artifacts},
+    app::{Opening, release_artifacts},
     cli::{
         failure::{Done, Failure},
         run::SHUTDOWN,
-        session::{not_found, scope, unreadable},
+        session::{not_found_in, unreadable},
         terminal::err_line,
     },
     config::Config,
 };
 
 /// Empties a conversation.
-pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
+pub(super) async fn reset(config: &Config, args: &ServedArgs) -> Result<Done, Failure> {
     let found = Found::open(config, args).await?;
     let _lock = found.sessions.lock(&found.scope)?;
     let app = quiet_host(config, &found.sessions).await?;
-    let handle = app.host.tenant(TENANT).conversation(found.id.clone());
+    let handle = app
+        .host
+        .tenant(&found.scope.tenant)
+        .conversation(found.id.clone());
     let state = handle
         .state()
         .await
@@ -42,13 +45,13 @@ pub(super) async fn reset(config: &Config, args: &OneArgs) -> Result<Done, Failu
 }
 
 /// Erases a conversation and its subagents.
-pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Failure> {
-    let found = match args.id.as_str().starts_with(FAN_OUT_PREFIX) {
+pub(super) async fn delete(config: &Config, args: &ServedArgs) -> Result<Done, Failure> {
+    let found = match args.one.id.as_str().starts_with(FAN_OUT_PREFIX) {
         // A fan-out's name has no journal; only its subagents have.
         true => Found {
-            sessions: args.store.open(config, Opening::Existing).await?,
-            id: args.id.clone(),
-            scope: scope(&args.id)?,
+            sessions: args.one.store.open(config, Opening::Existing).await?,
+            id: args.one.id.clone(),
+            scope: args.of.scope(&args.one.id),
         },
         false => Found::open(config, args).await?,
     };
@@ -61,7 +64,7 @@ pub(super) async fn delete(config: &Config, args: &OneArgs) -> Result<Done, Fail
         backend.delete(child).await?;
     }
     if !backend.delete(&found.scope).await? && children.is_empty() {
-        return Err(not_found(&found.sessions, &found.id).await);
+        return Err(not_found_in(&found.sessions, &found.scope).await);
     }
     backend.close(SHUTDOWN).await?;
     release(config, &found).await;

@@ -77,7 +77,7 @@ pub(super) async fn run(config: &Config, args: &RepairArgs) -> Result<Done, Fail
         },
         of: args.of.clone(),
     };
-    let found = Found::open_served(config, &served).await?;
+    let found = Found::open(config, &served).await?;
     let _lock = found.sessions.lock(&found.scope)?;
     let backend = found.sessions.backend();
     let readable = journal::read(&*backend, &found.scope).await?;

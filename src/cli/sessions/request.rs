@@ -3,9 +3,9 @@
 use callboard_actors::{conversation::round::rules::Recovery, ports::ProviderError};
 use clap::Args;
 
-use super::{Found, OneArgs};
+use super::{Found, OneArgs, ServedArgs, TenantFlag};
 use crate::{
-    app::{self, Purpose, TENANT},
+    app::{self, Purpose},
     cli::{
         failure::{Done, Failure},
         flags::{HostFlags, StoreFlag},
@@ -22,17 +22,22 @@ pub(in crate::cli) struct RequestArgs {
     #[arg(value_name = "ID")]
     id: callboard_actors::ids::ConversationId,
     #[command(flatten)]
+    of: TenantFlag,
+    #[command(flatten)]
     host: HostFlags,
 }
 
 pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Failure> {
-    let one = OneArgs {
-        id: args.id.clone(),
-        store: StoreFlag {
-            db: args.host.db.clone(),
+    let served = ServedArgs {
+        one: OneArgs {
+            id: args.id.clone(),
+            store: StoreFlag {
+                db: args.host.db.clone(),
+            },
         },
+        of: args.of.clone(),
     };
-    let found = Found::open(config, &one).await?;
+    let found = Found::open(config, &served).await?;
     let overrides = args.host.overrides(config, Recovery::Close)?;
     let chosen = app::choose_provider(config, &overrides, Purpose::Bodies)?;
     let provider = chosen.provider.clone();
@@ -40,7 +45,7 @@ pub(super) async fn run(config: &Config, args: &RequestArgs) -> Result<Done, Fai
     let app = app::start_with(config, &overrides, &found.sessions, chosen).await?;
     let state = app
         .host
-        .tenant(TENANT)
+        .tenant(&found.scope.tenant)
         .conversation(found.id.clone())
         .state()
         .await;

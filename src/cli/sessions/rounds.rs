@@ -4,14 +4,14 @@ use callboard_actors::ids::ConversationId;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Found, OneArgs, quiet_host};
+use super::{Found, ServedArgs, quiet_host};
 use crate::{
-    app::{App, TENANT},
+    app::App,
     cli::{
         failure::{Done, Failure},
         rounds::pick,
         run::SHUTDOWN,
-        session::{fresh_id, scope, unreadable},
+        session::{fresh_id, unreadable},
         terminal::out_json,
     },
     config::Config,
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ForkArgs {
     #[command(flatten)]
-    one: OneArgs,
+    served: ServedArgs,
     /// Copy up to the end of this round: its number or id [default: the last finished one]
     #[arg(long, value_name = "ROUND")]
     at: Option<String>,
@@ -34,7 +34,7 @@ pub(in crate::cli) struct ForkArgs {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RewindArgs {
     #[command(flatten)]
-    one: OneArgs,
+    served: ServedArgs,
     /// The first round to undo: its number or id
     #[arg(long, value_name = "ROUND")]
     to: String,
@@ -50,12 +50,12 @@ struct Left {
 
 /// Copies a conversation. The source may be in use meanwhile, in this process or another.
 pub(super) async fn fork(config: &Config, args: &ForkArgs) -> Result<Done, Failure> {
-    let found = Found::open(config, &args.one).await?;
+    let found = Found::open(config, &args.served).await?;
     let id = match args.session.clone() {
         Some(id) => id,
         None => fresh_id()?,
     };
-    let _lock = found.sessions.lock(&scope(&id)?)?;
+    let _lock = found.sessions.lock(&args.served.of.scope(&id))?;
     let app = quiet_host(config, &found.sessions).await?;
     let done = fork_in(&app, &found, args.at.as_deref(), &id).await;
     app.host.shutdown(SHUTDOWN).await;
@@ -68,7 +68,10 @@ async fn fork_in(
     at: Option<&str>,
     id: &ConversationId,
 ) -> Result<Left, Failure> {
-    let source = app.host.tenant(TENANT).conversation(found.id.clone());
+    let source = app
+        .host
+        .tenant(&found.scope.tenant)
+        .conversation(found.id.clone());
     let at = match at {
         Some(text) => Some(pick(
             &source
@@ -92,7 +95,7 @@ async fn fork_in(
 
 /// Undoes a round and all later ones.
 pub(super) async fn rewind(config: &Config, args: &RewindArgs) -> Result<Done, Failure> {
-    let found = Found::open(config, &args.one).await?;
+    let found = Found::open(config, &args.served).await?;
     let _lock = found.sessions.lock(&found.scope)?;
     let app = quiet_host(config, &found.sessions).await?;
     let done = rewind_in(&app, &found, &args.to).await;
@@ -101,7 +104,10 @@ pub(super) async fn rewind(config: &Config, args: &RewindArgs) -> Result<Done, F
 }
 
 async fn rewind_in(app: &App, found: &Found, to: &str) -> Result<Left, Failure> {
-    let handle = app.host.tenant(TENANT).conversation(found.id.clone());
+    let handle = app
+        .host
+        .tenant(&found.scope.tenant)
+        .conversation(found.id.clone());
     let state = handle
         .state()
         .await

@@ -2,7 +2,7 @@
 
 use callboard_actors::{
     chat::Message,
-    journal::{CallState, UsageTotals},
+    journal::{CallState, MultiRoundConversation, SchemaVersion, UsageTotals, debug_form},
     stream::Open,
 };
 use clap::Args;
@@ -26,10 +26,17 @@ pub(in crate::cli) struct ShowArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print all messages in their debug form as JSON, one per line: flat blocks with time and ids,
+    /// also those that a compaction dropped
+    #[arg(long, conflicts_with_all = ["json", "rounds"])]
+    debug: bool,
+    /// Print the rounds as JSON, with active skills and how full the window is
+    #[arg(long, conflicts_with = "json")]
+    rounds: bool,
 }
 
 pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failure> {
-    let found = Found::open_served(config, &args.served).await?;
+    let found = Found::open(config, &args.served).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     if let Some(fault) = &readable.fault {
         return Err(args.served.unreadable(fault));
@@ -37,6 +44,20 @@ pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failur
     let state = &readable.state;
     let open = readable.open();
     let rounds = readable.rounds();
+    if args.debug {
+        let version = SchemaVersion::LATEST.to_string();
+        for message in debug_form(&found.scope, &readable.entries) {
+            out_json(&message.to_debug_dict(&version).to_string());
+        }
+        return Ok(Done::Well);
+    }
+    if args.rounds {
+        let trigger = config.compaction.trigger;
+        let window = (MultiRoundConversation::WINDOW, trigger);
+        let shown = MultiRoundConversation::new(&found.scope, rounds, state, window);
+        out_json(&serde_json::to_string_pretty(&shown).unwrap_or_default());
+        return Ok(Done::Well);
+    }
     if args.json {
         let shown = serde_json::json!({
             "conversation_id": found.id,

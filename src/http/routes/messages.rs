@@ -11,9 +11,10 @@ use axum::{
 };
 use bytes::BytesMut;
 use callboard_actors::{
-    chat::MessageList,
+    chat::{MessageList, StandardMessage},
     host::{OutcomeError, Prompt, Reply},
     ids::Scope,
+    journal::SchemaVersion,
     stream::RoundEnd,
 };
 use futures_util::stream;
@@ -22,7 +23,9 @@ use super::{Path, Query, single_header};
 use crate::http::{
     answer_body::answer_body,
     answer_room::{AnswerRoom, ConnectionRoom},
-    api::{Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageRequest},
+    api::{
+        Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageForm, MessageRequest,
+    },
     auth::Caller,
     body::Messages,
     error::Problem,
@@ -121,7 +124,8 @@ pub(in crate::http) async fn send(
 /// Reads the history.
 ///
 /// Oldest message first, in pages: the context that the model is sent, or with `whole=true` all
-/// messages, also those that a compaction dropped. Does not activate the conversation.
+/// messages, also those that a compaction dropped. `form` selects another form of them. Does not
+/// activate the conversation.
 #[utoipa::path(
     get, path = "/v1/conversations/{id}/messages", tag = "conversations",
     params(("id" = String, Path, description = "The conversation"), HistoryPage),
@@ -148,9 +152,24 @@ pub(in crate::http) async fn history(
         .answers
         .take(&tenant, &connection, PAGE_BYTES_MAX)
         .await?;
-    let all = match page.whole {
-        true => conversation.transcript().await?,
-        false => conversation.state().await?.history.messages().clone(),
+    let wire = |all: MessageList| all.iter().map(|message| message.wire().clone()).collect();
+    let all: Vec<Bytes> = match page.form {
+        MessageForm::Debug => {
+            let version = SchemaVersion::LATEST.to_string();
+            let all = conversation.debug_messages().await?;
+            let debug = |message: &StandardMessage| message.to_debug_dict(&version).to_string();
+            all.iter().map(|message| debug(message).into()).collect()
+        }
+        MessageForm::Compressed => wire(
+            conversation
+                .multi_round()
+                .await?
+                .compressed_history()
+                .into_iter()
+                .collect(),
+        ),
+        MessageForm::Wire if page.whole => wire(conversation.transcript().await?),
+        MessageForm::Wire => wire(conversation.state().await?.history.messages().clone()),
     };
     let pause_max = app.config.bounds.write_pause_max;
     history_page(&all, start, limit, room, pause_max).await
@@ -159,7 +178,7 @@ pub(in crate::http) async fn history(
 /// Answers with a page of messages. The body refers to the messages' own bytes and is written while
 /// the client reads it.
 async fn history_page(
-    all: &MessageList,
+    all: &[Bytes],
     start: usize,
     limit: usize,
     mut room: AnswerRoom,
@@ -168,7 +187,7 @@ async fn history_page(
     let mut bytes = 0;
     let page: Vec<(usize, Bytes)> = (start..all.len().min(start.saturating_add(limit)))
         .map_while(|index| {
-            let wire = all.get(index)?.wire();
+            let wire = all.get(index)?;
             let is_first = bytes == 0;
             bytes += wire.len();
             (is_first || bytes <= PAGE_BYTES_MAX).then(|| (index, wire.clone()))
@@ -388,7 +407,8 @@ mod tests {
                 .await
                 .unwrap();
 
-            let response = history_page(&all, start, limit, room, Duration::from_secs(60))
+            let wire: Vec<Bytes> = all.iter().map(|message| message.wire().clone()).collect();
+            let response = history_page(&wire, start, limit, room, Duration::from_secs(60))
                 .await
                 .unwrap();
 
@@ -414,8 +434,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_ends_before_its_bytes_are_too_many() {
-        let all: MessageList = (0..3)
-            .map(|_| Message::user("x".repeat(5_000_000)))
+        let all: Vec<Bytes> = (0..3)
+            .map(|_| Message::user("x".repeat(5_000_000)).wire().clone())
             .collect();
         let rooms = AnswerRooms::new(&HttpBounds::default());
         let connection = ConnectionRoom::new(&HttpBounds::default());

@@ -6,9 +6,11 @@ pub(super) mod artifacts;
 pub(super) mod control;
 pub(super) mod conversations;
 pub(super) mod events;
+pub(super) mod fan_outs;
 pub(super) mod health;
 pub(super) mod messages;
 pub(super) mod metrics;
+pub(super) mod rounds;
 pub(super) mod skills;
 
 use axum::{

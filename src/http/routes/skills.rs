@@ -2,9 +2,9 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 
-use super::Path;
+use super::{Path, Query};
 use crate::http::{
-    api::{SkillShown, Skills},
+    api::{Activated, SkillLevel, SkillShown, Skills},
     auth::Caller,
     error::Problem,
     shared::App,
@@ -39,17 +39,22 @@ pub(in crate::http) async fn list(
 /// Activates a skill until it is deactivated.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/skills/{name}", tag = "control",
-    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "Name of the skill")),
-    responses((status = 204, description = "The skill is active")),
+    params(("id" = String, Path, description = "The conversation"), ("name" = String, Path, description = "Name of the skill"), SkillLevel),
+    responses((status = 200, description = "The skill is active", body = Activated)),
 )]
 pub(in crate::http) async fn activate(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path((id, name)): Path<(String, String)>,
-) -> Result<StatusCode, Problem> {
+    Query(SkillLevel { level }): Query<SkillLevel>,
+) -> Result<Json<Activated>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
-    conversation.activate_skill(name).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let loaded = conversation.activate_skill_at(name, level).await?;
+    Ok(Json(Activated {
+        name: loaded.skill_name,
+        level: loaded.level,
+        messages: loaded.messages,
+    }))
 }
 
 /// Deactivates a skill, and the skills above it in the stack of active skills.

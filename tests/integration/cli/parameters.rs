@@ -193,6 +193,31 @@ async fn window_and_retries_are_what_the_configuration_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_asked_for_the_window_of_its_model() {
+    let list = json!({"object": "list", "data": [{"id": "m", "max_model_len": 6000}]});
+    let server = ModelServer::start([Reply::json(200, &list.to_string())]).await;
+    let home = configured(&format!(
+        "[[provider]]\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"m\"\nmax_tokens = 100\n",
+        server.url()
+    ));
+    let config = home.path().join("trusted.toml");
+    let long = "word ".repeat(10_000);
+    let args = ["--config", config.to_str().unwrap(), "run", "--json", &long];
+
+    let refused = tokio::task::block_in_place(|| home.run(&args));
+
+    let events = refused.events();
+    assert_eq!(events.last().unwrap()["stop_reason"], "context_too_large");
+    let asked = server.requests();
+    assert_eq!(asked.len(), 1, "nothing too large is sent");
+    assert!(
+        asked[0].line.starts_with("GET /v1/models"),
+        "{}",
+        asked[0].line
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_of_a_prompt_is_as_long_as_the_prompt_says() {
     let server = ModelServer::start([Reply::events(anthropic_text("short"))]).await;
     let host = Host::builder()

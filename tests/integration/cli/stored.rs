@@ -291,12 +291,13 @@ fn reset_empties_a_session_and_list_shows_the_sessions() {
     let list = home.run(&["sessions", "list", "--json"]).well().json();
     let export = home.run(&["sessions", "export", "b"]).well().json();
 
-    let ids: Vec<&str> = list
+    let mut ids: Vec<&str> = list
         .as_array()
         .unwrap()
         .iter()
         .map(|row| row["conversation_id"].as_str().unwrap())
         .collect();
+    ids.sort_unstable();
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(export["messages"], json!([]));
 }

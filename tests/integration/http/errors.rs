@@ -37,6 +37,60 @@ async fn requests_without_a_valid_key_are_refused_and_no_key_is_echoed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_without_a_key_says_what_to_send_and_has_each_header_once() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+    for key in [None, Some("cb_not_bearer")] {
+        let request = server.client.get(server.url("/v1/conversations"));
+        let request = key
+            .into_iter()
+            .fold(request, |request, key| request.header("authorization", key));
+        let response = soon(request.send()).await.unwrap();
+
+        for name in ["content-type", "cache-control", "www-authenticate"] {
+            assert_eq!(response.headers().get_all(name).iter().count(), 1, "{name}");
+        }
+        let detail = body(response).await["detail"].as_str().unwrap().to_owned();
+        assert!(
+            detail.contains("`Bearer`") && !detail.contains("masked"),
+            "{detail}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_block_is_refused_before_it_is_stored() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+
+    let refused = server
+        .post(
+            "/v1/conversations/c/messages",
+            json!({ "content": [{ "type": "img" }] }),
+        )
+        .await;
+
+    assert_eq!(refused.status(), 422);
+    let problem = body(refused).await;
+    assert_eq!(problem["pointer"], "/content");
+    assert!(
+        problem["detail"].as_str().unwrap().contains("img"),
+        "{problem}"
+    );
+    let nothing = server.get("/v1/conversations/c").await;
+    assert_eq!(nothing.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_openai_with_the_wrong_base_url_reads_the_right_one() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+
+    let answer = server.post("/v1/chat/completions", json!({})).await;
+
+    assert_eq!(answer.status(), 404);
+    let problem = body(answer).await;
+    assert!(problem["detail"].as_str().unwrap().contains("/openai/v1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_key_is_refused() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     assert_eq!(server.get("/v1/conversations").await.status(), 200);

@@ -90,7 +90,9 @@ fn content(path: &str, turn: usize) -> Value {
     match path.rsplit('/').next().unwrap() {
         "messages" => json!({"content": "hello"}),
         "{tool_call_id}" => json!({"allow": true}),
+        "fanouts" => json!({"tasks": ["hello"]}),
         "inject" => json!({"text": "hello"}),
+        "rewind" => json!({"to": "00000000-0000-4000-8000-000000000001"}),
         "fork" => json!({"conversation_id": format!("copy-{turn}")}),
         "completions" => {
             json!({"model": "default", "messages": [{"role": "user", "content": "hello"}]})

@@ -6,12 +6,14 @@ mod drain;
 mod errors;
 mod events;
 mod failures;
+mod fan_outs;
 mod histories;
 mod limits;
 mod matrix;
 mod openai;
 mod outage;
 mod pressure;
+mod rounds;
 mod routes;
 mod tenants;
 

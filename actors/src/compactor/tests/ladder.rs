@@ -482,6 +482,49 @@ fn truncation_keeps_the_five_last_rounds() {
 }
 
 #[test]
+fn by_importance_old_answers_and_results_keep_their_first_words() {
+    let long_answer = |mut case: Case, n: usize| {
+        case.starts.push(case.history.messages().len());
+        let ask = Message::user(format!("ask {n} {}", text(100)));
+        case.history.push_user(ask).unwrap();
+        let [calls, results] = long(&format!("c{n}"), 400);
+        case.history.push_exchange(calls, results).unwrap();
+        let answer = Message::assistant(format!("answer {n} {}", text(400)));
+        case.history.push_assistant(answer).unwrap();
+        case
+    };
+    let mut case = (1..=9).fold(Case::new(9000), long_answer);
+    case.settings.strategy = CompressionMode::Importance;
+    case.settings.target = 0.65;
+    let before = case.history.messages().len();
+
+    let plan = case.compacted();
+    case.apply(&plan);
+
+    assert_eq!(
+        (plan.steps.as_slice(), plan.mode()),
+        (
+            &[CompactionStep::Importance][..],
+            CompressionMode::Importance
+        )
+    );
+    assert_eq!(case.history.messages().len(), before, "nothing is dropped");
+    let texts: Vec<String> = case.history.messages().iter().map(Message::text).collect();
+    let short = |n: usize| texts[4 * n - 1].starts_with("[assistant] answer");
+    // Rounds 1 to 3 are more than five rounds old in round 9.
+    assert_eq!([1, 2, 3, 4, 9].map(short), [true, true, true, false, false]);
+    assert!(texts[0].len() > 100, "a person's words stay");
+    let results: Vec<bool> = case
+        .texts()
+        .iter()
+        .filter(|text| text.starts_with('c') && text.contains('='))
+        .map(|text| text.contains("=[Tool Result"))
+        .collect();
+    assert!(results[0] && !results[8], "{results:?}");
+    assert!(plan.after_tokens <= case.window.target(&case.settings));
+}
+
+#[test]
 fn under_twenty_messages_old_rounds_stay_while_they_fit() {
     let mut case = Case::new(1000);
     for _ in 0..4 {

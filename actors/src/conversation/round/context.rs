@@ -40,7 +40,7 @@ pub(in crate::conversation) enum Before {
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
     let rules = volatile
         .rules
-        .context
+        .context_of(durable)
         .with_answer(durable.asked_parameters());
     let messages = durable.history.messages();
     let is_in_doubt = rules.is_in_doubt(&durable.context.window)

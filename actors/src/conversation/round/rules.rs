@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     chat::{ModelParameters, RawJson},
     compactor::RequestBytes,
-    journal::ToolExecutionResult,
+    journal::{Durable, ToolExecutionResult},
     policy::Pricing,
     ports::ToolSpec,
     skill::{SkillIndex, SkillPolicy},
@@ -65,6 +65,13 @@ pub trait CallPolicy: Send + Sync {
     /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
+    /// The window in tokens of another model than the conversation's own, which a skill selects;
+    /// `None` if it is not known.
+    fn window(&self, model: &str) -> Option<u64> {
+        let _ = model;
+        None
+    }
+
     /// Checks an answer that must be JSON fitting `schema`. The default checks only that it is
     /// JSON.
     ///
@@ -119,6 +126,17 @@ pub struct Rules {
     pub pricing: Arc<Pricing>,
 }
 
+impl Rules {
+    /// The context rules of the next model call: those of the model that an active skill selects,
+    /// if any.
+    pub(in crate::conversation) fn context_of(&self, state: &Durable) -> ContextRules {
+        self.pricing
+            .chosen_model(state)
+            .and_then(|model| self.call_policy.window(&model))
+            .map_or(self.context, |window| self.context.with_window(window))
+    }
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rules({:?})", self.approval)
@@ -156,6 +174,20 @@ impl ContextRules {
         let asked = parameters.and_then(|parameters| parameters.max_tokens);
         Self {
             max_tokens: self.max_tokens.max(asked.map_or(0, u64::from)),
+            ..self
+        }
+    }
+
+    /// These rules for a model with another window.
+    #[must_use]
+    pub(crate) fn with_window(self, window: u64) -> Self {
+        let trigger = u128::from(self.trigger)
+            .saturating_mul(u128::from(window))
+            .checked_div(u128::from(self.window))
+            .and_then(|trigger| u64::try_from(trigger).ok());
+        Self {
+            window,
+            trigger: trigger.unwrap_or(window),
             ..self
         }
     }

@@ -2,7 +2,7 @@
 //! conversation.
 
 use crate::{
-    chat::MessageList,
+    chat::{MessageList, StandardMessage},
     conversation::{ConversationError, LoadFailure, command::Copied, round::Refusal},
     ids::{RoundId, Scope, Seq},
     journal::{ApplyError, Entry, ForkReader, RoundsReader, TranscriptReader},
@@ -57,6 +57,16 @@ pub(crate) async fn read_transcript(
     let mut reader = TranscriptReader::default();
     each_entry(sessions, scope, |entry| reader.take(entry)).await?;
     Ok(reader.finish())
+}
+
+/// Reads all messages of a conversation in their debug form, also those that a compaction dropped.
+pub(crate) async fn read_debug(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+) -> Result<Vec<StandardMessage>, ConversationError> {
+    let mut reader = TranscriptReader::default();
+    each_entry(sessions, scope, |entry| reader.take(entry)).await?;
+    Ok(reader.debug(scope))
 }
 
 /// Calls `take` for each entry of a journal, in order. Returns the seq of the last entry.

@@ -441,7 +441,9 @@ impl Live {
                 request,
                 parts,
                 scope,
-                setup.context.with_answer(self.durable.asked_parameters()),
+                setup
+                    .context_of(&self.durable)
+                    .with_answer(self.durable.asked_parameters()),
                 pays,
             )
         };

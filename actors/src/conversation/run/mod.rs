@@ -304,8 +304,20 @@ impl Live {
                 }
             }
             Effect::RetryLater {
-                batch, call, delay, ..
-            } => self.retry_later(batch, call, delay),
+                batch,
+                call,
+                attempt,
+                delay,
+                last_error,
+            } => {
+                // A record for logs; no model reads it.
+                tracing::debug!(
+                    error_type = "RETRY",
+                    error_message = format!("Retrying after {attempt} failures"),
+                    "Retry {attempt} after: {last_error}"
+                );
+                self.retry_later(batch, call, delay);
+            }
             Effect::ToolRetry {
                 round_id,
                 attempt,

@@ -598,7 +598,7 @@ impl Live {
 
     /// Publishes how full the model's window is.
     pub(super) fn publish_context(&self, usage: &Usage) {
-        let rules = &self.setup.context;
+        let rules = &self.setup.context_of(&self.durable);
         if let Some(round) = self
             .durable
             .round

@@ -69,6 +69,10 @@ impl CallPolicy for CallGuard {
         self.setup.tools.spec(name).cloned()
     }
 
+    fn window(&self, model: &str) -> Option<u64> {
+        Some(self.setup.window_of(model))
+    }
+
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
         let check = self.setup.output_check(schema)?;
         crate::conversation::json_in(text, |value| check(&value))

@@ -143,6 +143,21 @@ impl Setup {
         }
     }
 
+    /// The context rules of the next model call: those of the model that an active skill selects,
+    /// if any.
+    pub(in crate::conversation) fn context_of(&self, state: &Durable) -> ContextRules {
+        self.pricing
+            .chosen_model(state)
+            .map_or(self.context, |model| {
+                self.context.with_window(self.window_of(&model))
+            })
+    }
+
+    /// The window of a model, in tokens.
+    pub(in crate::conversation) fn window_of(&self, model: &str) -> u64 {
+        u64::from(self.gateway.capabilities(model).context_window)
+    }
+
     /// The first model without a price among the configured model and its fallbacks.
     pub(crate) fn unpriced_model(&self) -> Option<Arc<str>> {
         let models = std::iter::once(self.model.clone()).chain(self.gateway.fallback_models());

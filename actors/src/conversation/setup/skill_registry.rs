@@ -198,10 +198,7 @@ impl TypedTool for ActivateSkill {
         context: ToolContext,
     ) -> Result<SkillActivationResult, ToolError> {
         let name = SkillRegistry::name(&args.skill_name)?;
-        let request = SkillActivationRequest {
-            conversation_id: Some(context.key.scope.conversation.clone()),
-            ..SkillActivationRequest::new(name, ActivationId::from_call(&context.key))
-        };
+        let request = SkillActivationRequest::new(name, ActivationId::from_call(&context.key));
         Ok(self.0.activation(&request, ActivatedBy::Model).await)
     }
 }

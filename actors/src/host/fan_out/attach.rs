@@ -29,12 +29,29 @@ pub(super) enum Found {
     Missing { cut: Option<RoundId> },
 }
 
+/// Whether a conversation exists for another task than this one.
+///
+/// # Errors
+/// As [`task_state`].
+pub(super) async fn is_another(
+    sessions: &dyn SessionBackend,
+    child: &Scope,
+    task: &Message,
+) -> Result<bool, LoadFailure> {
+    Ok(task_state(sessions, child, task, false).await? == TaskState::Another)
+}
+
 /// Finds the status of a task whose conversation exists, and waits for its round if the task was
-/// accepted.
-pub(super) async fn find(directory: Arc<Directory>, child: Scope, task: Message) -> Found {
+/// accepted. With `retry_failed`, a round that failed counts as interrupted.
+pub(super) async fn find(
+    directory: Arc<Directory>,
+    child: Scope,
+    task: Message,
+    retry_failed: bool,
+) -> Found {
     let ports = directory.ports().clone();
     let stopped = directory.stopped().clone();
-    match task_state(&*ports.sessions, &child, &task).await {
+    match task_state(&*ports.sessions, &child, &task, retry_failed).await {
         Err(error) => Found::Over(Err(refused(&error.into()))),
         Ok(TaskState::New) => Found::Missing { cut: None },
         Ok(TaskState::Cut(round)) => Found::Missing { cut: Some(round) },
@@ -78,7 +95,8 @@ enum TaskState {
     Open(RoundId),
     /// The round has ended.
     Over(RoundId),
-    /// The round was interrupted: it must be rewound and the task sent again.
+    /// The round was interrupted, or failed and is tried again: it must be rewound and the task sent
+    /// again.
     Cut(RoundId),
 }
 
@@ -90,6 +108,7 @@ async fn task_state(
     sessions: &dyn SessionBackend,
     child: &Scope,
     task: &Message,
+    retry_failed: bool,
 ) -> Result<TaskState, LoadFailure> {
     let mut standing = TaskState::New;
     let mut after = Seq(0);
@@ -103,13 +122,18 @@ async fn task_state(
         };
         for stored in &page {
             let entry = Entry::decode(stored)?;
-            standing = after_entry(standing, &entry.body, task);
+            standing = after_entry(standing, &entry.body, task, retry_failed);
         }
         after = last;
     }
 }
 
-fn after_entry(before: TaskState, entry: &EntryBody, task: &Message) -> TaskState {
+fn after_entry(
+    before: TaskState,
+    entry: &EntryBody,
+    task: &Message,
+    retry_failed: bool,
+) -> TaskState {
     match (entry, before) {
         (
             EntryBody::PromptAccepted {
@@ -133,6 +157,12 @@ fn after_entry(before: TaskState, entry: &EntryBody, task: &Message) -> TaskStat
             },
             TaskState::Open(round),
         ) => TaskState::Cut(round),
+        (
+            EntryBody::RoundFinished {
+                stop_reason, error, ..
+            },
+            TaskState::Open(round),
+        ) if retry_failed && (error.is_some() || !stop_reason.is_done()) => TaskState::Cut(round),
         (EntryBody::RoundFinished { .. }, TaskState::Open(round)) => TaskState::Over(round),
         (EntryBody::Rewound { round_id, .. }, TaskState::Cut(round)) if *round_id == round => {
             TaskState::New

@@ -101,6 +101,8 @@ impl Future for Awaited {
 pub(super) struct Journals {
     /// Conversations that an earlier fan-out of this name left.
     pub(super) known: BTreeSet<Scope>,
+    /// Whether tasks that failed then are sent again.
+    pub(super) retry_failed: bool,
     /// For an ephemeral fan-out: its journals, and the store of its large results.
     pub(super) ephemeral: Option<(Arc<EphemeralStore>, Arc<dyn ArtifactStore>)>,
 }
@@ -420,8 +422,9 @@ impl Driver {
     /// Starts to attach to a task whose conversation exists.
     fn attach(&mut self, index: u32, child: Scope, task: Message) {
         let directory = self.directory.clone();
+        let retry_failed = self.journals.retry_failed;
         self.attaching.push(Box::pin(async move {
-            (index, find(directory, child, task).await)
+            (index, find(directory, child, task, retry_failed).await)
         }));
     }
 

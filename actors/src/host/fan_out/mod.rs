@@ -27,8 +27,9 @@ use super::{
     fan_out_context::{FanOutContext, Joined},
 };
 use crate::{
-    conversation::{Ports, spent_by},
-    ids::{ConversationId, FAN_OUT_PREFIX, Scope},
+    chat::Message,
+    conversation::{ConversationError, Ports, spent_by},
+    ids::{ConversationId, FAN_OUT_PREFIX, Scope, Seq},
     policy::{Budget, BudgetLevel},
     tenant::{Family, Tenant},
 };
@@ -55,6 +56,7 @@ pub struct FanOut {
     deadline: Option<Duration>,
     ephemeral: bool,
     warm_first: bool,
+    retry_failed: bool,
 }
 
 impl FanOut {
@@ -72,6 +74,7 @@ impl FanOut {
             deadline: None,
             ephemeral: false,
             warm_first: false,
+            retry_failed: false,
         }
     }
 
@@ -81,6 +84,14 @@ impl FanOut {
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Sends tasks again that failed in an earlier fan-out of this name. What was answered before the
+    /// failure is taken back; what it spent stays spent.
+    #[must_use]
+    pub fn retry_failed(mut self) -> Self {
+        self.retry_failed = true;
         self
     }
 
@@ -225,7 +236,8 @@ impl TenantHandle {
     ///
     /// # Errors
     /// [`SendError::InvalidId`] for a name that cannot be part of an id, [`SendError::FanOutRuns`]
-    /// while a fan-out of that name runs on this host, [`SendError::NoPrice`] for a budget in money
+    /// while a fan-out of that name runs on this host, [`SendError::FanOutDiffers`] if an earlier one
+    /// of that name had another first task, [`SendError::NoPrice`] for a budget in money
     /// when the model has no price, and the errors of a failing store. The failure of a single task
     /// is in its result.
     ///
@@ -252,6 +264,7 @@ impl TenantHandle {
             deadline,
             ephemeral,
             warm_first,
+            retry_failed,
             ..
         } = fan_out;
 
@@ -315,6 +328,17 @@ impl TenantHandle {
         } else {
             BTreeSet::new()
         };
+        let first = root
+            .conversation
+            .child_in(&root.conversation.children(), Seq(0), 0);
+        let first = Scope::new(root.tenant.clone(), first);
+        if let Some(task) = tasks.first().filter(|_| known.contains(&first))
+            && attach::is_another(&*host.ports.sessions, &first, &Message::user(task.as_str()))
+                .await
+                .map_err(ConversationError::from)?
+        {
+            return Err(SendError::FanOutDiffers { name });
+        }
         let (results, taken) = mpsc::channel(tasks.len().max(1));
         let cancel = CancellationToken::new();
         let began = Instant::now();
@@ -335,7 +359,11 @@ impl TenantHandle {
             tasks,
             (ends, reports),
             results,
-            Journals { known, ephemeral },
+            Journals {
+                known,
+                retry_failed,
+                ephemeral,
+            },
         );
         drop(host.directory.runtime().spawn(driver.run(joined)));
         Ok(FanOutRun {

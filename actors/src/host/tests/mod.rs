@@ -13,6 +13,7 @@ mod door;
 mod faults;
 mod families;
 mod fan_out;
+mod fan_out_names;
 mod event_memory;
 mod events;
 mod gateways;

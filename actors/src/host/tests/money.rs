@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use crate::{
-    chat::Usage,
+    chat::{ModelRequest, Usage},
     compactor::CompactionSettings,
     host::{BuildError, HOST_GATEWAY, SendError},
     memory::MemorySkills,
     model_gateway::{Fallback, GatewayConfig, ModelRetryPolicy},
     policy::{Budget, Price, Prices},
-    ports::ProviderError,
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     skill::{Skill, SkillName},
     stream::StopReason,
     testing::{Reply, ScriptedModel},
@@ -122,6 +124,64 @@ async fn a_call_is_charged_the_price_of_the_model_that_a_skill_chose() {
         "the budget is hit by the dear model's price"
     );
     assert!(spent(&host).await <= 200_000);
+}
+
+/// A provider whose model `dear` has a small window.
+struct SmallDear(Arc<ScriptedModel>);
+
+impl LlmProvider for SmallDear {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn capabilities(&self, model: &str) -> Capabilities {
+        let usual = LlmProvider::capabilities(&*self.0, model);
+        Capabilities {
+            context_window: if model == "dear" {
+                6000
+            } else {
+                usual.context_window
+            },
+            ..usual
+        }
+    }
+
+    fn stream(
+        &self,
+        request: ModelRequest,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
+        self.0.stream(request, cancel)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_window_is_that_of_the_model_that_a_skill_chose() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok").without_usage()));
+    let host = builder(&Arc::new(SmallDear(model.clone())))
+        .model("own")
+        .max_tokens(1000)
+        .shared_skills(wishing(&["dear"]))
+        .skill_models(["dear".to_owned()])
+        .build()
+        .await
+        .unwrap();
+    let talk = conversation(&host);
+    let words = "some words that fill the window ".repeat(60);
+    for round in 0..15 {
+        let prompt = format!("{round} {words}");
+        talk.send(prompt).await.unwrap().outcome().await.unwrap();
+    }
+    let sent = |model: &ScriptedModel| model.last_request().unwrap().messages.wire_bytes();
+    let whole = sent(&model);
+    assert!(whole > 24_000, "more than the small window holds: {whole}");
+
+    talk.activate_skill("wants-dear").await.unwrap();
+    talk.send("Hi").await.unwrap().outcome().await.unwrap();
+
+    let request = model.last_request().unwrap();
+    assert_eq!(&*request.model, "dear");
+    assert!(sent(&model) < 20_000, "{} of {whole}", sent(&model));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     chat::{ContentBlock, ModelRequest, is_reminder},
     memory::MemorySkills,
-    skill::{Skill, SkillName},
+    skill::{LoadLevel, Skill, SkillName},
     testing::{Reply, ScriptedModel},
 };
 
@@ -244,6 +244,45 @@ async fn a_person_activates_until_it_is_ended_and_another_model_answers_meanwhil
         "what was activated on top of it ends with it"
     );
     assert!(talk.deactivate_skill("other").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_chooses_how_much_of_a_skill_is_loaded() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = builder(&model)
+        .shared_skills(source([skill("short"), skill("long")]))
+        .build()
+        .await
+        .unwrap();
+    let talk = conversation(&host);
+
+    let short = talk
+        .activate_skill_at("short", LoadLevel::Metadata)
+        .await
+        .unwrap();
+    let long = talk
+        .activate_skill_at("long", LoadLevel::Resources)
+        .await
+        .unwrap();
+    say(&host, "go").await;
+
+    assert_eq!(
+        (short.level, long.level),
+        (LoadLevel::Metadata, LoadLevel::Resources)
+    );
+    let request = &model.requests()[0];
+    let read: String = request
+        .messages
+        .iter()
+        .map(|message| message.wire_str().to_owned())
+        .collect();
+    assert!(read.contains("The skill short is active") && !read.contains("How to short."));
+    assert!(read.contains("How to long."));
+    let shown: Vec<&str> = long
+        .shown()
+        .map(|message| message.content.as_str())
+        .collect();
+    assert_eq!(shown, ["The skill long is active: Does long."]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -185,19 +185,6 @@ fn a_budget_takes_the_place_of_the_depth_and_a_circle_stays_one() {
     );
 }
 
-#[test]
-fn a_request_on_top_of_the_stack_says_what_lies_below() {
-    let policy = SkillPolicy::default();
-    let two = stack(&["a", "b"], &policy);
-
-    let request = two.request(name("c"), id(3), &policy);
-
-    assert_eq!(
-        (request.activation_depth, request.activation_chain),
-        (2, vec![name("a"), name("b")])
-    );
-}
-
 /// For any sequence of pushes and pops: no name appears twice, the depth limit holds, the order is
 /// kept, and a stored stack reads back equal.
 #[test]

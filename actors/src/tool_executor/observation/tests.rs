@@ -382,13 +382,14 @@ async fn an_observation_becomes_a_result() {
     let artifacts = artifacts();
     let value = list_of(MIB);
 
-    let result = ToolExecutionResult::from_raw_data(
-        "toolu_1",
-        value.clone(),
+    let result: ToolExecutionResult = observe(
+        ToolOutput::Data(value.clone()),
         OutputLevel::Brief,
         Some(&artifacts),
+        "toolu_1",
     )
-    .await;
+    .await
+    .into();
 
     let id = ArtifactId::from_content(&serde_json::to_vec(&value).unwrap());
     let meta = artifacts

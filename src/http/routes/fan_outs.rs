@@ -1,0 +1,220 @@
+//! Fan-outs: many tasks at once, each in a subagent.
+
+use std::time::Duration;
+
+use axum::{Extension, Json, extract::State, http::StatusCode};
+use callboard_actors::{
+    conversation::ConversationError,
+    host::{FanOut, SendError, TaskEnd},
+};
+
+use super::{Path, Query, messages::limit};
+use crate::http::{
+    answer_room::ConnectionRoom,
+    api::{
+        DEADLINE_MS_MAX, FanOutPage, FanOutRequest, FanOutShown, FanOutStarted, FanOuts, TaskShown,
+    },
+    auth::Caller,
+    body::Messages,
+    error::Problem,
+    fan_outs::Kept,
+    shared::App,
+};
+
+/// Most tasks of one request.
+const TASKS_MAX: usize = 10_000;
+
+/// Results on a page if the client sets no limit.
+const PAGE: usize = 100;
+
+/// Bytes of the texts on a page; a larger result is alone on its page.
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Longest wait for a result.
+const WAIT_MS_MAX: u64 = 60_000;
+
+/// Starts a fan-out.
+///
+/// One subagent for each task, many at once. The same name and tasks attach to an earlier fan-out,
+/// also after a restart: what has ended answers from its journal, and with `retry_failed` what
+/// failed is run again.
+#[utoipa::path(
+    post, path = "/v1/fanouts", tag = "fan-outs", request_body = FanOutRequest,
+    responses((status = 202, description = "It runs", body = FanOutStarted)),
+)]
+pub(in crate::http) async fn start(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Messages(request): Messages<FanOutRequest>,
+) -> Result<(StatusCode, Json<FanOutStarted>), Problem> {
+    let count = request.tasks.len();
+    if !(1..=TASKS_MAX).contains(&count) {
+        let detail = format!("must have 1 to {TASKS_MAX} tasks");
+        return Err(Problem::invalid("/tasks", detail));
+    }
+    let mut fan_out = FanOut::over(request.tasks);
+    if let Some(name) = &request.name {
+        fan_out = fan_out.name(name);
+    }
+    if let Some(model) = &request.model {
+        fan_out = fan_out.model(model);
+    }
+    if let Some(parallel) = request.parallel {
+        fan_out = fan_out.parallel(parallel);
+    }
+    if let Some(ms) = request.deadline_ms {
+        if !(1..=DEADLINE_MS_MAX).contains(&ms) {
+            let detail = format!("must be 1 to {DEADLINE_MS_MAX}");
+            return Err(Problem::invalid("/deadline_ms", detail));
+        }
+        fan_out = fan_out.deadline(Duration::from_millis(ms));
+    }
+    if request.retry_failed {
+        fan_out = fan_out.retry_failed();
+    }
+    app.fan_outs.make_room(&tenant)?;
+    let handle = app.host.tenant(&tenant);
+    if handle.is_paused()? {
+        return Err(SendError::from(ConversationError::TenantPaused).into());
+    }
+    handle.admit_change()?;
+    let run = handle.fan_out(fan_out).await?;
+    let kept = app.fan_outs.keep(&tenant, run);
+    let started = FanOutStarted {
+        name: kept.name.clone(),
+        tasks: count,
+        results: format!("/v1/fanouts/{}", kept.name),
+    };
+    Ok((StatusCode::ACCEPTED, Json(started)))
+}
+
+/// Lists the fan-outs that this host runs or has run since its start.
+#[utoipa::path(
+    get, path = "/v1/fanouts", tag = "fan-outs",
+    responses((status = 200, description = "The newest 32, oldest first", body = FanOuts)),
+)]
+pub(in crate::http) async fn list(State(app): State<App>, Caller(tenant): Caller) -> Json<FanOuts> {
+    let fan_outs = app.fan_outs.of(&tenant);
+    Json(FanOuts {
+        fan_outs: fan_outs.iter().map(|kept| shown(kept, None)).collect(),
+    })
+}
+
+/// Reads the results of a fan-out.
+///
+/// In the order of the tasks, in pages, without tasks that have not ended. With `wait_ms`, waits for
+/// the next result first: call it with the `ended` of the last answer until `is_over`.
+#[utoipa::path(
+    get, path = "/v1/fanouts/{name}", tag = "fan-outs",
+    params(("name" = String, Path, description = "Name of the fan-out"), FanOutPage),
+    responses((status = 200, description = "Counts, and a page of results", body = FanOutShown)),
+)]
+pub(in crate::http) async fn get(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Extension(connection): Extension<ConnectionRoom>,
+    Path(name): Path<String>,
+    Query(page): Query<FanOutPage>,
+) -> Result<Json<FanOutShown>, Problem> {
+    let kept = app.fan_outs.get(&tenant, &name)?;
+    let limit = limit(page.limit, PAGE)?;
+    if let Some(ms) = page.wait_ms.filter(|ms| *ms > 0) {
+        let seen = page.ended.unwrap_or_default();
+        let mut changes = kept.watch();
+        let within = Duration::from_millis(ms.min(WAIT_MS_MAX));
+        if !kept.is_over() {
+            tokio::select! {
+                _ = tokio::time::timeout(within, changes.wait_for(|count| *count > seen)) => {}
+                () = app.draining.cancelled() => {}
+            }
+        }
+    }
+    let _room = app
+        .answers
+        .take(&tenant, &connection, PAGE_BYTES_MAX)
+        .await?;
+    Ok(Json(shown(&kept, Some((page.after, limit)))))
+}
+
+/// Cancels a fan-out.
+///
+/// Running tasks are interrupted, waiting ones never begin. Starting it again goes on with what is
+/// left.
+#[utoipa::path(
+    post, path = "/v1/fanouts/{name}/cancel", tag = "fan-outs",
+    params(("name" = String, Path, description = "Name of the fan-out")),
+    responses((status = 202, description = "It ends")),
+)]
+pub(in crate::http) async fn cancel(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    app.fan_outs.get(&tenant, &name)?.cancel.cancel();
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Erases the conversations of a fan-out that has ended.
+#[utoipa::path(
+    delete, path = "/v1/fanouts/{name}", tag = "fan-outs",
+    params(("name" = String, Path, description = "Name of the fan-out")),
+    responses((status = 204, description = "It is erased")),
+)]
+pub(in crate::http) async fn delete(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let is_kept = app.fan_outs.get(&tenant, &name).is_ok();
+    let erased = app.host.tenant(&tenant).delete_fan_out(&name).await?;
+    app.fan_outs.forget(&tenant, &name);
+    match erased {
+        0 if !is_kept => Err(Problem::not_found("fan-out")),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+/// What a client reads of a fan-out; with `page`, also its results after an index.
+fn shown(kept: &Kept, page: Option<(Option<usize>, usize)>) -> FanOutShown {
+    let results = kept.results.lock();
+    let ended = || results.ends.iter().flatten();
+    let done = ended().filter(|end| end.is_done()).count();
+    let mut next = None;
+    let tasks = page.map(|(after, limit)| {
+        let start = after.map_or(0, |after| after.saturating_add(1));
+        let mut bytes = 0;
+        let mut tasks = Vec::new();
+        for end in ended().filter(|end| end.index >= start) {
+            let length = end.text().len();
+            if tasks.len() == limit || (bytes > 0 && bytes + length > PAGE_BYTES_MAX) {
+                next = tasks.last().map(|task: &TaskShown| task.index);
+                break;
+            }
+            bytes += length + 1;
+            tasks.push(task(end));
+        }
+        tasks
+    });
+    FanOutShown {
+        name: kept.name.clone(),
+        tasks: results.ends.len(),
+        ended: results.count,
+        done,
+        failed: results.count - done,
+        is_over: results.count == results.ends.len(),
+        results: tasks,
+        next,
+    }
+}
+
+fn task(end: &TaskEnd) -> TaskShown {
+    TaskShown {
+        index: end.index,
+        conversation_id: end.conversation.clone(),
+        ok: end.is_done(),
+        text: end.text().to_owned(),
+        error: end.outcome.as_ref().err().map(|why| why.failure.clone()),
+        usage: end.end().map(|round| round.usage).unwrap_or_default(),
+        attached: end.attached,
+    }
+}
