@@ -161,6 +161,32 @@ async fn a_round_that_takes_the_process_down_ends_after_three_processes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stops_in_order_do_not_count_as_crashes_of_a_round() {
+    let store = store();
+    let (tool, starts) = probe("slow", EffectClass::Idempotent, |_| std::future::pending());
+    let model = Arc::new(ScriptedModel::always(Reply::tool("slow", &json!({}))));
+    let next = async || {
+        builder(&model)
+            .shared_sessions(store.clone())
+            .tools([tool.clone()])
+            .after_orderly_stop(true)
+            .build()
+            .await
+            .unwrap()
+    };
+    let first = next().await;
+    drop(conversation(&first).send("go").await.unwrap());
+    until("the tool runs", || starts.load(Ordering::SeqCst) == 1).await;
+    drop(first);
+
+    for life in 2..=6 {
+        let host = next().await;
+        assert_eq!(host.resume_interrupted().await, Ok(1));
+        until("it runs again", || starts.load(Ordering::SeqCst) == life).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn outages_of_the_store_do_not_count_as_crashes_of_a_round() {
     let sessions = Arc::new(FaultySessions::new(
         Arc::new(MemorySessions::new()),
