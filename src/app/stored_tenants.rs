@@ -181,6 +181,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_mark_of_an_orderly_stop_counts_for_one_start() {
+        let home = tempfile::tempdir().unwrap();
+        let follows = || {
+            DataFolder::take(home.path())
+                .unwrap()
+                .follows_orderly_stop()
+        };
+        assert!(!follows(), "nothing ran here before");
+
+        fs::write(stop_mark(home.path()), "").unwrap();
+
+        assert!(follows());
+        assert!(!follows(), "a crash after it is a crash");
+    }
+
+    #[test]
     fn stored_tenants_are_read_as_written_and_are_private_to_their_user() {
         use std::os::unix::fs::PermissionsExt as _;
         let home = tempfile::tempdir().unwrap();

@@ -250,10 +250,10 @@ mod tests {
     async fn the_queue_for_room_is_bounded() {
         let rooms = rooms(1, 1);
         let acme = tenant("acme");
-        let wide = [connection(99), connection(99)];
+        let wide = [(); 3].map(|()| connection(99));
         let held = rooms.take(&acme, &connection(1), 1).await.unwrap();
         let started = tokio::time::Instant::now();
-        let takes = (0..1000).map(|n| rooms.take(&acme, &wide[n % 2], 1));
+        let takes = (0..1000).map(|n| rooms.take(&acme, &wide[n % 3], 1));
 
         let taken = futures_util::future::join_all(takes.map(async |take| {
             take.await
