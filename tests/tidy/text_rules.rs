@@ -69,8 +69,9 @@ pub fn of_code(source: &Source<'_>) -> Found {
         ]
         .iter()
         .find(|lint| code.contains(**lint));
-        let attribute = attribute_with(&lines, at);
         if let Some(lint) = lint
+            // Looks back over the file, so only where a lint is named.
+            && let attribute = attribute_with(&lines, at)
             // A script may ask for a panic, as one of the faults; it must say so on the spot.
             && !(*lint == "clippy::panic"
                 && attribute.starts_with("#[")

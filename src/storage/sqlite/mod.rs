@@ -207,8 +207,17 @@ impl Sqlite {
         read: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, StoreError>> {
         let files = Arc::clone(&self.files);
-        self.readers
-            .read(owner, move |conn| files.check().and_then(|()| read(conn)))
+        self.readers.read(owner, move |conn| {
+            files.check()?;
+            read(conn).map_err(|error| {
+                // Of a lost file SQLite says only which system call failed.
+                let is_unavailable = matches!(error, StoreError::Unavailable { .. });
+                match is_unavailable.then(|| files.look(conn)) {
+                    Some(Err(lost)) => unavailable(lost.why()),
+                    Some(Ok(())) | None => error,
+                }
+            })
+        })
     }
 
     fn write<T: Send + 'static>(

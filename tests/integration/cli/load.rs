@@ -638,16 +638,13 @@ fn a_fan_out_is_measured_beside_the_time_of_its_model() {
         "--seed",
         "3",
     ];
-    let well = load(&home, &args);
-    let faulty = home
-        .run(
-            &[
-                &["load", "--json", "--fault-rate", "0.3", "--ephemeral"][..],
-                &args,
-            ]
-            .concat(),
-        )
-        .json();
+    // Both runs mostly wait for their model.
+    let faults = ["load", "--json", "--fault-rate", "0.3", "--ephemeral"];
+    let (well, faulty) = std::thread::scope(|scope| {
+        let well = scope.spawn(|| load(&home, &args));
+        let faulty = home.run(&[&faults[..], &args].concat()).json();
+        (well.join().unwrap(), faulty)
+    });
 
     sound(&well);
     sound(&faulty);

@@ -81,11 +81,12 @@ async fn a_locked_database_refuses_fast_is_not_ready_and_resumes_by_itself() {
     let (_, took) = until_ready(&server, true).await;
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert_eq!(soon(reply.outcome()).await.unwrap().text, "done");
-    for n in 0..refused {
+    let again = (0..refused).map(async |n| {
         let id = format!("c-{n}");
         assert_eq!(server.send(&id, "hi").await["text"], "done");
-        accepted.insert(id);
-    }
+        id
+    });
+    accepted.extend(futures_util::future::join_all(again).await);
     accepted.extend(["warm".to_owned(), "open".to_owned()]);
     let acme = server.host.tenant("acme");
     let stored = acme.conversations(Default::default()).await.unwrap();
