@@ -52,7 +52,7 @@ pub struct MessageError(String);
 
 impl MessageError {
     /// Wraps a cause.
-    pub fn new(cause: impl fmt::Display) -> Self {
+    pub(crate) fn new(cause: impl fmt::Display) -> Self {
         Self(cause.to_string())
     }
 }
@@ -243,13 +243,13 @@ impl Message {
     }
 
     /// Returns the blocks that hold the bytes of an image or document, in order.
-    pub fn attached(&self) -> &[Attached] {
+    pub(crate) fn attached(&self) -> &[Attached] {
         &self.0.attached
     }
 
     /// Returns the bytes from which tokens are estimated: those of the wire form, with every image
     /// and document counted as text of as many tokens.
-    pub fn estimate_bytes(&self) -> usize {
+    pub(crate) fn estimate_bytes(&self) -> usize {
         self.0
             .attached
             .iter()
@@ -348,7 +348,7 @@ impl Message {
     }
 
     /// Returns the token count if the last count used this method.
-    pub fn counted_tokens(&self, way: u8) -> Option<u32> {
+    pub(crate) fn counted_tokens(&self, way: u8) -> Option<u32> {
         let kept = self.0.tokens.load(Ordering::Relaxed);
         (way != 0 && kept >> TOKEN_BITS == u32::from(way)).then_some(kept & TOKENS_MAX)
     }
@@ -356,7 +356,7 @@ impl Message {
     /// Stores a token count, so that each message is counted once per method. A conversation may
     /// change its model and with it the method. The registry of the host assigns the methods, 1 to
     /// 255 ([`crate::tokens::EncoderRegistry`]). Counts above 16 million are not stored.
-    pub fn keep_tokens(&self, way: u8, tokens: u32) {
+    pub(crate) fn keep_tokens(&self, way: u8, tokens: u32) {
         if way != 0 && tokens <= TOKENS_MAX {
             self.0
                 .tokens

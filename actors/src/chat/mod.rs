@@ -14,6 +14,7 @@ mod faulty_call;
 mod history;
 mod intake;
 mod message;
+mod message_list;
 mod parameters;
 mod raw_json;
 mod reminder;
@@ -29,9 +30,10 @@ pub use debug::{DebugBlock, StandardMessage};
 pub use edit::Edit;
 pub(crate) use edit::span_hash;
 pub(crate) use faulty_call::{fault, storable};
-pub use history::{History, HistoryError, MessageList, Repair};
+pub use history::{History, HistoryError, Repair};
 pub use intake::HistoryFault;
 pub use message::{Message, MessageError, Role};
+pub use message_list::MessageList;
 pub use parameters::{
     Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, Temperature, Thinking,
 };

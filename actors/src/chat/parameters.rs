@@ -39,7 +39,7 @@ pub struct ModelParameters {
 impl ModelParameters {
     /// These parameters, with what they leave open taken from `wider`.
     #[must_use]
-    pub fn or(&self, wider: &Self) -> Self {
+    pub(crate) fn or(&self, wider: &Self) -> Self {
         Self {
             max_tokens: self.max_tokens.or(wider.max_tokens),
             effort: self.effort.or(wider.effort),
@@ -50,7 +50,7 @@ impl ModelParameters {
     }
 
     /// Whether everything is left open.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 

@@ -9,14 +9,17 @@
 //! reference: their destructors may enter the map again, and the guard is not re-entrant. Whatever
 //! must be dropped or answered is moved out and handled after the guard is released.
 
+mod activation;
 mod after_exit;
 mod deletion;
+mod slot;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod trial;
 
 pub(crate) use deletion::Deletion;
+pub(crate) use slot::Activity;
 
 use std::{
     hash::BuildHasher,
@@ -28,33 +31,23 @@ use std::{
 };
 
 use dashmap::{DashMap, mapref::entry::Entry};
-use futures_util::FutureExt;
 use parking_lot::RwLock;
-use ractor::{ActorCell, ActorRef, ActorRuntime, MessagingErr};
+use ractor::{ActorCell, MessagingErr};
 use tokio::{
     sync::{Notify, Semaphore, futures::Notified, oneshot},
-    task::unconstrained,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
-use after_exit::{AfterExit, after_exit};
+use slot::{AfterUnlock, Slot};
 
-use super::{
-    SlotCounts,
-    fan_out_context::{FanOutContext, FanOutContexts},
-    setups::TenantSetups,
-};
+use super::{SlotCounts, fan_out_context::FanOutContexts, setups::TenantSetups};
 use crate::{
-    conversation::{
-        Conversation, ConversationArgs, ConversationError, ConversationMsg, ExitReason, Lease,
-        LeaseIssuer, Ports, Setup, UnsettledAppends, WaitStatus, load, refuse,
-    },
+    conversation::{ConversationError, ConversationMsg, Ports, Setup, load, refuse},
     hashing::MapHasher,
     ids::{ConversationId, EventId, Scope, TenantId},
     journal::Durable,
     limits::{AWAKE_READ_WAIT, LOADS_MAX, Limits},
-    policy::RestartHistory,
     ports::{StreamKey, StreamStatus},
     stream::{EventKind, Failure, Open, StreamEvent},
     tenant::{Family, Tenant, Tenants},
@@ -65,109 +58,6 @@ const WAKES_MAX: usize = 256;
 
 /// How long a restart waits for the store to report the appends of the ended activation.
 const APPENDS_SETTLE_MAX: Duration = Duration::from_secs(60);
-
-type Mail = Vec<ConversationMsg>;
-type Crashes = Option<Box<RestartHistory>>;
-
-/// The state of a conversation that is not asleep. A sleeping conversation has no slot.
-/// `generation` identifies the activation that a callback speaks of: a callback with an older
-/// generation is ignored.
-enum Slot {
-    Starting {
-        generation: u64,
-        held: Mail,
-        crashes: Crashes,
-    },
-    Live {
-        generation: u64,
-        actor: ActorRef<ConversationMsg>,
-        crashes: Crashes,
-        used_s: u64,
-        wait_status: Arc<WaitStatus>,
-    },
-    /// `returned` was in the mailbox of the ending actor, so it comes before what was held since.
-    Closing {
-        generation: u64,
-        returned: Mail,
-        held: Mail,
-        crashes: Crashes,
-    },
-    Backoff {
-        generation: u64,
-        held: Mail,
-        crashes: Crashes,
-    },
-    Failed {
-        error: ConversationError,
-        until: Instant,
-    },
-    /// `ending` is the generation whose actor has not ended yet, `None` once it has. Holds no
-    /// messages: whatever arrives is refused.
-    Deleting {
-        ending: Option<u64>,
-        over: Arc<Notify>,
-    },
-}
-
-impl Slot {
-    fn generation(&self) -> Option<u64> {
-        match self {
-            Self::Starting { generation, .. }
-            | Self::Live { generation, .. }
-            | Self::Closing { generation, .. }
-            | Self::Backoff { generation, .. } => Some(*generation),
-            Self::Deleting { ending, .. } => *ending,
-            Self::Failed { .. } => None,
-        }
-    }
-
-    /// Returns what must leave the shard guard with the slot: held messages, crash history, actor.
-    fn into_parts(self) -> (Mail, Crashes, Option<ActorRef<ConversationMsg>>) {
-        match self {
-            Self::Closing {
-                mut returned,
-                held,
-                crashes,
-                ..
-            } => {
-                returned.extend(held);
-                (returned, crashes, None)
-            }
-            Self::Starting { held, crashes, .. } | Self::Backoff { held, crashes, .. } => {
-                (held, crashes, None)
-            }
-            Self::Live { actor, crashes, .. } => (Vec::new(), crashes, Some(actor)),
-            Self::Failed { .. } | Self::Deleting { .. } => (Vec::new(), None, None),
-        }
-    }
-}
-
-/// The activity of a conversation, as its status shows it.
-pub(crate) enum Activity {
-    /// The conversation has no slot.
-    Asleep,
-    /// The conversation is starting, stopping, waiting for a restart or being deleted.
-    Changing,
-    /// The conversation has an actor, which reports here what it waits for.
-    Awake(Arc<WaitStatus>),
-    /// The conversation crashed too often, or its journal cannot be read. It accepts no messages
-    /// for a while.
-    Failed(ConversationError),
-}
-
-/// What a slot change requires after the shard guard is released.
-enum AfterUnlock {
-    Nothing,
-    Activate(u64),
-    Refuse(Mail, ConversationError),
-    WakeAfter {
-        after: Duration,
-        generation: u64,
-        resume: bool,
-        /// The activation starts when these are settled.
-        appends: UnsettledAppends,
-    },
-}
 
 /// The directory of a host.
 pub(crate) struct Directory {
@@ -509,139 +399,6 @@ impl Directory {
         tenant.family(conversation, self.setup_of(tenant.id()).family_budget()?)
     }
 
-    /// Starts an activation. Must be called without a shard guard. The result of the spawn is not
-    /// evaluated for failures: the lease's drop reports every end of an activation, a failed start
-    /// included.
-    fn start(&self, scope: &Scope, generation: u64) {
-        let (Some(directory), Some(supervisor)) = (
-            self.me.get().and_then(std::sync::Weak::upgrade),
-            self.supervisor_of(scope),
-        ) else {
-            return;
-        };
-        self.relieve_at_times();
-        let lease = Lease::new(directory, scope.clone(), generation);
-        let tenant = self.tenants.get(&scope.tenant);
-        let wait_status: Arc<WaitStatus> = Arc::default();
-        let (setup, ports, family) = match self
-            .fan_outs
-            .get(scope)
-            .map(|context| FanOutContext::clone(&context))
-        {
-            Some(FanOutContext {
-                setup,
-                ports,
-                family,
-            }) => (setup, ports, family),
-            None => (
-                self.setup_of(&scope.tenant).of(&scope.conversation),
-                self.ports.clone(),
-                self.family_of(&tenant, &scope.conversation),
-            ),
-        };
-        let follows_orderly_end = self
-            .slots
-            .get(scope)
-            .is_some_and(|slot| match slot.value() {
-                Slot::Starting { crashes, .. } => match crashes {
-                    Some(history) => history.has_ended_in_order(),
-                    None => self.follows_orderly_stop,
-                },
-                _ => false,
-            });
-        let args = ConversationArgs {
-            follows_orderly_end,
-            scope: scope.clone(),
-            setup,
-            ports,
-            family,
-            tenant,
-            loads: self.loads.clone(),
-            wait_status: wait_status.clone(),
-            lease,
-        };
-        // Actors are spawned on the current runtime. A caller may be on another one, which may end
-        // before the host does.
-        let _entered = self.runtime.enter();
-        // The conversation's `pre_start` awaits nothing, so one poll completes the spawn here and
-        // saves a task. The task below is only the fallback.
-        let mut starting = Box::pin(unconstrained(ActorRuntime::spawn_linked(
-            None,
-            Conversation,
-            args,
-            supervisor,
-        )));
-        match (&mut starting).now_or_never() {
-            Some(Ok((actor, _))) => self.set_live(scope, generation, actor, wait_status),
-            Some(Err(_)) => {}
-            None => {
-                let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade) else {
-                    return;
-                };
-                let scope = scope.clone();
-                self.runtime.spawn(async move {
-                    if let Ok((actor, _)) = starting.await {
-                        me.set_live(&scope, generation, actor, wait_status);
-                    }
-                });
-            }
-        }
-    }
-
-    /// Makes a started actor the live one and sends it the held messages. The casts happen under
-    /// the guard, so a message that is sent meanwhile cannot overtake the held ones. An actor whose
-    /// generation is no longer current is stopped.
-    fn set_live(
-        &self,
-        scope: &Scope,
-        generation: u64,
-        actor: ActorRef<ConversationMsg>,
-        wait_status: Arc<WaitStatus>,
-    ) {
-        let mut stale = Some(actor.clone());
-        let mut replaced = None;
-        if let Entry::Occupied(mut entry) = self.slots.entry(scope.clone())
-            && let Slot::Starting {
-                generation: current,
-                held,
-                crashes,
-            } = entry.get_mut()
-            && *current == generation
-        {
-            let mut rest = std::mem::take(held).into_iter();
-            let crashes = crashes.take();
-            let mut unsent = Vec::new();
-            for mail in rest.by_ref() {
-                if let Err(MessagingErr::SendErr(mail)) = actor.cast(mail) {
-                    unsent.push(mail);
-                    break;
-                }
-            }
-            unsent.extend(rest);
-            replaced = Some(entry.insert(if unsent.is_empty() {
-                stale = None;
-                Slot::Live {
-                    generation,
-                    actor,
-                    crashes,
-                    used_s: self.used_s(),
-                    wait_status,
-                }
-            } else {
-                Slot::Closing {
-                    generation,
-                    returned: Vec::new(),
-                    held: unsent,
-                    crashes,
-                }
-            }));
-        }
-        drop(replaced);
-        if let Some(actor) = stale {
-            actor.stop(None);
-        }
-    }
-
     fn mark_failed(&self, scope: &Scope, reason: &str) {
         let sessions = self.ports_of(scope).sessions;
         let scope = scope.clone();
@@ -810,143 +567,4 @@ async fn end_streams(ports: &Ports, scope: &Scope, error: &ConversationError) ->
         ended_any = true;
     }
     ended_any
-}
-
-impl LeaseIssuer for Directory {
-    /// Keeps a message that a closing conversation handed back, for the next activation.
-    fn hold(&self, scope: &Scope, generation: u64, mail: ConversationMsg) {
-        let mut mail = Some(mail);
-        let mut replaced = None;
-        if let Entry::Occupied(mut entry) = self.slots.entry(scope.clone())
-            && entry.get().generation() == Some(generation)
-        {
-            match entry.get_mut() {
-                Slot::Live { crashes, .. } => {
-                    let closing = Slot::Closing {
-                        generation,
-                        returned: mail.take().into_iter().collect(),
-                        held: Vec::new(),
-                        crashes: crashes.take(),
-                    };
-                    replaced = Some(entry.insert(closing));
-                }
-                Slot::Closing { returned, .. } => returned.extend(mail.take()),
-                Slot::Starting { held, .. } | Slot::Backoff { held, .. } => {
-                    held.extend(mail.take());
-                }
-                Slot::Failed { .. } | Slot::Deleting { .. } => {}
-            }
-        }
-        drop(replaced);
-        if let Some(mail) = mail {
-            self.send(scope, mail); // A newer activation owns the slot: send it there.
-        }
-    }
-
-    /// Moves the slot of an ended activation to its next state; the lease calls this when it is
-    /// dropped. A stale generation changes nothing. Under the guard the slot is only replaced.
-    /// Restarting, refusing held messages and ending streams follow after the guard is released.
-    fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason, appends: &UnsettledAppends) {
-        let now = self.started.elapsed();
-        let counters = &self.ports.counters;
-        match end {
-            ExitReason::Hibernated | ExitReason::Drained => counters.hibernations.add(1),
-            ExitReason::Crashed => counters.crashes.add(1),
-            ExitReason::Conflict
-            | ExitReason::Overtaken
-            | ExitReason::StoreAway { .. }
-            | ExitReason::NeedsNewerVersion(_)
-            | ExitReason::Unreadable(_) => {}
-        }
-        let closed = self.closed.load(Ordering::Acquire);
-        let mut dropped = None;
-        let mut deleting = None;
-        let after = match self.slots.entry(scope.clone()) {
-            Entry::Occupied(mut entry) if matches!(entry.get(), Slot::Deleting { .. }) => {
-                if let Slot::Deleting { ending, over } = entry.get_mut()
-                    && *ending == Some(generation)
-                {
-                    *ending = None;
-                    deleting = Some(over.clone());
-                }
-                AfterUnlock::Nothing
-            }
-            Entry::Occupied(mut entry) if entry.get().generation() == Some(generation) => {
-                let next = self.next_generation();
-                // A placeholder, so that the old slot can be taken apart. Every arm below replaces
-                // or removes it, and `next` makes late callbacks of the ended activation stale.
-                let slot = std::mem::replace(
-                    entry.get_mut(),
-                    Slot::Closing {
-                        generation: next,
-                        returned: Vec::new(),
-                        held: Vec::new(),
-                        crashes: None,
-                    },
-                );
-                let (held, mut crashes, actor) = slot.into_parts();
-                dropped = actor;
-                let crash = || crashes.get_or_insert_default().crashed(now);
-                match after_exit(end, closed, !held.is_empty(), crash) {
-                    AfterExit::Sleep => {
-                        entry.remove();
-                        AfterUnlock::Nothing
-                    }
-                    AfterExit::Drain => {
-                        entry.remove();
-                        AfterUnlock::Refuse(
-                            held,
-                            crate::conversation::round::Refusal::Draining.into(),
-                        )
-                    }
-                    AfterExit::Activate => {
-                        entry.insert(Slot::Starting {
-                            generation: next,
-                            held,
-                            crashes,
-                        });
-                        AfterUnlock::Activate(next)
-                    }
-                    AfterExit::Backoff { after, resume } => {
-                        if !matches!(end, ExitReason::Crashed) {
-                            crashes.get_or_insert_default().ended_in_order();
-                        }
-                        entry.insert(Slot::Backoff {
-                            generation: next,
-                            held,
-                            crashes,
-                        });
-                        AfterUnlock::WakeAfter {
-                            after,
-                            generation: next,
-                            resume,
-                            appends: appends.clone(),
-                        }
-                    }
-                    AfterExit::Fail { error, pause } => {
-                        entry.insert(Slot::Failed {
-                            error: error.clone(),
-                            until: Instant::now() + pause,
-                        });
-                        AfterUnlock::Refuse(held, error)
-                    }
-                }
-            }
-            Entry::Occupied(_) | Entry::Vacant(_) => AfterUnlock::Nothing,
-        };
-        drop(dropped);
-        if let Some(over) = deleting {
-            over.notify_waiters();
-            return;
-        }
-        match (&after, end) {
-            (_, ExitReason::Unreadable(reason)) => self.mark_failed(scope, reason),
-            (AfterUnlock::Refuse(_, error), ExitReason::Crashed | ExitReason::Overtaken) => {
-                self.fail_streams(scope, error);
-            }
-            _ => {}
-        }
-        self.emptied.notify_waiters();
-        self.finish(scope, after);
-    }
 }

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::{
     conversation::Command,
+    conversation::{ExitReason, LeaseIssuer, UnsettledAppends},
     host::{Host, HostBuilder},
     ids::{Epoch, Seq},
     journal::{Entry as JournalEntry, EntryBody, Head},
