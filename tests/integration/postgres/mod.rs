@@ -165,8 +165,10 @@ async fn after_the_server_was_away_everything_goes_on_by_itself() {
         matches!(unread, Err(StoreError::Unavailable { .. })),
         "{unread:?}"
     );
+    assert!(store.try_write().await.is_err());
 
     server.start();
+    store.try_write().await.unwrap();
     let loaded = store.load(&scope).await.unwrap();
 
     assert_eq!(

@@ -262,6 +262,9 @@ async fn a_store_that_stays_away_ends_the_life_with_a_typed_error() {
     let error = reply.outcome().await.unwrap_err();
     assert_eq!(error.code(), "store_unavailable");
     sessions.set_away(false);
+    while host.store_outage().is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let mut next = conversation.send("two").await.unwrap();
 
     // The first prompt was accepted, so its round is resumed before the second prompt.
