@@ -314,7 +314,7 @@ async fn a_slow_disk_never_blocks_an_append_and_a_full_queue_refuses_at_once() {
     pour(
         &store,
         &scope("t", "c"),
-        1..=200,
+        1..=1000, // The writer may take the first hundreds before it waits for its disk.
         Durability::Awaited,
         &sender,
     );

@@ -16,6 +16,10 @@ const RUNS_MAX: u32 = 1_000;
 
 /// Report a run: pass rates with intervals, pass@k, tokens, cost, tools
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  callboard eval report nightly
+  callboard eval report nightly --html nightly.html")]
 pub(in crate::cli) struct ReportArgs {
     /// Name of the run
     run: String,
@@ -28,6 +32,9 @@ pub(in crate::cli) struct ReportArgs {
 /// Compare run B with run A, paired by task and trial
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Example:
+  callboard eval compare before after
+
 The interval and p take tasks as the sample. A run is called better only if the interval excludes 0; the report also says the
 smallest difference that these runs could have shown. Tasks that were changed between the runs are left out.")]
 pub(in crate::cli) struct CompareArgs {

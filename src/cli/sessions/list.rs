@@ -65,7 +65,10 @@ pub(super) async fn run(config: &Config, args: &ListArgs) -> Result<Done, Failur
         }
         rows.extend(page);
     }
-    rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    if !args.json {
+        // For people the newest first; for programs in the order of the ids, as before.
+        rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    }
     let mut titles = Vec::with_capacity(rows.len());
     for row in &rows {
         titles.push(match args.no_titles {
