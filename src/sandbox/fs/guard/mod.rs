@@ -3,9 +3,10 @@
 //! that are new.
 //!
 //! # Layout
-//! `found` is the result of a search · `known` lists the files from before a command · `search`
-//! walks the workspace · `sweep` moves aside what a command left · [`Guard`] holds the state of one
-//! workspace, [`Guarded`] the search and sweep of one command.
+//! `found` is the result of a search · `known` lists the files from before a command · `listings`
+//! keeps the names of folders from one search to the next · `search` walks the workspace · `sweep`
+//! moves aside what a command left · [`Guard`] holds the state of one workspace, [`Guarded`] the
+//! search and sweep of one command.
 //!
 //! Promises:
 //! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
@@ -26,6 +27,7 @@
 
 mod found;
 mod known;
+mod listings;
 mod search;
 mod sweep;
 
@@ -41,8 +43,9 @@ use callboard_actors::ports::SandboxError;
 use found::FileStatus;
 pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
+use listings::Listings;
 use parking_lot::{Mutex, MutexGuard};
-use search::{Listings, Unguarded};
+use search::Unguarded;
 use serde::{Deserialize, Serialize};
 
 use super::{

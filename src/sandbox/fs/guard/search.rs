@@ -1,17 +1,14 @@
 //! Searches for protected and sensitive names: visits every folder of the workspace, or returns an
 //! error that says why not.
 //!
-//! A folder's listing is cached with the folder's change time, so the next search of an unchanged
-//! tree needs one `stat` per folder. Programs cannot set the change time. A listing made too soon
-//! after the folder's last change is not cached, and neither is one from a file system that other
-//! machines can change.
+//! An unchanged folder is not listed again ([`Listings`]).
 //!
 //! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
 //! whole, or the search fails.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    ffi::{OsStr, OsString},
+    collections::{BTreeSet, HashSet, VecDeque},
+    ffi::OsStr,
     io::Read,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
@@ -19,7 +16,6 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
 };
 
 use rustix::{
@@ -28,8 +24,9 @@ use rustix::{
 };
 
 use super::{
-    found::{Changed, FileStatus, Found, Identity},
+    found::{FileStatus, Found, Identity},
     known::Known,
+    listings::{CachedFolder, Listing, Listings, Remembered, Seen, Stamp, Way},
 };
 use crate::sandbox::{
     fs::{
@@ -61,13 +58,6 @@ const COVERS_MAX: usize = 1000;
 /// Bytes read of a list of rebase steps or of a configuration. A longer list counts as one that
 /// runs commands.
 const GIT_FILE_BYTES_MAX: usize = 1 << 20;
-
-/// Age of a folder's last change from which a listing is certain to include it: the kernel's file
-/// clock ticks in milliseconds.
-const SETTLED: Duration = Duration::from_millis(100);
-
-/// The same on a file system that stores whole seconds.
-const SETTLED_SECONDS: Duration = Duration::from_secs(3);
 
 /// Magic numbers of file systems that other machines or processes change unnoticed by this kernel:
 /// NFS, SMB, 9P, AFS, Ceph, Coda, FUSE, shared folders of virtual machines.
@@ -110,28 +100,6 @@ pub(in crate::sandbox) enum Unguarded {
     Unreadable(String, String),
 }
 
-/// Identity of a folder and the change time of its entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    own: Identity,
-    changed: Changed,
-}
-
-/// The relevant names of a folder.
-#[derive(Debug)]
-pub(super) struct Listing {
-    stamp: Stamp,
-    /// Folders to search.
-    folders: Vec<OsString>,
-    /// Names that are protected or sensitive here.
-    marked: Vec<OsString>,
-    parts: Parts,
-    /// Number of all names.
-    names: u64,
-}
-
-pub(super) type Listings = HashMap<PathBuf, Arc<Listing>>;
-
 /// The purpose of a search: what it looks for and what it may do.
 pub(super) struct Purpose<'a> {
     /// Listings cached by an earlier search.
@@ -156,9 +124,10 @@ pub(super) struct Searched {
 }
 
 struct Item<'a> {
-    path: PathBuf,
-    /// The folder's listing in the last search.
-    last: Option<&'a Arc<Listing>>,
+    path: Arc<Path>,
+    way: Way,
+    /// The folder in the last search.
+    last: Option<&'a CachedFolder>,
     /// Identity of the folder that contains this one.
     above: Identity,
     /// Whether a mount covers the folder, so that nothing in it can change.
@@ -169,14 +138,36 @@ struct Item<'a> {
     only_counted: bool,
 }
 
+impl<'a> Item<'a> {
+    /// The folder's entry of the last search, if it is still valid.
+    fn unchanged(&self, status: FileStatus) -> Option<&'a CachedFolder> {
+        self.last
+            .filter(|last| last.listing.stamp == Stamp::from(status))
+    }
+}
+
+/// The listing of a folder in this search.
+enum Folder<'a> {
+    /// That of the last search.
+    Same(&'a CachedFolder),
+    New(Arc<Listing>),
+}
+
+impl Folder<'_> {
+    fn listing(&self) -> &Arc<Listing> {
+        match self {
+            Self::Same(same) => &same.listing,
+            Self::New(listing) => listing,
+        }
+    }
+}
+
 struct Search<'a> {
     root: &'a Root,
     purpose: Purpose<'a>,
     names: Names,
     found: Found,
-    /// Folders searched with their number of names, and the new listings of those that changed.
-    seen: Vec<(PathBuf, u64)>,
-    listings: Listings,
+    seen: Vec<Seen<'a>>,
     missed: Vec<Unguarded>,
     repositories: BTreeSet<PathBuf>,
     /// Folders of the last search come first. A command may create very many new folders, and the
@@ -261,7 +252,6 @@ impl<'a> Search<'a> {
             names: root.rules().names(),
             found: Found::default(),
             seen: Vec::new(),
-            listings: Listings::new(),
             missed: Vec::new(),
             repositories: BTreeSet::new(),
             known: VecDeque::new(),
@@ -279,7 +269,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(mut self) -> Searched {
-        self.enter(PathBuf::new(), (0, 0), false, false);
+        self.enter(Path::new(""), (0, 0), false, false);
         let folders_max = if self.is_before() {
             FOLDERS_MAX
         } else {
@@ -291,31 +281,25 @@ impl<'a> Search<'a> {
                 self.missed.push(Unguarded::Folders);
                 break;
             }
-            let names = if item.only_counted {
+            let (names, remembered) = if item.only_counted {
                 self.count_folder(&item)
             } else {
                 self.search_folder(&item)
-            };
-            self.seen.push((item.path, names));
+            }
+            .unwrap_or((0, Remembered::Nothing));
+            self.seen.push(Seen {
+                path: item.path,
+                way: item.way,
+                names,
+                remembered,
+            });
             if self.is_before() && !self.missed.is_empty() {
                 break;
             }
         }
         self.found.deduplicate();
         let files = self.counts.then(|| self.count());
-        let listings = if self.listings.is_empty() && self.seen.len() == self.purpose.last.len() {
-            self.purpose.last.clone()
-        } else {
-            let mut new = self.listings;
-            let last = self.purpose.last;
-            let kept = self.seen.into_iter().filter_map(|(path, _)| {
-                Some((
-                    new.remove(&path).or_else(|| last.get(&path).cloned())?,
-                    path,
-                ))
-            });
-            Arc::new(kept.map(|(listing, path)| (path, listing)).collect())
-        };
+        let listings = self.purpose.last.after(self.seen);
         Searched {
             found: self.found,
             listings,
@@ -330,14 +314,16 @@ impl<'a> Search<'a> {
         let firsts = self
             .seen
             .iter()
-            .filter(|(path, _)| self.repositories.is_empty() || counted.insert(path));
-        firsts.map(|(_, names)| names).sum()
+            .filter(|seen| self.repositories.is_empty() || counted.insert(&seen.path));
+        firsts.map(|seen| seen.names).sum()
     }
 
-    fn enter(&mut self, path: PathBuf, above: Identity, covered: bool, in_git: bool) {
+    /// Searches a folder that is entered by its name.
+    fn enter(&mut self, path: &Path, above: Identity, covered: bool, in_git: bool) {
         self.enqueue(Item {
-            last: None,
-            path,
+            last: self.purpose.last.entrance(path),
+            path: path.into(),
+            way: Way::Entrance,
             above,
             covered,
             in_git,
@@ -346,11 +332,12 @@ impl<'a> Search<'a> {
     }
 
     /// Counts the names in a folder that is not searched, and in all folders below it.
-    fn enter_to_count(&mut self, path: PathBuf, above: Identity) {
+    fn enter_to_count(&mut self, path: &Path, above: Identity) {
         if self.counts {
             self.enqueue(Item {
-                last: None,
-                path,
+                last: self.purpose.last.entrance(path),
+                path: path.into(),
+                way: Way::Entrance,
                 above,
                 covered: false,
                 in_git: false,
@@ -359,125 +346,167 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Searches a subfolder in the listing of `item`, or counts it.
+    fn enter_listed(
+        &mut self,
+        item: &Item<'a>,
+        folder: &Folder<'a>,
+        place: usize,
+        only_counted: bool,
+    ) {
+        if only_counted && !self.counts {
+            return;
+        }
+        let Some(name) = folder.listing().folders.get(place) else {
+            return;
+        };
+        let all = self.purpose.last;
+        let last = match (folder, item.last) {
+            (Folder::Same(same), _) => all.at(same, place),
+            (Folder::New(_), Some(before)) => all.named(before, name),
+            (Folder::New(_), None) => None,
+        };
+        let (path, last) = match last {
+            Some(last) => (last.path.clone(), Some(last)),
+            None => {
+                let path = item.path.join(name);
+                let last = all.entrance(&path);
+                (path.into(), last)
+            }
+        };
+        self.enqueue(Item {
+            path,
+            way: Way::Listed {
+                above: self.seen.len(),
+                place,
+            },
+            last,
+            above: folder.listing().stamp.own,
+            covered: item.covered,
+            in_git: item.in_git,
+            only_counted,
+        });
+    }
+
     fn enqueue(&mut self, item: Item<'a>) {
-        let last = self.purpose.last.get(&item.path);
-        if last.is_some() {
+        if item.last.is_some() {
             &mut self.known
         } else {
             &mut self.fresh
         }
-        .push_back(Item { last, ..item });
+        .push_back(item);
     }
 
-    /// Counts one folder. An unreadable one counts as empty; it is not in the search, so nothing is
-    /// missed.
-    fn count_folder(&mut self, item: &Item<'_>) -> u64 {
-        let Ok(status) = self.status(&item.path) else {
-            return 0;
-        };
+    /// Counts one folder; `None` if it cannot be read. It is not in the search, so nothing is missed.
+    fn count_folder(&mut self, item: &Item<'a>) -> Option<(u64, Remembered<'a>)> {
+        let status = self.status(&item.path).ok()?;
         if status.kind != FileType::Directory {
-            return 0;
+            return None;
         }
-        let last = item
-            .last
-            .filter(|last| {
-                last.stamp
-                    == Stamp {
-                        own: status.own,
-                        changed: status.changed,
-                    }
-            })
-            .cloned();
-        let Some(listing) = last.or_else(|| self.list_reopening(item, status).ok().flatten())
-        else {
-            return 0;
+        let folder = match item.unchanged(status) {
+            Some(same) => Folder::Same(same),
+            None => Folder::New(self.list_reopening(item, status).ok().flatten()?),
         };
-        for name in listing.folders.iter().chain(&listing.marked) {
-            self.enter_to_count(item.path.join(name), status.own);
+        let listing = folder.listing().clone();
+        for place in 0..listing.folders.len() {
+            self.enter_listed(item, &folder, place, true);
         }
-        listing.names
+        for name in &listing.marked {
+            self.enter_to_count(&item.path.join(name), status.own);
+        }
+        Some((listing.names, self.remember(folder)))
+    }
+
+    /// Whether the next search may rely on a listing.
+    fn remember(&self, folder: Folder<'a>) -> Remembered<'a> {
+        match folder {
+            Folder::Same(same) => Remembered::Same(same),
+            Folder::New(listing)
+                if self.remembers == Some(listing.stamp.own.0) && listing.stamp.is_settled() =>
+            {
+                Remembered::New(listing)
+            }
+            Folder::New(_) => Remembered::Nothing,
+        }
     }
 
     fn status(&self, path: &Path) -> Result<FileStatus, Errno> {
         FileStatus::at(self.root.dir.as_fd(), path)
     }
 
-    /// Searches one folder and returns the number of its names.
-    fn search_folder(&mut self, item: &Item<'_>) -> u64 {
+    /// Searches one folder. Returns the number of its names and its listing; `None` if there is no
+    /// listing.
+    fn search_folder(&mut self, item: &Item<'a>) -> Option<(u64, Remembered<'a>)> {
         let status = match self.status(&item.path) {
             Ok(status) if status.kind == FileType::Directory => status,
-            Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
+            Err(Errno::NAMETOOLONG) => {
+                self.miss_deep(&item.path);
+                return None;
+            }
             Err(errno @ (Errno::IO | Errno::STALE | Errno::NOTCONN)) => {
-                return self.miss(&item.path, errno);
+                self.miss(&item.path, errno);
+                return None;
             }
             // It was removed or became something else; or its parent cannot be entered and is
             // protected as a whole.
-            Ok(_) | Err(_) => return 0,
+            Ok(_) | Err(_) => return None,
         };
-        let stamp = Stamp {
-            own: status.own,
-            changed: status.changed,
+        let folder = match item.unchanged(status) {
+            Some(same) => Folder::Same(same),
+            None => Folder::New(self.list_for_search(item, status)?),
         };
-        let listing = match item.last.filter(|last| last.stamp == stamp) {
-            Some(last) => last.clone(),
-            None => match self.list_reopening(item, status) {
-                Ok(Some(listing)) => listing,
-                // Another command may have removed it during the search.
-                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => return 0,
-                // The folder's owner can open it again at any time, so nothing in it may change
-                // meanwhile.
-                Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
-                    if !item.covered {
-                        self.found.protect(item.path.clone(), status, item.above);
-                    }
-                    return 0;
-                }
-                Err(Errno::NAMETOOLONG) => return self.miss_deep(&item.path),
-                Err(errno) => return self.miss(&item.path, errno),
-            },
-        };
-        if listing.parts.is_repository() && !item.covered {
+        let listing = folder.listing().clone();
+        let is_repository = listing.parts.is_repository();
+        if is_repository && !item.covered {
             self.search_repository(&item.path);
         }
         for name in &listing.marked {
             self.search_name(item, status.own, name);
         }
-        let skipped: &[&str] = if item.in_git && listing.parts.is_repository() {
+        let only_counted: &[&str] = if item.in_git && is_repository {
             &["objects", "refs", "logs", "info", "hooks", "lfs"]
         } else {
             &[]
         };
-        for name in listing
-            .folders
-            .iter()
-            .filter(|name| !skipped.iter().any(|skipped| *name == skipped))
-        {
-            self.enter(item.path.join(name), status.own, item.covered, item.in_git);
+        for (place, name) in listing.folders.iter().enumerate() {
+            let only_counted = only_counted.iter().any(|counted| *name == *counted);
+            self.enter_listed(item, &folder, place, only_counted);
         }
-        for name in listing
-            .folders
-            .iter()
-            .filter(|name| skipped.iter().any(|skipped| *name == skipped))
-        {
-            self.enter_to_count(item.path.join(name), status.own);
-        }
-        listing.names
+        Some((listing.names, self.remember(folder)))
     }
 
-    fn miss(&mut self, path: &Path, errno: Errno) -> u64 {
+    /// Lists a folder that is new or has changed. If that fails, the folder is protected or missed.
+    fn list_for_search(&mut self, item: &Item<'a>, status: FileStatus) -> Option<Arc<Listing>> {
+        match self.list_reopening(item, status) {
+            Ok(listing) => return listing,
+            // Another command may have removed it during the search.
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            // The folder's owner can open it again at any time, so nothing in it may change
+            // meanwhile.
+            Err(Errno::ACCESS | Errno::PERM) if !item.path.as_os_str().is_empty() => {
+                if !item.covered {
+                    self.found
+                        .protect(item.path.to_path_buf(), status, item.above);
+                }
+            }
+            Err(Errno::NAMETOOLONG) => self.miss_deep(&item.path),
+            Err(errno) => self.miss(&item.path, errno),
+        }
+        None
+    }
+
+    fn miss(&mut self, path: &Path, errno: Errno) {
         self.missed.push(Unguarded::Unreadable(
             shown(path),
             std::io::Error::from(errno).to_string(),
         ));
-        0
     }
 
     /// Reports a path that is too deep, shortened to fit a line.
-    fn miss_deep(&mut self, path: &Path) -> u64 {
+    fn miss_deep(&mut self, path: &Path) {
         self.missed.push(Unguarded::Deep(shown(
             &path.iter().take(3).collect::<PathBuf>(),
         )));
-        0
     }
 
     /// Lists a folder. A folder that a command closed to its own user is reopened first.
@@ -553,20 +582,13 @@ impl<'a> Search<'a> {
         }
         folders.sort();
         marked.sort();
-        let listing = Arc::new(Listing {
-            stamp: Stamp {
-                own: status.own,
-                changed: status.changed,
-            },
+        Ok(Some(Arc::new(Listing {
+            stamp: Stamp::from(status),
             folders,
             marked,
             parts,
             names,
-        });
-        if self.remembers == Some(status.own.0) && is_settled(status.changed) {
-            self.listings.insert(path.to_owned(), listing.clone());
-        }
-        Ok(Some(listing))
+        })))
     }
 
     /// Checks one name in a folder whose identity is `here`.
@@ -583,11 +605,11 @@ impl<'a> Search<'a> {
         let lower = lower_name(name);
         if lower == ".git" {
             match status.kind {
-                FileType::Directory if item.covered => self.enter_to_count(path, here),
+                FileType::Directory if item.covered => self.enter_to_count(&path, here),
                 _ if item.covered => {}
                 FileType::Directory => {
                     self.search_repository(&path);
-                    self.enter_to_count(path, here);
+                    self.enter_to_count(&path, here);
                 }
                 // A link or file named `.git`, whatever its target: git may resolve it where we
                 // cannot.
@@ -605,10 +627,10 @@ impl<'a> Search<'a> {
                 .hidden
                 .push((path.clone(), status.kind == FileType::Directory));
             if status.kind == FileType::Directory {
-                self.enter_to_count(path, here);
+                self.enter_to_count(&path, here);
             }
         } else if status.kind == FileType::Directory {
-            self.enter(path, here, item.covered || is_protected, item.in_git);
+            self.enter(&path, here, item.covered || is_protected, item.in_git);
         }
     }
 
@@ -638,7 +660,7 @@ impl<'a> Search<'a> {
                 Ok(status) if REBASE_FOLDERS.contains(name) => {
                     self.search_steps(&path.join(REBASE_STEPS), status.own)
                 }
-                Ok(_) => self.enter(path, here, false, true),
+                Ok(_) => self.enter(&path, here, false, true),
                 Err(_) => {}
             }
         }
@@ -753,18 +775,6 @@ fn reopen(root: &Root, path: &Path) -> Option<()> {
         Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU,
     )
     .ok()
-}
-
-/// Whether a folder's last change is old enough that a listing made now includes it.
-fn is_settled((seconds, nanoseconds): Changed) -> bool {
-    let (Ok(seconds), Ok(nanos)) = (u64::try_from(seconds), u32::try_from(nanoseconds)) else {
-        return false;
-    };
-    let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-    let settled = if nanos == 0 { SETTLED_SECONDS } else { SETTLED };
-    SystemTime::now()
-        .duration_since(changed)
-        .is_ok_and(|age| age > settled)
 }
 
 /// Whether every name in a folder passes; `false` if the folder cannot be listed.

@@ -19,7 +19,8 @@ use rustix::{
 use super::{
     found::FileStatus,
     known::Known,
-    search::{self, Listings, Searched, all_names, open_real},
+    listings::Listings,
+    search::{self, Searched, all_names, open_real},
 };
 use crate::sandbox::fs::{Root, shown};
 
