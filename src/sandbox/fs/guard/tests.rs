@@ -415,3 +415,58 @@ fn the_search_counts_what_a_walk_counts_and_no_name_is_out_of_its_sight() {
     }
     assert!(guard.root.count().files > 60);
 }
+
+#[test]
+fn cached_listings_follow_folders_that_change_move_or_are_replaced() {
+    let (folder, guard) = fixture();
+    for path in [
+        "a/b/c/d/file",
+        "a/x/file",
+        "moved/in/.envrc",
+        "bare/file",
+        "bare/modules/m/file",
+    ] {
+        write(&folder, path, "x");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that changed just now are not cached
+    let at = |path: &str| folder.path().join(path);
+    let found = || paths(guard.search().unwrap().found());
+
+    assert_eq!(found(), ["moved/in/.envrc"]);
+    let cached = guard.state().listings.clone();
+    assert_eq!(found(), ["moved/in/.envrc"]);
+    assert!(
+        Arc::ptr_eq(&cached, &guard.state().listings),
+        "nothing changed, so nothing was built"
+    );
+    assert_eq!(cached.len(), 11);
+
+    // A name before all others moves the place of every sibling.
+    write(&folder, "a/aaa/.envrc", "x");
+    assert_eq!(found(), ["a/aaa/.envrc", "moved/in/.envrc"]);
+    write(&folder, "a/b/c/d/.envrc", "x");
+    assert_eq!(
+        found(),
+        ["a/aaa/.envrc", "a/b/c/d/.envrc", "moved/in/.envrc"]
+    );
+    fs::rename(at("moved/in"), at("a/b/c/in")).unwrap();
+    fs::remove_dir_all(at("a/aaa")).unwrap();
+    fs::rename(at("a/x"), at("a/b/x")).unwrap();
+    fs::rename(at("a/b/c/d"), at("a/x")).unwrap();
+    assert_eq!(found(), ["a/b/c/in/.envrc", "a/x/.envrc"]);
+    repository(&folder, "bare");
+    repository(&folder, "bare/modules/m");
+    assert_eq!(
+        found(),
+        [
+            "a/b/c/in/.envrc",
+            "a/x/.envrc",
+            "bare/config",
+            "bare/modules/m/config"
+        ]
+    );
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    found();
+    write(&folder, "bare/modules/m/hooks/new", "x");
+    assert!(found().contains(&"bare/modules/m/hooks".to_owned()));
+}
