@@ -36,6 +36,14 @@ const READERS_MAX: usize = 2;
 /// Bytes of the line before the text.
 const HEAD_BYTES_MAX: usize = 128;
 
+/// Settings of mimalloc, the allocator of the `callboard` program; others ignore them. By default it
+/// takes a gibibyte at once, which the helper's bound of memory counts, and gives parts of it back
+/// after a while: taking those again then fails or not, depending on how slow the machine is.
+const ALLOCATOR: [(&str, &str); 2] = [
+    ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
+    ("MIMALLOC_PURGE_DELAY", "-1"),
+];
+
 /// Exit code of a Rust program after a panic.
 const PANICKED: i32 = 101;
 
@@ -136,10 +144,12 @@ impl Inner {
 fn launch(program: &Program, nonce: &str) -> PipedLaunch {
     let argv = vec![program.path(), ASK.into(), STAGE.into(), nonce.into()];
     let environment = [("PATH", PATH), (ASKED, "1")]
+        .into_iter()
+        .chain(ALLOCATOR)
         .map(|(name, value)| (OsString::from(name), OsString::from(value)));
     PipedLaunch {
         argv,
-        environment: environment.into(),
+        environment: environment.collect(),
         folder: PathBuf::from("/"),
     }
 }
