@@ -4,6 +4,10 @@
 //!
 //! Pure.
 
+use std::{borrow::Borrow, collections::BTreeMap};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// A map of few entries, sorted by key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SmallMap<K, V>(Vec<(K, V)>);
@@ -14,9 +18,26 @@ impl<K, V> Default for SmallMap<K, V> {
     }
 }
 
+impl<K: Serialize, V: Serialize> Serialize for SmallMap<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+impl<'de, K: Ord + Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for SmallMap<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let tree = BTreeMap::<K, V>::deserialize(deserializer)?;
+        Ok(Self(tree.into_iter().collect()))
+    }
+}
+
 impl<K: Ord, V> SmallMap<K, V> {
-    fn place(&self, key: &K) -> Result<usize, usize> {
-        self.0.binary_search_by(|(known, _)| known.cmp(key))
+    fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.0
+            .binary_search_by(|(known, _)| known.borrow().cmp(key))
     }
 
     /// Inserts an entry. Returns the previous value of the key.
@@ -27,14 +48,38 @@ impl<K: Ord, V> SmallMap<K, V> {
                 .get_mut(at)
                 .map(|(_, held)| std::mem::replace(held, value)),
             Err(at) => {
-                self.0.insert(at, (key, value));
+                self.add(at, key, value);
                 None
             }
         }
     }
 
+    /// Adds an entry, without room for further ones: most maps never get them.
+    fn add(&mut self, at: usize, key: K, value: V) {
+        self.0.reserve_exact(1);
+        self.0.insert(at, (key, value));
+    }
+
+    /// Returns the value of a key, which is inserted if the map does not have it.
+    pub(crate) fn or_default(&mut self, key: K) -> Option<&mut V>
+    where
+        V: Default,
+    {
+        let at = match self.place(&key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.add(at, key, V::default());
+                at
+            }
+        };
+        self.0.get_mut(at).map(|(_, value)| value)
+    }
+
     /// Returns the value of a key.
-    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
     }
 
@@ -85,8 +130,6 @@ impl<K: Ord, V> SmallMap<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::{ports::Entropy, testing::SeededEntropy};
 
@@ -108,6 +151,11 @@ mod tests {
                     tree.retain(|other, _| *other > key);
                 }
                 7 if what > 250 => assert!(few.take().eq(std::mem::take(&mut tree))),
+                7 if what > 100 => {
+                    let held = few.or_default(key).unwrap();
+                    *held += 1;
+                    *tree.entry(key).or_default() += 1;
+                }
                 _ => assert_eq!(
                     (few.get(&key), few.contains_key(&key)),
                     (tree.get(&key), tree.contains_key(&key))

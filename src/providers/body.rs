@@ -1,19 +1,35 @@
-//! A request body as a list of slices. Messages that the conversation already holds as bytes are
-//! sent from where they lie and never joined into one buffer.
+//! A request body in a few pieces. Short texts, such as the messages of a conversation, are joined:
+//! sending many small slices costs more than copying them. Long ones are sent from where they lie.
+
+use std::collections::VecDeque;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use callboard_actors::chat::ModelRequest;
 
-/// Writes JSON between slices. New text gathers in one buffer; slices are taken without copying.
+/// Bytes of a piece, and of the shortest slice that is not copied. An HTTP/2 frame carries as many:
+/// it is the smallest limit that a server can announce.
+pub(super) const PIECE_BYTES: usize = 16 * 1024;
+
+/// Bytes of a body around its system prompt and its messages, roughly.
+const FRAME_BYTES: usize = 1024;
+
+/// The length of a request's body, roughly.
+pub(super) fn expected_bytes(request: &ModelRequest) -> usize {
+    request.system.as_deref().map_or(0, str::len) + request.messages.wire_bytes() + FRAME_BYTES
+}
+
+/// Writes JSON and slices into pieces.
 pub(super) struct BodyWriter {
-    slices: Vec<Bytes>,
+    pieces: VecDeque<Bytes>,
     text: BytesMut,
 }
 
 impl BodyWriter {
-    pub(super) fn new() -> Self {
+    /// `bytes` is the expected length of the body.
+    pub(super) fn new(bytes: usize) -> Self {
         Self {
-            slices: Vec::new(),
-            text: BytesMut::with_capacity(1024),
+            pieces: VecDeque::new(),
+            text: BytesMut::with_capacity(bytes.min(PIECE_BYTES)),
         }
     }
 
@@ -30,62 +46,62 @@ impl BodyWriter {
         self
     }
 
-    /// Appends shared bytes without copying them.
-    pub(super) fn slice(&mut self, bytes: Bytes) -> &mut Self {
-        self.seal();
-        self.slices.push(bytes);
+    /// Appends shared bytes. Long ones are not copied.
+    pub(super) fn slice(&mut self, bytes: &Bytes) -> &mut Self {
+        if bytes.len() < PIECE_BYTES {
+            if self.text.len() + bytes.len() > PIECE_BYTES {
+                self.seal();
+                self.text = BytesMut::with_capacity(PIECE_BYTES);
+            }
+            self.text.extend_from_slice(bytes);
+        } else {
+            self.seal();
+            self.pieces.push_back(bytes.clone());
+        }
         self
     }
 
     fn seal(&mut self) {
-        if *self.text == *b"," {
-            // The common separators are `'static`: they need no reference count.
-            self.text.clear();
-            self.slices.push(Bytes::from_static(b","));
-        } else if !self.text.is_empty() {
-            self.slices.push(self.text.split().freeze());
+        if !self.text.is_empty() {
+            self.pieces.push_back(self.text.split().freeze());
         }
     }
 
     pub(super) fn finish(mut self) -> Body {
         self.seal();
-        let left = self.slices.iter().map(|slice| slice.len() as u64).sum();
+        let len = self.pieces.iter().map(|piece| piece.len() as u64).sum();
         Body {
-            slices: self.slices.into_iter(),
-            left,
+            pieces: self.pieces,
+            len,
         }
     }
 }
 
-/// The slices of a finished body. The exact size is known, so requests carry a Content-Length.
+/// The pieces of a finished body. The exact size is known, so requests carry a Content-Length.
 #[derive(Clone)]
 pub(super) struct Body {
-    slices: std::vec::IntoIter<Bytes>,
-    left: u64,
+    pieces: VecDeque<Bytes>,
+    len: u64,
 }
 
 impl Body {
-    /// Joins the slices, for tests and errors.
+    /// Joins the pieces, for tests and errors.
     pub(super) fn joined(self) -> Bytes {
         let mut whole = BytesMut::new();
-        self.slices
-            .for_each(|slice| whole.extend_from_slice(&slice));
+        self.pieces
+            .iter()
+            .for_each(|piece| whole.extend_from_slice(piece));
         whole.freeze()
     }
 
-    /// Bytes that remain to be sent.
+    /// Bytes of the body.
     pub(super) fn len(&self) -> u64 {
-        self.left
+        self.len
     }
 
-    /// Returns the remaining slices.
-    pub(super) fn into_slices(self) -> std::vec::IntoIter<Bytes> {
-        self.slices
-    }
-
-    #[cfg(test)]
-    pub(super) fn slices(&self) -> &[Bytes] {
-        self.slices.as_slice()
+    /// Returns the pieces, none of them empty.
+    pub(super) fn into_pieces(self) -> VecDeque<Bytes> {
+        self.pieces
     }
 }
 
@@ -94,19 +110,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_is_sent_as_it_lies_in_memory() {
-        let message = Bytes::from(vec![b'x'; 100]);
-        let mut body = BodyWriter::new();
+    fn short_slices_are_joined_and_a_long_one_is_sent_as_it_lies_in_memory() {
+        let long = Bytes::from(vec![b'x'; PIECE_BYTES]);
+        let short = Bytes::from(vec![b'y'; PIECE_BYTES / 2 - 10]);
+        let mut body = BodyWriter::new(0);
 
         body.raw("{\"m\":")
-            .slice(message.clone())
+            .slice(&short)
+            .slice(&short)
+            .slice(&short)
+            .slice(&long)
             .raw(",")
             .json("a\"b")
             .raw("}");
         let body = body.finish();
 
-        assert_eq!(body.len(), 5 + 100 + 1 + 6 + 1);
-        assert_eq!(body.slices()[1].as_ptr(), message.as_ptr());
+        let pieces = body.clone().into_pieces();
+        let sizes: Vec<usize> = pieces.iter().map(Bytes::len).collect();
+        assert_eq!(
+            sizes,
+            [5 + 2 * short.len(), short.len(), long.len(), 1 + 6 + 1]
+        );
+        assert_eq!(pieces[2].as_ptr(), long.as_ptr());
+        assert_eq!(body.len(), sizes.iter().sum::<usize>() as u64);
         assert!(body.joined().ends_with(b"x,\"a\\\"b\"}"));
     }
 }

@@ -81,11 +81,14 @@ impl Reply {
         cx: &mut Context<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Poll<Result<(), ProviderError>> {
-        self.timer.check()?;
         let Some(answer) = &mut self.answer else {
             return Poll::Ready(Ok(()));
         };
-        match answer.poll_body(cx)? {
+        let read = answer.poll_body(cx);
+        if read.is_ready() {
+            self.timer.check()?; // While nothing is ready, `poll` checks the same.
+        }
+        match read? {
             Poll::Ready(Some(bytes)) => {
                 let reading = &mut self.reading;
                 match &mut self.gunzip {

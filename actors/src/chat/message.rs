@@ -76,8 +76,8 @@ struct Stored {
     /// The last token count: 0 if not counted, else the counting method in the upper eight bits and
     /// the tokens in the others.
     tokens: AtomicU32,
-    /// The message in a provider's own form, cached by an adapter.
-    rendered: OnceLock<Box<Bytes>>,
+    /// The message in a provider's own form, cached by an adapter; `None` if it is the wire form.
+    rendered: OnceLock<Option<Box<Bytes>>>,
 }
 
 /// Bytes of the wire form around the blocks, at most.
@@ -364,10 +364,12 @@ impl Message {
         }
     }
 
-    /// Returns the message in an adapter's own form, which `render` creates on the first call. Only
-    /// one form is cached, because a conversation has one provider; it is freed with the message.
-    pub fn rendered_with(&self, render: impl FnOnce(&Self) -> Bytes) -> Bytes {
-        Bytes::clone(self.0.rendered.get_or_init(|| Box::new(render(self))))
+    /// Returns the message in an adapter's own form, which `render` creates on the first call, or
+    /// the wire form where it returns `None`. Only one form is cached, because a conversation has one
+    /// provider; it is freed with the message.
+    pub fn rendered_with(&self, render: impl FnOnce(&Self) -> Option<Bytes>) -> &Bytes {
+        let rendered = self.0.rendered.get_or_init(|| render(self).map(Box::new));
+        rendered.as_deref().unwrap_or(&self.0.wire)
     }
 }
 

@@ -132,7 +132,7 @@ impl MessageList {
     }
 
     /// Returns the bytes of all messages in the wire form, from a running sum.
-    pub(crate) fn wire_bytes(&self) -> usize {
+    pub fn wire_bytes(&self) -> usize {
         self.last_link()
             .map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
     }

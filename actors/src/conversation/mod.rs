@@ -96,14 +96,15 @@ enum Phase {
 
 impl Actor for Conversation {
     type Msg = ConversationMsg;
-    type State = State;
+    /// Boxed: ractor holds the state in two futures, each as large as the state itself.
+    type State = Box<State>;
     type Arguments = ConversationArgs;
 
     async fn pre_start(
         &self,
         me: ActorRef<ConversationMsg>,
         args: ConversationArgs,
-    ) -> Result<State, ActorProcessingErr> {
+    ) -> Result<Box<State>, ActorProcessingErr> {
         args.ports.counters.lives.add(1);
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
@@ -124,10 +125,10 @@ impl Actor for Conversation {
             }
             let mut live = Box::new(Live::begin(&args, me, Box::default()));
             live.recover()?;
-            return Ok(State {
+            return Ok(Box::new(State {
                 args,
                 phase: Phase::Live(live),
-            });
+            }));
         }
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
@@ -148,20 +149,20 @@ impl Actor for Conversation {
             };
             let _ = me.cast(ConversationMsg::Loaded(folded));
         });
-        Ok(State {
+        Ok(Box::new(State {
             args,
             phase: Phase::Loading {
                 stash: Vec::new(),
                 _task: AbortOnDrop(task),
             },
-        })
+        }))
     }
 
     async fn handle(
         &self,
         me: ActorRef<ConversationMsg>,
         message: ConversationMsg,
-        state: &mut State,
+        state: &mut Box<State>,
     ) -> Result<(), ActorProcessingErr> {
         state.args.ports.counters.wake_ups.add(1);
         state
@@ -173,7 +174,7 @@ impl Actor for Conversation {
         &self,
         me: ActorRef<ConversationMsg>,
         event: SupervisionEvent,
-        state: &mut State,
+        state: &mut Box<State>,
     ) -> Result<(), ActorProcessingErr> {
         // An executor normally ends with its round. The open calls of a crashed executor need
         // results.
@@ -190,7 +191,7 @@ impl Actor for Conversation {
     async fn post_stop(
         &self,
         _: ActorRef<ConversationMsg>,
-        state: &mut State,
+        state: &mut Box<State>,
     ) -> Result<(), ActorProcessingErr> {
         state.phase = Phase::Over; // Stops all work before the lease reports the end to the directory.
         state.args.lease.release();

@@ -128,13 +128,16 @@ impl RoundWatch {
             if self.end.is_some() {
                 return None;
             }
-            let is_stopped = self.stopped.is_cancelled(); // Read once more after the stop.
-            match self.read_ring(!is_stopped).await {
+            let mut is_stopped = false;
+            let mut read = self.read_ring(true).await;
+            if let RingRead::Running = read {
+                is_stopped = true;
+                read = self.read_ring(false).await; // Once more after the stop.
+            }
+            match read {
                 RingRead::Events => continue,
-                RingRead::Over => return None,
-                RingRead::Running if is_stopped => return None,
-                RingRead::Running => continue, // The host stops.
-                RingRead::NotKept => {}
+                RingRead::Over | RingRead::Running => return None,
+                RingRead::NotKept => is_stopped |= self.stopped.is_cancelled(),
             }
             match self.read_journal().await {
                 JournalRead::Events(events) => self.ahead = events,

@@ -9,7 +9,7 @@ mod marks;
 mod open_round;
 mod skills;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     chat::{History, Message, MessageList, ModelParameters, Usage},
     ids::{CallKey, Epoch, RoundId, Scope, Seq},
+    small_map::SmallMap,
     stream::StopReason,
     time::Timestamp,
 };
@@ -76,7 +77,7 @@ pub struct Durable {
     /// Metrics of the conversation.
     pub metrics: ConversationMetrics,
     /// Metrics by tool name.
-    pub tools: BTreeMap<String, ToolAggregate>,
+    pub tools: SmallMap<String, ToolAggregate>,
     /// Usage of the last model call; zero after the history was replaced.
     pub last_usage: Usage,
     /// Use of the window, pinned lines, and the last compaction.

@@ -185,11 +185,8 @@ mod tests {
             ("grep_search", false, 0, 4, 30),
         ] {
             state.metrics.record_tool_call(failed, retries);
-            state
-                .tools
-                .entry(name.to_owned())
-                .or_default()
-                .record(failed, retries, ms, tokens);
+            let sum = state.tools.or_default(name.to_owned()).unwrap();
+            sum.record(failed, retries, ms, tokens);
         }
         state.skills.used = ["release-notes", "csv-tables"]
             .map(|name| SkillName::new(name).unwrap())

@@ -1,10 +1,10 @@
 //! Converts a request into a Messages request. Pure.
 //!
-//! Promises: keys always come in the same order. Messages are the byte slices that the conversation
-//! holds, not copies. With `cache`, at most four cache marks (system, tools, the last two user
+//! Promises: keys always come in the same order. Messages are the bytes that the conversation holds,
+//! not serialized again. With `cache`, at most four cache marks (system, tools, the last two user
 //! messages) are spliced in between those slices.
 
-use std::sync::LazyLock;
+use std::{borrow::Cow, sync::LazyLock};
 
 use bytes::Bytes;
 use callboard_actors::chat::{
@@ -14,7 +14,7 @@ use callboard_actors::chat::{
 use memchr::memmem::Finder;
 
 use crate::providers::{
-    body::{Body, BodyWriter},
+    body::{Body, BodyWriter, expected_bytes},
     json::RawObject,
 };
 
@@ -26,7 +26,7 @@ const MARKED_MESSAGES: usize = 2;
 
 /// Returns the body of a streaming call.
 pub(super) fn request(request: &ModelRequest) -> Body {
-    let mut body = BodyWriter::new();
+    let mut body = BodyWriter::new(expected_bytes(request));
     body.raw(r#"{"model":"#)
         .json(&*request.model)
         .raw(r#","max_tokens":"#)
@@ -47,7 +47,7 @@ pub(super) fn count(request: &ModelRequest) -> Body {
         cache: false,
         ..request.clone()
     };
-    let mut body = BodyWriter::new();
+    let mut body = BodyWriter::new(expected_bytes(&request));
     body.raw(r#"{"model":"#).json(&*request.model);
     prompt(&mut body, &request);
     body.raw("}");
@@ -127,11 +127,11 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest) {
         // A message is `{…,"content":[…{…}]}`: the mark goes before the last block's brace.
         let end = wire.len().saturating_sub(3);
         if number >= first_marked && message.role() == Role::User && wire.ends_with(b"}]}") {
-            body.slice(wire.slice(..end))
+            body.slice(&wire.slice(..end))
                 .raw(MARK)
-                .slice(wire.slice(end..));
+                .slice(&wire.slice(end..));
         } else {
-            body.slice(wire);
+            body.slice(&wire);
         }
     }
     body.raw("]");
@@ -139,14 +139,16 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest) {
 
 /// Returns the message's own bytes, or a cleaned copy if they hold something that this API refuses.
 /// The message caches the result.
-fn sendable(message: &Message) -> Bytes {
+fn sendable(message: &Message) -> Cow<'_, Bytes> {
     let rendered = message.rendered_with(clean);
     // Another adapter may have cached its form with the message; that form never begins with a
     // brace.
     if rendered.first().is_none_or(|first| *first == b'{') {
-        rendered
-    } else {
-        clean(message)
+        return Cow::Borrowed(rendered);
+    }
+    match clean(message) {
+        Some(cleaned) => Cow::Owned(cleaned),
+        None => Cow::Borrowed(message.wire()),
     }
 }
 
@@ -164,11 +166,11 @@ static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> = LazyLock::new(|| {
 
 /// Removes what this API refuses in a message that came from elsewhere: reasoning without a
 /// signature, empty texts, foreign cache marks, and the text that was extracted from a document
-/// which is itself sent. Returns no bytes if nothing remains.
-fn clean(message: &Message) -> Bytes {
+/// which is itself sent. Returns no bytes if nothing remains, and `None` if nothing was removed.
+fn clean(message: &Message) -> Option<Bytes> {
     let wire = message.wire();
     if !SUSPICIOUS.iter().any(|text| text.find(wire).is_some()) {
-        return wire.clone();
+        return None;
     }
     let before = message.blocks();
     let after: Vec<_> = as_shown(before.clone(), true)
@@ -176,10 +178,12 @@ fn clean(message: &Message) -> Bytes {
         .filter_map(clean_block)
         .collect();
     if after == before {
-        return wire.clone();
+        return None;
     }
-    Message::new(message.role(), &after)
-        .map_or_else(|_| Bytes::new(), |message| message.wire().clone())
+    Some(
+        Message::new(message.role(), &after)
+            .map_or_else(|_| Bytes::new(), |message| message.wire().clone()),
+    )
 }
 
 fn clean_block(block: ContentBlock) -> Option<ContentBlock> {

@@ -2,6 +2,7 @@ use callboard_actors::chat::{Effort, MessageList, RawJson, ToolDefinition};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::providers::body::PIECE_BYTES;
 
 fn message(json: &Value) -> Message {
     serde_json::from_value::<Message>(json.clone()).unwrap()
@@ -95,23 +96,21 @@ fn the_cache_adds_four_marks_and_nothing_else() {
 }
 
 #[test]
-fn message_bytes_are_sent_from_where_they_lie() {
-    let plain = example();
-    for cache in [false, true] {
-        let body = request(&ModelRequest {
-            cache,
-            ..plain.clone()
-        });
-        let starts: Vec<_> = body.slices().iter().map(|slice| slice.as_ptr()).collect();
+fn the_bytes_of_a_long_message_are_sent_from_where_they_lie() {
+    let long = Message::user("x".repeat(PIECE_BYTES));
+    let plain = ModelRequest {
+        messages: [long.clone(), Message::assistant("short")]
+            .into_iter()
+            .collect(),
+        cache: false,
+        ..example()
+    };
 
-        assert!(
-            plain
-                .messages
-                .iter()
-                .all(|message| starts.contains(&message.wire().as_ptr())),
-            "cache: {cache}"
-        );
-    }
+    let pieces = request(&plain).into_pieces();
+
+    let starts: Vec<_> = pieces.iter().map(|piece| piece.as_ptr()).collect();
+    assert!(starts.contains(&long.wire().as_ptr()));
+    assert_eq!(pieces.len(), 3, "short texts are joined");
 }
 
 #[test]
@@ -227,7 +226,7 @@ fn images_and_documents_go_as_they_are_and_a_document_goes_without_its_text() {
     .unwrap();
     let plain = Message::new(Role::User, &[picture, document, what]).unwrap();
 
-    assert_eq!(sendable(&kept), *plain.wire());
+    assert_eq!(*sendable(&kept), *plain.wire());
     assert_eq!(
         sendable(&plain).as_ptr(),
         plain.wire().as_ptr(),

@@ -14,7 +14,7 @@ use callboard_actors::chat::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::providers::body::{Body, BodyWriter};
+use crate::providers::body::{Body, BodyWriter, expected_bytes};
 
 /// Which field name bounds the length of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Shown {
 
 /// Returns the body of a streaming call.
 pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Shown) -> Body {
-    let mut body = BodyWriter::new();
+    let mut body = BodyWriter::new(expected_bytes(request));
     body.raw(r#"{"model":"#).json(&*request.model);
     body.raw(match max_tokens {
         MaxTokens::Plain => r#","max_tokens":"#,
@@ -69,7 +69,7 @@ pub(super) fn request(request: &ModelRequest, max_tokens: MaxTokens, shown: Show
 /// Returns the body of a token count, in the form of Anthropic's endpoint. llama.cpp's server
 /// offers that endpoint beside this API.
 pub(super) fn count(request: &ModelRequest) -> Body {
-    let mut body = BodyWriter::new();
+    let mut body = BodyWriter::new(expected_bytes(request));
     body.raw(r#"{"model":"#).json(&*request.model);
     if let Some(system) = request
         .system
@@ -92,7 +92,7 @@ pub(super) fn count(request: &ModelRequest) -> Body {
         .raw(r#","messages":["#);
     for (number, message) in request.messages.iter().enumerate() {
         body.raw(if number == 0 { "" } else { "," })
-            .slice(message.wire().clone());
+            .slice(message.wire());
     }
     body.raw("]}");
     body.finish()
@@ -143,7 +143,7 @@ fn messages(body: &mut BodyWriter, request: &ModelRequest, shown: Shown) {
         let rendered = Rendered::from_message(message, shown);
         if !rendered.lead.is_empty() {
             user_message(body, &mut users, &mut separator);
-            body.raw(separator).slice(rendered.lead);
+            body.raw(separator).slice(&rendered.lead);
             separator = ",";
         }
         users.extend(rendered.user);
@@ -169,12 +169,12 @@ fn user_message(
         match (texts, inside) {
             (true, _) => body
                 .raw(if number == 0 { "" } else { r"\n\n" })
-                .slice(bytes),
-            (false, Inside::Parts) => body.raw(if number == 0 { "" } else { "," }).slice(bytes),
+                .slice(&bytes),
+            (false, Inside::Parts) => body.raw(if number == 0 { "" } else { "," }).slice(&bytes),
             (false, Inside::Text) => body
                 .raw(if number == 0 { "" } else { "," })
                 .raw(r#"{"type":"text","text":""#)
-                .slice(bytes)
+                .slice(&bytes)
                 .raw("\"}"),
         };
     }
@@ -217,8 +217,8 @@ impl Shown {
 
 impl Rendered {
     fn from_message(message: &Message, shown: Shown) -> Self {
-        let kept = message.rendered_with(|message| render(message, shown));
-        Self::read(&kept, shown)
+        let kept = message.rendered_with(|message| Some(render(message, shown)));
+        Self::read(kept, shown)
             .or_else(|| Self::read(&render(message, shown), shown))
             .unwrap_or(Self {
                 lead: Bytes::new(),

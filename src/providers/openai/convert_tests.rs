@@ -257,7 +257,7 @@ fn a_message_is_converted_once_and_another_adapters_form_is_not_taken_for_ours()
     assert_eq!(first.as_ptr(), again.as_ptr());
 
     let foreign = Message::user("hi");
-    foreign.rendered_with(|message| message.wire().clone());
+    foreign.rendered_with(|message| Some(message.wire().clone()));
     assert_eq!(
         messages_of([foreign]),
         json!([{"role": "user", "content": "hi"}])

@@ -20,7 +20,7 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
-use super::socket::Socket;
+use super::socket::{BelowTls, Socket};
 use crate::providers::{config::ProviderConfigError, errors::with_sources};
 
 /// Interval of TCP keep-alive probes, which detect a dead peer.
@@ -146,7 +146,7 @@ impl Dialer {
             });
         };
         let socket = tls
-            .connect(name.clone(), socket)
+            .connect(name.clone(), BelowTls::new(socket))
             .await
             .map_err(with_scheme)?;
         let is_http2 = socket.get_ref().1.alpn_protocol() == Some(b"h2");

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use callboard_actors::ports::ProviderError;
 use futures_util::FutureExt;
 use h2::{
@@ -32,10 +32,6 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes of all answers of one connection together. Large enough that slow readers of some answers
 /// do not stop the others.
 const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
-
-/// Bytes of a request that one frame carries: the smallest limit that a server can announce. Slices
-/// below it are joined, because a frame for each costs more than copying it.
-const FRAME_BYTES: usize = 16 * 1024;
 
 /// How often a connection that carries calls is probed, and how long the answer to a probe may take
 /// before the connection counts as lost.
@@ -223,7 +219,7 @@ impl Sending {
     fn new(stream: SendStream<Bytes>, body: Body) -> Self {
         Self {
             stream: Some(stream),
-            frames: frames(body),
+            frames: body.into_pieces(),
         }
     }
 
@@ -258,35 +254,6 @@ impl Sending {
             }
         }
     }
-}
-
-/// Joins slices into frames. Each frame is allocated once, in its final size.
-fn frames(body: Body) -> VecDeque<Bytes> {
-    let mut left = usize::try_from(body.len()).unwrap_or(usize::MAX);
-    let mut frames = VecDeque::with_capacity(left / FRAME_BYTES + 1);
-    let mut joined = BytesMut::new();
-    for mut slice in body.into_slices() {
-        while !slice.is_empty() {
-            if joined.is_empty() && slice.len() >= FRAME_BYTES {
-                frames.push_back(slice.split_to(FRAME_BYTES));
-                left = left.saturating_sub(FRAME_BYTES);
-                continue;
-            }
-            if joined.is_empty() {
-                joined.reserve(left.min(FRAME_BYTES));
-            }
-            let piece = slice.split_to(slice.len().min(FRAME_BYTES - joined.len()));
-            joined.extend_from_slice(&piece);
-            left = left.saturating_sub(piece.len());
-            if joined.len() == FRAME_BYTES {
-                frames.push_back(joined.split().freeze());
-            }
-        }
-    }
-    if !joined.is_empty() {
-        frames.push_back(joined.freeze());
-    }
-    frames
 }
 
 /// The body of an answer.

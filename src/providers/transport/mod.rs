@@ -116,10 +116,8 @@ impl Transport {
             "accept: {accept}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         )?;
-        let slices = body.into_slices();
-        let mut request = VecDeque::with_capacity(slices.len() + 1);
-        request.push_back(head.into());
-        request.extend(slices);
+        let mut request = body.into_pieces();
+        request.push_front(head.into());
         Ok(request)
     }
 

@@ -3,20 +3,83 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf},
     net::TcpStream,
 };
 use tokio_rustls::client::TlsStream;
+
+/// Bytes that one system call reads below TLS.
+const READ_BYTES: usize = 8 * 1024;
+
+/// Bytes that TLS gets at once. After each record rustls moves the bytes behind it to the front of
+/// its buffer. A stream of short events has a record of 150 bytes for each, so a full buffer would be
+/// moved thirty times.
+const PART_BYTES: usize = 1024;
 
 /// The bytes below HTTP.
 #[derive(Debug)]
 pub(super) enum Socket {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<BelowTls>>),
+}
+
+/// The TCP connection below TLS. It reads much at once and hands on little.
+#[derive(Debug)]
+pub(super) struct BelowTls(BufReader<TcpStream>);
+
+impl BelowTls {
+    pub(super) fn new(socket: TcpStream) -> Self {
+        Self(BufReader::with_capacity(READ_BYTES, socket))
+    }
+}
+
+impl AsyncRead for BelowTls {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut reader = Pin::new(&mut self.get_mut().0);
+        let held = ready!(reader.as_mut().poll_fill_buf(cx))?;
+        let count = held.len().min(PART_BYTES).min(buffer.remaining());
+        buffer.put_slice(held.get(..count).unwrap_or_default());
+        reader.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for BelowTls {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.get_mut().0.get_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.get_mut().0.get_mut()).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.get_mut().0.get_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.get_mut().0.get_mut()).poll_shutdown(cx)
+    }
 }
 
 impl AsyncRead for Socket {

@@ -13,7 +13,7 @@ use crate::providers::{body::BodyWriter, network::Network};
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 fn body(json: &str) -> Body {
-    let mut body = BodyWriter::new();
+    let mut body = BodyWriter::new(0);
     body.raw(json);
     body.finish()
 }
@@ -119,10 +119,10 @@ async fn both<T>(client: impl Future<Output = T>, server: impl Future<Output = (
 async fn a_long_request_arrives_whole_and_in_order() {
     let server = Server::start().await;
     let client = server.client();
-    let mut long = BodyWriter::new();
+    let mut long = BodyWriter::new(0);
     for number in 0..5000 {
         // Slices of every length, far more than one write or the socket buffer takes.
-        long.slice(format!("{number}:{};", "x".repeat(number % 700)).into());
+        long.slice(&format!("{number}:{};", "x".repeat(number % 700)).into());
     }
     let expected = (0..5000)
         .map(|number| format!("{number}:{};", "x".repeat(number % 700)))
@@ -151,8 +151,8 @@ async fn a_long_request_arrives_whole_and_in_order() {
 async fn a_refusal_is_read_before_the_request_was_sent() {
     let server = Server::start().await;
     let client = server.client();
-    let mut long = BodyWriter::new();
-    long.slice(vec![b'x'; 64 << 20].into());
+    let mut long = BodyWriter::new(0);
+    long.slice(&vec![b'x'; 64 << 20].into());
 
     let (answered, on_answer) = tokio::sync::oneshot::channel();
     let answer = both(

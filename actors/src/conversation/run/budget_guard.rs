@@ -10,7 +10,7 @@ use crate::{
     conversation::{ConversationMsg, round::Input, run::Live},
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
-    policy::{Amount, Budget, BudgetCounter, BudgetLevel, Reservation},
+    policy::{Amount, Budget, BudgetCounter, BudgetLevel, Exhausted, Reservation},
     task::AbortOnDrop,
     tenant::Family,
     time::Timestamp,
@@ -25,7 +25,8 @@ pub(in crate::conversation) struct BudgetGuard {
     /// it.
     own: Arc<BudgetCounter>,
     reservation: Option<Reservation>,
-    answer: Option<Input>,
+    /// The answer to the last reservation, until it is decided.
+    answer: Option<(WorkId, Result<(), Exhausted>)>,
     /// Cancels the round with this id when its time is used up.
     clock: Option<(RoundId, AbortOnDrop)>,
 }
@@ -79,12 +80,13 @@ impl BudgetGuard {
             .own
             .reserve(amount)
             .map(|reservation| self.reservation = Some(reservation));
-        self.answer = Some(Input::Budget { work, answer });
+        self.answer = Some((work, answer));
     }
 
     /// Takes the answer to the last reservation, if it was not taken yet.
     pub(in crate::conversation) fn answer(&mut self) -> Option<Input> {
-        self.answer.take()
+        let (work, answer) = self.answer.take()?;
+        Some(Input::Budget { work, answer })
     }
 
     /// Charges what these entries record: the settlement of a call, the wall-clock time of a round.

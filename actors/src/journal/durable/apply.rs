@@ -661,12 +661,14 @@ impl Durable {
         }
         self.metrics
             .record_tool_call(outcome.is_error, outcome.retry_count);
-        self.tools.entry(name.to_owned()).or_default().record(
-            outcome.is_error,
-            outcome.retry_count,
-            outcome.duration_ms,
-            tokens,
-        );
+        if let Some(sum) = self.tools.or_default(name.to_owned()) {
+            sum.record(
+                outcome.is_error,
+                outcome.retry_count,
+                outcome.duration_ms,
+                tokens,
+            );
+        }
         let round = open(&mut self.round)?;
         let Phase::Batch(batch) = &round.phase else {
             return Err("no batch is open".into());
