@@ -136,3 +136,39 @@ impl AsyncWrite for Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tls_gets_small_parts_of_what_one_read_brought_and_misses_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let sent: Vec<u8> = (0..=u8::MAX).cycle().take(3 * READ_BYTES + 7).collect();
+        server.write_all(&sent).await.unwrap();
+        drop(server);
+        let mut below = BelowTls::new(socket);
+
+        let mut got = Vec::new();
+        let mut room = [0; READ_BYTES];
+        loop {
+            let read = below.read(&mut room).await.unwrap();
+            assert!(read <= PART_BYTES, "{read} bytes at once");
+            if read == 0 {
+                break;
+            }
+            got.extend_from_slice(&room[..read]);
+        }
+
+        assert!(got == sent);
+    }
+}
