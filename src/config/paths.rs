@@ -25,7 +25,9 @@ impl DatabaseAddress {
 
     /// The password, decoded and as it is written, for masking; empty if there is none.
     pub(super) fn passwords(&self) -> Vec<String> {
-        let Some((user, _)) = self.authority().and_then(|(_, rest)| rest.rsplit_once('@')) else {
+        // Up to the last `@`, so that a password with a `/` is found too.
+        let rest = self.0.split_once("://").map(|(_, rest)| rest);
+        let Some((user, _)) = rest.and_then(|rest| rest.rsplit_once('@')) else {
             return Vec::new();
         };
         let Some((_, password)) = user.split_once(':') else {
@@ -52,6 +54,10 @@ impl DatabaseAddress {
         let Some((scheme, authority)) = self.authority() else {
             return "postgres://…".to_owned();
         };
+        if self.0.matches('@').count() > authority.matches('@').count() {
+            // A password with `/` or `?` as they are: where the host begins is a guess.
+            return "postgres://…".to_owned();
+        }
         let hosts = authority
             .rsplit_once('@')
             .map_or(authority, |(_, hosts)| hosts);
@@ -182,6 +188,10 @@ mod tests {
         assert_eq!(one.shown(), "postgres://db:5432,db2/x");
         assert_eq!(format!("{one:?}"), "postgres://db:5432,db2/x");
         assert_eq!(one.passwords(), ["not%40real", "not@real"]);
+
+        let wrong = address("postgres://ann:not/real@db/x");
+        assert_eq!(wrong.shown(), "postgres://…");
+        assert_eq!(wrong.passwords(), ["not/real"]);
 
         let none = address("postgres://db/x");
         assert_eq!(none.shown(), "postgres://db/x");
