@@ -105,6 +105,8 @@ pub(super) struct Job {
     sender: ProgressSender,
     method: EndMethod,
     limits: ExecLimits,
+    /// Bytes of memory at which it is ended: its bound, or less without a control group.
+    memory_max: u64,
     pub(super) disk: Disk,
     /// The command's control group, where there are control groups.
     group: Option<CommandGroup>,
@@ -160,6 +162,10 @@ impl Job {
             err_line: Line::default(),
             sender: ProgressSender::new(renamed(launch.progress, &launch.shown)),
             method,
+            memory_max: match group {
+                Some(_) => launch.limits.memory_bytes,
+                None => machine::watched_bound(launch.limits.memory_bytes),
+            },
             limits: launch.limits,
             disk: Disk::of(launch.disk),
             before: if group.is_none() {
@@ -268,13 +274,9 @@ impl Job {
             find_init(init, self.pid, all);
         }
         let tree = all.tree(self.pid);
-        let ExecLimits {
-            processes,
-            memory_bytes,
-            ..
-        } = self.limits;
+        let processes = self.limits.processes;
         let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
-        self.held = if all.may_hold(&tree, memory_bytes) {
+        self.held = if all.may_hold(&tree, self.memory_max) {
             memory_of(&tree)
         } else {
             Held::default()
@@ -284,7 +286,7 @@ impl Job {
             self.end(Ending::Limit(format!(
                 "more than {processes} processes and threads"
             )));
-        } else if is_over || self.held.sum() > memory_bytes {
+        } else if is_over || self.held.sum() > self.memory_max {
             self.stop_hoarding();
         }
         self.disk.watch(&tree, all.system_ticks(&tree));
@@ -320,7 +322,7 @@ impl Job {
     /// Whether the machine has lost so much memory since the job began that its processes must be
     /// examined. The margin of a quarter covers what they have grown since they were last examined.
     pub(super) fn may_hold_what_is_lost(&self, now: Machine) -> bool {
-        let bound = self.limits.memory_bytes;
+        let bound = self.memory_max;
         let lost = self
             .before
             .filter(|_| self.is_suspect())
@@ -341,7 +343,7 @@ impl Job {
         );
         Some(Suspect {
             before,
-            bound: self.limits.memory_bytes,
+            bound: self.memory_max,
             private: held.private.saturating_add(held.tables),
             tables: held.tables,
             shared: held.shared.saturating_add(self.files_in_memory(all)),
@@ -365,7 +367,7 @@ impl Job {
         if !self.is_suspect() {
             return Hurry::None;
         }
-        let bound = self.limits.memory_bytes;
+        let bound = self.memory_max;
         let each = charged_socket_bytes();
         let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
         if files > OPEN_FILES_MAX {
@@ -422,7 +424,7 @@ impl Job {
     }
 
     fn too_much_memory(&self) -> String {
-        format!("more than {} MiB of memory", self.limits.memory_bytes >> 20)
+        format!("more than {} MiB of memory", self.memory_max >> 20)
     }
 
     /// Whether the disk has lost more space than this command may use.

@@ -14,6 +14,16 @@ use std::fs;
 /// Error of the machine's own counts, in bytes.
 const TOLERANCE: u64 = 24 * 1024 * 1024;
 
+/// How far below its bound a command without a control group is ended: what it can fill before this
+/// thread gets a processor, plus what pausing it takes. Half of a small bound.
+const RESERVE: u64 = 192 * 1024 * 1024;
+
+/// Memory at which a command without a control group is ended, by the memory that it may use, in
+/// bytes. It fills gigabytes a second, so it holds more by the time that it has ended.
+pub(super) fn watched_bound(memory_bytes: u64) -> u64 {
+    memory_bytes - RESERVE.min(memory_bytes / 2)
+}
+
 /// Most bytes that one socket can hold: its buffers at their default size, which the seccomp filter
 /// lets no command change.
 pub(super) const SOCKET_BYTES: u64 = 512 * 1024;
@@ -223,6 +233,13 @@ mod tests {
             kernel_means: kernel_means(count, 4, 10 * MIB, 3),
             ..command()
         }
+    }
+
+    #[test]
+    fn a_watched_command_ends_below_its_bound_by_a_reserve_or_half() {
+        let ended = [0, 1, 96, 384, 4096].map(|mib| watched_bound(mib * MIB) / MIB);
+
+        assert_eq!(ended, [0, 0, 48, 192, 3904]);
     }
 
     #[test]

@@ -52,11 +52,17 @@ static void sockets(long mib) {
     }
 }
 
-// Socket pairs with empty buffers.
+// Socket pairs with empty buffers, in several processes because each may open few files.
 static void empty(long pairs) {
-    for (long n = 0; n < pairs; n++) {
-        int pair[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) hold("refused");
+    for (; pairs > 0; pairs -= 400) {
+        if (fork() == 0) {
+            for (long n = 0; n < 400; n++) {
+                int pair[2];
+                if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) hold("refused");
+            }
+            sleep(20);
+            exit(0);
+        }
     }
 }
 
