@@ -83,6 +83,12 @@ impl<K: Ord, V> SmallMap<K, V> {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
     }
 
+    /// Returns the value of a key.
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let at = self.place(key).ok()?;
+        self.0.get_mut(at).map(|(_, value)| value)
+    }
+
     /// Whether the map has the key.
     pub(crate) fn contains_key(&self, key: &K) -> bool {
         self.place(key).is_ok()
@@ -114,6 +120,16 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// Returns the values in order of their keys.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
+    }
+
+    /// Returns the values in order of their keys.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether the map has no entry.
@@ -162,6 +178,8 @@ mod tests {
                 ),
             }
             assert!(few.iter().eq(tree.iter()) && few.values().eq(tree.values()));
+            assert!(few.values_mut().eq(tree.values_mut()) && few.len() == tree.len());
+            assert_eq!(few.get_mut(&key), tree.get_mut(&key));
             assert_eq!(
                 (few.is_empty(), few.0.capacity() == 0),
                 (tree.is_empty(), tree.is_empty())

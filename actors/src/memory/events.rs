@@ -6,7 +6,7 @@ mod waiting;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, VecDeque, btree_map},
+    collections::{BinaryHeap, VecDeque},
     future::{poll_fn, ready},
     pin::Pin,
     sync::{
@@ -32,6 +32,7 @@ use crate::{
         BoxFuture, EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus,
         TextKind,
     },
+    small_map::SmallMap,
     stream::{EventKind, StreamEvent},
 };
 
@@ -50,9 +51,9 @@ use crate::{
 #[derive(Debug)]
 pub struct MemoryEvents {
     conversations: DashMap<Scope, Arc<Conversation>>,
-    /// Bytes of each tenant's events.
+    /// Bytes of each tenant's streams.
     tenants: DashMap<TenantId, Arc<AtomicUsize>>,
-    /// Bytes of all events.
+    /// Bytes of all streams.
     bytes: Arc<AtomicUsize>,
     /// Ended streams with their end times. All streams live equally long, so the first one expires
     /// next.
@@ -85,7 +86,7 @@ struct Conversation {
 
 #[derive(Debug, Default)]
 struct State {
-    rounds: BTreeMap<RoundId, Stream>,
+    rounds: SmallMap<RoundId, Stream>,
     /// Epoch of the activation that published the newest event.
     epoch: Epoch,
     /// This store received every event after this one. `None` before the first event.
@@ -104,7 +105,19 @@ struct Stream {
     waiting: Waiting,
 }
 
+/// Bytes that a stream takes without its events: itself, its conversation in the map, its place in
+/// the queue of ended ones, and their ids.
+const STREAM_BYTES: usize = size_of::<(RoundId, Stream)>()
+    + size_of::<(Scope, Arc<Conversation>)>()
+    + size_of::<Conversation>()
+    + size_of::<(Instant, StreamKey)>()
+    + 128;
+
 impl Stream {
+    fn bytes(&self) -> usize {
+        self.ring.bytes().saturating_add(STREAM_BYTES)
+    }
+
     fn is_older(&self, age: Duration) -> bool {
         self.end.is_some_and(|(_, at)| at.elapsed() >= age)
     }
@@ -313,17 +326,13 @@ impl MemoryEvents {
         }
     }
 
-    /// Returns the number of streams and the bytes of their events.
+    /// Returns the number of streams and the bytes that they take with their events.
     pub fn size(&self) -> (usize, usize) {
         self.conversations
             .iter()
             .fold((0, 0), |(count, bytes), conversation| {
                 let state = lock(&conversation.state);
-                let held: usize = state
-                    .rounds
-                    .values()
-                    .map(|stream| stream.ring.bytes())
-                    .sum();
+                let held: usize = state.rounds.values().map(Stream::bytes).sum();
                 (count + state.rounds.len(), bytes + held)
             })
     }
@@ -396,7 +405,7 @@ impl MemoryEvents {
             (state.expire(key.round, age), state.rounds.is_empty())
         };
         if let Some(stream) = expired {
-            conversation.count(stream.ring.bytes(), 0);
+            conversation.count(stream.bytes(), 0);
         }
         if is_empty {
             self.let_go(&key.scope);
@@ -424,18 +433,20 @@ impl MemoryEvents {
     ) {
         state.note(events);
         if let Some(expired) = state.expire(round, self.ring_age) {
-            conversation.count(expired.ring.bytes(), 0);
+            conversation.count(expired.bytes(), 0);
         }
-        let stream = match state.rounds.entry(round) {
-            btree_map::Entry::Occupied(held) => held.into_mut(),
-            btree_map::Entry::Vacant(free) => {
-                state.started = state.started.wrapping_add(1);
-                free.insert(Stream {
-                    ring: Ring::new(self.ring_bytes),
-                    end: None,
-                    waiting: Waiting::of(state.started),
-                })
-            }
+        if !state.rounds.contains_key(&round) {
+            state.started = state.started.wrapping_add(1);
+            let stream = Stream {
+                ring: Ring::new(self.ring_bytes),
+                end: None,
+                waiting: Waiting::of(state.started),
+            };
+            conversation.count(0, stream.bytes());
+            state.rounds.insert(round, stream);
+        }
+        let Some(stream) = state.rounds.get_mut(&round) else {
+            return;
         };
         if events.is_empty() {
             return;
@@ -643,10 +654,10 @@ impl EventStore for MemoryEvents {
         }) else {
             return;
         };
-        let rounds = std::mem::take(&mut lock(&conversation.state).rounds);
-        conversation.count(rounds.values().map(|stream| stream.ring.bytes()).sum(), 0);
+        let mut rounds = std::mem::take(&mut lock(&conversation.state).rounds);
+        conversation.count(rounds.values().map(Stream::bytes).sum(), 0);
         let mut woken = Vec::new();
-        for mut stream in rounds.into_values() {
+        for (_, mut stream) in rounds.take() {
             stream.waiting.take(&mut woken);
         }
         wake(&mut woken);
@@ -707,6 +718,27 @@ mod tests {
             Arc::new(MemoryEvents::new(bytes, age)) as Arc<dyn EventStore>
         })
         .await;
+    }
+
+    /// Very many short rounds are bounded although their events are small.
+    #[tokio::test(start_paused = true)]
+    async fn streams_count_although_they_have_few_events() {
+        let store = MemoryEvents::from_limits(&Limits {
+            events_bytes_max: 100 * (STREAM_BYTES + 1000),
+            ..Limits::default()
+        });
+        for n in 0..1000 {
+            let mut key = key(0);
+            key.scope.conversation = ConversationId::new(format!("c{n}")).unwrap();
+            store.append(&key, vec![delta(1)]).await.unwrap();
+            store.mark_complete(&key).await.unwrap();
+        }
+
+        let (streams, bytes) = store.size();
+
+        assert!((100..200).contains(&streams), "{streams}");
+        assert!(bytes <= 100 * (STREAM_BYTES + 1000), "{bytes}");
+        assert_eq!(store.conversations(), streams);
     }
 
     #[tokio::test(start_paused = true)]

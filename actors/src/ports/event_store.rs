@@ -135,7 +135,8 @@ pub trait EventStore: Send + Sync + 'static {
     /// Removes all streams of a deleted conversation.
     fn forget(&self, scope: &Scope);
 
-    /// Returns the bytes of the kept events of a tenant's conversations.
+    /// Returns the bytes that the streams of a tenant take: their kept events, and what a stream takes
+    /// itself (less than a kilobyte).
     fn bytes(&self, tenant: &TenantId) -> usize;
 
     /// Frees some of what has expired, and returns whether there is more. The host calls it every
