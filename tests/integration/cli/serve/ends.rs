@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use super::{Home, Key, Served, configure};
-use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
+use super::{Home, Key, Served, configure, wait_for};
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_call, anthropic_text, sse};
 
 /// Number of conversations with an open round.
 const BUSY: usize = 200;
@@ -137,4 +137,43 @@ async fn a_second_signal_ends_it_at_once_and_loses_nothing() {
     again.wait_for_log("interrupted rounds resumed: 2");
     model.requests_came(4).await;
     assert_eq!(again.stop().code, Some(0));
+}
+
+/// A tool that runs when its host is killed may be what killed it, so a round is given up after
+/// three such ends. A stop in order is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_goes_on_after_any_number_of_orderly_stops_while_its_tool_runs() {
+    const STOPS: usize = 4;
+    let home = Home::new();
+    let calls = (0..STOPS).map(|n| {
+        let runs = json!({"command": format!("touch began-{n}; sleep 60")});
+        Reply::events(anthropic_call(&format!("t{n}"), "bash", &runs))
+    });
+    let answer = Reply::events(anthropic_text("Still here."));
+    let model = ModelServer::start(calls.chain([answer])).await;
+    let acme = over(&home, &model);
+    let workspace = home.work().join("of-acme");
+    std::fs::create_dir(&workspace).unwrap();
+    let file = home.work().join("callboard.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let tools = "workspace = \"of-acme\"\napprove = \"auto\"\ntools = [\"bash\"]\n";
+    std::fs::write(&file, text + tools).unwrap();
+    let mut served = Served::start(&home, &["--grace", "0.2"]);
+    let round = prompt(&served, &acme.key, 0).await;
+
+    for n in 0..STOPS {
+        let began = workspace.join(format!("began-{n}"));
+        wait_for("the command", || began.exists());
+        assert_eq!(served.stop().code, Some(0));
+        served = Served::start(&home, &["--grace", "0.2"]);
+    }
+
+    let events = format!("/v1/conversations/c0/events?round={round}");
+    let watched = served
+        .client
+        .get(format!("{}{events}", served.url))
+        .bearer_auth(&acme.key);
+    let watched = watched.send().await.unwrap().text().await.unwrap();
+    assert!(watched.contains("Still here."), "{watched}");
+    assert_eq!(served.stop().code, Some(0));
 }
