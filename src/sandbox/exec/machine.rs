@@ -16,7 +16,7 @@ const TOLERANCE: u64 = 24 * 1024 * 1024;
 
 /// How far below its bound a command without a control group is ended: what it can fill before this
 /// thread gets a processor, plus what pausing it takes. Half of a small bound.
-const RESERVE: u64 = 192 * 1024 * 1024;
+const RESERVE: u64 = 256 * 1024 * 1024;
 
 /// Memory at which a command without a control group is ended, by the memory that it may use, in
 /// bytes. It fills gigabytes a second, so it holds more by the time that it has ended.
@@ -237,9 +237,9 @@ mod tests {
 
     #[test]
     fn a_watched_command_ends_below_its_bound_by_a_reserve_or_half() {
-        let ended = [0, 1, 96, 384, 4096].map(|mib| watched_bound(mib * MIB) / MIB);
+        let ended = [0, 1, 96, 512, 4096].map(|mib| watched_bound(mib * MIB) / MIB);
 
-        assert_eq!(ended, [0, 0, 48, 192, 3904]);
+        assert_eq!(ended, [0, 0, 48, 256, 3840]);
     }
 
     #[test]

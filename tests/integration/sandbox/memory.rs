@@ -19,11 +19,11 @@ const SLACK: u64 = 64 * MIB;
 const BOUND: u64 = 512 * MIB;
 const WANTED: &str = "1200";
 
-/// The error of a command that met its limit: without a control group it is ended 192 MiB before.
+/// The error of a command that met its limit: without a control group it is ended 256 MiB before.
 fn too_much(groups: ControlGroups) -> SandboxError {
     let mib = match groups {
         ControlGroups::Auto => 512,
-        ControlGroups::Off => 320,
+        ControlGroups::Off => 256,
     };
     SandboxError::Limit(format!("more than {mib} MiB of memory"))
 }
@@ -300,7 +300,7 @@ async fn open_sockets_count_as_memory_before_their_buffers_are_filled() {
     meets_without_a_group(
         "open_sockets_count_as_memory_before_their_buffers_are_filled",
         "empty 1600",
-        "more than 320 MiB of memory",
+        "more than 256 MiB of memory",
     )
     .await;
 }
