@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use callboard_actors::{
     ids::ConversationId,
-    journal::{Durable, GlobalStats, ToolStats, thousands},
+    journal::{ConversationMetrics, Durable, GlobalStats, ToolStats, thousands},
 };
 use clap::Args;
 
 use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
-    sessions::{TenantFlag, stored},
+    remote::{Remote, ServerFlags},
+    sessions::{TenantFlag, names_store, served_figures, served_report, stored},
     terminal::{err_line, out, out_json, sanitize},
 };
 use crate::{app::Opening, config::Config};
@@ -27,12 +28,17 @@ pub(super) struct MetricsArgs {
     store: StoreFlag,
     #[command(flatten)]
     of: TenantFlag,
+    #[command(flatten)]
+    server: ServerFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Failure> {
+    if let Some(remote) = args.server.remote(names_store(&args.store, &args.of))? {
+        return of_server(&remote, &args).await;
+    }
     let sessions = args.store.open(config, Opening::Existing).await?;
     let Some(id) = args.id else {
         let tenant = args.of.tenant();
@@ -40,18 +46,10 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         for id in sessions.ids(tenant).await? {
             match stored(&sessions, &args.of.scope(&id)).await {
                 Ok(state) => figures.push(state.metrics),
-                Err(_) => err_line(&format!(
-                    "not counted: `{}` cannot be read",
-                    sanitize(id.as_str())
-                )),
+                Err(_) => not_counted(&id),
             }
         }
-        let stats = GlobalStats::from_conversations(&figures);
-        if args.json {
-            out_json(&pretty(&stats));
-        } else {
-            out(&describe(&stats));
-        }
+        print_together(&figures, args.json);
         return Ok(Done::Well);
     };
     let state = stored(&sessions, &args.of.scope(&id)).await?;
@@ -69,6 +67,46 @@ pub(super) async fn run(config: &Config, args: MetricsArgs) -> Result<Done, Fail
         report(&state, &id);
     }
     Ok(Done::Well)
+}
+
+/// The same of a running host.
+async fn of_server(remote: &Remote, args: &MetricsArgs) -> Result<Done, Failure> {
+    let Some(id) = &args.id else {
+        let (figures, unread) = served_figures(remote).await?;
+        unread.iter().for_each(not_counted);
+        print_together(&figures, args.json);
+        return Ok(Done::Well);
+    };
+    let report = served_report(remote, id).await?;
+    if args.json {
+        out_json(&pretty(&serde_json::json!({
+            "conversation_id": id,
+            "total_duration_ms": report.total_duration_ms,
+            "total_tokens": report.total_tokens,
+            "metrics": report.metrics,
+            "tools": report.tools,
+            "skills": report.skills,
+        })));
+    } else {
+        out(&sanitize(&report.text));
+    }
+    Ok(Done::Well)
+}
+
+fn not_counted(id: &ConversationId) {
+    err_line(&format!(
+        "not counted: `{}` cannot be read",
+        sanitize(id.as_str())
+    ));
+}
+
+fn print_together(figures: &[ConversationMetrics], json: bool) {
+    let stats = GlobalStats::from_conversations(figures);
+    if json {
+        out_json(&pretty(&stats));
+    } else {
+        out(&describe(&stats));
+    }
 }
 
 /// Prints the report of a conversation.

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) ·
-//! `flags` (flags of `run` and `chat`) · `trust` (files of the current folder, and the question
+//! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
 //! about them) · `attach` (files for a prompt) · `terminal` · `signals` · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
 //! conversation opened for a person). Then the commands.
@@ -18,6 +18,7 @@ mod signals;
 mod typed;
 mod ask;
 mod view;
+mod remote;
 mod rounds;
 mod rows;
 mod follow;

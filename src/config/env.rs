@@ -12,11 +12,13 @@ use super::{
 /// Prefix of all variables of Callboard.
 const PREFIX: &str = "CALLBOARD_";
 
-/// Variables with our prefix that are not settings: the path of the file, the log level, and those
-/// that only tests read.
+/// Variables with our prefix that are not settings: the path of the file, the log level, a running
+/// host for `sessions` and `metrics`, and those that only tests read.
 pub const NOT_SETTINGS: &[&str] = &[
     "CALLBOARD_CONFIG",
     "CALLBOARD_LOG",
+    "CALLBOARD_SERVER",
+    "CALLBOARD_KEY",
     "CALLBOARD_CASSETTES",
     "CALLBOARD_LONG",
     "CALLBOARD_SEED",

@@ -10,7 +10,7 @@ use callboard_actors::{
     chat::{ContentBlock, Effort, Message, ModelParameters, Temperature, Thinking, Usage},
     conversation::round::OnBusy,
     host::ConversationStatus,
-    ids::{ConversationId, EventId, RoundId},
+    ids::{ConversationId, Epoch, EventId, RoundId, Seq},
     journal::{CompactionNote, ConversationMetrics, MultiRoundConversation, ToolStats},
     ports::SessionSummary,
     skill::{LoadLevel, SkillMessage, SkillName},
@@ -264,6 +264,15 @@ pub(super) struct Listed {
     /// When the newest entry was stored, in milliseconds since 1970.
     #[schema(value_type = u64)]
     pub(super) updated_at: Timestamp,
+    /// Number of the newest journal entry.
+    #[schema(value_type = u64)]
+    pub(super) entries: Seq,
+    /// Number of activations that wrote.
+    #[schema(value_type = u64)]
+    pub(super) epoch: Epoch,
+    /// With `titles=true`: the first words of the first prompt, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) title: Option<String>,
     /// Present when the conversation's journal cannot be read: the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
@@ -276,6 +285,7 @@ impl From<SessionSummary> for Listed {
             open,
             created_at,
             updated_at,
+            head,
             failed,
             ..
         } = row;
@@ -284,6 +294,9 @@ impl From<SessionSummary> for Listed {
             open,
             created_at,
             updated_at,
+            entries: head.seq,
+            epoch: head.epoch,
+            title: None,
             failed,
         }
     }
@@ -308,9 +321,16 @@ pub(super) struct ConversationState {
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub(super) status: ConversationStatus,
+    /// Number of the newest journal entry. If it is the same before and after several reads, they
+    /// saw one state.
+    #[schema(value_type = u64)]
+    pub(super) entries: Seq,
+    /// Number of activations that wrote.
+    #[schema(value_type = u64)]
+    pub(super) epoch: Epoch,
 }
 
-/// Selects a page of a list.
+/// Selects a page of conversations.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
@@ -318,6 +338,12 @@ pub(super) struct Page {
     pub(super) after: Option<String>,
     /// Largest number of items in the page; 1 to 1000, 100 if absent.
     pub(super) limit: Option<usize>,
+    /// Whether to read the beginning of each conversation for its `title`.
+    #[serde(default)]
+    pub(super) titles: bool,
+    /// Whether to list the conversations of subagents too.
+    #[serde(default)]
+    pub(super) subagents: bool,
 }
 
 /// Selects a page of a conversation's messages.
@@ -414,6 +440,9 @@ pub(super) struct Report {
     /// Per tool: `call_count`, `avg_duration_ms`, `avg_tokens`, `success_rate` and `error_rate`.
     #[schema(value_type = Object)]
     pub(super) tools: BTreeMap<String, ToolStats>,
+    /// Per tool the sums behind `tools`: calls, failures, durations, tokens.
+    #[schema(value_type = Object)]
+    pub(super) tool_sums: serde_json::Value,
     /// Every skill that was active at any time.
     #[schema(value_type = Vec<String>)]
     pub(super) skills: BTreeSet<SkillName>,

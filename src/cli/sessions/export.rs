@@ -5,16 +5,20 @@ use callboard_actors::{
     ids::ConversationId,
     journal::{ConversationRound, SchemaVersion, UsageTotals},
 };
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
     Found, ServedArgs,
     journal::{self, Readable},
+    names_store, served,
+    shown::Shown,
 };
 use crate::{
     cli::{
         failure::{Done, Failure},
+        remote::ServerFlags,
         terminal::{counted, err_line, out_json},
     },
     config::Config,
@@ -98,6 +102,22 @@ impl<'a> Export<'a> {
         }
     }
 
+    /// A conversation of a running host.
+    fn served(shown: &'a Shown) -> Self {
+        Self {
+            format: FORMAT,
+            version: VERSION,
+            schema_version: SchemaVersion::LATEST,
+            conversation_id: &shown.id,
+            system: None,
+            messages: shown.messages.iter().collect(),
+            usage: UsageTotals::from_rounds(&shown.rounds),
+            rounds: shown.rounds.clone(),
+            damage: None,
+            journal: None,
+        }
+    }
+
     /// Adds every stored row, unchanged.
     pub(super) fn with_journal(mut self, readable: &'a Readable) -> Self {
         self.journal = Some(
@@ -140,7 +160,25 @@ impl<'a> Export<'a> {
     }
 }
 
-pub(super) async fn run(config: &Config, args: &ServedArgs) -> Result<Done, Failure> {
+/// Arguments of `sessions export`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ExportArgs {
+    #[command(flatten)]
+    served: ServedArgs,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+pub(super) async fn run(config: &Config, args: &ExportArgs) -> Result<Done, Failure> {
+    let ExportArgs {
+        served: args,
+        server,
+    } = args;
+    if let Some(remote) = server.remote(names_store(&args.one.store, &args.of))? {
+        let shown = served::read(&remote, &args.one.id).await?;
+        out_json(&Export::served(&shown).to_json());
+        return Ok(Done::Well);
+    }
     let found = Found::open(config, args).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     let export = Export::new(&found.id, &readable, &readable.state.history);

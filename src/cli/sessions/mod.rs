@@ -9,17 +9,20 @@ mod request;
 mod rounds;
 mod remove;
 mod repair;
+mod served;
+mod shown;
 
 use callboard_actors::{
     conversation::{ConversationError, round::rules::Recovery},
     ids::{ConversationId, Scope, TenantId},
-    journal::Durable,
+    journal::{ConversationMetrics, Durable},
 };
 use clap::{Args, Subcommand};
 
 use super::{
     failure::{Done, Failure},
     flags::StoreFlag,
+    remote::Remote,
     session::{not_found_in, unreadable, unreadable_of},
 };
 use crate::{
@@ -41,7 +44,7 @@ pub(super) enum SessionsCommand {
     Show(show::ShowArgs),
     /// Print a conversation as JSON; of a damaged one, the readable part
     #[command(after_help = EXAMPLE)]
-    Export(ServedArgs),
+    Export(export::ExportArgs),
     /// Store a conversation from an export or a JSON array of messages; prints what it repaired
     #[command(
         after_help = "Example:\n  callboard sessions import support-42.json --session support-43"
@@ -126,6 +129,33 @@ impl ServedArgs {
     fn unreadable(&self, reason: &str) -> Failure {
         unreadable_of(&self.one.id, reason, &self.of.repeated())
     }
+}
+
+/// Whether flags name a store, so that the variable of a server does not count.
+pub(super) fn names_store(store: &StoreFlag, of: &TenantFlag) -> bool {
+    store.db.is_some() || of.tenant.as_str() != TENANT
+}
+
+/// The figures of a conversation of a running host.
+pub(super) async fn served_report(
+    remote: &Remote,
+    id: &ConversationId,
+) -> Result<served::ServedReport, Failure> {
+    served::report(remote, id).await
+}
+
+/// The figures of all conversations of a running host; the ids of those that cannot be read.
+pub(super) async fn served_figures(
+    remote: &Remote,
+) -> Result<(Vec<ConversationMetrics>, Vec<ConversationId>), Failure> {
+    let (mut figures, mut unread) = (Vec::new(), Vec::new());
+    for row in served::rows(remote, false, false).await? {
+        match row.failed {
+            Some(_) => unread.push(row.conversation_id),
+            None => figures.push(served::report(remote, &row.conversation_id).await?.metrics),
+        }
+    }
+    Ok((figures, unread))
 }
 
 /// An existing conversation.

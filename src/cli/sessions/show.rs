@@ -1,19 +1,14 @@
 //! `callboard sessions show`: prints the messages, open questions and metrics of a conversation.
 
-use callboard_actors::{
-    chat::Message,
-    journal::{CallState, MultiRoundConversation, SchemaVersion, UsageTotals, debug_form},
-    stream::Open,
-};
+use callboard_actors::journal::{MultiRoundConversation, SchemaVersion, debug_form};
 use clap::Args;
 
-use super::{Found, ServedArgs, journal};
+use super::{Found, ServedArgs, journal, names_store, served, shown::Shown};
 use crate::{
     cli::{
         failure::{Done, Failure},
-        rounds::describe,
-        terminal::{Paint, err_line, out, out_json, sanitize},
-        view::seconds,
+        remote::ServerFlags,
+        terminal::out_json,
     },
     config::Config,
 };
@@ -23,6 +18,8 @@ use crate::{
 pub(in crate::cli) struct ShowArgs {
     #[command(flatten)]
     served: ServedArgs,
+    #[command(flatten)]
+    server: ServerFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,76 +33,57 @@ pub(in crate::cli) struct ShowArgs {
 }
 
 pub(super) async fn run(config: &Config, args: &ShowArgs) -> Result<Done, Failure> {
+    let id = &args.served.one.id;
+    let remote = args
+        .server
+        .remote(names_store(&args.served.one.store, &args.served.of))?;
+    let shown = match remote {
+        Some(remote) if args.debug => {
+            for message in served::debug(&remote, id).await? {
+                out_json(&message.to_string());
+            }
+            return Ok(Done::Well);
+        }
+        Some(remote) if args.rounds => {
+            let shown = served::multi_round(&remote, id).await?;
+            out_json(&serde_json::to_string_pretty(&shown).unwrap_or_default());
+            return Ok(Done::Well);
+        }
+        Some(remote) => served::read(&remote, id).await?,
+        None => match stored(config, args).await? {
+            Some(shown) => shown,
+            None => return Ok(Done::Well),
+        },
+    };
+    if args.json {
+        out_json(&serde_json::to_string_pretty(&shown.to_json()).unwrap_or_default());
+    } else {
+        shown.print();
+    }
+    Ok(Done::Well)
+}
+
+/// Reads a conversation of the store; `None` if a flag asked for a form that is printed here.
+async fn stored(config: &Config, args: &ShowArgs) -> Result<Option<Shown>, Failure> {
     let found = Found::open(config, &args.served).await?;
     let readable = journal::read(&*found.sessions.backend(), &found.scope).await?;
     if let Some(fault) = &readable.fault {
         return Err(args.served.unreadable(fault));
     }
-    let state = &readable.state;
-    let open = readable.open();
-    let rounds = readable.rounds();
     if args.debug {
         let version = SchemaVersion::LATEST.to_string();
         for message in debug_form(&found.scope, &readable.entries) {
             out_json(&message.to_debug_dict(&version).to_string());
         }
-        return Ok(Done::Well);
+        return Ok(None);
     }
     if args.rounds {
         let trigger = config.compaction.trigger;
         let window = (MultiRoundConversation::WINDOW, trigger);
-        let shown = MultiRoundConversation::new(&found.scope, rounds, state, window);
+        let rounds = readable.rounds();
+        let shown = MultiRoundConversation::new(&found.scope, rounds, &readable.state, window);
         out_json(&serde_json::to_string_pretty(&shown).unwrap_or_default());
-        return Ok(Done::Well);
+        return Ok(None);
     }
-    if args.json {
-        let shown = serde_json::json!({
-            "conversation_id": found.id,
-            "open": open,
-            "entries": state.head,
-            "epoch": state.epoch,
-            "messages": state.history.messages().iter().collect::<Vec<_>>(),
-            "rounds": rounds,
-            "usage": UsageTotals::from_conversation(&state.metrics),
-            "waiting_prompts": state.inbox.len(),
-            "metrics": state.metrics,
-            "tools": state.tools,
-        });
-        out_json(&serde_json::to_string_pretty(&shown).unwrap_or_default());
-        return Ok(Done::Well);
-    }
-    let messages: Vec<Message> = state.history.messages().iter().cloned().collect();
-    out(&describe(&rounds, &messages));
-    let paint = Paint::stderr();
-    for call in state
-        .batch()
-        .map(|batch| batch.calls.as_slice())
-        .unwrap_or_default()
-    {
-        if matches!(call.state, CallState::Asked { .. }) {
-            err_line(&format!(
-                "waiting for approval: {} {}",
-                sanitize(&call.tool_use.name),
-                sanitize(call.tool_use.input.as_str())
-            ));
-        }
-    }
-    if open == Open::Running {
-        err_line(&format!(
-            "a round of this session was interrupted (hint: `callboard run --session {} --resume`)",
-            found.id
-        ));
-    }
-    let figures = &state.metrics;
-    err_line(&paint.dim(&format!(
-        "messages {}, rounds {}, API calls {}, tool calls {}, tokens {} in, {} out, over {}",
-        figures.messages_count,
-        figures.rounds,
-        figures.api_calls,
-        figures.tool_calls,
-        figures.total_input_tokens,
-        figures.total_output_tokens,
-        seconds(figures.total_duration_ms()),
-    )));
-    Ok(Done::Well)
+    Ok(Some(Shown::stored(readable)))
 }

@@ -6,7 +6,12 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use callboard_actors::{host::SendError, ids::ConversationId, journal::Head, ports::ListQuery};
+use callboard_actors::{
+    host::SendError,
+    ids::{ConversationId, Scope, Seq},
+    journal::{Head, TITLE_ENTRIES, title},
+    ports::ListQuery,
+};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
@@ -105,7 +110,7 @@ pub(in crate::http) async fn list(
             after,
             count: limit + 1,
             open: None,
-            subagents: false,
+            subagents: page.subagents,
         })
         .await?;
     let has_more = rows.len() > limit;
@@ -114,8 +119,20 @@ pub(in crate::http) async fn list(
         .last()
         .filter(|_| has_more)
         .map(|row| row.conversation.to_string());
+    let mut conversations: Vec<_> = rows.into_iter().map(Listed::from).collect();
+    if page.titles {
+        let sessions = &app.host.ports().sessions;
+        for listed in &mut conversations {
+            let scope = Scope::new(tenant.clone(), listed.conversation_id.clone());
+            let first = sessions
+                .entries(&scope, Seq::default(), TITLE_ENTRIES)
+                .await;
+            // A damaged conversation is listed without a title.
+            listed.title = first.ok().and_then(|first| title(&first));
+        }
+    }
     Ok(Json(Conversations {
-        conversations: rows.into_iter().map(Listed::from).collect(),
+        conversations,
         next,
     }))
 }
@@ -133,9 +150,12 @@ pub(in crate::http) async fn get(
     Caller(tenant): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<ConversationState>, Problem> {
-    let (_, conversation) = app.known(&tenant, &id).await?;
+    let (scope, conversation) = app.known(&tenant, &id).await?;
+    let head = app.host.ports().sessions.head(&scope).await?;
     Ok(Json(ConversationState {
         status: conversation.status().await?,
+        entries: head.seq,
+        epoch: head.epoch,
     }))
 }
 

@@ -125,6 +125,7 @@ pub(in crate::http) async fn report(
         total_duration_ms: state.metrics.total_duration_ms(),
         total_tokens: state.metrics.total_tokens(),
         tools: tools.collect(),
+        tool_sums: serde_json::to_value(&state.tools).unwrap_or_default(),
         skills: state.skills.used.clone(),
         metrics: state.metrics.clone(),
         text,

@@ -1,6 +1,7 @@
 //! `callboard serve` as an operator uses it: first start, reload, keys, shutdown by signal, and the
 //! next start.
 
+mod asked;
 mod ends;
 mod operator;
 mod outages;

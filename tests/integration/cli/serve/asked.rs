@@ -1,0 +1,182 @@
+//! Commands that ask a running host: `--server URL --key KEY`.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Home, Served, wait_for};
+
+/// A host with a conversation, and its key.
+async fn served(home: &Home) -> (Served, String) {
+    let served = Served::start(home, &["--workspace", ".", "--provider", "offline"]);
+    wait_for("the key", || served.out().ends_with('\n'));
+    let key = served.out().trim().to_owned();
+    for prompt in ["Where is RETRY_CAP_MS?", "And its tests?"] {
+        let answer = served
+            .ask(
+                Method::POST,
+                "/v1/conversations/one/messages",
+                &key,
+                Some(json!({ "content": prompt })),
+            )
+            .await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    }
+    (served, key)
+}
+
+/// A server that answers every request with this status and body.
+fn other_server(status: &'static str, body: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut peer in listener.incoming().map_while(Result::ok).take(8) {
+            let _ = peer.read(&mut [0; 4096]);
+            let length = body.len();
+            let _ = write!(
+                peer,
+                "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_host_shows_what_its_store_shows_after_it_stopped() {
+    const COMMANDS: [&[&str]; 8] = [
+        &["sessions", "list", "--json"],
+        &["sessions", "list"],
+        &["sessions", "export", "one"],
+        &["sessions", "show", "one"],
+        &["sessions", "show", "one", "--json"],
+        &["sessions", "show", "one", "--debug"],
+        &["metrics", "one", "--json"],
+        &["metrics", "--json"],
+    ];
+    let home = Home::new();
+    let (served, key) = served(&home).await;
+    let asked = COMMANDS.map(|command| {
+        let flags = ["--server", served.url(), "--key", &key];
+        let asked = home.run(&[command, &flags[..]].concat()).well();
+        assert!(!asked.err.contains(&key), "{}", asked.err);
+        asked.out
+    });
+    let rounds = home
+        .run(&[
+            "sessions",
+            "show",
+            "one",
+            "--rounds",
+            "--server",
+            served.url(),
+            "--key",
+            &key,
+        ])
+        .well()
+        .json();
+    served.stop();
+
+    for (command, asked) in COMMANDS.iter().zip(asked) {
+        let stored = home.run(&[command, &["--tenant", "default"][..]].concat());
+        assert_eq!(asked, stored.well().out, "{command:?}");
+    }
+    assert_eq!(rounds["rounds"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        rounds["rounds"][0]["user_message"],
+        "Where is RETRY_CAP_MS?"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_and_key_come_from_variables_which_a_named_store_outranks() {
+    let mut home = Home::new();
+    let (served, key) = served(&home).await;
+    home.variables = vec![
+        ("CALLBOARD_SERVER", served.url().into()),
+        ("CALLBOARD_KEY", key),
+    ];
+
+    let asked = home.run(&["sessions", "list", "--json"]).well().json();
+    let of_tenant = home.run(&["sessions", "list", "--json", "--tenant", "other"]);
+    let checked = home.run(&["config", "check"]);
+
+    assert_eq!(asked[0]["conversation_id"], "one");
+    assert_eq!(of_tenant.well().json(), Value::Array(Vec::new()));
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_server_or_key_is_one_line_without_the_key() {
+    const KEY: &str = "cb_not-a-real-key";
+    const OLD: &str =
+        r#"{"info":{"title":"Callboard","version":"0.0.9"},"paths":{},"code":"not_found"}"#;
+    let home = Home::new();
+    let (served, key) = served(&home).await;
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let old = other_server("404 Not Found", OLD);
+    let other = other_server("200 OK", "<html>hello</html>");
+
+    for (server, key, code, said) in [
+        (
+            closed.as_str(),
+            KEY,
+            1,
+            "no server answers at http://127.0.0.1:",
+        ),
+        (served.url(), KEY, 1, "does not accept this key"),
+        (
+            old.as_str(),
+            KEY,
+            1,
+            "is Callboard 0.0.9, too old for this command",
+        ),
+        (other.as_str(), KEY, 1, "is not Callboard"),
+        ("ftp://x", KEY, 2, "--server must be a URL such as"),
+        (
+            served.url(),
+            "cb_not-a real-key",
+            2,
+            "the key of --key holds white space",
+        ),
+        (served.url(), key.as_str(), 1, "session `two` not found"),
+    ] {
+        let ran = home.run(&[
+            "sessions", "export", "two", "--server", server, "--key", key,
+        ]);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(code), ""),
+            "{}",
+            ran.err
+        );
+        let line = ran.error();
+        assert!(line.contains(said) && !line.contains(key), "{line}");
+    }
+    let without = home.run(&["metrics", "--server", served.url()]);
+    let alone = home.run(&["metrics", "--key", KEY]);
+    let both = home.run(&[
+        "metrics",
+        "--server",
+        served.url(),
+        "--db",
+        "x.db",
+        "--key",
+        KEY,
+    ]);
+    assert!(without.error().contains("a server needs a tenant's key"));
+    assert!(alone.error().contains("--key needs a server") && !alone.err.contains(KEY));
+    assert_eq!(
+        (both.code, both.err.contains(KEY)),
+        (Some(2), false),
+        "{}",
+        both.err
+    );
+}
