@@ -122,6 +122,12 @@ impl TenantOperator {
             .collect())
     }
 
+    /// Writes what the data folder keeps about tenants.
+    pub(crate) async fn store(&self) -> Result<(), AppError> {
+        let state = self.0.state.lock().await;
+        self.write(&state.stored).await
+    }
+
     /// Ids of the served tenants.
     pub(crate) async fn tenants(&self) -> BTreeSet<TenantId> {
         self.0.state.lock().await.served.keys().cloned().collect()

@@ -43,7 +43,8 @@ pub(crate) struct Serving {
 
 /// The only tenant of a host without configuration.
 pub(crate) enum Single {
-    /// Created by this start. The key is shown once and stored nowhere.
+    /// Created by this start, and not stored before [`TenantOperator::store`]: a start that fails
+    /// leaves no key that was never shown. The key is shown once and stored nowhere.
     Made { tenant: TenantId, key: String },
     /// Created by an earlier start.
     Known { tenant: TenantId, file: PathBuf },
@@ -65,10 +66,6 @@ pub(crate) async fn serving(
     let folder = DataFolder::take(&config.data_dir)?;
     let mut stored = folder.read()?;
     let single = single(&config, &mut stored)?;
-    if matches!(single, Some(Single::Made { .. })) {
-        // Stored before the key is displayed, so that a displayed key still works after a crash.
-        folder.write(&stored)?;
-    }
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
     let lease = lease(&sessions, standby).await?;

@@ -140,6 +140,11 @@ pub(super) async fn run(
         .await
         .map_err(|error| cannot_listen(address, &error))?;
     let bound = listener.local_addr().unwrap_or(address);
+    if matches!(serving.single, Some(Single::Made { .. })) {
+        // Before the key is shown, so that a key that was shown works after a crash, and after all
+        // that can fail, so that the next start does not take a key that was never shown for known.
+        serving.operator.store().await?;
+    }
     report(&serving, bound).await;
 
     let Serving {

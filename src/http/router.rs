@@ -228,6 +228,9 @@ fn key_of(request: &Request) -> Option<String> {
         .to_str()
         .ok()?;
     let key = text.split_once(' ').map_or(text, |(_, key)| key).trim();
+    if key.eq_ignore_ascii_case("bearer") {
+        return None; // a scheme without a key
+    }
     (key.len() >= KEY_BYTES_MIN).then(|| key.to_owned())
 }
 

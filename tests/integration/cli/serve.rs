@@ -273,6 +273,26 @@ async fn the_first_start_without_configuration_makes_one_tenant_and_prints_its_k
     );
 }
 
+/// A start that failed would else keep a key that it never showed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_that_fails_leaves_the_key_to_the_next() {
+    let home = Home::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let failed = home.run(&["serve", "--listen", &address]);
+    assert_eq!(
+        (failed.code, failed.out.as_str()),
+        (Some(1), ""),
+        "{failed:?}"
+    );
+
+    let next = Served::start(&home, &[]);
+
+    wait_for("the key", || next.out().ends_with('\n'));
+    assert!(next.opens(next.out().trim()).await, "{}", next.err());
+    assert_eq!(next.stop().code, Some(0));
+}
+
 #[test]
 fn a_second_serve_on_one_data_folder_is_refused() {
     let home = Home::new();

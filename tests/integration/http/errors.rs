@@ -39,7 +39,7 @@ async fn requests_without_a_valid_key_are_refused_and_no_key_is_echoed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_without_a_key_says_what_to_send_and_has_each_header_once() {
     let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
-    for key in [None, Some("cb_not_bearer")] {
+    for key in [None, Some("cb_not_bearer"), Some("Bearer"), Some("Bearer ")] {
         let request = server.client.get(server.url("/v1/conversations"));
         let request = key
             .into_iter()
