@@ -186,6 +186,13 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".vscode", "settings.json"],
     &[".vscode", "tasks.json"],
     &[".zed"],
+    // Settings that name programs for a build tool, which editors start when a folder is opened,
+    // and for a package manager or debugger.
+    &[".cargo", "config"],
+    &[".cargo", "config.toml"],
+    &[".pdbrc"],
+    &[".yarnrc"],
+    &[".yarnrc.yml"],
     // Files that a shell runs when it enters the folder.
     &[".direnv"],
     &[".mise"],
@@ -473,6 +480,9 @@ mod tests {
             "team.code-workspace",
             ".tool-versions",
             ".pre-commit-config.yaml",
+            "sub/.cargo/config.toml",
+            ".yarnrc.yml",
+            ".pdbrc",
             "node_modules/x/.git/config",
             "node_modules/x/.envrc",
         ];
@@ -490,6 +500,8 @@ mod tests {
             "tasks.json",
             "other/my/skills/x",
             "agents.md.txt",
+            ".cargo/audit.toml",
+            "node_modules/x/.yarnrc.yml",
             "node_modules/x/AGENTS.md",
             "node_modules/x/.vscode/settings.json",
         ];
