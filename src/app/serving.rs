@@ -43,8 +43,9 @@ pub(crate) struct Serving {
 
 /// The only tenant of a host without configuration.
 pub(crate) enum Single {
-    /// Created by this start, and not stored before [`TenantOperator::store`]: a start that fails
-    /// leaves no key that was never shown. The key is shown once and stored nowhere.
+    /// Created by this start. The key is shown once and stored nowhere. [`TenantOperator::store`]
+    /// stores its hash when nothing can fail any more: a start that fails leaves no key behind that
+    /// was never shown.
     Made { tenant: TenantId, key: String },
     /// Created by an earlier start.
     Known { tenant: TenantId, file: PathBuf },

@@ -11,7 +11,7 @@ use callboard_actors::{
     stream::Open,
     time::Timestamp,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::shown::{Asked, Shown};
@@ -77,7 +77,7 @@ struct Standing {
 struct MessagesPage {
     messages: Vec<Placed>,
     #[serde(default)]
-    next: Option<usize>,
+    next: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -89,7 +89,7 @@ struct Placed {
 struct RoundsPage {
     rounds: Vec<ConversationRound>,
     #[serde(default)]
-    next: Option<usize>,
+    next: Option<u64>,
 }
 
 /// The figures of a conversation.
@@ -148,70 +148,75 @@ async fn standing(remote: &Remote, id: &ConversationId) -> Result<Standing, Fail
     }
 }
 
+const MESSAGES: &str = "/v1/conversations/{id}/messages";
+const ROUNDS: &str = "/v1/conversations/{id}/rounds";
+
+/// Reads all pages of a resource. `take` gets each page and returns the place of the next one.
+async fn pages<P: DeserializeOwned>(
+    remote: &Remote,
+    route: &'static str,
+    id: &ConversationId,
+    mut take: impl FnMut(P) -> Option<u64>,
+    form: &str,
+) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let place = after.map_or_else(String::new, |after| format!("&after={after}"));
+        let query = format!("limit={PAGE}{form}{place}");
+        let next = take(remote.get_of(route, id, &query).await?);
+        if next.is_some() && next <= after {
+            return Err(Failure::work(format!(
+                "the server repeats a page of session `{id}`"
+            )));
+        }
+        if next.is_none() {
+            return Ok(());
+        }
+        after = next;
+    }
+}
+
 async fn messages(remote: &Remote, id: &ConversationId) -> Result<Vec<Message>, Failure> {
     let mut messages = Vec::new();
-    let mut after = String::new();
-    loop {
-        let query = format!("limit={PAGE}{after}");
-        let page: MessagesPage = remote
-            .get_of("/v1/conversations/{id}/messages", id, &query)
-            .await?;
+    let take = |page: MessagesPage| {
         messages.extend(page.messages.into_iter().map(|placed| placed.message));
-        match page.next {
-            Some(next) => after = format!("&after={next}"),
-            None => return Ok(messages),
-        }
-    }
+        page.next
+    };
+    pages(remote, MESSAGES, id, take, "").await?;
+    Ok(messages)
 }
 
 /// Reads all messages in their debug form, also those that a compaction dropped.
 pub(super) async fn debug(remote: &Remote, id: &ConversationId) -> Result<Vec<Value>, Failure> {
     let mut messages = Vec::new();
-    let mut after = String::new();
-    loop {
-        let query = format!("form=debug&limit={PAGE}{after}");
-        let mut page: Value = remote
-            .get_of("/v1/conversations/{id}/messages", id, &query)
-            .await?;
+    let take = |mut page: Value| {
         if let Some(Value::Array(placed)) = page.get_mut("messages").map(Value::take) {
             let taken = placed
                 .into_iter()
                 .map(|mut one| one.get_mut("message").map(Value::take).unwrap_or_default());
             messages.extend(taken);
         }
-        match page.get("next").and_then(Value::as_u64) {
-            Some(next) => after = format!("&after={next}"),
-            None => return Ok(messages),
-        }
-    }
+        next_of(&page)
+    };
+    pages(remote, MESSAGES, id, take, "&form=debug").await?;
+    Ok(messages)
 }
 
 async fn rounds(remote: &Remote, id: &ConversationId) -> Result<Vec<ConversationRound>, Failure> {
     let mut rounds = Vec::new();
-    let mut after = String::new();
-    loop {
-        let query = format!("limit={PAGE}{after}");
-        let page: RoundsPage = remote
-            .get_of("/v1/conversations/{id}/rounds", id, &query)
-            .await?;
+    let take = |page: RoundsPage| {
         rounds.extend(page.rounds);
-        match page.next {
-            Some(next) => after = format!("&after={next}"),
-            None => return Ok(rounds),
-        }
-    }
+        page.next
+    };
+    pages(remote, ROUNDS, id, take, "").await?;
+    Ok(rounds)
 }
 
 /// Reads the rounds with active skills and how full the window is, all pages as one.
 pub(super) async fn multi_round(remote: &Remote, id: &ConversationId) -> Result<Value, Failure> {
     let mut whole: Option<Value> = None;
-    let mut after = String::new();
-    loop {
-        let query = format!("limit={PAGE}{after}");
-        let mut page: Value = remote
-            .get_of("/v1/conversations/{id}/rounds", id, &query)
-            .await?;
-        let next = page.get("next").and_then(Value::as_u64);
+    let take = |mut page: Value| {
+        let next = next_of(&page);
         match &mut whole {
             None => {
                 if let Some(fields) = page.as_object_mut() {
@@ -229,11 +234,14 @@ pub(super) async fn multi_round(remote: &Remote, id: &ConversationId) -> Result<
                 }
             }
         }
-        match next {
-            Some(next) => after = format!("&after={next}"),
-            None => return Ok(whole.unwrap_or_default()),
-        }
-    }
+        next
+    };
+    pages(remote, ROUNDS, id, take, "").await?;
+    Ok(whole.unwrap_or_default())
+}
+
+fn next_of(page: &Value) -> Option<u64> {
+    page.get("next").and_then(Value::as_u64)
 }
 
 fn shown(

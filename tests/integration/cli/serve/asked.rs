@@ -92,6 +92,59 @@ async fn a_running_host_shows_what_its_store_shows_after_it_stopped() {
     );
 }
 
+/// A page holds a thousand items.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_of_several_pages_is_read_whole() {
+    let home = Home::new();
+    let (served, key) = served(&home).await;
+    let messages: Vec<Value> = (0..1300)
+        .flat_map(|n| {
+            [("user", "asks"), ("assistant", "answers")]
+                .map(|(role, does)| json!({ "role": role, "content": format!("{does} {n}") }))
+        })
+        .collect();
+    let answer = served
+        .ask(
+            Method::PUT,
+            "/v1/conversations/long",
+            &key,
+            Some(json!({ "messages": messages })),
+        )
+        .await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    let flags = ["--server", served.url(), "--key", &key];
+
+    let export = home.run(&[&["sessions", "export", "long"], &flags[..]].concat());
+    let debug = home.run(&[&["sessions", "show", "long", "--debug"], &flags[..]].concat());
+
+    let taken = export.well().json()["messages"].clone();
+    assert_eq!(taken.as_array().map(Vec::len), Some(2600));
+    assert_eq!(debug.well().out.lines().count(), 2600);
+    assert_eq!(served.stop().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_repeats_a_page_is_one_line() {
+    const PAGE: &str = r#"{"info":{"title":"Callboard","version":"0.1.0"},"messages":[],"next":7}"#;
+    let home = Home::new();
+    let again = other_server("200 OK", PAGE);
+
+    let ran = home.run(&[
+        "sessions",
+        "show",
+        "one",
+        "--debug",
+        "--server",
+        &again,
+        "--key",
+        "cb_not-a-real-key",
+    ]);
+
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    let said = "the server repeats a page of session `one`";
+    assert!(ran.error().contains(said), "{}", ran.err);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn server_and_key_come_from_variables_which_a_named_store_outranks() {
     let mut home = Home::new();
