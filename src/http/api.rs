@@ -539,6 +539,10 @@ pub(super) struct TaskShown {
     pub(super) ok: bool,
     /// The last message of the model; of a failed task what it had written until then.
     pub(super) text: String,
+    /// Whether `text` is left out because the results of this tenant have reached their bound of
+    /// memory. The messages of the conversation have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) text_omitted: bool,
     /// Why the task failed: `code` and `message`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

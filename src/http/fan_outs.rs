@@ -1,5 +1,5 @@
-//! The fan-outs that tenants started over HTTP, with their results. They are kept in memory: of a
-//! named fan-out the journals remain, and starting it again under its name reads them.
+//! The fan-outs that tenants started over HTTP, with their results. They are kept in memory within
+//! bounds: of a named fan-out the journals remain, and starting it again under its name reads them.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,11 +11,18 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::error::Problem;
+use super::{api::TaskShown, error::Problem};
 
 /// Fan-outs of one tenant that are kept; beyond it the oldest that has ended goes, and if all run,
 /// a new one is refused.
 const KEPT_MAX: usize = 32;
+
+/// Tasks of the kept fan-outs of one tenant. It bounds the memory of all but the texts.
+const TASKS_KEPT_MAX: usize = 100_000;
+
+/// Bytes of the kept texts of one tenant. Beyond it the oldest fan-outs that have ended go; if that
+/// is not enough, a text is left out and its conversation has it.
+const TEXT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A fan-out, and what is known of it.
 pub(super) struct Kept {
@@ -29,11 +36,25 @@ pub(super) struct Kept {
 
 /// The results so far.
 pub(super) struct Results {
-    pub(super) ends: Vec<Option<Arc<TaskEnd>>>,
+    pub(super) ends: Vec<Option<Box<TaskShown>>>,
     pub(super) count: usize,
+    text_bytes: usize,
 }
 
 impl Kept {
+    fn new(name: String, cancel: CancellationToken, tasks: usize) -> Self {
+        Self {
+            name,
+            cancel,
+            results: Mutex::new(Results {
+                ends: vec![None; tasks],
+                count: 0,
+                text_bytes: 0,
+            }),
+            changed: watch::Sender::new(0),
+        }
+    }
+
     /// Whether every task has ended.
     pub(super) fn is_over(&self) -> bool {
         let results = self.results.lock();
@@ -45,13 +66,23 @@ impl Kept {
         self.changed.subscribe()
     }
 
-    fn take(&self, end: Arc<TaskEnd>) {
+    fn tasks(&self) -> usize {
+        self.results.lock().ends.len()
+    }
+
+    fn text_bytes(&self) -> usize {
+        self.results.lock().text_bytes
+    }
+
+    fn put(&self, end: TaskShown) {
         let mut results = self.results.lock();
+        let length = end.text.len();
         if let Some(place) = results.ends.get_mut(end.index)
             && place.is_none()
         {
-            *place = Some(end);
+            *place = Some(Box::new(end));
             results.count += 1;
+            results.text_bytes += length;
         }
         let count = results.count;
         drop(results);
@@ -59,65 +90,136 @@ impl Kept {
     }
 }
 
-/// The fan-outs of all tenants, each tenant's in the order of their start.
+/// The fan-outs of a tenant.
 #[derive(Default)]
-pub(super) struct FanOuts(Mutex<HashMap<TenantId, Vec<Arc<Kept>>>>);
+struct OfTenant {
+    /// In the order of their start.
+    kept: Vec<Arc<Kept>>,
+    /// Places that are taken by fan-outs about to start.
+    starting: usize,
+    /// The tasks of those.
+    starting_tasks: usize,
+}
 
-impl FanOuts {
+impl OfTenant {
+    fn has_room(&self, tasks: usize) -> bool {
+        let kept: usize = self.kept.iter().map(|kept| kept.tasks()).sum();
+        self.kept.len() + self.starting < KEPT_MAX
+            && kept + self.starting_tasks + tasks <= TASKS_KEPT_MAX
+    }
+
+    fn has_text_room(&self, bytes: usize) -> bool {
+        let kept: usize = self.kept.iter().map(|kept| kept.text_bytes()).sum();
+        kept + bytes <= TEXT_BYTES_MAX
+    }
+
+    /// Drops the oldest fan-out that has ended and is not `but`. Returns whether there was one.
+    fn drop_oldest(&mut self, but: Option<&Arc<Kept>>) -> bool {
+        let oldest = self
+            .kept
+            .iter()
+            .position(|kept| kept.is_over() && but.is_none_or(|but| !Arc::ptr_eq(kept, but)));
+        oldest.is_some_and(|oldest| {
+            self.kept.remove(oldest);
+            true
+        })
+    }
+}
+
+/// The fan-outs of all tenants.
+#[derive(Clone, Default)]
+pub(super) struct FanOuts(Arc<Mutex<HashMap<TenantId, OfTenant>>>);
+
+/// Room for one more fan-out of a tenant, given back when dropped.
+pub(super) struct Place {
+    fan_outs: FanOuts,
+    tenant: TenantId,
+    tasks: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(of_tenant) = self.fan_outs.0.lock().get_mut(&self.tenant) {
+            of_tenant.starting = of_tenant.starting.saturating_sub(1);
+            of_tenant.starting_tasks = of_tenant.starting_tasks.saturating_sub(self.tasks);
+        }
+    }
+}
+
+impl Place {
     /// Keeps a fan-out that was started, and collects its results.
-    pub(super) fn keep(&self, tenant: &TenantId, mut run: FanOutRun) -> Arc<Kept> {
-        let kept = Arc::new(Kept {
-            name: run.name().to_owned(),
-            cancel: run.cancel_token(),
-            results: Mutex::new(Results {
-                ends: vec![None; run.tasks()],
-                count: 0,
-            }),
-            changed: watch::Sender::new(0),
-        });
-        let mut all = self.0.lock();
-        let of_tenant = all.entry(tenant.clone()).or_default();
-        of_tenant.retain(|known| known.name != kept.name);
-        of_tenant.push(kept.clone());
-        drop(all);
+    pub(super) fn keep(self, mut run: FanOutRun) -> Arc<Kept> {
+        let name = run.name().to_owned();
+        let kept = Arc::new(Kept::new(name, run.cancel_token(), run.tasks()));
+        self.fan_outs.add(&self.tenant, &kept);
+        let (fan_outs, tenant) = (self.fan_outs.clone(), self.tenant.clone());
         tokio::spawn({
             let kept = kept.clone();
             async move {
-                while let Some(end) = run.next().await {
-                    kept.take(end);
+                while let Some(end) = run.next_unkept().await {
+                    fan_outs.take(&tenant, &kept, shown(&end));
                 }
             }
         });
         kept
     }
+}
 
+impl FanOuts {
     /// Makes room for one more fan-out of a tenant.
     ///
     /// # Errors
-    /// 429 when as many run as are kept.
-    pub(super) fn make_room(&self, tenant: &TenantId) -> Result<(), Problem> {
+    /// 429 when running fan-outs leave no room.
+    pub(super) fn make_room(&self, tenant: &TenantId, tasks: usize) -> Result<Place, Problem> {
         let mut all = self.0.lock();
-        let Some(of_tenant) = all.get_mut(tenant) else {
-            return Ok(());
-        };
-        if of_tenant.len() < KEPT_MAX {
-            return Ok(());
-        }
-        match of_tenant.iter().position(|kept| kept.is_over()) {
-            Some(oldest) => {
-                of_tenant.remove(oldest);
-                Ok(())
+        let of_tenant = all.entry(tenant.clone()).or_default();
+        while !of_tenant.has_room(tasks) {
+            if !of_tenant.drop_oldest(None) {
+                return Err(Problem::too_many(
+                    "too_many_fan_outs",
+                    "this tenant has reached its limit of running fan-outs; wait for one or cancel it",
+                ));
             }
-            None => Err(Problem::too_many(
-                "too_many_fan_outs",
-                "this tenant has reached its limit of running fan-outs; wait for one or cancel it",
-            )),
         }
+        of_tenant.starting += 1;
+        of_tenant.starting_tasks += tasks;
+        Ok(Place {
+            fan_outs: self.clone(),
+            tenant: tenant.clone(),
+            tasks,
+        })
+    }
+
+    fn add(&self, tenant: &TenantId, kept: &Arc<Kept>) {
+        let mut all = self.0.lock();
+        let of_tenant = all.entry(tenant.clone()).or_default();
+        of_tenant.kept.retain(|known| known.name != kept.name);
+        of_tenant.kept.push(kept.clone());
+    }
+
+    /// Takes a result. Its text is left out if there is no room for it, or if the fan-out was
+    /// forgotten meanwhile.
+    fn take(&self, tenant: &TenantId, kept: &Arc<Kept>, mut end: TaskShown) {
+        let mut all = self.0.lock();
+        let has_room = all.get_mut(tenant).is_some_and(|of_tenant| {
+            let length = end.text.len();
+            while !of_tenant.has_text_room(length) && of_tenant.drop_oldest(Some(kept)) {}
+            of_tenant.has_text_room(length)
+                && of_tenant.kept.iter().any(|known| Arc::ptr_eq(known, kept))
+        });
+        if !has_room && !end.text.is_empty() {
+            end.text = String::new();
+            end.text_omitted = true;
+        }
+        kept.put(end);
     }
 
     /// The fan-outs of a tenant, oldest first.
     pub(super) fn of(&self, tenant: &TenantId) -> Vec<Arc<Kept>> {
-        self.0.lock().get(tenant).cloned().unwrap_or_default()
+        let all = self.0.lock();
+        all.get(tenant)
+            .map(|of_tenant| of_tenant.kept.clone())
+            .unwrap_or_default()
     }
 
     /// One fan-out of a tenant.
@@ -134,7 +236,95 @@ impl FanOuts {
     /// Forgets a fan-out.
     pub(super) fn forget(&self, tenant: &TenantId, name: &str) {
         if let Some(of_tenant) = self.0.lock().get_mut(tenant) {
-            of_tenant.retain(|kept| kept.name != name);
+            of_tenant.kept.retain(|kept| kept.name != name);
         }
+    }
+
+    /// Forgets all fan-outs of a tenant.
+    pub(super) fn forget_all(&self, tenant: &TenantId) {
+        if let Some(of_tenant) = self.0.lock().get_mut(tenant) {
+            of_tenant.kept.clear();
+        }
+    }
+}
+
+/// What is kept of the end of a task.
+fn shown(end: &TaskEnd) -> TaskShown {
+    TaskShown {
+        index: end.index,
+        conversation_id: end.conversation.clone(),
+        ok: end.is_done(),
+        text: end.text().to_owned(),
+        text_omitted: false,
+        error: end.outcome.as_ref().err().map(|why| why.failure.clone()),
+        usage: end.end().map(|round| round.usage).unwrap_or_default(),
+        attached: end.attached,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::ids::ConversationId;
+
+    use super::*;
+
+    fn tenant() -> TenantId {
+        TenantId::new("acme").unwrap()
+    }
+
+    fn end(index: usize, bytes: usize) -> TaskShown {
+        TaskShown {
+            index,
+            conversation_id: ConversationId::new("c").unwrap(),
+            ok: true,
+            text: "x".repeat(bytes),
+            text_omitted: false,
+            error: None,
+            usage: callboard_actors::chat::Usage::default(),
+            attached: false,
+        }
+    }
+
+    fn started(fan_outs: &FanOuts, name: &str, tasks: usize) -> Arc<Kept> {
+        let kept = Arc::new(Kept::new(name.to_owned(), CancellationToken::new(), tasks));
+        fan_outs.add(&tenant(), &kept);
+        kept
+    }
+
+    #[test]
+    fn the_kept_texts_of_a_tenant_stay_within_their_bound() {
+        let fan_outs = FanOuts::default();
+        let half = TEXT_BYTES_MAX / 2;
+        let ended = started(&fan_outs, "ended", 1);
+        fan_outs.take(&tenant(), &ended, end(0, half));
+        let runs = started(&fan_outs, "runs", 4);
+        for index in 0..3 {
+            fan_outs.take(&tenant(), &runs, end(index, half));
+        }
+
+        let of_tenant = fan_outs.of(&tenant());
+        let names: Vec<_> = of_tenant.iter().map(|kept| kept.name.as_str()).collect();
+        assert_eq!(names, ["runs"]);
+        let results = runs.results.lock();
+        let kept: Vec<_> = results.ends.iter().flatten().collect();
+        assert_eq!(
+            kept.iter().map(|end| end.text.len()).sum::<usize>(),
+            TEXT_BYTES_MAX
+        );
+        let omitted: Vec<_> = kept.iter().map(|end| end.text_omitted).collect();
+        assert_eq!(omitted, [false, false, true]);
+    }
+
+    #[test]
+    fn fan_outs_about_to_start_count_towards_the_limits() {
+        let fan_outs = FanOuts::default();
+        let mut places: Vec<_> = (0..KEPT_MAX)
+            .map(|_| fan_outs.make_room(&tenant(), 1).ok().unwrap())
+            .collect();
+
+        assert!(fan_outs.make_room(&tenant(), 1).is_err());
+        places.pop();
+        assert!(fan_outs.make_room(&tenant(), TASKS_KEPT_MAX).is_err());
+        assert!(fan_outs.make_room(&tenant(), 1).is_ok());
     }
 }

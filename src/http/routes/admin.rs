@@ -266,6 +266,7 @@ pub(in crate::http) async fn erase(
         Err(OperatorError::Unsupported(_)) => app.host.tenant(&id).erase().await?.conversations,
         other => other?,
     };
+    app.fan_outs.forget_all(&id);
     Ok(Json(ErasedShown { conversations }))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use callboard_actors::{
     conversation::ConversationError,
-    host::{FanOut, SendError, TaskEnd},
+    host::{FanOut, SendError},
 };
 
 use super::{Path, Query, messages::limit};
@@ -72,14 +72,14 @@ pub(in crate::http) async fn start(
     if request.retry_failed {
         fan_out = fan_out.retry_failed();
     }
-    app.fan_outs.make_room(&tenant)?;
+    let place = app.fan_outs.make_room(&tenant, count)?;
     let handle = app.host.tenant(&tenant);
     if handle.is_paused()? {
         return Err(SendError::from(ConversationError::TenantPaused).into());
     }
     handle.admit_change()?;
     let run = handle.fan_out(fan_out).await?;
-    let kept = app.fan_outs.keep(&tenant, run);
+    let kept = place.keep(run);
     let started = FanOutStarted {
         name: kept.name.clone(),
         tasks: count,
@@ -178,20 +178,20 @@ pub(in crate::http) async fn delete(
 fn shown(kept: &Kept, page: Option<(Option<usize>, usize)>) -> FanOutShown {
     let results = kept.results.lock();
     let ended = || results.ends.iter().flatten();
-    let done = ended().filter(|end| end.is_done()).count();
+    let done = ended().filter(|end| end.ok).count();
     let mut next = None;
     let tasks = page.map(|(after, limit)| {
         let start = after.map_or(0, |after| after.saturating_add(1));
         let mut bytes = 0;
         let mut tasks = Vec::new();
         for end in ended().filter(|end| end.index >= start) {
-            let length = end.text().len();
+            let length = end.text.len();
             if tasks.len() == limit || (bytes > 0 && bytes + length > PAGE_BYTES_MAX) {
                 next = tasks.last().map(|task: &TaskShown| task.index);
                 break;
             }
             bytes += length + 1;
-            tasks.push(task(end));
+            tasks.push(TaskShown::clone(end));
         }
         tasks
     });
@@ -204,17 +204,5 @@ fn shown(kept: &Kept, page: Option<(Option<usize>, usize)>) -> FanOutShown {
         is_over: results.count == results.ends.len(),
         results: tasks,
         next,
-    }
-}
-
-fn task(end: &TaskEnd) -> TaskShown {
-    TaskShown {
-        index: end.index,
-        conversation_id: end.conversation.clone(),
-        ok: end.is_done(),
-        text: end.text().to_owned(),
-        error: end.outcome.as_ref().err().map(|why| why.failure.clone()),
-        usage: end.end().map(|round| round.usage).unwrap_or_default(),
-        attached: end.attached,
     }
 }

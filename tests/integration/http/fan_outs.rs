@@ -97,3 +97,17 @@ async fn a_cancelled_fan_out_ends_and_belongs_to_its_tenant() {
     let shown = over(&server, "n").await;
     assert_eq!((&shown["done"], &shown["failed"]), (&json!(0), &json!(2)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn erasing_a_tenants_data_erases_the_results_of_its_fan_outs() {
+    let server = Server::start(ScriptedModel::always(Reply::text("private"))).await;
+    server
+        .post("/v1/fanouts", json!({ "name": "n", "tasks": ["a"] }))
+        .await;
+    assert_eq!(over(&server, "n").await["results"][0]["text"], "private");
+
+    let erase = server.ask(Method::DELETE, "/v1/admin/tenants/acme/data", ADMIN);
+    assert_eq!(soon(erase.send()).await.unwrap().status(), 200);
+
+    assert_eq!(server.get("/v1/fanouts/n").await.status(), 404);
+}

@@ -194,6 +194,16 @@ impl FanOutRun {
         Some(end)
     }
 
+    /// Returns the next result without keeping it for [`FanOutRun::finish`], for callers that bound
+    /// the memory of results themselves; `None` once all tasks have ended and their conversations
+    /// sleep.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no result is lost when the future is dropped.
+    pub async fn next_unkept(&mut self) -> Option<Arc<TaskEnd>> {
+        self.results.recv().await
+    }
+
     /// Cancels the fan-out: the model calls, tools and processes of running tasks. Waiting tasks
     /// never begin. Returns at once; the results report the end.
     pub fn cancel(&self) {
