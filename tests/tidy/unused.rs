@@ -32,6 +32,7 @@ const FOR_EMBEDDERS: &[&str] = &[
     "model_retry",
     "register_custom_encoder",
     "standard",
+    "with_idempotency_key",
     "with_time",
     "with_tokens",
 ];

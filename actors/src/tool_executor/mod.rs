@@ -50,7 +50,7 @@ pub(crate) use outcome::{cancelled_unknown, in_doubt};
 pub use permissions::Permissions;
 pub(crate) use plan::one_spelling;
 pub use plan::{PlannedCall, Progress, plan};
-pub use request::{RequestError, ToolInvocationRequest, caller_id};
+pub use request::{KEY_BYTES_MAX, RequestError, ToolInvocationRequest, caller_id};
 pub use run::{Mask, ToolEnvironment, ToolResources};
 pub use tenant_tools::TenantTools;
 pub(crate) use trace::is_word;

@@ -19,6 +19,9 @@ use crate::{
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
 };
 
+/// Bytes of an idempotency key that a caller gives, as over HTTP.
+pub const KEY_BYTES_MAX: usize = 255;
+
 /// A tool call as the model and its conversation made it. The `tool_call_id` comes from the wire
 /// adapter; nothing here assigns one.
 ///
@@ -111,6 +114,9 @@ pub enum RequestError {
     /// The arguments are not a JSON object.
     #[error("the arguments are not a JSON object")]
     NotAnObject,
+    /// The idempotency key is empty or too long.
+    #[error("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")]
+    Key,
 }
 
 impl From<RequestError> for ToolError {
@@ -205,6 +211,22 @@ impl ToolInvocationRequest {
         self
     }
 
+    /// Sets an idempotency key in place of the generated one. Calls of one caller with the same key,
+    /// tool and version are the same call, whatever their arguments: while the result of one is kept
+    /// (see [`ToolInvocationRequest::cache_policy`]) or its run is shared, it answers the others.
+    /// Only calls whose effect class is `pure` are answered so.
+    ///
+    /// # Errors
+    /// [`RequestError::Key`] for an empty key or one of more than [`KEY_BYTES_MAX`] bytes.
+    pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Result<Self, RequestError> {
+        let key = key.into();
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(RequestError::Key);
+        }
+        self.idempotency_key = Some(key);
+        Ok(self)
+    }
+
     /// Sets whether the result may answer later calls.
     #[must_use]
     pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
@@ -264,10 +286,23 @@ impl ToolInvocationRequest {
     /// The key ignores `tool_call_id`, and the order of keys and white space in the arguments.
     /// Numbers are compared as written: `1` and `1.0` give different keys, which costs an extra run
     /// and never returns a wrong result.
-    pub(crate) fn idempotency_key(&self) -> String {
-        if let Some(key) = &self.idempotency_key {
-            return key.clone();
+    pub fn idempotency_key(&self) -> String {
+        match &self.idempotency_key {
+            Some(key) => key.clone(),
+            None => self.key_of(canonical(&self.parameters).as_bytes(), b""),
         }
+    }
+
+    /// The key under which a tenant keeps the result: a given key counts within its tool, version,
+    /// caller and permission level, so that no other call's result answers it.
+    pub(super) fn result_key(&self) -> String {
+        match &self.idempotency_key {
+            Some(key) => self.key_of(key.as_bytes(), b"given"),
+            None => self.idempotency_key(),
+        }
+    }
+
+    fn key_of(&self, call: &[u8], kind: &[u8]) -> String {
         let permission = match self.permission_level {
             PermissionLevel::Default => "default",
             PermissionLevel::Restricted => "restricted",
@@ -276,9 +311,10 @@ impl ToolInvocationRequest {
         sha256_hex(&[
             self.tool_name.as_bytes(),
             self.tool_version.as_bytes(),
-            canonical(&self.parameters).as_bytes(),
+            call,
             self.caller_id.as_bytes(),
             permission.as_bytes(),
+            kind,
         ])
     }
 }
@@ -458,6 +494,16 @@ mod tests {
         };
 
         assert_eq!(given.idempotency_key(), "mine");
+        assert_eq!(
+            request("{}").with_idempotency_key("mine"),
+            Ok(given.clone())
+        );
+        for wrong in ["".to_owned(), "k".repeat(256)] {
+            assert_eq!(
+                request("{}").with_idempotency_key(wrong),
+                Err(RequestError::Key)
+            );
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct ToolEnvironment {
     pub owner: Scope,
     /// The host's counters.
     pub counters: Arc<Counters>,
-    caller: Arc<str>,
+    pub(super) caller: Arc<str>,
 }
 
 impl ToolEnvironment {
@@ -202,7 +202,7 @@ async fn answer(
         environment.caller.as_ref(),
         environment.resources.permissions.level,
     );
-    let key = request.idempotency_key();
+    let key = request.result_key();
     if let Some(output) = environment.tools.results.answer(&request, &key) {
         environment.counters.tool_cache_hits.add(1);
         return Ok(output);

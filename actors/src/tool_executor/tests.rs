@@ -488,3 +488,41 @@ fn beside(environment: &ToolEnvironment, owner: &str) -> ToolEnvironment {
         environment.counters.clone(),
     )
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_with_one_given_key_have_one_result_unless_tool_version_or_caller_differ() {
+    let spec = |name: &str| {
+        ToolSpec::new(name, "", RawJson::empty_object())
+            .read_only()
+            .cache(CachePolicy::TtlShort)
+    };
+    let search = Counting::new(spec("search"), 1);
+    let look_up = Counting::new(spec("look_up"), 1);
+    let mut environment = ToolEnvironment::alone(scope("root"));
+    let keyed = |tool: &Arc<Counting>, index, input| {
+        let mut call = call(tool, index, input);
+        call.request = call.request.with_idempotency_key("today's news").unwrap();
+        call
+    };
+    let run = async |call: LoneCall, environment: &ToolEnvironment| {
+        let cancel = CancellationToken::new();
+        call_once(call, environment.clone(), cancel, Progress::silent())
+            .await
+            .observation
+    };
+
+    let first = run(keyed(&search, 0, r#"{"at":1}"#), &environment).await;
+    let again = run(keyed(&search, 1, r#"{"at":2}"#), &environment).await;
+    let without = run(call(&search, 2, r#"{"at":2}"#), &environment).await;
+    let other_tool = run(keyed(&look_up, 3, r#"{"at":1}"#), &environment).await;
+    let mut other_version = keyed(&search, 4, r#"{"at":1}"#);
+    other_version.request = other_version.request.tool_version("2.0.0");
+    let other_version = run(other_version, &environment).await;
+    environment.caller = "another conversation".into();
+    let other_caller = run(keyed(&search, 5, r#"{"at":1}"#), &environment).await;
+
+    assert_eq!([first, again], ["result 1", "result 1"]);
+    assert_eq!(without, "result 2");
+    assert_eq!(other_tool, "result 1", "the first run of that tool");
+    assert_eq!([other_version, other_caller], ["result 3", "result 4"]);
+}
