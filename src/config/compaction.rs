@@ -7,7 +7,7 @@ use callboard_actors::compactor::CompactionSettings;
 pub(super) const SECTION: &str = "compaction";
 
 /// All keys, in the order in which `show` prints them.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "strategy",
     "trigger",
     "target",
@@ -18,6 +18,7 @@ const KEYS: [&str; 13] = [
     "summary_model",
     "max_summary_tokens",
     "timeout_ms",
+    "memory_flush",
     "summary_cache_ttl",
     "max_cost_per_hour",
     "max_compression_cost_per_hour",
@@ -47,13 +48,14 @@ mod tests {
 
     #[test]
     fn what_is_shown_reads_as_the_same() {
-        let given = read("[compaction]\nstrategy = \"summarize\"\nkeep_rounds = 7\nmax_compression_cost_per_hour = 0.5\n").unwrap();
+        let given = read("[compaction]\nstrategy = \"summarize\"\nkeep_rounds = 7\nmemory_flush = true\nmax_compression_cost_per_hour = 0.5\n").unwrap();
         let mut text = String::new();
 
         show(&mut text, &given);
 
         assert_eq!(read(&text).unwrap(), given, "{text}");
         assert_eq!((given.keep_rounds, given.max_cost_per_hour), (Some(7), 0.5));
+        assert!(given.memory_flush);
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub(crate) use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub(crate) use refocus::reminder_at;
 pub use request_bytes::RequestBytes;
 
+pub(crate) use settings::MEMORY;
 pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{

@@ -8,6 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::CompressionMode;
 
+/// Name of the tool that keeps notes beyond a conversation.
+pub(crate) const MEMORY: &str = "memory";
+
 /// Why settings are invalid: one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -50,6 +53,9 @@ pub struct CompactionSettings {
     pub max_summary_tokens: u32,
     /// Longest wait for a summary, in milliseconds.
     pub timeout_ms: u64,
+    /// Whether the model gets a turn with the whole context before a round compacts it, so that it can
+    /// save what it needs with the tool `memory`. Without that tool the setting has no effect.
+    pub memory_flush: bool,
 }
 
 impl Default for CompactionSettings {
@@ -66,6 +72,7 @@ impl Default for CompactionSettings {
             summary_model: None,
             max_summary_tokens: 500,
             timeout_ms: 10_000,
+            memory_flush: false,
         }
     }
 }
@@ -157,7 +164,7 @@ mod tests {
             settings.to_dict(),
             json!({
                 "strategy": "extract", "enable_llm_summarization": true, "llm_threshold": 50, "summary_cache_ttl": 24,
-                "max_cost_per_hour": 0.1, "trigger": 0.8, "target": 0.5, "max_summary_tokens": 500, "timeout_ms": 10_000,
+                "max_cost_per_hour": 0.1, "trigger": 0.8, "target": 0.5, "max_summary_tokens": 500, "timeout_ms": 10_000, "memory_flush": false,
             })
         );
         assert_eq!(settings.summary_ttl(), Duration::from_secs(24 * 3600));
@@ -179,6 +186,7 @@ mod tests {
             summary_model: Some("small".into()),
             max_summary_tokens: 9,
             timeout_ms: 1,
+            memory_flush: true,
         };
         let dict = settings.to_dict();
         let before = dict.clone();

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
     chat::{ModelParameters, Thinking, ToolDefinition},
-    compactor::{CompactorRef, Recall, RequestBytes},
+    compactor::{CompactorRef, MEMORY, Recall, RequestBytes},
     conversation::{
         Ports, Setup, SkillRegistry, Toolset,
         round::rules::{ApprovalMode, ContextRules, Recovery},
@@ -453,6 +453,7 @@ impl SetupResolver {
             fixed: fixed / BYTES_A_TOKEN,
             trigger: (f64::from(capabilities.context_window) * trigger) as u64,
             bytes: RequestBytes::new(&gateway.request_capabilities(&model), fixed),
+            memory_flush: self.compactor.settings().memory_flush && tools.get(MEMORY).is_some(),
         };
         let setup = Setup {
             gateway,
@@ -543,6 +544,7 @@ impl SetupResolver {
             fixed: fixed_bytes / BYTES_A_TOKEN,
             trigger,
             bytes: RequestBytes::new(&setup.gateway.request_capabilities(&model), fixed_bytes),
+            memory_flush: setup.context.memory_flush,
         };
         let tokens = ExactCounter::new(self.counter.clone());
         tokens.configure_api_client(

@@ -9,7 +9,7 @@
 
 use crate::{
     chat::{Message, Role, reminder},
-    compactor::{CompactionStep, Plan, reminder_at},
+    compactor::{CompactionStep, MEMORY, Plan, reminder_at},
     conversation::round::{
         DecisionBuilder,
         decision::{Effect, Refusal},
@@ -111,7 +111,10 @@ pub(in crate::conversation) fn measured(
                     .messages()
                     .starts_with(&draft.before) =>
         {
-            compacted(decision, draft, waiter.is_some());
+            match flush_id(decision, draft).filter(|_| waiter.is_none()) {
+                Some(id) => flush(decision, id),
+                None => compacted(decision, draft, waiter.is_some()),
+            }
         }
         ContextOutcome::Compacted(_) => {
             // The history has changed since. It is measured again before the next model call.
@@ -159,6 +162,68 @@ pub(in crate::conversation) fn measured(
     if let Some(waiter) = waiter {
         decision.effect(Effect::Answer { waiter });
     }
+}
+
+/// What the model reads before older messages leave its context.
+const FLUSH: &str = "The context is nearly full. After this turn its older messages are replaced by a short \
+summary. Save with the tool `memory` what you will need and have not saved; then go on with the task.";
+
+/// Tokens of [`FLUSH`] and its tags, at most.
+const FLUSH_TOKENS: u64 = 100;
+
+/// The id of the reminder that is due before this compaction: one for each compaction of a round, if
+/// the setting wants it and the uncompacted request has room for it. `None` if none is due. The
+/// context is measured again before the call, as messages may join it meanwhile.
+fn flush_id(decision: &DecisionBuilder<'_>, draft: &Draft) -> Option<String> {
+    let durable = decision.durable;
+    let round = durable.round.as_deref()?;
+    let rules = decision
+        .volatile
+        .rules
+        .context_of(durable)
+        .with_answer(durable.asked_parameters());
+    let (first, _) = draft.plans.first()?;
+    let is_wanted = rules.memory_flush
+        && durable
+            .skills
+            .narrowing()
+            .is_none_or(|narrowing| narrowing.allows(MEMORY))
+        && decision.volatile.cancelling.is_none()
+        && round.model_calls + 1 < decision.volatile.rules.tool_iterations_max;
+    // Attachments leave because of their bytes; no text is lost.
+    let drops_text = first.steps != [CompactionStep::Attachments];
+    if !is_wanted || !drops_text || first.before_tokens + FLUSH_TOKENS > rules.room() {
+        return None;
+    }
+    let last = durable.context.last_compaction.as_ref();
+    let id = format!("memory_flush:{}", last.map_or(0, |note| note.seq.0));
+    (!durable.knows_injected(&id)).then_some(id)
+}
+
+fn flush(decision: &mut DecisionBuilder<'_>, id: String) {
+    if let Ok(message) = Message::new(Role::User, &[reminder(FLUSH)]) {
+        decision.entry(EntryBody::Injected {
+            id: Some(id),
+            client_key: None,
+            message,
+        });
+    }
+}
+
+/// The most tokens of the messages that join the next call, if the model has been reminded to save
+/// notes and has not been called since; `None` otherwise. With so much room to spare, that call has
+/// the whole context.
+pub(in crate::conversation) fn notes_waiting(durable: &Durable) -> Option<u64> {
+    let pending = &durable.round.as_deref()?.pending;
+    let reminder = reminder(FLUSH);
+    let is_waiting = pending
+        .iter()
+        .chain(durable.history.messages().last())
+        .flat_map(Message::blocks)
+        .any(|block| block == reminder);
+    // A token has at least one byte.
+    let bytes = pending.iter().map(|message| message.wire().len() as u64);
+    is_waiting.then(|| bytes.sum())
 }
 
 fn too_large(decision: &mut DecisionBuilder<'_>, round: &OpenRound, message: String) {

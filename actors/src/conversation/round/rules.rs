@@ -165,6 +165,8 @@ pub struct ContextRules {
     pub trigger: u64,
     /// The bytes that the provider accepts in a request.
     pub bytes: RequestBytes,
+    /// Whether the model may save notes before a round compacts its context.
+    pub memory_flush: bool,
 }
 
 impl ContextRules {

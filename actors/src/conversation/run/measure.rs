@@ -12,6 +12,7 @@ use crate::{
     conversation::{
         ConversationMsg, WaitsFor,
         round::{
+            context::notes_waiting,
             input::{ContextOutcome, Draft},
             rules::ContextRules,
         },
@@ -63,6 +64,9 @@ pub(in crate::conversation) struct Measurement {
     /// Whether a caller asked for the compaction: it is then planned even if the context fits, and
     /// waits a limited time for a summary.
     pub(in crate::conversation) asked: bool,
+    /// The most tokens of the messages that join a call in which the model saves notes: it gets the
+    /// context whole if it fits with them. `None` for any other call.
+    pub(in crate::conversation) notes: Option<u64>,
 }
 
 /// A plan that leaves out attachments.
@@ -157,6 +161,10 @@ impl Measurement {
                 }));
             }
         };
+        let fits_with = |more: u64| first.before_tokens.saturating_add(more) <= self.rules.room();
+        if too_many.is_none() && self.notes.is_some_and(fits_with) {
+            return Ok(Vec::new());
+        }
         let left = self.history.edited(&first.edits).ok();
         if let Some(too_many) = left.and_then(|left| self.too_many_bytes(&left)) {
             return Err(too_many);
@@ -415,6 +423,7 @@ impl Measurement {
             refused_bytes: durable.context.refused_bytes,
             pays,
             asked: false,
+            notes: notes_waiting(durable),
         }
     }
 }

@@ -133,6 +133,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
                 fixed: 10,
                 trigger: 80_000,
                 bytes: SENT,
+                memory_flush: true,
             },
             ContextRules {
                 window: 300,
@@ -140,6 +141,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
                 fixed: 10,
                 trigger: 240,
                 bytes: SENT,
+                memory_flush: false,
             },
             ContextRules {
                 window: 700,
@@ -147,6 +149,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
                 fixed: 10,
                 trigger: 560,
                 bytes: SENT,
+                memory_flush: true,
             },
         ]),
         identical_calls_max: 1 + rng.below(3) as u32,

@@ -612,3 +612,90 @@ async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_f
         "a turn took {slowest:?}: it waited for a summary"
     );
 }
+
+/// A model that saves a note when it is reminded to, a tool `memory` that keeps it, and the requests
+/// that the reminder was in.
+async fn run_to_a_compaction(memory_flush: bool, tools: &[&str]) -> (Vec<String>, usize, Reading) {
+    let counter = Arc::new(TokenCounter::default());
+    let reminded = Arc::new(Mutex::new(Vec::new()));
+    let (count, seen) = (counter.clone(), reminded.clone());
+    let model = ScriptedModel::answering(move |request, _| {
+        let last = request.messages.last().unwrap().text();
+        let reply = if last.contains("Save with the tool `memory`") {
+            let everything = everything(request);
+            seen.lock().push(format!(
+                "knows the vault: {}",
+                everything.contains("the vault's number is 4711")
+            ));
+            Reply::tool("memory", &serde_json::json!({"action": "write"}))
+        } else {
+            Reply::text("Certainly. ".repeat(12))
+        };
+        reply.usage(Usage {
+            input_uncached: tokens(&count, request),
+            output: 40,
+            ..Usage::default()
+        })
+    });
+    let model = Arc::new(model.capabilities(small_window(8000)));
+    let probes: Vec<_> = tools
+        .iter()
+        .map(|name| {
+            probe(name, EffectClass::Idempotent, |_| async {
+                Ok(ToolOutput::Text("saved".into()))
+            })
+        })
+        .collect();
+    let settings = CompactionSettings {
+        enable_llm_summarization: false,
+        memory_flush,
+        ..CompactionSettings::default()
+    };
+    let host = builder(&model)
+        .tools(
+            probes
+                .iter()
+                .map(|(tool, _)| tool.clone())
+                .collect::<Vec<_>>(),
+        )
+        .approval(crate::conversation::round::rules::ApprovalMode::Auto)
+        .compaction(settings)
+        .tokens(counter)
+        .build()
+        .await
+        .unwrap();
+    let conversation = conversation(&host);
+    answer(&conversation, "the vault's number is 4711".into()).await;
+    let counters = &host.0.ports.counters;
+    let mut rounds = 0;
+    while counters.read().compactions == 0 {
+        rounds += 1;
+        assert!(rounds < 200, "the context is compacted at some time");
+        let prompt = format!("{rounds}: {}", "say more of the matter ".repeat(20));
+        answer(&conversation, prompt).await;
+    }
+    let saved = probes
+        .iter()
+        .map(|(_, starts)| starts.load(std::sync::atomic::Ordering::SeqCst))
+        .sum();
+    let seen = reminded.lock().clone();
+    (seen, saved, counters.read())
+}
+
+#[tokio::test]
+async fn the_model_may_save_notes_once_before_a_round_compacts_its_context() {
+    let (seen, saved, counted) = run_to_a_compaction(true, &["memory"]).await;
+
+    assert_eq!(seen, ["knows the vault: true"], "once, with all messages");
+    assert_eq!((saved, counted.compactions), (1, 1));
+}
+
+#[tokio::test]
+async fn without_the_setting_or_the_tool_a_compaction_asks_for_no_notes() {
+    for (memory_flush, tools) in [(false, &["memory"][..]), (true, &["look"][..])] {
+        let (seen, saved, counted) = run_to_a_compaction(memory_flush, tools).await;
+
+        assert_eq!((seen, saved), (Vec::new(), 0));
+        assert_eq!(counted.compactions, 1);
+    }
+}
