@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{ConversationMsg, unsettled::UnsettledAppends};
-use crate::ids::Scope;
+use crate::{ids::Scope, journal::Head};
 
 /// Why an activation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub(crate) enum ExitReason {
     /// The journal grew by entries of the epoch that this activation was loaded from: an append of
     /// its own predecessor was stored late. The open round continues in the next activation.
     Overtaken,
+    /// Another activation began from the same journal and stored its first append before this one;
+    /// holds where the journal ends. It may be the predecessor of a killed process, whose append was
+    /// stored late, or another owner.
+    Contested(Head),
     /// The store was unavailable for too long.
     StoreAway {
         /// Whether a round is open that must continue when the store is back.

@@ -39,6 +39,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use after_exit::Resume;
 use slot::{AfterUnlock, Slot};
 
 use super::{SlotCounts, fan_out_context::FanOutContexts, setups::TenantSetups};
@@ -374,6 +375,14 @@ impl Directory {
                     // A journal that still grows would be read too early, and the round that a
                     // late append opens would have no activation.
                     let _ = tokio::time::timeout(APPENDS_SETTLE_MAX, appends.settled()).await;
+                    let resume = match resume {
+                        Resume::Always => true,
+                        Resume::Never => false,
+                        Resume::IfAt(found) => {
+                            let head = me.ports_of(&scope).sessions.head(&scope).await;
+                            head.map_or(true, |head| head == found)
+                        }
+                    };
                     me.backoff_over(&scope, generation, resume);
                 });
             }

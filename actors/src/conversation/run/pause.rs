@@ -106,18 +106,25 @@ impl Live {
 
     /// Ends the activation because the journal ends at `found`, beyond what this activation knows.
     /// Entries of the epoch that it was loaded from are its own past, so the next activation
-    /// continues. Any other epoch belongs to another owner.
+    /// continues. Entries of the epoch that it claims itself are from an activation that began from
+    /// the same journal, of which nothing is known; the directory looks again later. Any other epoch
+    /// belongs to another owner.
     fn conflict(&mut self, found: Head) -> Flow {
         let known = self.commits.stored_head();
-        if found.epoch == known.epoch && found.seq > known.seq {
-            // Callers are left alone: an answer may still come from the next activation. The streams
-            // go: the journal may have the ends of their rounds already, and no activation would
-            // publish those again. Watchers go on from the journal.
-            self.commits.writer.close();
-            self.ports.events.forget(&self.scope);
-            return Flow::End(ExitReason::Overtaken);
-        }
-        self.exit(&ConversationError::InUse, ExitReason::Conflict)
+        let end = if found.epoch == known.epoch && found.seq > known.seq {
+            ExitReason::Overtaken
+        } else if found.epoch == self.volatile.epoch && known.epoch != found.epoch {
+            self.commits.refuse_all(&ConversationError::InUse);
+            ExitReason::Contested(found)
+        } else {
+            return self.exit(&ConversationError::InUse, ExitReason::Conflict);
+        };
+        // Callers whose prompts are stored are left alone: an answer may still come from the next
+        // activation. The streams go: the journal may have the ends of their rounds already, and no
+        // activation would publish those again. Watchers go on from the journal.
+        self.commits.writer.close();
+        self.ports.events.forget(&self.scope);
+        Flow::End(end)
     }
 
     /// Reads the head after a delay, during which it keeps the permit `kept`. During an outage one

@@ -197,6 +197,7 @@ impl LeaseIssuer for Directory {
             ExitReason::Crashed => counters.crashes.add(1),
             ExitReason::Conflict
             | ExitReason::Overtaken
+            | ExitReason::Contested(_)
             | ExitReason::StoreAway { .. }
             | ExitReason::NeedsNewerVersion(_)
             | ExitReason::Unreadable(_) => {}

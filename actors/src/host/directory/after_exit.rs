@@ -7,12 +7,17 @@ use std::time::Duration;
 
 use crate::{
     conversation::{ConversationError, ExitReason},
+    journal::Head,
     policy::Restart,
 };
 
 /// Pause before a conversation whose store failed is loaded again. An open round continues within a
 /// second after the store is back.
 const STORE_RETRY: Duration = Duration::from_millis(500);
+
+/// How long a journal that another activation may write is left alone. An owner at work appends
+/// within this time, or its round is taken over, which its own next append notices.
+const CONTESTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a conversation with an unreadable journal refuses messages.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
@@ -26,14 +31,24 @@ pub(super) enum AfterExit {
     Drain,
     /// Another activation starts and gets the held messages.
     Activate,
-    /// Another activation starts after a pause: with a `resume` message, or only if messages are
-    /// held by then.
-    Backoff { after: Duration, resume: bool },
+    /// Another activation starts after a pause.
+    Backoff { after: Duration, resume: Resume },
     /// Messages are refused for this long, the held ones included.
     Fail {
         error: ConversationError,
         pause: Duration,
     },
+}
+
+/// Whether the activation after a pause starts with a `resume` message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// It does.
+    Always,
+    /// It does if the journal still ends here; otherwise as for [`Resume::Never`].
+    IfAt(Head),
+    /// An activation starts only if messages are held by then.
+    Never,
 }
 
 /// Decides what follows the end of an activation. `crash` records a crash; it is called only for a
@@ -51,7 +66,15 @@ pub(super) fn after_exit(
         ExitReason::Hibernated | ExitReason::Conflict => AfterExit::Sleep,
         ExitReason::StoreAway { has_open_round } => AfterExit::Backoff {
             after: STORE_RETRY,
-            resume: *has_open_round,
+            resume: if *has_open_round {
+                Resume::Always
+            } else {
+                Resume::Never
+            },
+        },
+        ExitReason::Contested(found) => AfterExit::Backoff {
+            after: CONTESTED_PAUSE,
+            resume: Resume::IfAt(*found),
         },
         ExitReason::NeedsNewerVersion(reason) => AfterExit::Fail {
             error: ConversationError::NeedsNewerVersion {
@@ -70,7 +93,7 @@ pub(super) fn after_exit(
         ExitReason::Crashed | ExitReason::Overtaken => match crash() {
             Restart::After(after) => AfterExit::Backoff {
                 after,
-                resume: true,
+                resume: Resume::Always,
             },
             Restart::Fail(pause) => AfterExit::Fail {
                 error: ConversationError::Failed {
@@ -98,6 +121,10 @@ mod tests {
         let unreadable = || ExitReason::Unreadable("entry 3".into());
         let again = Restart::After(ms(100));
         let never = Restart::Fail(ms(60_000));
+        let head = Head {
+            epoch: crate::ids::Epoch(2),
+            seq: crate::ids::Seq(5),
+        };
 
         let table = [
             // How it ended, what a crash is followed by, then the decision without and with held
@@ -127,11 +154,11 @@ mod tests {
                 again,
                 AfterExit::Backoff {
                     after: STORE_RETRY,
-                    resume: false,
+                    resume: Resume::Never,
                 },
                 AfterExit::Backoff {
                     after: STORE_RETRY,
-                    resume: false,
+                    resume: Resume::Never,
                 },
             ),
             (
@@ -141,11 +168,11 @@ mod tests {
                 again,
                 AfterExit::Backoff {
                     after: STORE_RETRY,
-                    resume: true,
+                    resume: Resume::Always,
                 },
                 AfterExit::Backoff {
                     after: STORE_RETRY,
-                    resume: true,
+                    resume: Resume::Always,
                 },
             ),
             (
@@ -159,11 +186,11 @@ mod tests {
                 again,
                 AfterExit::Backoff {
                     after: ms(100),
-                    resume: true,
+                    resume: Resume::Always,
                 },
                 AfterExit::Backoff {
                     after: ms(100),
-                    resume: true,
+                    resume: Resume::Always,
                 },
             ),
             (
@@ -171,11 +198,23 @@ mod tests {
                 again,
                 AfterExit::Backoff {
                     after: ms(100),
-                    resume: true,
+                    resume: Resume::Always,
                 },
                 AfterExit::Backoff {
                     after: ms(100),
-                    resume: true,
+                    resume: Resume::Always,
+                },
+            ),
+            (
+                ExitReason::Contested(head),
+                never,
+                AfterExit::Backoff {
+                    after: CONTESTED_PAUSE,
+                    resume: Resume::IfAt(head),
+                },
+                AfterExit::Backoff {
+                    after: CONTESTED_PAUSE,
+                    resume: Resume::IfAt(head),
                 },
             ),
             (

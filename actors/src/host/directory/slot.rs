@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ractor::ActorRef;
 use tokio::{sync::Notify, time::Instant};
 
+use super::after_exit::Resume;
 use crate::{
     conversation::{ConversationError, ConversationMsg, UnsettledAppends, WaitStatus},
     policy::RestartHistory,
@@ -107,7 +108,7 @@ pub(super) enum AfterUnlock {
     WakeAfter {
         after: Duration,
         generation: u64,
-        resume: bool,
+        resume: Resume,
         /// The activation starts when these are settled.
         appends: UnsettledAppends,
     },

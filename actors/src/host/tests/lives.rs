@@ -670,3 +670,42 @@ async fn a_watcher_sees_the_end_of_a_round_that_another_host_ended() {
     assert_eq!(outcome.unwrap().unwrap().text, "done elsewhere");
     assert_eq!(model.counts().started, 1);
 }
+
+/// Both lives begin from the same journal and claim the same epoch; the killed one's first append
+/// is stored while the other's is under way.
+#[tokio::test(start_paused = true)]
+async fn a_late_append_of_a_killed_host_orphans_no_round() {
+    let store = Arc::new(MemorySessions::new());
+    let slow_by = |seconds| {
+        let plan = FaultPlan::new().append(1, Fault::Slow(Duration::from_secs(seconds)));
+        Arc::new(FaultySessions::new(store.clone(), plan))
+    };
+    let silent = Arc::new(ScriptedModel::always(Reply::stall()));
+    let speaks = Arc::new(ScriptedModel::always(Reply::text("here I am")));
+    let first = builder(&silent).shared_sessions(store.clone());
+    let killed = builder(&silent).shared_sessions(slow_by(1));
+    let last = builder(&speaks).shared_sessions(slow_by(2));
+    let first = first.build().await.unwrap();
+    let killed = killed.build().await.unwrap();
+    let last = last.build().await.unwrap();
+    drop(conversation(&first).send("go").await.unwrap());
+    silent.until(|counts| counts.started == 1).await;
+    drop(first);
+
+    let (killed_resumes, last_resumes) = (conversation(&killed), conversation(&last));
+    let late = tokio::spawn(async move { drop(killed_resumes.resume().await) });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    late.abort();
+    drop(killed);
+    drop(last_resumes.resume().await);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+
+    let text = last_resumes
+        .messages()
+        .await
+        .unwrap()
+        .last()
+        .unwrap()
+        .text();
+    assert_eq!(text, "here I am");
+}
