@@ -121,6 +121,9 @@ pub(crate) const BREAKER_PROBES_MAX: u32 = 6;
 /// and reports the wait.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
+/// The shortest Retry-After that is taken as one.
+pub(crate) const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
+
 /// Initial quantum of a gateway's fair queue: tokens that a tenant of weight 1 may use per turn of
 /// the queue. Low, so that weights take effect from the first calls on.
 pub(crate) const GATEWAY_QUANTUM_TOKENS: u64 = 64;

@@ -89,19 +89,16 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
     let hopeless = headers
         .get("x-should-retry")
         .is_some_and(|value| value == "false");
+    let location = headers.get(LOCATION).and_then(|to| to.to_str().ok());
+    if let (300..=399, Some(to)) = (status, location) {
+        return ProviderError::InvalidRequest {
+            status,
+            message: format!(
+                "redirected to {to}; redirects are not followed, set the base URL to it"
+            ),
+        };
+    }
     match status {
-        300..=399 => {
-            let to = headers
-                .get(LOCATION)
-                .and_then(|to| to.to_str().ok())
-                .unwrap_or("another place");
-            ProviderError::InvalidRequest {
-                status,
-                message: format!(
-                    "redirected to {to}; redirects are not followed, set the base URL to it"
-                ),
-            }
-        }
         401 | 403 => ProviderError::Auth { message },
         402 => ProviderError::QuotaExhausted { message },
         429 if quota => ProviderError::QuotaExhausted { message },
@@ -319,6 +316,12 @@ mod tests {
         };
 
         for (status, expected) in [
+            (
+                304,
+                ProviderError::Protocol {
+                    message: "unexpected HTTP status 304".into(),
+                },
+            ),
             (400, invalid(400)),
             (401, ProviderError::Auth { message: message() }),
             (402, ProviderError::QuotaExhausted { message: message() }),
@@ -458,6 +461,7 @@ mod tests {
             retry_after: None,
             message: "m".into(),
         };
+        assert_eq!(server.to_string(), "the provider failed: m");
         for (kind, expected) in [
             ("overloaded_error", server.clone()),
             ("api_error", server.clone()),

@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use crate::{limits::RETRY_AFTER_MAX, ports::ProviderError};
+use crate::{
+    limits::{RETRY_AFTER_MAX, RETRY_AFTER_MIN},
+    ports::ProviderError,
+};
 
 /// Retries of a model call before its first content. The default is 3 retries, after 1, 2 and 4
 /// seconds.
@@ -30,7 +33,8 @@ impl ModelRetryPolicy {
     /// retries so far; `jitter` is in `0.0..1.0`.
     ///
     /// A Retry-After of the provider is never shortened, only lengthened by jitter; above
-    /// [`RETRY_AFTER_MAX`] the call fails at once. The policy's own delays are shortened by up to a
+    /// [`RETRY_AFTER_MAX`] the call fails at once, and below [`RETRY_AFTER_MIN`] it counts as none, so
+    /// that the callers of an overloaded server do not return all at once. The policy's own delays are shortened by up to a
     /// quarter, so that callers spread out. A call that the server did not begin with is made again
     /// at once, the first time.
     pub(crate) fn delay(
@@ -48,8 +52,8 @@ impl ModelRetryPolicy {
         let jitter = jitter.clamp(0.0, 1.0);
         match error.retry_after() {
             Some(asked) if asked > RETRY_AFTER_MAX => None,
-            Some(asked) => Some(asked + asked.mul_f64(0.1 * jitter)),
-            None => {
+            Some(asked) if asked >= RETRY_AFTER_MIN => Some(asked + asked.mul_f64(0.1 * jitter)),
+            _ => {
                 let delay = self
                     .initial_delay
                     .saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX));
@@ -132,6 +136,10 @@ mod tests {
         assert_eq!(
             policy.delay(&limited(Some(Duration::from_secs(61))), 0, 0.0),
             None
+        );
+        assert_eq!(
+            policy.delay(&limited(Some(Duration::ZERO)), 1, 0.0),
+            policy.delay(&limited(None), 1, 0.0)
         );
         assert_eq!(
             policy.delay(

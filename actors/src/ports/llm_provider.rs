@@ -148,7 +148,7 @@ pub enum ProviderError {
         message: String,
     },
     /// HTTP 408, 409, 5xx or 529.
-    #[error("the provider failed ({status}): {message}")]
+    #[error("the provider failed{}: {message}", in_parentheses(*status))]
     Server {
         /// HTTP status; 0 for an error event inside a stream.
         status: u16,
@@ -216,6 +216,15 @@ pub enum ProviderError {
         /// Time until the breaker allows a probe.
         retry_after: Duration,
     },
+}
+
+/// ` (500)` of a status; nothing for 0, the status of an error event.
+fn in_parentheses(status: u16) -> String {
+    if status == 0 {
+        String::new()
+    } else {
+        format!(" ({status})")
+    }
 }
 
 impl ProviderError {
