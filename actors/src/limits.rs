@@ -203,6 +203,11 @@ pub(crate) const RECLAIMED_PART: usize = 4;
 /// sleep.
 pub(crate) const SNAPSHOT_ENTRIES: u64 = 256;
 
+/// Bytes of the entries after the last snapshot from which a conversation writes a new one, if they
+/// are twice its history as well. Histories that are replaced, rewound or compacted leave large
+/// entries behind, and the next activation would read all of them.
+pub(crate) const SNAPSHOT_BYTES: u64 = 8 * 1024 * 1024;
+
 /// Entries after the last snapshot from which a conversation that stays awake writes a new one at
 /// the end of a round. A conversation that is never idle would have no snapshot otherwise, and its
 /// next activation would read the whole journal. More than for sleep, since a snapshot writes the

@@ -13,7 +13,7 @@ use crate::{
         wait_status::ReadPlace,
     },
     ids::{PromptId, RoundId, Seq, WorkId},
-    journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Head, StoredEntry},
+    journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Growth, Head, StoredEntry},
     ports::{AppendError, StoreError},
     stream::Failure,
     tenant::Seat,
@@ -181,8 +181,8 @@ pub enum ConversationMsg {
     },
     /// From the directory: continue an interrupted conversation. Activating it is enough.
     Resume,
-    /// From the task that loads the journal.
-    Loaded(Result<Box<Durable>, LoadFailure>),
+    /// From the task that loads the journal: its state, and what was read after the snapshot.
+    Loaded(Result<(Box<Durable>, Growth), LoadFailure>),
     /// From the task of a model call.
     ModelEnded {
         work: WorkId,

@@ -46,7 +46,7 @@ pub(crate) use unsettled::UnsettledAppends;
 
 use crate::{
     ids::Scope,
-    journal::Loaded,
+    journal::{Growth, Loaded},
     policy::Amount,
     task::AbortOnDrop,
     tenant::{Family, Tenant},
@@ -123,7 +123,7 @@ impl Actor for Conversation {
             if let Some(family) = &args.family {
                 family.enter(&args.scope.conversation, Amount::default());
             }
-            let mut live = Box::new(Live::begin(&args, me, Box::default()));
+            let mut live = Box::new(Live::begin(&args, me, Box::default(), Growth::default()));
             live.recover()?;
             return Ok(Box::new(State {
                 args,
@@ -142,9 +142,12 @@ impl Actor for Conversation {
                 return;
             };
             let folded = match loaded {
-                Ok(loaded) => folded_with(&*sessions, &scope, loaded, family.as_deref())
-                    .await
-                    .map(Box::new),
+                Ok(loaded) => {
+                    let growth = Growth::of(&loaded.entries);
+                    folded_with(&*sessions, &scope, loaded, family.as_deref())
+                        .await
+                        .map(|durable| (Box::new(durable), growth))
+                }
                 Err(error) => Err(LoadFailure::from(error)),
             };
             let _ = me.cast(ConversationMsg::Loaded(folded));
@@ -213,11 +216,11 @@ impl State {
                 Ok(())
             }
             Phase::Loading { stash, .. } => match message {
-                ConversationMsg::Loaded(Ok(durable)) => {
+                ConversationMsg::Loaded(Ok((durable, growth))) => {
                     let stash = std::mem::take(stash);
                     // Recovery comes before the stashed mail, so that the mail meets a resumed or
                     // closed round.
-                    let mut live = Box::new(Live::begin(&self.args, me.clone(), durable));
+                    let mut live = Box::new(Live::begin(&self.args, me.clone(), durable, growth));
                     let flow = live.recover()?;
                     self.phase = Phase::Live(live);
                     self.follow(me, flow);

@@ -14,6 +14,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -45,6 +46,8 @@ pub struct Events {
     ports: Ports,
     scope: Scope,
     stopped: CancellationToken,
+    /// The tenant's places for reads of journals.
+    reads: Arc<Semaphore>,
     after: EventId,
     /// The last journal entry whose events were returned; `None` before the first read of the
     /// journal.
@@ -89,14 +92,7 @@ impl Events {
                     continue;
                 }
                 Ok(_) => {}
-                Err(_) => match projection::read_after(
-                    &*self.ports.sessions,
-                    &self.scope,
-                    self.after,
-                    self.position.take(),
-                )
-                .await
-                {
+                Err(_) => match self.read_journal().await {
                     Ok(ReadResult::Events {
                         events: journal,
                         upto,
@@ -149,6 +145,13 @@ impl Events {
         }
     }
 
+    /// Reads the journal after the cursor, a few watchers of a tenant at a time.
+    async fn read_journal(&mut self) -> Result<ReadResult, LoadFailure> {
+        let _permit = self.reads.acquire().await;
+        let position = self.position.take();
+        projection::read_after(&*self.ports.sessions, &self.scope, self.after, position).await
+    }
+
     /// Bytes of the events that were read ahead: the memory that a watcher holds when it stops
     /// reading.
     pub fn bytes_ahead(&self) -> usize {
@@ -181,6 +184,7 @@ impl ConversationHandle {
     pub async fn events(&self, from: EventsFrom) -> Result<Events, SendError> {
         let scope = self.scope()?;
         let (ports, stopped) = self.watching();
+        let reads = self.reads()?;
         let (after, returned_upto) = match from {
             EventsFrom::After(after) => {
                 if ports.sessions.head(&scope).await?.seq == Seq(0) {
@@ -194,7 +198,7 @@ impl ConversationHandle {
                     return Err(StoreError::NotFound.into());
                 }
                 let after = match &state.round {
-                    Some(round) => start(&ports, &scope, round.id).await?,
+                    Some(round) => start(&ports, &reads, &scope, round.id).await?,
                     None => None,
                 };
                 let after = after.unwrap_or(EventId {
@@ -209,6 +213,7 @@ impl ConversationHandle {
             ports,
             scope,
             stopped,
+            reads,
             after,
             returned_upto,
             position: None,
@@ -219,7 +224,12 @@ impl ConversationHandle {
 }
 
 /// The cursor before the first event of a round.
-async fn start(ports: &Ports, scope: &Scope, round: RoundId) -> Result<Option<EventId>, SendError> {
+async fn start(
+    ports: &Ports,
+    reads: &Semaphore,
+    scope: &Scope,
+    round: RoundId,
+) -> Result<Option<EventId>, SendError> {
     let key = StreamKey {
         scope: scope.clone(),
         round,
@@ -235,6 +245,7 @@ async fn start(ports: &Ports, scope: &Scope, round: RoundId) -> Result<Option<Ev
     {
         return Ok(Some(projection::before(first.id.epoch, first.id.seq)));
     }
+    let _permit = reads.acquire().await;
     match projection::start_of(&*ports.sessions, scope, round).await {
         Ok(start) => Ok(start.map(|(epoch, seq)| projection::before(epoch, seq))),
         Err(failure) => Err(failure.into()),

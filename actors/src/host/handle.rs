@@ -25,7 +25,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{HostInner, Prompt, Reply, directory::Activity, prompt::Documents};
@@ -375,6 +378,12 @@ impl ConversationHandle {
             self.host.ports.clone(),
             self.host.directory.stopped().clone(),
         )
+    }
+
+    /// The tenant's places for reads of journals. They do not hold the host.
+    pub(super) fn reads(&self) -> Result<Arc<Semaphore>, SendError> {
+        let scope = self.scope.clone()?;
+        Ok(self.host.tenants.get(&scope.tenant).reads().clone())
     }
 
     /// The conversation's activity in the directory.

@@ -35,7 +35,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use ractor::ActorCell;
-use tokio::time::Instant;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 pub use crate::conversation::{StoreOutage, WaitsFor};
 pub use builder::HostBuilder;
@@ -107,11 +107,17 @@ impl HostInner {
         }
     }
 
+    /// Waits for a place among the reads of a tenant's journals. Such a read holds a part of the
+    /// journal, or all of it, in memory.
+    async fn read_permit(&self, scope: &Scope) -> Option<OwnedSemaphorePermit> {
+        let reads = self.tenants.get(&scope.tenant).reads().clone();
+        reads.acquire_owned().await.ok()
+    }
+
     /// Reads a conversation from the store, a few at a time for each tenant. Activations and other
     /// tenants do not wait for these reads.
     async fn read_stored(&self, scope: &Scope) -> Result<Durable, LoadFailure> {
-        let tenant = self.tenants.get(&scope.tenant);
-        let _permit = tenant.reads().acquire().await;
+        let _permit = self.read_permit(scope).await;
         crate::conversation::load(&*self.ports.sessions, scope).await
     }
 }

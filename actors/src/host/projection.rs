@@ -86,6 +86,19 @@ pub(super) async fn read_after(
     after: EventId,
     position: Option<JournalPosition>,
 ) -> Result<ReadResult, LoadFailure> {
+    // The usual cursor of a watcher that waits: after the last entry.
+    let head = sessions.head(scope).await.map_err(LoadFailure::from)?;
+    if head.seq == after.seq
+        && head.seq > Seq(0)
+        && position.is_none()
+        && [head.epoch, head.epoch.next()].contains(&after.epoch)
+    {
+        return Ok(ReadResult::Events {
+            events: VecDeque::new(),
+            upto: head.seq,
+            position: None,
+        });
+    }
     let mut page = Page::default();
     let mut lost = false;
     let start = match position.filter(|position| position.0.head <= after.seq) {

@@ -27,6 +27,7 @@ impl Reply {
         let watch = RoundWatch::new(
             host.ports.clone(),
             host.directory.stopped(),
+            host.tenants.get(&scope.tenant).reads().clone(),
             scope,
             round_id,
         );

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::task::coop::has_budget_remaining;
+use tokio::{sync::Semaphore, task::coop::has_budget_remaining};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
@@ -38,6 +38,8 @@ pub(super) struct RoundWatch {
     /// Cancelled when the host stops. A child token per watch: each check and each wait locks its
     /// token, and watches must not contend for one lock.
     stopped: CancellationToken,
+    /// The tenant's places for reads of journals.
+    reads: Arc<Semaphore>,
     /// The wait for that cancellation, created at the first wait and reused by later ones.
     stop: Option<Stop>,
     /// The handle of the round's stream.
@@ -80,6 +82,7 @@ impl RoundWatch {
     pub(super) fn new(
         ports: Ports,
         stopped: &CancellationToken,
+        reads: Arc<Semaphore>,
         scope: Scope,
         round: RoundId,
     ) -> Self {
@@ -88,6 +91,7 @@ impl RoundWatch {
         Self {
             ports,
             stopped,
+            reads,
             stop: None,
             source: None,
             key,
@@ -235,7 +239,10 @@ impl RoundWatch {
             },
             StreamKey { scope, round },
         ) = (&self.ports, &self.key);
-        match projection::read_round(&**sessions, scope, *round, self.after).await {
+        let permit = self.reads.acquire().await;
+        let read = projection::read_round(&**sessions, scope, *round, self.after).await;
+        drop(permit);
+        match read {
             Ok(read) if !read.events.is_empty() => {
                 let mut kept = events
                     .kept(scope, self.after.unwrap_or_default(), usize::MAX)

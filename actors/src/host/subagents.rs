@@ -146,7 +146,13 @@ async fn run_to_end(
     if let Some(pending) = pending {
         pending.keep();
     }
-    let mut watch = RoundWatch::new(ports, directory.stopped(), child.clone(), receipt.round_id);
+    let mut watch = RoundWatch::new(
+        ports,
+        directory.stopped(),
+        tenant.reads().clone(),
+        child.clone(),
+        receipt.round_id,
+    );
     let mut reporter = ProgressReporter {
         progress: task.progress,
         last: Instant::now(),

@@ -3,16 +3,33 @@
 use super::{ConversationHandle, SendError};
 use crate::{
     chat::{Message, MessageList, StandardMessage},
-    journal::{ConversationRound, MultiRoundConversation},
+    ids::Seq,
+    journal::{ConversationRound, MultiRoundConversation, TITLE_ENTRIES, title},
 };
 
 impl ConversationHandle {
+    /// Reads the first words of the first prompt from the store; `None` without one. Does not
+    /// activate the conversation.
+    ///
+    /// # Errors
+    /// [`SendError`] for a failing store or a damaged journal.
+    pub async fn title(&self) -> Result<Option<String>, SendError> {
+        let scope = self.scope.clone()?;
+        let _permit = self.host.read_permit(&scope).await;
+        let sessions = &self.host.ports.sessions;
+        let first = sessions
+            .entries(&scope, Seq::default(), TITLE_ENTRIES)
+            .await?;
+        Ok(title(&first))
+    }
+
     /// Reads the rounds from the store, oldest first, without activating the conversation.
     ///
     /// # Errors
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
         let scope = self.scope.clone()?;
+        let _permit = self.host.read_permit(&scope).await;
         Ok(
             crate::conversation::read_rounds(&*self.host.ports.sessions, &scope)
                 .await?
@@ -28,6 +45,7 @@ impl ConversationHandle {
     pub async fn multi_round(&self) -> Result<MultiRoundConversation, SendError> {
         let scope = self.scope.clone()?;
         let setup = self.setup()?;
+        let _permit = self.host.read_permit(&scope).await;
         let read = crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?;
         let window = (setup.window_tokens, setup.compactor.settings().trigger);
         Ok(MultiRoundConversation::new(
@@ -45,6 +63,7 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn debug_messages(&self) -> Result<Vec<StandardMessage>, SendError> {
         let scope = self.scope.clone()?;
+        let _permit = self.host.read_permit(&scope).await;
         Ok(crate::conversation::read_debug(&*self.host.ports.sessions, &scope).await?)
     }
 
@@ -55,6 +74,7 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn transcript(&self) -> Result<MessageList, SendError> {
         let scope = self.scope.clone()?;
+        let _permit = self.host.read_permit(&scope).await;
         Ok(crate::conversation::read_transcript(&*self.host.ports.sessions, &scope).await?)
     }
 

@@ -60,7 +60,7 @@ pub use round::{ConversationRound, RoundToolCall};
 pub(crate) use rounds::RoundsReader;
 pub use rounds::{rounds, settled};
 pub use skills::{ActiveSkill, SkillState, skill_activations};
-pub use stored::{Head, Loaded, StoredEntry};
+pub use stored::{Growth, Head, Loaded, StoredEntry};
 pub use title::{TITLE_ENTRIES, title};
 pub(crate) use transcript::TranscriptReader;
 pub use transcript::debug_form;

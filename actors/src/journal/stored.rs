@@ -25,6 +25,30 @@ pub struct StoredEntry {
     pub bytes: Bytes,
 }
 
+/// What a journal holds after its last snapshot, which the next activation reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Growth {
+    /// Number of entries.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Growth {
+    /// What these entries add.
+    pub(crate) fn of(entries: &[StoredEntry]) -> Self {
+        Self {
+            entries: entries.len() as u64,
+            bytes: entries.iter().map(|entry| entry.bytes.len() as u64).sum(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.entries += more.entries;
+        self.bytes += more.bytes;
+    }
+}
+
 /// A stored conversation, read in one transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {

@@ -250,7 +250,8 @@ pub trait SessionBackend: Send + Sync + 'static {
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>>;
 
     /// Returns at most `count` entries after `after`, ignoring snapshots: for exports and
-    /// projections. Of a damaged journal, the entries before the first damaged one.
+    /// projections. A store may return fewer, to bound the bytes of a page; none means that the
+    /// journal ends at `after`. Of a damaged journal, the entries before the first damaged one.
     ///
     /// # Errors
     /// `Damaged` if the first entry to return is damaged or missing.

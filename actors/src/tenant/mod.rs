@@ -77,7 +77,7 @@ pub struct Tenant {
     sums: Sums,
     figures: Arc<TenantFigures>,
     /// A permit for each read of a stored conversation.
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
 }
 
 /// The host's limits for tenants without quotas.
@@ -328,7 +328,7 @@ impl Tenant {
     }
 
     /// A permit for each read of a stored conversation; see [`crate::limits::TENANT_READS_MAX`].
-    pub(crate) fn reads(&self) -> &Semaphore {
+    pub(crate) fn reads(&self) -> &Arc<Semaphore> {
         &self.reads
     }
 

@@ -121,7 +121,7 @@ impl Tenants {
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             sums: Sums::default(),
             figures: Arc::default(),
-            reads: Semaphore::new(TENANT_READS_MAX),
+            reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),
         }
     }
 }

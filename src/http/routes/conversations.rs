@@ -6,12 +6,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use callboard_actors::{
-    host::SendError,
-    ids::{ConversationId, Scope, Seq},
-    journal::{Head, TITLE_ENTRIES, title},
-    ports::ListQuery,
-};
+use callboard_actors::{host::SendError, ids::ConversationId, journal::Head, ports::ListQuery};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
@@ -121,14 +116,11 @@ pub(in crate::http) async fn list(
         .map(|row| row.conversation.to_string());
     let mut conversations: Vec<_> = rows.into_iter().map(Listed::from).collect();
     if page.titles {
-        let sessions = &app.host.ports().sessions;
+        let handle = app.host.tenant(&tenant);
         for listed in &mut conversations {
-            let scope = Scope::new(tenant.clone(), listed.conversation_id.clone());
-            let first = sessions
-                .entries(&scope, Seq::default(), TITLE_ENTRIES)
-                .await;
+            let conversation = handle.conversation(&listed.conversation_id);
             // A damaged conversation is listed without a title.
-            listed.title = first.ok().and_then(|first| title(&first));
+            listed.title = conversation.title().await.ok().flatten();
         }
     }
     Ok(Json(Conversations {

@@ -172,13 +172,13 @@ pub(in crate::http) async fn history(
         MessageForm::Wire => wire(conversation.state().await?.history.messages().clone()),
     };
     let pause_max = app.config.bounds.write_pause_max;
-    history_page(&all, start, limit, room, pause_max).await
+    history_page(all, start, limit, room, pause_max).await
 }
 
 /// Answers with a page of messages. The body refers to the messages' own bytes and is written while
 /// the client reads it.
 async fn history_page(
-    all: &[Bytes],
+    all: Vec<Bytes>,
     start: usize,
     limit: usize,
     mut room: AnswerRoom,
@@ -201,6 +201,8 @@ async fn history_page(
             .map(|(last, _)| *last)
             .filter(|last| last + 1 < all.len()),
     };
+    // What is not on the page is dropped before the page waits for room.
+    drop(all);
     let shell = serde_json::to_string(&shell).unwrap_or_default();
     let (before, after) = shell.split_once(']').unwrap_or_default();
     let mut pieces = VecDeque::with_capacity(2 * page.len() + 2);
@@ -408,7 +410,7 @@ mod tests {
                 .unwrap();
 
             let wire: Vec<Bytes> = all.iter().map(|message| message.wire().clone()).collect();
-            let response = history_page(&wire, start, limit, room, Duration::from_secs(60))
+            let response = history_page(wire, start, limit, room, Duration::from_secs(60))
                 .await
                 .unwrap();
 
@@ -444,7 +446,7 @@ mod tests {
             .await
             .unwrap();
 
-        let response = history_page(&all, 0, 100, room, Duration::from_secs(60))
+        let response = history_page(all, 0, 100, room, Duration::from_secs(60))
             .await
             .unwrap();
 

@@ -9,6 +9,9 @@ use callboard_actors::stream::Open;
 /// Page size for a count of 0.
 pub(in crate::storage) const PAGE: usize = 1000;
 
+/// Bytes of entries after which a page ends, however many were asked for. One entry may have 33 MB.
+pub(in crate::storage) const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
 /// The stored form of a state.
 pub(in crate::storage) fn code(open: Open) -> i64 {
     match open {

@@ -18,7 +18,7 @@ use super::{
     error::{damaged, failed_read, unavailable},
 };
 use crate::storage::commit::{
-    columns::{PAGE, code, int, limit, nat, open_of},
+    columns::{PAGE, PAGE_BYTES, code, int, limit, nat, open_of},
     digest::{Digests, missing},
 };
 
@@ -202,6 +202,7 @@ impl Reader<'_> {
                     (&id, Type::TEXT),
                     (&int(after.0), Type::INT8),
                     (&limit(count), Type::INT8),
+                    (&int(PAGE_BYTES as u64), Type::INT8),
                 ],
             )
             .await?;

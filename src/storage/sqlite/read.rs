@@ -16,7 +16,7 @@ use super::{
     write::{Place, find, kept},
 };
 use crate::storage::commit::{
-    columns::{PAGE, code, int, limit, nat, open_of},
+    columns::{PAGE, PAGE_BYTES, code, int, limit, nat, open_of},
     digest::{Digest, Digests, missing},
 };
 
@@ -158,23 +158,39 @@ fn rows(
     rows.collect()
 }
 
-/// The rows up to the first that SQLite cannot return, and its error.
-fn readable_rows(
-    conn: &Connection,
-    conv: i64,
-    after: Seq,
-    count: usize,
-) -> (Vec<StoredRow>, Option<Error>) {
-    let mut found = Vec::new();
+/// Rows that could be read.
+struct Readable {
+    rows: Vec<StoredRow>,
+    /// The error of the row behind them.
+    error: Option<Error>,
+    /// Whether they end where their bytes reach [`PAGE_BYTES`].
+    is_cut: bool,
+}
+
+/// A page of rows, up to the first that SQLite cannot return.
+fn readable_rows(conn: &Connection, conv: i64, after: Seq, count: usize) -> Readable {
+    let mut rows = Vec::new();
+    let mut is_cut = false;
     let mut read = || {
         let mut statement = conn.prepare_cached(ROWS)?;
+        let mut bytes = 0;
         for row in statement.query_map(params![conv, int(after.0), limit(count)], row_of)? {
-            found.push(row?);
+            let row = row?;
+            bytes += row.body.as_ref().map_or(0, Bytes::len);
+            rows.push(row);
+            if bytes >= PAGE_BYTES {
+                is_cut = true;
+                break;
+            }
         }
         Ok(())
     };
     let error = read().err();
-    (found, error)
+    Readable {
+        rows,
+        error,
+        is_cut,
+    }
 }
 
 /// A chain that goes on after the stored entry `after`.
@@ -218,11 +234,11 @@ pub(super) fn entries(
     let mut chain = chain_after(&transaction, place.conv, digests, after)
         .map_err(failed)?
         .map_err(|what| damaged(scope, what))?;
-    let (found, error) = readable_rows(&transaction, place.conv, after, count);
-    let mut fault = error.map(failed);
-    let is_last = found.len() < count && fault.is_none();
-    let mut entries = Vec::with_capacity(found.len());
-    for row in found {
+    let found = readable_rows(&transaction, place.conv, after, count);
+    let mut fault = found.error.map(failed);
+    let is_last = found.rows.len() < count && !found.is_cut && fault.is_none();
+    let mut entries = Vec::with_capacity(found.rows.len());
+    for row in found.rows {
         match taken(&mut chain, row) {
             Ok(entry) => entries.push(entry),
             Err(what) => {
@@ -275,10 +291,11 @@ pub(super) fn salvage(
     let mut chain = chain_after(&transaction, place.conv, digests, after)
         .map_err(failed)?
         .unwrap_or(Chain::after(digests, after, None));
-    let (found, error) = readable_rows(&transaction, place.conv, after, count);
-    match error {
-        Some(error) if found.is_empty() => Err(failed(error)),
+    let found = readable_rows(&transaction, place.conv, after, count);
+    match found.error {
+        Some(error) if found.rows.is_empty() => Err(failed(error)),
         Some(_) | None => Ok(found
+            .rows
             .into_iter()
             .map(|row| Salvaged {
                 fault: chain.take(&row).err(),

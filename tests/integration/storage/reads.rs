@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 use callboard::{Host, storage::Sqlite};
 use callboard_actors::{
     host::ConversationHandle,
+    ids::{ConversationId, Epoch, Scope, Seq, TenantId},
+    journal::{Head, StoredEntry},
+    ports::{AppendExt as _, SessionBackend as _},
+    stream::Open,
     testing::{Reply, ScriptedModel},
 };
 use futures_util::{StreamExt, stream};
@@ -106,4 +110,36 @@ async fn measure(
     let beside = wake(host, first + wakes..first + 2 * wakes).await;
     assert!(polls.await.unwrap() > 0);
     (alone, beside)
+}
+
+#[tokio::test]
+async fn a_page_of_large_entries_ends_before_it_fills_the_memory() {
+    const ENTRY: usize = 3 * 1024 * 1024;
+    let folder = crate::support::scratch();
+    let store = Sqlite::open(folder.path().join("s.db")).await.unwrap();
+    let scope = Scope::new(
+        TenantId::new("a").unwrap(),
+        ConversationId::new("c").unwrap(),
+    );
+    let large = |seq| StoredEntry {
+        seq: Seq(seq),
+        bytes: vec![b'x'; ENTRY].into(),
+    };
+    store
+        .append_and_wait(
+            &scope,
+            Head::default(),
+            Epoch(1),
+            (1..=12).map(large).collect(),
+            Open::None,
+        )
+        .await
+        .unwrap();
+
+    for (after, left) in [(0, 12), (3, 9), (10, 2), (11, 1)] {
+        let page = store.entries(&scope, Seq(after), 1000).await.unwrap();
+        assert_eq!(page.len(), left.min(3), "after {after}");
+        let rows = store.salvage(&scope, Seq(after), 1000).await.unwrap();
+        assert_eq!(rows.len(), left.min(3), "after {after}");
+    }
 }

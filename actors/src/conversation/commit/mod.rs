@@ -27,7 +27,7 @@ use crate::{
         unsettled::UnsettledAppends,
     },
     ids::{Epoch, Scope},
-    journal::{Durable, Entry, EntryBody, Head, StoredEntry},
+    journal::{Durable, Entry, EntryBody, Growth, Head, StoredEntry},
     ports::{Append, AppendError, Durability, SessionBackend},
     stream::Open,
     tenant::Tenant,
@@ -107,19 +107,18 @@ impl Committer {
     }
 
     /// Appends `entries`, which led to `state`, and performs each effect of `after_commit` once all
-    /// entries so far are durable.
+    /// entries so far are durable. Returns by how much the journal grows.
     pub(in crate::conversation) fn commit(
         &self,
         entries: &[Entry],
         state: &Durable,
         after_commit: Vec<AfterCommit>,
-    ) {
+    ) -> Growth {
         let (open, wake_at) = open(state);
         let stored = Entry::encode_all(entries);
+        let growth = Growth::of(&stored);
         if self.sessions.keeps_entries() {
-            self.tenant
-                .stored()
-                .grew(stored.iter().map(|entry| entry.bytes.len() as u64).sum());
+            self.tenant.stored().grew(growth.bytes);
         }
         let watched = entries.iter().any(|entry| {
             matches!(
@@ -138,6 +137,7 @@ impl Committer {
             self.send(AppendBatch { awaited, ..batch }, false);
         }
         ready.into_iter().for_each(AfterCommit::perform);
+        growth
     }
 
     /// Appends a batch. The success of a trial is reported to the actor as `StoreWritten`.

@@ -12,8 +12,8 @@ use crate::{
         run::{Flow, Live},
     },
     ids::RoundId,
-    journal::{Entry, EntryBody},
-    limits::{AWAKE_SNAPSHOT_ENTRIES, SNAPSHOT_ENTRIES},
+    journal::{Entry, EntryBody, Growth},
+    limits::{AWAKE_SNAPSHOT_ENTRIES, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES},
     model_gateway::CallClass,
     stream::Failure,
 };
@@ -76,12 +76,12 @@ impl Live {
         };
         if self.drain.is_some() {
             self.sleep_if_idle(ExitReason::Drained)
-        } else if !is_over() {
-            Flow::GoOn
-        } else if self.setup.class == CallClass::Subagent {
+        } else if is_over() && self.setup.class == CallClass::Subagent {
             self.sleep_if_idle(ExitReason::Hibernated)
         } else {
-            self.snapshot(AWAKE_SNAPSHOT_ENTRIES);
+            if self.durable.round.is_none() {
+                self.snapshot(AWAKE_SNAPSHOT_ENTRIES);
+            }
             Flow::GoOn
         }
     }
@@ -115,17 +115,20 @@ impl Live {
         Flow::End(end)
     }
 
-    /// Writes a snapshot in the background if at least `after` entries were added. A snapshot is a
-    /// cache, so its result is not awaited.
+    /// Writes a snapshot in the background if the journal grew by at least `after` entries since
+    /// the last one, or if the next activation would read much more than the history. A snapshot is
+    /// a cache, so its result is not awaited.
     fn snapshot(&mut self, after: u64) {
-        if self.durable.head.0.saturating_sub(self.snapshot_at) < after {
+        let history = self.durable.history.messages().wire_bytes() as u64;
+        let is_heavy = self.growth.bytes >= SNAPSHOT_BYTES.max(history.saturating_mul(2));
+        if self.growth.entries < after && !is_heavy {
             return;
         }
+        self.growth = Growth::default();
         // A store ignores a snapshot that its journal has not reached.
         let (reply, stored) = oneshot::channel();
         let answer = AfterCommit::Done(reply);
         self.commits.commit(&[], &self.durable, vec![answer]);
-        self.snapshot_at = self.durable.head.0;
         let sessions = self.ports.sessions.clone();
         let scope = self.scope.clone();
         let durable = self.durable.clone();

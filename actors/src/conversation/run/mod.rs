@@ -43,7 +43,7 @@ use crate::{
         wait_status::WaitStatus,
     },
     ids::{RoundId, Scope},
-    journal::{Durable, EntryBody, Head},
+    journal::{Durable, EntryBody, Growth, Head},
     small_map::SmallMap,
     stream::EventKind,
     task::AbortOnDrop,
@@ -79,7 +79,8 @@ pub(in crate::conversation) struct Live {
     held: Vec<Effect>,
     pause: Option<Pause>,
     budget_guard: BudgetGuard,
-    snapshot_at: u64,
+    /// What the journal holds after the last snapshot.
+    growth: Growth,
     drain: Option<AbortOnDrop>,
     /// The compaction that a caller asked for.
     compaction: Option<AbortOnDrop>,
@@ -92,6 +93,7 @@ impl Live {
         args: &ConversationArgs,
         me: ActorRef<ConversationMsg>,
         durable: Box<Durable>,
+        growth: Growth,
     ) -> Self {
         let scope = args.scope.clone();
         let setup = args.setup.clone();
@@ -128,7 +130,7 @@ impl Live {
                 args.family.clone(),
                 args.scope.conversation.is_subagent(),
             ),
-            snapshot_at: durable.head.0,
+            growth,
             drain: None,
             compaction: None,
             prefix: PrefixWatch::default(),
@@ -200,7 +202,8 @@ impl Live {
             .map(|effect| self.after_commit(effect))
             .collect();
         if !entries.is_empty() || !after_commit.is_empty() {
-            self.commits.commit(&entries, &self.durable, after_commit);
+            let growth = self.commits.commit(&entries, &self.durable, after_commit);
+            self.growth.add(growth);
             self.wait_status
                 .note_history(self.durable.history.messages().wire_bytes());
         }

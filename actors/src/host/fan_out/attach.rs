@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::results::{failure, refused};
@@ -51,6 +52,7 @@ pub(super) async fn find(
 ) -> Found {
     let ports = directory.ports().clone();
     let stopped = directory.stopped().clone();
+    let reads = directory.tenants().get(&child.tenant).reads().clone();
     match task_state(&*ports.sessions, &child, &task, retry_failed).await {
         Err(error) => Found::Over(Err(refused(&error.into()))),
         Ok(TaskState::New) => Found::Missing { cut: None },
@@ -58,11 +60,13 @@ pub(super) async fn find(
         Ok(TaskState::Another) => Found::Over(Err(refused(
             &ConversationError::from(Refusal::KeyReused).into(),
         ))),
-        Ok(TaskState::Over(round)) => Found::Over(outcome(ports, stopped, child, round).await),
+        Ok(TaskState::Over(round)) => {
+            Found::Over(outcome(ports, stopped, reads, child, round).await)
+        }
         Ok(TaskState::Open(round)) => {
             directory.send(&child, ConversationMsg::Resume);
             drop(directory); // Waiting must not keep the host running.
-            Found::Over(outcome(ports, stopped, child, round).await)
+            Found::Over(outcome(ports, stopped, reads, child, round).await)
         }
     }
 }
@@ -71,10 +75,11 @@ pub(super) async fn find(
 pub(super) async fn outcome(
     ports: Ports,
     stopped: CancellationToken,
+    reads: Arc<Semaphore>,
     child: Scope,
     round: RoundId,
 ) -> Result<Arc<RoundEnd>, Failure> {
-    match RoundWatch::new(ports, &stopped, child, round)
+    match RoundWatch::new(ports, &stopped, reads, child, round)
         .outcome()
         .await
     {

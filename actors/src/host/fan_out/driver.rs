@@ -392,10 +392,12 @@ impl Driver {
                     let ports = self.directory.ports().clone();
                     let stopped = self.directory.stopped().clone();
                     let child = task.child.clone();
+                    let tenant = self.directory.tenants().get(&child.tenant);
+                    let reads = tenant.reads().clone();
                     self.attaching.push(Box::pin(async move {
                         (
                             index,
-                            Found::Over(outcome(ports, stopped, child, round_id).await),
+                            Found::Over(outcome(ports, stopped, reads, child, round_id).await),
                         )
                     }));
                 }

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::{
-    ids::Scope,
-    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits},
+    chat::Message,
+    host::EventsFrom,
+    ids::{Epoch, EventId, Scope},
+    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_READS_MAX},
     policy::Budget,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -140,4 +142,127 @@ async fn a_wake_up_looks_at_one_row_to_see_that_there_are_no_subagents() {
 
     let rows = sessions.listed() - before;
     assert_eq!(rows, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_reads_of_a_tenants_journals_together_are_a_few_at_a_time() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    let round = reply.round_id();
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    let invalid = EventId {
+        epoch: Epoch(1),
+        ..EventId::default()
+    };
+    let mut watchers = Vec::new();
+    for _ in 0..20 {
+        let from = EventsFrom::After(invalid);
+        watchers.push(conversation.events(from).await.unwrap());
+    }
+    let hang = |plan: FaultPlan, nth| plan.read(nth, Fault::Hang);
+    sessions.set_plan((1..=200).fold(FaultPlan::new(), hang));
+
+    let mut tasks = tokio::task::JoinSet::new();
+    for mut events in watchers {
+        tasks.spawn(async move { drop(events.next().await) });
+    }
+    for _ in 0..5 {
+        let c = || conversation.clone();
+        tasks.spawn({
+            let c = c();
+            async move { drop(c.rounds().await) }
+        });
+        tasks.spawn({
+            let c = c();
+            async move { drop(c.multi_round().await) }
+        });
+        tasks.spawn({
+            let c = c();
+            async move { drop(c.transcript().await) }
+        });
+        tasks.spawn({
+            let c = c();
+            async move { drop(c.debug_messages().await) }
+        });
+        tasks.spawn({
+            let c = c();
+            async move { drop(c.title().await) }
+        });
+        let mut watch = conversation.watch(round).unwrap().after(invalid);
+        tasks.spawn(async move { drop(watch.next().await) });
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+
+    assert_eq!(sessions.reads(), TENANT_READS_MAX as u64);
+    sessions.set_plan(FaultPlan::new());
+    sessions.release();
+    tokio::time::timeout(Duration::from_secs(60), tasks.join_all())
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_of_a_conversation_that_does_nothing_reads_no_journal() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    let head = sessions.inner().head(&scope()).await.unwrap();
+    let last = EventId {
+        epoch: head.epoch,
+        seq: head.seq,
+        n: u32::MAX,
+    };
+    let mut events = conversation.events(EventsFrom::After(last)).await.unwrap();
+    let before = sessions.reads();
+
+    let waiting = tokio::spawn(async move { drop(events.next().await) });
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+
+    assert!(!waiting.is_finished());
+    assert_eq!(sessions.reads(), before + 1, "the head");
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_whose_history_was_replaced_reads_back_little_more_than_its_history() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let large = || vec![Message::user("x".repeat(3 * 1024 * 1024))];
+    let after_snapshot = async || {
+        host.hibernate_idle();
+        until("it sleeps", || host.awake() == 0).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let loaded = sessions.inner().load(&scope()).await.unwrap();
+        let bytes: usize = loaded.entries.iter().map(|entry| entry.bytes.len()).sum();
+        bytes
+    };
+
+    for _ in 0..10 {
+        conversation.import(large()).await.unwrap();
+    }
+    assert!(
+        after_snapshot().await < 10 * 1024 * 1024,
+        "while it was awake"
+    );
+    for _ in 0..10 {
+        conversation.import(large()).await.unwrap();
+        after_snapshot().await;
+    }
+    assert!(
+        after_snapshot().await < 10 * 1024 * 1024,
+        "over many activations"
+    );
 }

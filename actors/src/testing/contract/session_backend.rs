@@ -38,6 +38,7 @@ const SOON: Duration = Duration::from_secs(30);
 pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     an_unknown_conversation_is_empty(&*make().await).await;
     entries_come_back_in_order_byte_for_byte(&*make().await).await;
+    pages_of_large_entries_lead_to_the_end_of_the_journal(&*make().await).await;
     an_append_elsewhere_is_a_conflict_with_the_head(&*make().await).await;
     a_stale_life_cannot_write(&*make().await).await;
     a_malformed_append_is_refused(&*make().await).await;
@@ -210,6 +211,28 @@ async fn entries_come_back_in_order_byte_for_byte(store: &dyn SessionBackend) {
     );
     assert_eq!(store.entries(&scope, Seq(12), 3).await, Ok(vec![]));
     assert_eq!(store.entries(&scope, Seq(u64::MAX), 3).await, Ok(vec![]));
+}
+
+/// A page may end before `count` entries, but the pages together hold every entry once.
+async fn pages_of_large_entries_lead_to_the_end_of_the_journal(store: &dyn SessionBackend) {
+    let scope = scope("t", "c");
+    let large = |seq: u64| entry(seq, vec![b'x'; 3 * 1024 * 1024]);
+    let all: Vec<_> = (1..=8).map(large).chain(entries(9, 12)).collect();
+    store
+        .append_and_wait(&scope, Head::default(), Epoch(1), all.clone(), Open::None)
+        .await
+        .unwrap();
+
+    let mut read = Vec::new();
+    while let after = Seq(read.len() as u64)
+        && let page = store.entries(&scope, after, 1000).await.unwrap()
+        && !page.is_empty()
+    {
+        read.extend(page);
+    }
+
+    assert!(read == all);
+    assert_eq!(store.load(&scope).await.unwrap().entries.len(), 12);
 }
 
 async fn an_append_elsewhere_is_a_conflict_with_the_head(store: &dyn SessionBackend) {
