@@ -1,11 +1,14 @@
 //! The fan-outs that tenants started over HTTP, with their results. They are kept in memory within
 //! bounds: of a named fan-out the journals remain, and starting it again under its name reads them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use callboard_actors::{
     host::{FanOutRun, TaskEnd},
-    ids::TenantId,
+    ids::{ConversationId, FAN_OUT_PREFIX, TenantId},
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -39,6 +42,9 @@ pub(super) struct Results {
     pub(super) ends: Vec<Option<Box<TaskShown>>>,
     pub(super) count: usize,
     text_bytes: usize,
+    /// Conversations of subagents that were erased, at most one for each task. Their texts are left
+    /// out.
+    erased: HashSet<ConversationId>,
 }
 
 impl Kept {
@@ -50,6 +56,7 @@ impl Kept {
                 ends: vec![None; tasks],
                 count: 0,
                 text_bytes: 0,
+                erased: HashSet::new(),
             }),
             changed: watch::Sender::new(0),
         }
@@ -74,8 +81,11 @@ impl Kept {
         self.results.lock().text_bytes
     }
 
-    fn put(&self, end: TaskShown) {
+    fn put(&self, mut end: TaskShown) {
         let mut results = self.results.lock();
+        if results.erased.contains(&end.conversation_id) {
+            omit_text(&mut end);
+        }
         let length = end.text.len();
         if let Some(place) = results.ends.get_mut(end.index)
             && place.is_none()
@@ -87,6 +97,35 @@ impl Kept {
         let count = results.count;
         drop(results);
         self.changed.send_replace(count);
+    }
+}
+
+impl Kept {
+    /// Whether this conversation belongs to a subagent of this fan-out.
+    fn has(&self, conversation: &ConversationId) -> bool {
+        ConversationId::new(format!("{FAN_OUT_PREFIX}{}", self.name))
+            .is_ok_and(|root| conversation.as_str().starts_with(root.children().as_str()))
+    }
+
+    /// Drops the text of a conversation, or leaves it out once its task ends.
+    fn erase(&self, conversation: &ConversationId) {
+        let mut results = self.results.lock();
+        let results = &mut *results;
+        let is_erased = |end: &&mut Box<TaskShown>| end.conversation_id == *conversation;
+        if let Some(end) = results.ends.iter_mut().flatten().find(is_erased) {
+            results.text_bytes = results.text_bytes.saturating_sub(end.text.len());
+            omit_text(end);
+        } else if results.erased.len() < results.ends.len() {
+            results.erased.insert(conversation.clone());
+        }
+    }
+}
+
+/// Removes the text of a result, and says so.
+fn omit_text(end: &mut TaskShown) {
+    if !end.text.is_empty() {
+        end.text = String::new();
+        end.text_omitted = true;
     }
 }
 
@@ -102,10 +141,18 @@ struct OfTenant {
 }
 
 impl OfTenant {
+    /// Whether one more fan-out fits beside those that run or start. Those that have ended give way
+    /// to it once it has started.
     fn has_room(&self, tasks: usize) -> bool {
-        let kept: usize = self.kept.iter().map(|kept| kept.tasks()).sum();
-        self.kept.len() + self.starting < KEPT_MAX
-            && kept + self.starting_tasks + tasks <= TASKS_KEPT_MAX
+        let running = || self.kept.iter().filter(|kept| !kept.is_over());
+        let running_tasks: usize = running().map(|kept| kept.tasks()).sum();
+        running().count() + self.starting < KEPT_MAX
+            && running_tasks + self.starting_tasks + tasks <= TASKS_KEPT_MAX
+    }
+
+    fn is_too_many(&self) -> bool {
+        let tasks: usize = self.kept.iter().map(|kept| kept.tasks()).sum();
+        self.kept.len() > KEPT_MAX || tasks > TASKS_KEPT_MAX
     }
 
     fn has_text_room(&self, bytes: usize) -> bool {
@@ -114,11 +161,11 @@ impl OfTenant {
     }
 
     /// Drops the oldest fan-out that has ended and is not `but`. Returns whether there was one.
-    fn drop_oldest(&mut self, but: Option<&Arc<Kept>>) -> bool {
+    fn drop_oldest(&mut self, but: &Arc<Kept>) -> bool {
         let oldest = self
             .kept
             .iter()
-            .position(|kept| kept.is_over() && but.is_none_or(|but| !Arc::ptr_eq(kept, but)));
+            .position(|kept| kept.is_over() && !Arc::ptr_eq(kept, but));
         oldest.is_some_and(|oldest| {
             self.kept.remove(oldest);
             true
@@ -166,20 +213,19 @@ impl Place {
 }
 
 impl FanOuts {
-    /// Makes room for one more fan-out of a tenant.
+    /// Reserves room for one more fan-out of a tenant. Nothing is dropped for it before it has
+    /// started.
     ///
     /// # Errors
     /// 429 when running fan-outs leave no room.
-    pub(super) fn make_room(&self, tenant: &TenantId, tasks: usize) -> Result<Place, Problem> {
+    pub(super) fn reserve(&self, tenant: &TenantId, tasks: usize) -> Result<Place, Problem> {
         let mut all = self.0.lock();
         let of_tenant = all.entry(tenant.clone()).or_default();
-        while !of_tenant.has_room(tasks) {
-            if !of_tenant.drop_oldest(None) {
-                return Err(Problem::too_many(
-                    "too_many_fan_outs",
-                    "this tenant has reached its limit of running fan-outs; wait for one or cancel it",
-                ));
-            }
+        if !of_tenant.has_room(tasks) {
+            return Err(Problem::too_many(
+                "too_many_fan_outs",
+                "this tenant has reached its limit of running fan-outs; wait for one or cancel it",
+            ));
         }
         of_tenant.starting += 1;
         of_tenant.starting_tasks += tasks;
@@ -195,6 +241,7 @@ impl FanOuts {
         let of_tenant = all.entry(tenant.clone()).or_default();
         of_tenant.kept.retain(|known| known.name != kept.name);
         of_tenant.kept.push(kept.clone());
+        while of_tenant.is_too_many() && of_tenant.drop_oldest(kept) {}
     }
 
     /// Takes a result. Its text is left out if there is no room for it, or if the fan-out was
@@ -203,13 +250,12 @@ impl FanOuts {
         let mut all = self.0.lock();
         let has_room = all.get_mut(tenant).is_some_and(|of_tenant| {
             let length = end.text.len();
-            while !of_tenant.has_text_room(length) && of_tenant.drop_oldest(Some(kept)) {}
+            while !of_tenant.has_text_room(length) && of_tenant.drop_oldest(kept) {}
             of_tenant.has_text_room(length)
                 && of_tenant.kept.iter().any(|known| Arc::ptr_eq(known, kept))
         });
-        if !has_room && !end.text.is_empty() {
-            end.text = String::new();
-            end.text_omitted = true;
+        if !has_room {
+            omit_text(&mut end);
         }
         kept.put(end);
     }
@@ -237,6 +283,15 @@ impl FanOuts {
     pub(super) fn forget(&self, tenant: &TenantId, name: &str) {
         if let Some(of_tenant) = self.0.lock().get_mut(tenant) {
             of_tenant.kept.retain(|kept| kept.name != name);
+        }
+    }
+
+    /// Forgets the text of a conversation that is erased.
+    pub(super) fn erase(&self, tenant: &TenantId, conversation: &ConversationId) {
+        if conversation.is_subagent() {
+            let all = self.of(tenant);
+            let of_conversation = all.iter().filter(|kept| kept.has(conversation));
+            of_conversation.for_each(|kept| kept.erase(conversation));
         }
     }
 
@@ -319,12 +374,34 @@ mod tests {
     fn fan_outs_about_to_start_count_towards_the_limits() {
         let fan_outs = FanOuts::default();
         let mut places: Vec<_> = (0..KEPT_MAX)
-            .map(|_| fan_outs.make_room(&tenant(), 1).ok().unwrap())
+            .map(|_| fan_outs.reserve(&tenant(), 1).ok().unwrap())
             .collect();
 
-        assert!(fan_outs.make_room(&tenant(), 1).is_err());
+        assert!(fan_outs.reserve(&tenant(), 1).is_err());
         places.pop();
-        assert!(fan_outs.make_room(&tenant(), TASKS_KEPT_MAX).is_err());
-        assert!(fan_outs.make_room(&tenant(), 1).is_ok());
+        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX).is_err());
+        assert!(fan_outs.reserve(&tenant(), 1).is_ok());
+    }
+
+    #[test]
+    fn a_fan_out_that_has_ended_gives_way_only_to_one_that_has_started() {
+        let fan_outs = FanOuts::default();
+        for number in 0..KEPT_MAX {
+            let ended = started(&fan_outs, &format!("n-{number}"), 1);
+            fan_outs.take(&tenant(), &ended, end(0, 1));
+        }
+
+        drop(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX).ok().unwrap());
+        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX + 1).is_err());
+        assert_eq!(fan_outs.of(&tenant()).len(), KEPT_MAX);
+        started(&fan_outs, "new", 1);
+
+        let kept = fan_outs.of(&tenant());
+        let names = [&*kept[0].name, &*kept[KEPT_MAX - 1].name];
+        assert_eq!((kept.len(), names), (KEPT_MAX, ["n-1", "new"]));
+        started(&fan_outs, "large", TASKS_KEPT_MAX);
+        let left = fan_outs.of(&tenant());
+        let names: Vec<_> = left.iter().map(|kept| kept.name.as_str()).collect();
+        assert_eq!(names, ["new", "large"], "one that runs never goes");
     }
 }

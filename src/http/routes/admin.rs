@@ -169,7 +169,8 @@ pub(in crate::http) async fn remove(
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let id = tenant(&app, &id)?;
-    operator(&app)?.remove_tenant(id).await?;
+    operator(&app)?.remove_tenant(id.clone()).await?;
+    app.fan_outs.forget_all(&id);
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -164,7 +164,8 @@ pub(in crate::http) async fn delete(
     Caller(tenant): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let (_, conversation) = app.known(&tenant, &id).await?;
+    let (scope, conversation) = app.known(&tenant, &id).await?;
+    app.fan_outs.erase(&tenant, &scope.conversation);
     match conversation.delete().await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Problem::not_found("conversation")),

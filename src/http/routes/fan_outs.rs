@@ -72,7 +72,15 @@ pub(in crate::http) async fn start(
     if request.retry_failed {
         fan_out = fan_out.retry_failed();
     }
-    let place = app.fan_outs.make_room(&tenant, count)?;
+    if let Some(name) = request.name
+        && app
+            .fan_outs
+            .get(&tenant, &name)
+            .is_ok_and(|kept| !kept.is_over())
+    {
+        return Err(SendError::FanOutRuns { name }.into());
+    }
+    let place = app.fan_outs.reserve(&tenant, count)?;
     let handle = app.host.tenant(&tenant);
     if handle.is_paused()? {
         return Err(SendError::from(ConversationError::TenantPaused).into());

@@ -111,3 +111,76 @@ async fn erasing_a_tenants_data_erases_the_results_of_its_fan_outs() {
 
     assert_eq!(server.get("/v1/fanouts/n").await.status(), 404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn erasing_the_conversation_of_a_subagent_erases_its_text_in_the_results() {
+    let server = Server::start(ScriptedModel::answering(|request, _| {
+        Reply::text(request.messages.iter().last().unwrap().text())
+    }))
+    .await;
+    server
+        .post(
+            "/v1/fanouts",
+            json!({ "name": "n", "tasks": ["alpha", "beta", "gamma"] }),
+        )
+        .await;
+    let results = over(&server, "n").await["results"].clone();
+    let id = results[0]["conversation_id"].as_str().unwrap();
+
+    let path = format!("/v1/conversations/{id}");
+    let deleted = soon(server.ask(Method::DELETE, &path, ACME).send()).await;
+    assert_eq!(deleted.unwrap().status(), 204);
+
+    let kept = over(&server, "n").await["results"].clone();
+    let texts = [0, 1, 2].map(|index: usize| kept[index]["text"].as_str().unwrap());
+    assert_eq!(texts, ["", "beta", "gamma"]);
+    assert_eq!(kept[0]["text_omitted"], json!(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_under_the_name_of_a_running_fan_out_costs_no_other_its_results() {
+    let server = Server::start(ScriptedModel::answering(|request, _| {
+        match request.messages.iter().last().unwrap().text().as_str() {
+            "stall" => Reply::stall(),
+            text => Reply::text(text),
+        }
+    }))
+    .await;
+    for number in 0..31 {
+        let name = format!("ended-{number}");
+        let wanted = json!({ "name": name, "tasks": ["a"] });
+        assert_eq!(server.post("/v1/fanouts", wanted).await.status(), 202);
+        over(&server, &name).await;
+    }
+    let runs = json!({ "name": "runs", "tasks": ["stall"] });
+    assert_eq!(server.post("/v1/fanouts", runs.clone()).await.status(), 202);
+
+    let again = server.post("/v1/fanouts", runs).await;
+    assert_eq!(problem(again).await, (409, "fan_out_running".into()));
+    let differs = json!({ "name": "ended-3", "tasks": ["another"] });
+    let differs = server.post("/v1/fanouts", differs).await;
+    assert_eq!(problem(differs).await, (409, "fan_out_differs".into()));
+
+    let listed = body(server.get("/v1/fanouts").await).await;
+    assert_eq!(listed["fan_outs"].as_array().unwrap().len(), 32);
+    assert_eq!(over(&server, "ended-0").await["results"][0]["text"], "a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_is_created_again_has_no_results_of_the_one_that_was_removed() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("private")));
+    let setting = Setting {
+        operator: Some(Arc::new(super::matrix::Obliging)),
+        ..Setting::default()
+    };
+    let server = Server::with(model, setting).await;
+    server
+        .post("/v1/fanouts", json!({ "name": "n", "tasks": ["a"] }))
+        .await;
+    assert_eq!(over(&server, "n").await["results"][0]["text"], "private");
+
+    let remove = server.ask(Method::DELETE, "/v1/admin/tenants/acme", ADMIN);
+    assert_eq!(soon(remove.send()).await.unwrap().status(), 204);
+
+    assert_eq!(server.get("/v1/fanouts/n").await.status(), 404);
+}

@@ -15,7 +15,7 @@ const REST: &str = "cb_test_rest_not_a_real_key";
 const REVOKED: &str = "cb_test_gone_not_a_real_key";
 
 /// A program that accepts every request.
-struct Obliging;
+pub(super) struct Obliging;
 
 impl Operator for Obliging {
     fn reload(&self) -> BoxFuture<'_, Result<Reloaded, OperatorError>> {
