@@ -44,6 +44,7 @@ use super::{
     definitions,
     guarded::{Guarded, ProgressSink, Watch},
     http::HttpTarget,
+    paced::Paced,
     resources::McpResources,
     stdio::{FRAME_BYTES_MAX, Fault, Stdio},
 };
@@ -676,7 +677,7 @@ fn over_http(
     client: reqwest::Client,
     target: &HttpTarget,
     headers: Vec<(String, String)>,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+) -> Result<StreamableHttpClientTransport<Paced<reqwest::Client>>, String> {
     use reqwest::header::{HeaderName, HeaderValue};
     let mut custom = HashMap::new();
     for (name, value) in headers {
@@ -693,6 +694,7 @@ fn over_http(
     let mut retries = ExponentialBackoff::default();
     (retries.max_times, retries.max_delay) = (Some(3), Some(Duration::from_secs(5)));
     config.retry_config = Arc::new(retries);
+    let client = Paced::new(client);
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 

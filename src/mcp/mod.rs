@@ -23,6 +23,7 @@ mod definitions;
 mod stdio;
 mod guarded;
 mod http;
+mod paced;
 mod resources;
 mod connection;
 mod server;
