@@ -155,6 +155,10 @@ pub(crate) const SUPERVISORS: usize = 16;
 /// below `journal_backlog_bytes`.
 pub const PROMPT_BYTES_MAX: usize = 32_000_000;
 
+/// Bytes of one conversation's messages, beyond which it takes no more: four times what a provider
+/// accepts in one request. An activation and every reader of its state hold them in memory.
+pub(crate) const HISTORY_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;
+
 /// Bytes of an image. Providers accept 5 MiB in base64, which takes 4/3 of the bytes.
 pub(crate) const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024 / 4 * 3;
 

@@ -101,6 +101,12 @@ pub struct ApplyError {
 }
 
 impl Durable {
+    /// Bytes of the messages that are held in memory: of the history, and of prompts that wait.
+    pub(crate) fn message_bytes(&self) -> usize {
+        let waiting = self.inbox.iter().map(|prompt| prompt.message.wire().len());
+        self.history.messages().wire_bytes() + waiting.sum::<usize>()
+    }
+
     /// How the open round asks its model to answer; `None` for the configuration's way.
     pub(crate) fn asked_parameters(&self) -> Option<&ModelParameters> {
         self.round.as_deref()?.parameters.as_deref()

@@ -6,10 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    chat::{MessageList, ToolUseBlock},
+    chat::{Message, MessageList, Role, ToolUseBlock},
     ids::{RoundId, Seq, WaiterId, WorkId},
-    journal::EntryBody,
-    limits::{PINNED_BYTES_MAX, PINNED_LINES_MAX},
+    journal::{Durable, EntryBody},
+    limits::{HISTORY_BYTES_MAX, PINNED_BYTES_MAX, PINNED_LINES_MAX},
     policy::Amount,
     ports::ToolSpec,
     stream::Failure,
@@ -87,6 +87,20 @@ impl Refusal {
             Self::NotEmpty => "conversation_exists",
             Self::InvalidMessage => "invalid_message",
         }
+    }
+}
+
+/// Whether a message may enter from outside. The history would refuse any other message only after
+/// it is in the journal, and again at every activation.
+pub(super) fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+/// Refuses a message that makes the history larger than any compaction is made for.
+pub(super) fn fits(durable: &Durable, message: &Message) -> Result<(), Refusal> {
+    match durable.message_bytes() + message.wire().len() {
+        ..=HISTORY_BYTES_MAX => Ok(()),
+        _ => Err(Refusal::CannotShrink("history")),
     }
 }
 

@@ -33,6 +33,7 @@ use crate::{
         command::Command,
         round::{
             budget::Bill,
+            decision::{fits, is_plain_user},
             rules::Recovery,
             volatile::{Cancelling, Volatile},
         },
@@ -425,6 +426,9 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     if decision.volatile.draining {
         return decision.refuse(waiter, Refusal::Draining);
     }
+    if let Err(refusal) = fits(durable, &prompt.message) {
+        return decision.refuse(waiter, refusal);
+    }
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
     let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
     match (prompt.on_busy, &durable.round) {
@@ -498,6 +502,9 @@ fn inject(
     }
     let known = id.is_some_and(|id| decision.durable.knows_injected(id));
     if !known {
+        if let Err(refusal) = fits(decision.durable, message) {
+            return decision.refuse(waiter, refusal);
+        }
         decision.entry(EntryBody::Injected {
             id: id.cloned(),
             client_key: None,
@@ -505,12 +512,6 @@ fn inject(
         });
     }
     decision.effect(Effect::Answer { waiter });
-}
-
-/// Whether a message may enter from outside. The history would refuse any other message only after
-/// it is in the journal, and again at every activation.
-fn is_plain_user(message: &Message) -> bool {
-    message.role() == Role::User && message.tool_result_ids().is_empty()
 }
 
 pub(in crate::conversation) fn when_idle(

@@ -10,6 +10,7 @@ use crate::{
     chat::{Message, MessageList, ModelRequest, RawJson, Usage},
     compactor::{CompactionSettings, SpanPointer},
     host::ConversationHandle,
+    limits::PROMPT_BYTES_MAX,
     metrics_collector::Reading,
     ports::{Capabilities, LlmProvider, ToolOutput},
     stream::{EventKind, StopReason},
@@ -698,4 +699,26 @@ async fn without_the_setting_or_the_tool_a_compaction_asks_for_no_notes() {
         assert_eq!((seen, saved), (Vec::new(), 0));
         assert_eq!(counted.compactions, 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_takes_no_message_beyond_what_any_compaction_is_made_for() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = builder(&model).build().await.unwrap();
+    let conversation = conversation(&host);
+    let text = || "x".repeat(PROMPT_BYTES_MAX - 1000);
+    conversation.reset().await.unwrap();
+    for _ in 0..4 {
+        conversation.inject(None, text()).await.unwrap();
+    }
+
+    for refused in [
+        conversation.inject(None, text()).await.unwrap_err(),
+        conversation.send(text()).await.unwrap_err(),
+    ] {
+        assert_eq!(refused.code(), "context_too_large", "{refused}");
+    }
+    conversation.reset().await.unwrap();
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
 }
