@@ -7,7 +7,8 @@
 //! - `probe` tries every forbidden access at once.
 //! - `ends` tests how processes end, `bombs` the limits, `memory` the memory that a sum over
 //!   processes does not show.
-//! - `doors` tests files that the user's own programs would run.
+//! - `doors` tests files that the user's own programs would run, `hideouts` those in places that a
+//!   search could pass by.
 //! - `stranger` tests what an unprivileged host hides from other processes of its user.
 
 mod bombs;
@@ -15,6 +16,7 @@ mod doors;
 mod ends;
 mod everyday;
 mod filter;
+mod hideouts;
 mod landlock;
 mod memory;
 mod network;

@@ -14,13 +14,26 @@ pub(crate) const PROGRAM_NAMES: &[&str] =
 /// worktrees.
 pub(crate) const REPOSITORY_FOLDERS: &[&str] = &["modules", "worktrees"];
 
-/// Folders with the state of a rebase or a `git am` that waits for the user. The list of steps in
-/// the first can run commands.
-pub(crate) const REBASE_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply"];
+/// Folders with the state of a rebase, a `git am`, a cherry-pick or a revert that waits for the
+/// user to continue it.
+pub(crate) const WAITING_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply", "sequencer"];
 
-/// The list of steps in one of [`REBASE_FOLDERS`].
+/// Files in one of [`WAITING_FOLDERS`] that can name programs: the list of steps, the strategy of
+/// the merges, and the options of a cherry-pick, which hold its strategy.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) const REBASE_STEPS: &str = "git-rebase-todo";
+pub(crate) const WAITING_FILES: &[&str] = &["git-rebase-todo", "strategy", "opts"];
+
+/// Whether git runs a program of the workspace because of this content of one of
+/// [`WAITING_FILES`].
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) fn waiting_file_runs_commands(name: &str, content: &[u8]) -> bool {
+    if name == "git-rebase-todo" {
+        steps_run_commands(content)
+    } else {
+        // Git runs `git-merge-STRATEGY`, and searches for it only if the name has no slash.
+        content.contains(&b'/')
+    }
+}
 
 /// Which of the names that make a folder a git repository are present.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,7 +79,7 @@ impl Parts {
         let mut after = self;
         after.add(name);
         let sets_up = || {
-            [PROGRAM_NAMES, REPOSITORY_FOLDERS, REBASE_FOLDERS]
+            [PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FOLDERS]
                 .iter()
                 .any(|names| names.contains(&name))
         };
@@ -76,7 +89,7 @@ impl Parts {
 
 /// Whether the steps of a rebase run a command: `exec` or its short form, after optional blanks.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
+fn steps_run_commands(steps: &[u8]) -> bool {
     steps
         .split(|byte| matches!(byte, b'\n' | b'\r'))
         .any(|line| {
@@ -95,6 +108,8 @@ pub(crate) fn steps_run_commands(steps: &[u8]) -> bool {
 pub(crate) enum ConfigPath {
     /// The hooks folder, relative to the top of the working tree.
     Hooks(String),
+    /// The top of the working tree, relative to the repository.
+    WorkTree(String),
     /// Another configuration file, relative to the folder of this file.
     Include(String),
 }
@@ -130,6 +145,7 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
         match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
             _ if value.is_empty() => {}
             ("core", "hookspath") => paths.push(ConfigPath::Hooks(value)),
+            ("core", "worktree") => paths.push(ConfigPath::WorkTree(value)),
             ("include" | "includeif", "path") => paths.push(ConfigPath::Include(value)),
             _ => {}
         }
@@ -227,8 +243,18 @@ mod tests {
 
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     #[test]
+    fn a_strategy_that_is_a_path_is_known() {
+        let runs = waiting_file_runs_commands;
+
+        assert!(runs("strategy", b"x/evil\n") && runs("opts", b"[options]\n\tstrategy = x/y\n"));
+        assert!(!runs("strategy", b"ort\n") && !runs("opts", b"[options]\n\tedit = true\n"));
+        assert!(!runs("git-rebase-todo", b"pick 1 a/b\n"));
+    }
+
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[test]
     fn paths_in_a_configuration_are_read_as_git_reads_them() {
-        let config = "[core]\n\tbare = false\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
+        let config = "[core]\n\tbare = false\n\tworktree = ../../sub\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
                       [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
         let paths = config_paths(config);
 
@@ -236,6 +262,7 @@ mod tests {
         assert_eq!(
             paths,
             [
+                ConfigPath::WorkTree("../../sub".to_owned()),
                 ConfigPath::Hooks(".githooks".to_owned()),
                 include("../shared config"),
                 include("more")

@@ -14,7 +14,7 @@ use std::{
 use super::*;
 
 /// A `config` that runs a program at `git status`.
-fn config(mark: &Path) -> String {
+pub(super) fn config(mark: &Path) -> String {
     format!(
         "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = \"touch {}; false\"\n",
         mark.display()
@@ -22,7 +22,11 @@ fn config(mark: &Path) -> String {
 }
 
 /// Runs the user's git in a folder, without the user's settings.
-fn git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) -> std::process::Output {
+pub(super) fn git(
+    fixture: &SandboxFixture,
+    folder: &str,
+    arguments: &[&str],
+) -> std::process::Output {
     Command::new("git")
         .args(["-c", "user.name=U", "-c", "user.email=u@example.org"])
         .args(arguments)
@@ -34,7 +38,7 @@ fn git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) -> std::proce
         .unwrap()
 }
 
-fn user_git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) {
+pub(super) fn user_git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) {
     let output = git(fixture, folder, arguments);
     assert!(
         output.status.success(),
@@ -44,7 +48,7 @@ fn user_git(fixture: &SandboxFixture, folder: &str, arguments: &[&str]) {
 }
 
 /// Creates a repository of the user with one commit.
-fn users_repository(fixture: &SandboxFixture, folder: &str) {
+pub(super) fn users_repository(fixture: &SandboxFixture, folder: &str) {
     fs::create_dir_all(fixture.path(folder)).unwrap();
     user_git(fixture, folder, &["init", "-q", "-b", "main"]);
     fs::write(fixture.path(folder).join("kept"), "x").unwrap();
@@ -532,7 +536,7 @@ async fn what_a_command_planted_is_moved_aside_when_the_host_is_killed() {
 
 /// Every boundary, and Landlock without a mount namespace: there, rules apply to files and not to
 /// places.
-fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
+pub(super) fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
     SandboxFixture::linux(test)
         .into_iter()
         .chain(SandboxFixture::landlocks(test))

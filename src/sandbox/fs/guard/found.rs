@@ -130,6 +130,14 @@ impl Found {
         once(&mut self.hidden);
     }
 
+    /// Folders that hold keys.
+    pub(super) fn hidden_folders(&self) -> impl Iterator<Item = &Path> {
+        self.hidden
+            .iter()
+            .filter(|(_, is_folder)| *is_folder)
+            .map(|(path, _)| path.as_path())
+    }
+
     /// Number of mounts that cover this result.
     pub(super) fn covers(&self) -> usize {
         self.git.len() + self.read_only.len() + self.hidden.len()

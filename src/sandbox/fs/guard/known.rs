@@ -2,20 +2,21 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::fd::AsFd,
     path::Path,
 };
 
 use rustix::fs::{AtFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use super::found::{Changed, Found, Identity};
+use super::found::{Changed, FileStatus, Found, Identity};
 use crate::sandbox::fs::Root;
 
 /// The protected files that existed before a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Files that the command could not replace, since mounts covered them. The value is the
-    /// creation time, because inode numbers are reused.
+    /// Files and hidden folders that the command could not replace, since mounts covered them. The
+    /// value is the creation time, because inode numbers are reused.
     covered: BTreeMap<Identity, Option<Changed>>,
     /// Files that no mount covered. They are identified by their change time as well, because inode
     /// numbers are reused.
@@ -68,6 +69,13 @@ impl Known {
             match changed {
                 Some(changed) => drop(known.loose.insert((*own, changed))),
                 None => drop(known.covered.insert(*own, born(root, path))),
+            }
+        }
+        for path in found.hidden_folders() {
+            if let Ok(FileStatus { own, .. }) = FileStatus::at(root.dir.as_fd(), path)
+                && running.clone().all(|other| other.has(own, None))
+            {
+                known.covered.insert(own, born(root, path));
             }
         }
         known

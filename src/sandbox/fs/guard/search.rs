@@ -6,8 +6,10 @@
 //! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
 //! whole, or the search fails.
 
+mod repositories;
+
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     ffi::OsStr,
     io::Read,
     os::{
@@ -31,10 +33,7 @@ use super::{
 use crate::sandbox::{
     fs::{
         Root,
-        git::{
-            ConfigPath, PROGRAM_NAMES, Parts, REBASE_FOLDERS, REBASE_STEPS, REPOSITORY_FOLDERS,
-            config_paths, steps_run_commands,
-        },
+        git::{PROGRAM_NAMES, Parts},
         jail::FOLDER,
         shown,
     },
@@ -107,8 +106,8 @@ pub(super) struct Purpose<'a> {
     /// After a command: what existed before it. Only links and configurations from before are
     /// followed then, since the target of a new one must not be moved aside because of it.
     pub(super) known: Option<&'a Known>,
-    /// Whether to make new folders readable that their owner cannot read, so that their contents
-    /// are searched and counted.
+    /// Whether to make folders readable again that a command has closed to their owner: what lies in
+    /// them must be searched, and their owner can enter them without reading them.
     pub(super) reopens: bool,
 }
 
@@ -132,8 +131,6 @@ struct Item<'a> {
     above: Identity,
     /// Whether a mount covers the folder, so that nothing in it can change.
     covered: bool,
-    /// Whether the folder belongs to a repository's internal files.
-    in_git: bool,
     /// Whether the folder is only counted, since nothing in it can be protected or hidden.
     only_counted: bool,
 }
@@ -204,13 +201,13 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
 
 /// Searches a workspace after a command, as completely as possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
-    let reopens = root.quota().files_max.is_some();
+    reopen_root(root);
     Search::new(
         root,
         Purpose {
             last,
             known: Some(known),
-            reopens,
+            reopens: true,
         },
     )
     .run()
@@ -269,7 +266,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(mut self) -> Searched {
-        self.enter(Path::new(""), (0, 0), false, false);
+        self.enter(Path::new(""), (0, 0), false);
         let folders_max = if self.is_before() {
             FOLDERS_MAX
         } else {
@@ -308,25 +305,19 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Number of names. A repository's folder may have been searched twice and counts once.
+    /// Number of names.
     fn count(&self) -> u64 {
-        let mut counted = HashSet::new();
-        let firsts = self
-            .seen
-            .iter()
-            .filter(|seen| self.repositories.is_empty() || counted.insert(&seen.path));
-        firsts.map(|seen| seen.names).sum()
+        self.seen.iter().map(|seen| seen.names).sum()
     }
 
     /// Searches a folder that is entered by its name.
-    fn enter(&mut self, path: &Path, above: Identity, covered: bool, in_git: bool) {
+    fn enter(&mut self, path: &Path, above: Identity, covered: bool) {
         self.enqueue(Item {
             last: self.purpose.last.entrance(path),
             path: path.into(),
             way: Way::Entrance,
             above,
             covered,
-            in_git,
             only_counted: false,
         });
     }
@@ -340,21 +331,14 @@ impl<'a> Search<'a> {
                 way: Way::Entrance,
                 above,
                 covered: false,
-                in_git: false,
                 only_counted: true,
             });
         }
     }
 
     /// Searches a subfolder in the listing of `item`, or counts it.
-    fn enter_listed(
-        &mut self,
-        item: &Item<'a>,
-        folder: &Folder<'a>,
-        place: usize,
-        only_counted: bool,
-    ) {
-        if only_counted && !self.counts {
+    fn enter_listed(&mut self, item: &Item<'a>, folder: &Folder<'a>, place: usize, covered: bool) {
+        if item.only_counted && !self.counts {
             return;
         }
         let Some(name) = folder.listing().folders.get(place) else {
@@ -382,9 +366,8 @@ impl<'a> Search<'a> {
             },
             last,
             above: folder.listing().stamp.own,
-            covered: item.covered,
-            in_git: item.in_git,
-            only_counted,
+            covered,
+            only_counted: item.only_counted,
         });
     }
 
@@ -409,7 +392,7 @@ impl<'a> Search<'a> {
         };
         let listing = folder.listing().clone();
         for place in 0..listing.folders.len() {
-            self.enter_listed(item, &folder, place, true);
+            self.enter_listed(item, &folder, place, item.covered);
         }
         for name in &listing.marked {
             self.enter_to_count(&item.path.join(name), status.own);
@@ -447,6 +430,10 @@ impl<'a> Search<'a> {
                 self.miss(&item.path, errno);
                 return None;
             }
+            Err(errno) if item.path.as_os_str().is_empty() => {
+                self.miss(&item.path, errno);
+                return None;
+            }
             // It was removed or became something else; or its parent cannot be entered and is
             // protected as a whole.
             Ok(_) | Err(_) => return None,
@@ -456,21 +443,22 @@ impl<'a> Search<'a> {
             None => Folder::New(self.list_for_search(item, status)?),
         };
         let listing = folder.listing().clone();
-        let is_repository = listing.parts.is_repository();
+        // Git may accept a folder named `.git` later, when its missing parts are there.
+        let is_repository = listing.parts.is_repository() || is_git(&item.path);
         if is_repository && !item.covered {
             self.search_repository(&item.path);
         }
         for name in &listing.marked {
             self.search_name(item, status.own, name);
         }
-        let only_counted: &[&str] = if item.in_git && is_repository {
-            &["objects", "refs", "logs", "info", "hooks", "lfs"]
-        } else {
-            &[]
-        };
         for (place, name) in listing.folders.iter().enumerate() {
-            let only_counted = only_counted.iter().any(|counted| *name == *counted);
-            self.enter_listed(item, &folder, place, only_counted);
+            let covered = item.covered
+                || (is_repository
+                    && PROGRAM_NAMES.iter().any(|program| *name == *program)
+                    && self
+                        .status(&item.path.join(name))
+                        .is_ok_and(|status| self.is_covered(&item.path.join(name), status)));
+            self.enter_listed(item, &folder, place, covered);
         }
         Some((listing.names, self.remember(folder)))
     }
@@ -518,10 +506,7 @@ impl<'a> Search<'a> {
         match self.list(&item.path) {
             Err(Errno::ACCESS | Errno::PERM)
                 if self.purpose.reopens
-                    && !self
-                        .purpose
-                        .known
-                        .is_some_and(|known| known.has(status.own, None))
+                    && !self.is_covered(&item.path, status)
                     && reopen(self.root, &item.path).is_some() =>
             {
                 self.list(&item.path)
@@ -541,6 +526,7 @@ impl<'a> Search<'a> {
         // as unreadable.
         let status = FileStatus::at(dir.as_fd(), Path::new(""))?;
         let folder: Vec<String> = path.iter().map(lower_name).collect();
+        let holds_branches = holds_branches(&folder);
         let mut folders = Vec::new();
         let mut marked = Vec::new();
         let mut parts = Parts::default();
@@ -567,7 +553,8 @@ impl<'a> Search<'a> {
             let rules = self.root.rules();
             let is_marked =
                 || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
-            if lower == ".git" || (self.names.has(&lower) && is_marked()) {
+            let is_branch = holds_branches && !lower.starts_with('.');
+            if lower == ".git" || (!is_branch && self.names.has(&lower) && is_marked()) {
                 marked.push(name.to_owned());
                 continue;
             }
@@ -607,10 +594,7 @@ impl<'a> Search<'a> {
             match status.kind {
                 FileType::Directory if item.covered => self.enter_to_count(&path, here),
                 _ if item.covered => {}
-                FileType::Directory => {
-                    self.search_repository(&path);
-                    self.enter_to_count(&path, here);
-                }
+                FileType::Directory => self.enter(&path, here, false),
                 // A link or file named `.git`, whatever its target: git may resolve it where we
                 // cannot.
                 _ => self.protect(path, status, here),
@@ -623,136 +607,53 @@ impl<'a> Search<'a> {
             self.protect(path.clone(), status, here);
         }
         if self.root.rules().is_sensitive(&path) && status.is_coverable() {
-            self.found
-                .hidden
-                .push((path.clone(), status.kind == FileType::Directory));
-            if status.kind == FileType::Directory {
+            let is_folder = status.kind == FileType::Directory;
+            self.found.hidden.push((path.clone(), is_folder));
+            if is_folder && self.is_covered(&path, status) {
                 self.enter_to_count(&path, here);
+            } else if is_folder {
+                self.enter(&path, here, item.covered);
             }
         } else if status.kind == FileType::Directory {
-            self.enter(&path, here, item.covered || is_protected, item.in_git);
+            let covered = item.covered || (is_protected && self.is_covered(&path, status));
+            self.enter(&path, here, covered);
         }
     }
 
-    /// Protects the files of a repository that decide which programs git runs.
-    fn search_repository(&mut self, path: &Path) {
-        let Ok(FileStatus { own: here, .. }) = self.status(path) else {
-            return;
-        };
-        if !self.repositories.insert(path.to_owned()) {
-            return;
-        }
-        if !path.as_os_str().is_empty() {
-            self.found.git.push(path.to_owned());
-        }
-        for name in PROGRAM_NAMES {
-            let path = path.join(name);
-            if let Ok(status) = self.status(&path) {
-                self.protect(path, status, here);
-            }
-        }
-        for name in REPOSITORY_FOLDERS.iter().chain(REBASE_FOLDERS) {
-            let path = path.join(name);
-            match self.status(&path) {
-                Ok(status) if status.kind != FileType::Directory => {
-                    self.protect(path, status, here)
-                }
-                Ok(status) if REBASE_FOLDERS.contains(name) => {
-                    self.search_steps(&path.join(REBASE_STEPS), status.own)
-                }
-                Ok(_) => self.enter(&path, here, false, true),
-                Err(_) => {}
-            }
-        }
+    /// Whether a protected or hidden file is covered, so that no command can change what lies in it.
+    /// After a command these are the files from before it. A new folder is moved aside or stays, with
+    /// all that lies in it.
+    fn is_covered(&self, path: &Path, status: FileStatus) -> bool {
+        self.purpose.known.is_none_or(|known| {
+            known.has(status.own, None) && !known.is_another(self.root, path, status.own)
+        })
     }
+}
 
-    /// Protects a list of rebase steps if it runs commands. Other lists stay writable, so that a
-    /// rebase can continue.
-    fn search_steps(&mut self, path: &Path, here: Identity) {
-        let Ok(status) = self.status(path) else {
-            return;
-        };
-        let runs = || {
-            read(self.root, path)
-                .is_none_or(|steps| steps.len() >= GIT_FILE_BYTES_MAX || steps_run_commands(&steps))
-        };
-        if status.kind != FileType::RegularFile || runs() {
-            self.protect(path.to_owned(), status, here);
-        }
-    }
+/// Whether git takes a folder for a repository because of its name.
+fn is_git(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| lower_name(name) == ".git")
+}
 
-    fn protect(&mut self, path: PathBuf, status: FileStatus, here: Identity) {
-        let changed = (!status.is_coverable()).then_some(status.changed);
-        if self
-            .purpose
-            .known
-            .is_none_or(|known| known.has(status.own, changed))
-        {
-            match status.kind {
-                FileType::Symlink => self.follow(&path),
-                FileType::RegularFile if path.file_name() == Some(OsStr::new("config")) => {
-                    self.follow_config(&path)
-                }
-                _ => {}
-            }
-        }
-        self.found.protect(path, status, here);
-    }
+/// Whether a folder (in lower case) holds the names of branches, which may be any but those that
+/// begin with a dot: a branch can have the name of a protected file.
+fn holds_branches(folder: &[String]) -> bool {
+    folder
+        .iter()
+        .skip_while(|name| *name != ".git")
+        .any(|name| name == "refs" || name == "logs")
+}
 
-    /// Protects the hooks and included configuration that a repository's configuration names.
-    fn follow_config(&mut self, config: &Path) {
-        let Some(repository) = config.parent() else {
-            return;
-        };
-        let top = if repository.file_name() == Some(OsStr::new(".git")) {
-            repository.parent().unwrap_or(repository)
-        } else {
-            repository
-        };
-        let paths = read(self.root, config)
-            .map(|content| config_paths(&String::from_utf8_lossy(&content)))
-            .unwrap_or_default();
-        for path in paths {
-            let path = match path {
-                ConfigPath::Hooks(path) => top.join(path),
-                ConfigPath::Include(path) => repository.join(path),
-            };
-            if let Some(target) = path.to_str().and_then(|path| self.root.locate(path).ok()) {
-                self.protect_target(target, config);
-            }
-        }
-    }
-
-    /// Protects the target of `origin`, unless it contains `origin`: a folder cannot be closed
-    /// because of a file in it.
-    fn protect_target(&mut self, target: PathBuf, origin: &Path) {
-        let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
-        if !is_above
-            && let Ok(status) = self.status(&target)
-            && status.is_coverable()
-            && let Some(above) = target.parent().and_then(|above| self.status(above).ok())
-        {
-            self.found.protect(target, status, above.own);
-        }
-    }
-
-    /// Protects the target of a protected link as well.
-    fn follow(&mut self, link: &Path) {
-        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
-            return;
-        };
-        let is_git = link
-            .file_name()
-            .is_some_and(|name| lower_name(name) == ".git");
-        if is_git
-            && self
-                .status(&target)
-                .is_ok_and(|status| status.kind == FileType::Directory)
-        {
-            self.search_repository(&target);
-        } else {
-            self.protect_target(target, link);
-        }
+/// Gives this user access to the root again, if a command has closed it.
+fn reopen_root(root: &Root) {
+    let Ok(stat) = rustix::fs::fstat(&root.dir) else {
+        return;
+    };
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    if stat.st_uid == rustix::process::geteuid().as_raw() && !mode.contains(Mode::RWXU) {
+        // If this fails, the search reports that it cannot read the root.
+        let _ = rustix::fs::fchmod(&root.dir, mode | Mode::RWXU);
     }
 }
 

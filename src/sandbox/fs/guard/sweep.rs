@@ -35,7 +35,9 @@ const NAME_KEPT: usize = 200;
 pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Searched) {
     let searched = search::after(root, last, known);
     let mut lines = Vec::new();
-    for (path, (own, _)) in &searched.found.protected {
+    // A folder comes after what lies in it, which is moved aside first: a folder that is moved aside
+    // keeps its contents, and the user may enter it.
+    for (path, (own, _)) in searched.found.protected.iter().rev() {
         let changed = searched.found.loose.get(path).copied();
         if (known.has(*own, changed) && !known.is_another(root, path, *own))
             || is_harmless(root, path)
@@ -51,6 +53,7 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
             None => format!("[refused: {what} may be created by the user only; it could not be moved aside: do not use it]"),
         });
     }
+    lines.reverse();
     lines.extend(
         searched
             .missed

@@ -1,0 +1,185 @@
+//! The files of git repositories that decide which programs git runs, and the files that these name.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::{FileStatus, GIT_FILE_BYTES_MAX, Identity, Search, is_git, open_real, read};
+use crate::sandbox::fs::{
+    git::{
+        ConfigPath, PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS,
+        config_paths, waiting_file_runs_commands,
+    },
+    guard::found::names_of,
+};
+
+/// Configuration files that one configuration may include, and linked working trees whose hooks are
+/// looked at.
+const INCLUDES_MAX: usize = 100;
+
+impl Search<'_> {
+    /// Protects the files of a repository that decide which programs git runs.
+    pub(super) fn search_repository(&mut self, path: &Path) {
+        let Ok(FileStatus { own: here, .. }) = self.status(path) else {
+            return;
+        };
+        if !self.repositories.insert(path.to_owned()) {
+            return;
+        }
+        if !path.as_os_str().is_empty() {
+            self.found.git.push(path.to_owned());
+        }
+        for name in PROGRAM_NAMES {
+            let path = path.join(name);
+            if let Ok(status) = self.status(&path) {
+                self.protect(path, status, here);
+            }
+        }
+        for name in REPOSITORY_FOLDERS.iter().chain(WAITING_FOLDERS) {
+            let path = path.join(name);
+            match self.status(&path) {
+                Ok(status) if status.kind != FileType::Directory => {
+                    self.protect(path, status, here)
+                }
+                Ok(status) if WAITING_FOLDERS.contains(name) => WAITING_FILES
+                    .iter()
+                    .for_each(|name| self.search_waiting(&path, name, status.own)),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Protects a file of a rebase or cherry-pick that waits, if it runs commands. Others stay
+    /// writable, so that a command can continue it.
+    fn search_waiting(&mut self, folder: &Path, name: &str, here: Identity) {
+        let path = folder.join(name);
+        let Ok(status) = self.status(&path) else {
+            return;
+        };
+        let runs = || {
+            read(self.root, &path).is_none_or(|content| {
+                content.len() >= GIT_FILE_BYTES_MAX || waiting_file_runs_commands(name, &content)
+            })
+        };
+        if status.kind != FileType::RegularFile || runs() {
+            self.protect(path, status, here);
+        }
+    }
+
+    pub(super) fn protect(&mut self, path: PathBuf, status: FileStatus, here: Identity) {
+        let changed = (!status.is_coverable()).then_some(status.changed);
+        if self
+            .purpose
+            .known
+            .is_none_or(|known| known.has(status.own, changed))
+        {
+            match status.kind {
+                FileType::Symlink => self.follow(&path),
+                FileType::RegularFile
+                    if path
+                        .file_name()
+                        .is_some_and(|name| name == "config" || name == "config.worktree") =>
+                {
+                    self.follow_config(&path)
+                }
+                _ => {}
+            }
+        }
+        self.found.protect(path, status, here);
+    }
+
+    /// Protects the hooks and included configuration that a repository's configuration names, and
+    /// those that included configuration names.
+    fn follow_config(&mut self, config: &Path) {
+        let Some(repository) = config.parent() else {
+            return;
+        };
+        let mut hooks = Vec::new();
+        let mut tops = self.working_trees(repository);
+        let mut files = vec![config.to_owned()];
+        let mut next = 0;
+        while let Some(file) = files.get(next).cloned() {
+            next += 1;
+            let content = read(self.root, &file).unwrap_or_default();
+            for path in config_paths(&String::from_utf8_lossy(&content)) {
+                match path {
+                    ConfigPath::Hooks(path) => hooks.push(path),
+                    ConfigPath::WorkTree(path) => tops.push(repository.join(path)),
+                    ConfigPath::Include(path) => {
+                        let included = file.parent().unwrap_or(repository).join(path);
+                        if let Some(included) = self.locate(&included)
+                            && files.len() < INCLUDES_MAX
+                            && !files.contains(&included)
+                        {
+                            self.protect_target(included.clone(), config);
+                            files.push(included);
+                        }
+                    }
+                }
+            }
+        }
+        for path in tops
+            .iter()
+            .flat_map(|top| hooks.iter().map(|hooks| top.join(hooks)))
+        {
+            if let Some(target) = self.locate(&path) {
+                self.protect_target(target, config);
+            }
+        }
+    }
+
+    fn locate(&self, path: &Path) -> Option<PathBuf> {
+        self.root.locate(path.to_str()?).ok()
+    }
+
+    /// The tops of a repository's working trees, as far as its files name them: hooks are relative
+    /// to the tree in which git runs.
+    fn working_trees(&self, repository: &Path) -> Vec<PathBuf> {
+        let mut tops = vec![repository.to_owned()];
+        if is_git(repository) {
+            tops.extend(repository.parent().map(Path::to_owned));
+        }
+        let linked = open_real(self.root, &repository.join("worktrees"));
+        let names = linked.map(|dir| names_of(&dir)).unwrap_or_default();
+        let linked = names
+            .iter()
+            .take(INCLUDES_MAX)
+            .map(|name| repository.join("worktrees").join(name));
+        for folder in linked.chain([repository.to_owned()]) {
+            // The path of the `.git` file in the working tree.
+            let content = read(self.root, &folder.join("gitdir")).unwrap_or_default();
+            let path = String::from_utf8_lossy(content.trim_ascii());
+            tops.extend(folder.join(&*path).parent().map(Path::to_owned));
+        }
+        tops
+    }
+
+    /// Protects the target of `origin`, unless it contains `origin`: a folder cannot be closed
+    /// because of a file in it.
+    fn protect_target(&mut self, target: PathBuf, origin: &Path) {
+        let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
+        if !is_above
+            && let Ok(status) = self.status(&target)
+            && status.is_coverable()
+            && let Some(above) = target.parent().and_then(|above| self.status(above).ok())
+        {
+            self.found.protect(target, status, above.own);
+        }
+    }
+
+    /// Protects the target of a protected link as well.
+    fn follow(&mut self, link: &Path) {
+        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
+            return;
+        };
+        if is_git(link)
+            && self
+                .status(&target)
+                .is_ok_and(|status| status.kind == FileType::Directory)
+        {
+            self.search_repository(&target);
+        } else {
+            self.protect_target(target, link);
+        }
+    }
+}
