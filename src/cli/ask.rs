@@ -16,6 +16,10 @@ use super::{
 };
 use crate::visible::{escaped_json, visible_strict};
 
+/// Characters of arguments that a person sees at once on every screen. Of longer ones the beginning
+/// may have left it.
+const CHARS_AT_ONCE: usize = 1000;
+
 /// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
@@ -143,7 +147,7 @@ impl Asker {
 }
 
 impl Question {
-    /// Formats the question on two lines. Invisible characters and characters that reorder text are
+    /// Formats the question on two lines, and a third for a long one. Invisible characters and characters that reorder text are
     /// escaped, so that the person sees exactly what would run.
     fn shown(&self, paint: Paint) -> String {
         let line = |text: &str| {
@@ -158,8 +162,14 @@ impl Question {
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
+        let chars = input.trim().chars().count();
+        let length = if chars > CHARS_AT_ONCE {
+            format!("\n  {chars} characters: scroll up and read from the beginning.")
+        } else {
+            String::new()
+        };
         format!(
-            "{} {} {}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
+            "{} {} {}{length}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
             paint.bold("?"),
             paint.bold(&line(&self.name)),
             input.trim(),
@@ -183,6 +193,24 @@ mod tests {
 
         let expected = "? ba\\u{200b}sh {\"command\":  \"ls \\u202ehcuot\\u202c \\u2066# \\udb40\\udc41\\u009b2J مرحبا 👩\\u200d💻\"}\n  of \\u{1b}[2Ka \\u{200f}file. Allow it? [y]es, [a]lways, [N]o ";
         assert_eq!(question.shown(Paint::plain()), expected);
+    }
+
+    #[test]
+    fn a_question_that_may_not_fit_the_screen_says_how_long_it_is() {
+        let shown = |length: usize| {
+            Question {
+                tool_call_id: "t1".into(),
+                name: "bash".into(),
+                input: "x".repeat(length),
+                reason: "why".into(),
+            }
+            .shown(Paint::plain())
+        };
+
+        assert!(!shown(1000).contains("characters"));
+        assert!(shown(1001).ends_with(
+            "x\n  1001 characters: scroll up and read from the beginning.\n  why. Allow it? [y]es, [a]lways, [N]o "
+        ));
     }
 
     #[test]

@@ -144,6 +144,10 @@ const PROTECTED_PLACES: &[&[&str]] = &[
     &[".inputrc"],
     &[".envrc"],
     &[".config", "fish"],
+    &[".config", "git"],
+    &[".hg", "hgrc"],
+    &[".jj", "repo", "config.toml"],
+    &[".sl", "config"],
     &[".ssh"],
 ];
 
@@ -152,34 +156,60 @@ const PROTECTED_PLACES: &[&[&str]] = &[
 /// user may write them. Exempt below [`DEPENDENCIES`].
 const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     // Instructions and settings of agents.
+    &["agent.md"],
     &["agents.md"],
     &["agents.override.md"],
     &["claude.md"],
     &["claude.local.md"],
+    &["crush.json"],
     &["gemini.md"],
+    &["opencode.json"],
+    &["opencode.jsonc"],
+    &["qwen.md"],
+    &["warp.md"],
     &[".agents"],
     &[".aider.conf.yml"],
+    &[".amazonq"],
+    &[".augment"],
     &[".claude"],
     &[".clinerules"],
     &[".codex"],
+    &[".continue"],
+    &[".crush.json"],
     &[".cursor"],
     &[".cursorrules"],
+    &[".factory"],
     &[".gemini"],
+    &[".github", "agents"],
     &[".github", "copilot-instructions.md"],
+    &[".github", "instructions"],
+    &[".goosehints"],
+    &[".junie"],
+    &[".kilocode"],
+    &[".kiro"],
+    &[".opencode"],
+    &[".openhands"],
+    &[".qwen"],
     &[".roo"],
+    &[".roomodes"],
+    &[".rules"],
+    &[".trae"],
     &[".windsurf"],
     &[".windsurfrules"],
     // Tasks and settings of editors.
     &[".devcontainer"],
     &[".devcontainer.json"],
+    &[".dir-locals-2.el"],
     &[".dir-locals.el"],
     &[".exrc"],
     &[".fleet"],
     &[".gdbinit"],
+    &[".helix"],
     &[".idea"],
     &[".lldbinit"],
     &[".nvim.lua"],
     &[".nvimrc"],
+    &[".theia"],
     &[".vimrc"],
     &[".vscode", "launch.json"],
     &[".vscode", "mcp.json"],
@@ -187,17 +217,26 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".vscode", "tasks.json"],
     &[".zed"],
     // Settings that name programs for a build tool, which editors start when a folder is opened,
-    // and for a package manager or debugger.
+    // and for a package manager; what debuggers and interpreters run when they start in a folder.
     &[".cargo", "config"],
     &[".cargo", "config.toml"],
+    &[".ghci"],
+    &[".irbrc"],
+    &[".ocamlinit"],
     &[".pdbrc"],
+    &[".pnpmfile.cjs"],
+    &[".pryrc"],
+    &[".renviron"],
+    &[".rprofile"],
     &[".yarnrc"],
     &[".yarnrc.yml"],
     // Files that a shell runs when it enters the folder.
+    &[".autoenv.zsh"],
     &[".direnv"],
     &[".mise"],
     &[".mise.local.toml"],
     &[".mise.toml"],
+    &[".rvmrc"],
     &[".tool-versions"],
     &["mise.local.toml"],
     &["mise.toml"],
@@ -211,7 +250,7 @@ const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
 ];
 
 /// Suffixes of files that editors open as a project with tasks.
-const PROTECTED_ENDINGS: &[&str] = &[".code-workspace"];
+const PROTECTED_ENDINGS: &[&str] = &[".code-workspace", ".sublime-project"];
 
 /// Folders that package managers fill. No editor opens their contents as a project, and packages
 /// ship protected names.
@@ -270,10 +309,16 @@ impl PathRules {
     /// Whether only the user may write `name` in `folder` (relative to the root), both in lower
     /// case. `.git` does not count; the names inside it are checked instead.
     pub(crate) fn is_protected_name(&self, folder: &[String], name: &str) -> bool {
-        let is = |place: &&[&str]| match place {
-            [only] => *only == name,
-            [before, last] => *last == name && folder.last().is_some_and(|part| part == before),
-            _ => false,
+        let is = |place: &&[&str]| {
+            place.split_last().is_some_and(|(last, above)| {
+                *last == name
+                    && folder.len() >= above.len()
+                    && folder
+                        .iter()
+                        .rev()
+                        .zip(above.iter().rev())
+                        .all(|(part, name)| part == name)
+            })
         };
         if name == ".git" {
             return false;
@@ -483,6 +528,16 @@ mod tests {
             "sub/.cargo/config.toml",
             ".yarnrc.yml",
             ".pdbrc",
+            ".Rprofile",
+            "sub/.helix/languages.toml",
+            ".dir-locals-2.el",
+            "opencode.json",
+            ".kiro/hooks/x.kiro.hook",
+            ".github/instructions/x.instructions.md",
+            "x.sublime-project",
+            ".hg/hgrc",
+            "sub/.jj/repo/config.toml",
+            ".config/git/config",
             "node_modules/x/.git/config",
             "node_modules/x/.envrc",
         ];
@@ -500,6 +555,11 @@ mod tests {
             "tasks.json",
             "other/my/skills/x",
             "agents.md.txt",
+            ".hg/dirstate",
+            "repo/config.toml",
+            ".jj/config.toml",
+            "hgrc",
+            ".config/gitty",
             ".cargo/audit.toml",
             "node_modules/x/.yarnrc.yml",
             "node_modules/x/AGENTS.md",

@@ -184,8 +184,16 @@ fn reads(words: &[Word]) -> bool {
             .iter()
             .any(|word| is_one_of(&word.text, letters, long)),
         Operands(most) => {
-            arguments.iter().filter(|word| !word.is_flag()).count() <= *most
+            // `-` is standard input, and what follows `--` is no flag. A pattern may expand to
+            // several operands, of which a later one may be written.
+            let operands = arguments
+                .iter()
+                .filter(|word| !word.is_flag() || word.text == "-");
+            operands.count() <= *most
                 && (*most > 0 || arguments.is_empty())
+                && !arguments
+                    .iter()
+                    .any(|word| word.text == "--" || word.text.contains(['*', '?', '[']))
         }
         Find => {
             let refused = ["-exec", "-ok", "-delete", "-fprint", "-fls"];
@@ -383,6 +391,11 @@ mod tests {
         "cat < x",
         "cat <<END",
         "diff <(ls) x",
+        "uniq a b",
+        "cat a | uniq - b",
+        "uniq -- a -b",
+        "uniq a*",
+        "uniq a[12]",
         "ls\nrm x",
         "ls\r",
         "ls & rm x",

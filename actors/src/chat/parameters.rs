@@ -92,6 +92,13 @@ impl ModelParameters {
                 format!("each text must have 1 to {STOP_TEXT_BYTES_MAX} bytes"),
             );
         }
+        let is_odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        if stop.iter().any(|text| text.contains(is_odd)) {
+            return fault(
+                "stop",
+                "each text must have no control characters but line ends and tabs".to_owned(),
+            );
+        }
         Ok(())
     }
 }
@@ -256,12 +263,16 @@ mod tests {
 
     #[test]
     fn what_no_model_accepts_is_refused_with_its_field() {
+        let lines = parsed(r#"{"stop":["\n\n","\r\n\t"]}"#).unwrap();
+        assert_eq!(lines.check(), Ok(()));
         for (text, field) in [
             (r#"{"max_tokens":0}"#, "max_tokens"),
             (r#"{"thinking":1023}"#, "thinking"),
             (r#"{"thinking":2000,"max_tokens":2000}"#, "thinking"),
             (r#"{"stop":["a","b","c","d","e"]}"#, "stop"),
             (r#"{"stop":[""]}"#, "stop"),
+            (r#"{"stop":["a\u001b[2J"]}"#, "stop"),
+            (r#"{"stop":["\u0000"]}"#, "stop"),
         ] {
             assert_eq!(parsed(text).unwrap().check().unwrap_err().field, field);
         }
