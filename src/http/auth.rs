@@ -7,10 +7,38 @@ use axum::{
 };
 use callboard_actors::ids::TenantId;
 
-use super::{error::Problem, shared::App};
+use super::{KeyHash, Keys, error::Problem, shared::App};
 
 /// The tenant whose key came with the request.
 pub(super) struct Caller(pub(super) TenantId);
+
+/// The key of a tenant's request, for answers that go on after it was checked.
+pub(super) struct CallerKey {
+    keys: Keys,
+    tenant: TenantId,
+    hash: KeyHash,
+}
+
+impl CallerKey {
+    /// Whether the key still opens its tenant.
+    pub(super) fn is_valid(&self) -> bool {
+        self.keys.opens(&self.hash, &self.tenant)
+    }
+}
+
+impl FromRequestParts<App> for CallerKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Caller(tenant) = Caller::from_request_parts(parts, app).await?;
+        let hash = KeyHash::from_key(bearer(parts)?);
+        Ok(Self {
+            keys: app.config.keys.clone(),
+            tenant,
+            hash,
+        })
+    }
+}
 
 /// Proof that the request carries the operator's key.
 pub(super) struct Admin;

@@ -153,6 +153,11 @@ impl Keys {
         })
     }
 
+    /// Whether a key with this hash belongs to the tenant.
+    pub(super) fn opens(&self, hash: &KeyHash, tenant: &TenantId) -> bool {
+        self.read(|known| known.tenants.get(hash) == Some(tenant))
+    }
+
     /// Whether this is the operator's key.
     pub fn is_admin(&self, key: &str) -> bool {
         hash_of(key)

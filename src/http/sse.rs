@@ -15,6 +15,7 @@ use callboard_actors::{
 use futures_util::stream;
 
 use super::{
+    auth::CallerKey,
     quiet::{Quiet, QuietEnd},
     shared::{Shared, Watching},
 };
@@ -47,6 +48,7 @@ struct Watcher {
     source: Source,
     ahead: Option<Bytes>,
     quiet: Quiet,
+    key: CallerKey,
     _watching: Watching,
 }
 
@@ -66,18 +68,28 @@ impl Watcher {
                 },
             },
         };
+        // A key that leaked is replaced; whoever has it must not read on.
+        if !self.key.is_valid() {
+            return None;
+        }
         self.quiet.sent();
         Some((Ok(bytes), self))
     }
 }
 
 /// The streaming response with the events of `source`. `watching` keeps the tenant's stream count
-/// until the stream ends.
-pub(super) fn respond(app: &Shared, source: Source, watching: Watching) -> Response {
+/// until the stream ends. The stream ends when `key` is removed.
+pub(super) fn respond(
+    app: &Shared,
+    source: Source,
+    watching: Watching,
+    key: CallerKey,
+) -> Response {
     let watcher = Box::new(Watcher {
         source,
         ahead: Some(Bytes::from_static(RETRY.as_bytes())),
         quiet: Quiet::new(app),
+        key,
         _watching: watching,
     });
     (

@@ -14,7 +14,7 @@ use callboard_actors::{
 use super::{Path, Query, single_header};
 use crate::http::{
     api::{Event, WatchFrom},
-    auth::Caller,
+    auth::{Caller, CallerKey},
     error::Problem,
     shared::App,
     sse,
@@ -41,6 +41,7 @@ use crate::http::{
 pub(in crate::http) async fn watch(
     State(app): State<App>,
     Caller(tenant): Caller,
+    key: CallerKey,
     Path(id): Path<String>,
     Query(from): Query<WatchFrom>,
     headers: HeaderMap,
@@ -82,7 +83,7 @@ pub(in crate::http) async fn watch(
             sse::Source::Round(reply)
         }
     };
-    Ok(sse::respond(&app, source, watching))
+    Ok(sse::respond(&app, source, watching, key))
 }
 
 fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {

@@ -26,7 +26,7 @@ use crate::http::{
     api::{
         Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageForm, MessageRequest,
     },
-    auth::Caller,
+    auth::{Caller, CallerKey},
     body::Messages,
     error::Problem,
     shared::{App, scope},
@@ -70,6 +70,7 @@ pub(super) const PAGE_MAX: usize = 1000;
 pub(in crate::http) async fn send(
     State(app): State<App>,
     Caller(tenant): Caller,
+    caller_key: CallerKey,
     Path(id): Path<String>,
     headers: HeaderMap,
     Messages(request): Messages<MessageRequest>,
@@ -101,7 +102,9 @@ pub(in crate::http) async fn send(
 
     let replayed = reply.is_replayed();
     let mut response = match (form, watching) {
-        (Form::Stream, Some(watching)) => sse::respond(&app, sse::Source::Round(reply), watching),
+        (Form::Stream, Some(watching)) => {
+            sse::respond(&app, sse::Source::Round(reply), watching, caller_key)
+        }
         (Form::Async, _) => accepted(&scope, &reply),
         (Form::Stream | Form::Plain, _) => {
             let answer = tokio::select! {

@@ -231,3 +231,28 @@ async fn a_tenant_has_a_limit_of_streams_and_closing_one_frees_its_place() {
     drop(first);
     soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_ends_when_its_key_is_replaced_and_shows_nothing_more() {
+    const NEW: &str = "cb_test_acme_new_not_a_real_key";
+    let server = Server::start(ScriptedModel::always(Reply::text("private"))).await;
+    server.send("c", "hello").await;
+    let open = async |key: &str| {
+        let request = server.ask(Method::GET, "/v1/conversations/c/events", key);
+        Sse::of(soon(request.send()).await.unwrap())
+    };
+    server.keys.put(tenant("acme"), KeyHash::from_key(NEW));
+    let old = open(ACME).await;
+    let new = open(NEW).await;
+    server.keys.remove(&KeyHash::from_key(ACME));
+
+    let path = "/v1/conversations/c/messages";
+    let request = server.ask(Method::POST, path, NEW);
+    let request = with_json(request, &json!({ "content": "after the replacement" }));
+    assert_eq!(soon(request.send()).await.unwrap().status(), 200);
+
+    assert_eq!(soon(old.rest()).await, []);
+    let mut new = new;
+    assert!(new.next().await.is_some(), "the other key goes on");
+    server.end().await;
+}
