@@ -74,6 +74,33 @@ async fn no_repository_hides_in_gits_own_folders() {
 }
 
 #[tokio::test]
+async fn no_repository_is_put_together_around_a_folder_that_looks_like_a_linked_worktree() {
+    let test = "no_repository_is_put_together_around_a_folder_that_looks_like_a_linked_worktree";
+    each(all(test), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        let alias = format!("[alias]\n\tprobe = \"!touch {}\"\n", mark.display());
+        fs::write(fixture.path("evil.txt"), alias).unwrap();
+        let command = "mkdir -p src/worktrees/x src/objects src/refs; cp evil.txt src/config; cd src/worktrees/x; echo 'ref: refs/heads/main' > HEAD; \
+                       echo ../.. > commondir; ln -s src/worktrees/x ../../../lib";
+        let mut said = fixture.run(command).await;
+        // The files of a linked worktree of the user, moved to where they name another folder.
+        users_repository(&fixture, "repo");
+        user_git(&fixture, "repo", &["worktree", "add", "-q", "../wt"]);
+        let moved = "cd repo/.git; mkdir -p q/objects q/refs; cp ../../evil.txt q/config; mv worktrees q/worktrees";
+        said.stderr.push_str(&fixture.run(moved).await.stderr);
+
+        for place in ["src/worktrees/x", "lib", "repo/.git/q/worktrees/wt"] {
+            if !fixture.path(place).exists() {
+                continue;
+            }
+            git(&fixture, place, &["probe"]);
+            assert!(!mark.exists(), "{}: {place}: {}", fixture.kind(), said.stderr);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_folder_that_a_command_closes_is_searched_all_the_same() {
     each(all("a_folder_that_a_command_closes_is_searched_all_the_same"), async |fixture| {
         let mark = evil(&fixture);

@@ -636,6 +636,14 @@ fn is_git(path: &Path) -> bool {
         .is_some_and(|name| lower_name(name) == ".git")
 }
 
+/// Whether the search takes a folder for a repository.
+pub(super) fn is_repository(root: &Root, path: &Path) -> bool {
+    is_git(path)
+        || ["HEAD", "objects", "refs"]
+            .iter()
+            .all(|part| FileStatus::at(root.dir.as_fd(), &path.join(part)).is_ok())
+}
+
 /// Whether a folder (in lower case) holds the names of branches, which may be any but those that
 /// begin with a dot: a branch can have the name of a protected file.
 fn holds_branches(folder: &[String]) -> bool {

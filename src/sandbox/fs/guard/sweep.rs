@@ -66,13 +66,18 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
 
 /// Whether a new file is one that git itself creates in a new repository or worktree and that runs
 /// nothing: a `hooks` folder with git's own samples, or the path from a linked worktree to the
-/// repository that contains it.
+/// repository that contains it, which the search finds by itself.
 fn is_harmless(root: &Root, path: &Path) -> bool {
+    // The configuration of a folder that git takes for a repository only from there is not searched
+    // for.
     let is_in_worktrees = || {
-        path.parent()
-            .and_then(Path::parent)
-            .and_then(Path::file_name)
-            == Some(OsStr::new("worktrees"))
+        let worktrees = path.parent().and_then(Path::parent);
+        worktrees.is_some_and(|worktrees| {
+            worktrees.file_name() == Some(OsStr::new("worktrees"))
+                && worktrees
+                    .parent()
+                    .is_some_and(|repository| search::is_repository(root, repository))
+        })
     };
     match path.file_name().and_then(OsStr::to_str) {
         Some("hooks") => open_real(root, path)

@@ -35,6 +35,13 @@ impl Search<'_> {
                 self.protect(path, status, here);
             }
         }
+        // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
+        if let Some(content) = read(self.root, &path.join("commondir"))
+            && let Some(common) =
+                self.locate(&path.join(&*String::from_utf8_lossy(content.trim_ascii_end())))
+        {
+            self.search_repository(&common);
+        }
         for name in REPOSITORY_FOLDERS.iter().chain(WAITING_FOLDERS) {
             let path = path.join(name);
             match self.status(&path) {
