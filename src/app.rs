@@ -9,6 +9,7 @@ mod masked;
 mod operator;
 mod resume;
 mod serving;
+mod sessions;
 mod skills;
 mod stored_tenants;
 mod tenants;
@@ -28,10 +29,10 @@ use callboard_actors::{
         round::rules::{ApprovalMode, Recovery},
     },
     host::{BuildError, HostBuilder},
-    ids::{ConversationId, Scope, TenantId},
+    ids::TenantId,
     limits::Limits,
     policy::Budget,
-    ports::{ListQuery, LlmProvider, SandboxPolicy, SessionBackend, StoreError},
+    ports::{LlmProvider, SandboxPolicy, StoreError},
     tokens::TokenCounter,
     tool_executor::Permissions,
 };
@@ -39,12 +40,12 @@ use callboard_actors::{
 use crate::{
     Host,
     config::{
-        Approve, CommitMode, Config, ConfigError, ConnectionConfig, Overlap, ProviderConfig,
-        ProviderKind, SandboxMode, Store, overlap, stored,
+        Approve, Config, ConfigError, ConnectionConfig, Overlap, ProviderConfig, ProviderKind,
+        SandboxMode, Store, overlap, stored,
     },
     mcp::McpServerConfig,
     providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
-    storage::{LockError, MemorySessions, Postgres, SessionLock, Sqlite, SqliteOptions},
+    storage::LockError,
     tls::Trust,
     trust::TrustStore,
 };
@@ -56,6 +57,7 @@ pub(crate) use instructions::{AGENTS_BYTES_MAX, instructions_of};
 use masked::masked;
 pub(crate) use operator::TenantOperator;
 pub(crate) use serving::{Serving, Single, serving};
+pub(crate) use sessions::{Opening, Sessions};
 use skills::Skills;
 pub(crate) use stored_tenants::{StoredTenantsError, stored_tenants_file};
 use tools::ToolSetup;
@@ -199,15 +201,6 @@ impl Chosen {
             config: None,
         }
     }
-}
-
-/// The session store in use.
-#[derive(Clone)]
-pub(crate) enum Sessions {
-    Sqlite(Arc<Sqlite>, PathBuf),
-    /// With the address for people.
-    Postgres(Arc<Postgres>, String),
-    Memory(Arc<MemorySessions>),
 }
 
 /// A running host, and what to report about it.
@@ -586,133 +579,6 @@ fn system_prompt(
         Agreed::Person(trust),
         notes,
     )
-}
-
-/// Whether opening may create the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// Creates the store if it does not exist.
-    OrCreate,
-    /// The store must already exist.
-    Existing,
-}
-
-impl Sessions {
-    /// Opens the sessions that `--db` or the configuration names.
-    pub(crate) async fn open(
-        config: &Config,
-        db: Option<&Path>,
-        opening: Opening,
-    ) -> Result<Self, AppError> {
-        let path = match (db, &config.store) {
-            (Some(path), _) => path.to_owned(),
-            (None, Store::Sqlite(path)) => path.clone(),
-            (None, Store::Memory) => return Ok(Self::Memory(Arc::new(MemorySessions::new()))),
-            (None, Store::Postgres(address)) => {
-                let store = Postgres::open(address.expose()).await;
-                let address = address.shown();
-                return match store {
-                    Ok(store) => Ok(Self::Postgres(Arc::new(store), address)),
-                    Err(error) => Err(AppError::Database { address, error }),
-                };
-            }
-        };
-        if opening == Opening::Existing && !path.exists() {
-            // Nothing was stored yet, which is an error only if the user named a file.
-            return if db.is_some() {
-                Err(AppError::NoStore(path))
-            } else {
-                Ok(Self::Memory(Arc::new(MemorySessions::new())))
-            };
-        }
-        let durability = match config.commit {
-            CommitMode::Sync => crate::storage::CommitMode::Sync,
-            CommitMode::Batched => crate::storage::CommitMode::Batched,
-        };
-        let options = SqliteOptions {
-            durability,
-            ..SqliteOptions::default()
-        };
-        match Sqlite::open_with(&path, options).await {
-            Ok(store) => Ok(Self::Sqlite(Arc::new(store), path)),
-            Err(error) => Err(AppError::Store { path, error }),
-        }
-    }
-
-    /// The store as a port.
-    pub(crate) fn backend(&self) -> Arc<dyn SessionBackend> {
-        match self {
-            Self::Sqlite(store, _) => store.clone(),
-            Self::Postgres(store, _) => store.clone(),
-            Self::Memory(store) => store.clone(),
-        }
-    }
-
-    /// A failure of the store, with its place.
-    pub(crate) fn error(&self, error: StoreError) -> AppError {
-        match self {
-            Self::Sqlite(_, path) => AppError::Store {
-                path: path.clone(),
-                error,
-            },
-            Self::Postgres(_, address) => AppError::Database {
-                address: address.clone(),
-                error,
-            },
-            Self::Memory(_) => AppError::Store {
-                path: PathBuf::new(),
-                error,
-            },
-        }
-    }
-
-    /// The file or the address of the store; `None` in memory.
-    pub(crate) fn place(&self) -> Option<String> {
-        match self {
-            Self::Sqlite(_, path) => Some(path.display().to_string()),
-            Self::Postgres(_, address) => Some(address.clone()),
-            Self::Memory(_) => None,
-        }
-    }
-
-    /// The file of the store; `None` if it has none.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Sqlite(_, path) => Some(path),
-            Self::Postgres(..) | Self::Memory(_) => None,
-        }
-    }
-
-    /// Locks a session for this process, so that a second process reports `session in use` before
-    /// the user types anything. `None` for sessions without a file: there the epoch alone keeps a
-    /// second process from writing.
-    pub(crate) fn lock(&self, scope: &Scope) -> Result<Option<SessionLock>, AppError> {
-        match self {
-            Self::Sqlite(store, _) => Ok(Some(store.lock_session(scope)?)),
-            Self::Postgres(..) | Self::Memory(_) => Ok(None),
-        }
-    }
-
-    /// The ids of all conversations of a tenant.
-    pub(crate) async fn ids(&self, tenant: &TenantId) -> Result<Vec<ConversationId>, StoreError> {
-        let backend = self.backend();
-        let mut ids = Vec::new();
-        loop {
-            let page = backend
-                .list(
-                    tenant,
-                    ListQuery {
-                        after: ids.last().cloned(),
-                        ..ListQuery::default()
-                    },
-                )
-                .await?;
-            if page.is_empty() {
-                return Ok(ids);
-            }
-            ids.extend(page.into_iter().map(|row| row.conversation));
-        }
-    }
 }
 
 /// Refuses to store sessions where the model's tools can reach them. A file that `--db` names is

@@ -10,6 +10,8 @@
     unreachable_pub
 )]
 
+#[path = "tidy/config_keys.rs"]
+mod config_keys;
 #[path = "tidy/dead_letters.rs"]
 mod dead_letters;
 #[path = "tidy/graph.rs"]
@@ -304,6 +306,19 @@ fn no_new_reference_leads_nowhere() {
 fn every_requirement_has_a_text_and_a_test_that_is_there() {
     let text = |file: &str| std::fs::read_to_string(root().join(file)).ok();
     assert_none(requirements::faults(&read(requirements::PAGE), text));
+}
+
+#[test]
+fn every_key_of_the_configuration_has_a_test_that_fails_without_it() {
+    let is_test = |file: &str, name: &str| {
+        std::fs::read_to_string(root().join(file))
+            .is_ok_and(|text| requirements::is_test(&text, name))
+    };
+    assert_none(config_keys::faults(
+        &read(config_keys::TABLE),
+        read,
+        is_test,
+    ));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use callboard_actors::{
     },
     ids::{CallKey, ConversationId, Scope, Seq},
     journal::ToolExecutionResult,
-    ports::{Approval, Progress, Reach, SandboxPolicy, ToolSpec},
+    ports::{Approval, PermissionLevel, Progress, Reach, SandboxPolicy, ToolSpec},
     tool::{EffectClass, ToolError, ToolErrorType},
     tool_executor::{
         LoneCall, ToolInvocationRequest, approval_denied, call_once, cancelled_before_start,
@@ -464,6 +464,7 @@ impl Caller {
         };
         let why = match setup.approval {
             _ if pattern.is_none() => None, // The call only reads.
+            _ if setup.resources.permissions.level == PermissionLevel::Admin => None,
             ApprovalMode::Auto => None,
             ApprovalMode::Deny => {
                 Some("tools that change something are not allowed here; --approve auto allows them")

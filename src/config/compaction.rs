@@ -40,6 +40,8 @@ pub(super) fn show(text: &mut String, settings: &CompactionSettings) {
 
 #[cfg(test)]
 mod tests {
+    use callboard_actors::compactor::CompressionMode;
+
     use super::{super::file::parse, *};
 
     fn read(text: &str) -> Result<CompactionSettings, ConfigError> {
@@ -48,7 +50,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_reads_as_the_same() {
-        let given = read("[compaction]\nstrategy = \"summarize\"\nkeep_rounds = 7\nmemory_flush = true\nmax_compression_cost_per_hour = 0.5\n").unwrap();
+        let given = read("[compaction]\nstrategy = \"summarize\"\nkeep_rounds = 7\nmemory_flush = true\nllm_summarization_threshold = 60\nsummary_cache_ttl = 2\nmax_compression_cost_per_hour = 0.5\n").unwrap();
         let mut text = String::new();
 
         show(&mut text, &given);
@@ -56,6 +58,8 @@ mod tests {
         assert_eq!(read(&text).unwrap(), given, "{text}");
         assert_eq!((given.keep_rounds, given.max_cost_per_hour), (Some(7), 0.5));
         assert!(given.memory_flush);
+        assert_eq!((given.llm_threshold, given.summary_cache_ttl), (60, 2));
+        assert_eq!(given.strategy, CompressionMode::Summarize);
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(super) struct AnswerRooms(Arc<Rooms>);
 struct Rooms {
     tenant_bytes: usize,
     all: Arc<Semaphore>,
+    all_units: u32,
     tenants: Mutex<HashMap<TenantId, Arc<TenantRoom>>>,
 }
 
@@ -76,6 +77,7 @@ impl AnswerRooms {
         Self(Arc::new(Rooms {
             tenant_bytes: bounds.tenant_answer_bytes_max,
             all: Arc::new(Semaphore::new(units(bounds.answer_bytes_max) as usize)),
+            all_units: units(bounds.answer_bytes_max),
             tenants: Mutex::default(),
         }))
     }
@@ -139,6 +141,7 @@ impl AnswerRoom {
         let wanted = units(bytes)
             .min(units(self.rooms.0.tenant_bytes))
             .min(self.connection.units)
+            .min(self.rooms.0.all_units)
             .saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
         if wanted == 0 {
             return Ok(());

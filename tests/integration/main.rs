@@ -39,6 +39,7 @@ mod real_model;
 mod request_size;
 mod sandbox;
 mod secrets;
+mod settings;
 mod skills;
 mod storage;
 mod tools;

@@ -138,7 +138,7 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
 }
 
 /// Whether a function of this name stands behind an attribute that makes it a test, or is a contract that tests call.
-fn is_test(source: &str, name: &str) -> bool {
+pub fn is_test(source: &str, name: &str) -> bool {
     let needle = format!("fn {name}(");
     source.match_indices(&needle).any(|(at, _)| {
         // The lines above that of the function, which may begin with `async` or nothing.

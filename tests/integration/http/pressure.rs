@@ -273,6 +273,30 @@ async fn a_connection_that_reads_nothing_leaves_room_to_the_others_of_its_tenant
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_all_tenants_share_one_bound() {
+    let mut bounds = HttpBounds::default();
+    bounds.answer_bytes_max = 6 * 1024 * 1024;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")).without_record());
+    let server = Server::with(model, setting).await;
+    let large = json!([{"role": "user", "content": "x".repeat(1_000_000)}]);
+    let put = server.ask(Method::PUT, "/v1/conversations/h", ACME);
+    let put = soon(with_json(put, &json!({ "messages": large })).send())
+        .await
+        .unwrap();
+    assert_eq!(put.status(), StatusCode::CREATED);
+
+    let mut silent = Raw::connect(&server).await;
+    silent.get("/v1/conversations/h/messages", 30).await;
+    let answered = soon(silent.answered(30)).await;
+
+    assert!((1..=6).contains(&answered), "{answered} of 1 MB each");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_body_is_read_on_so_that_its_client_gets_the_answer() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     server.send("c", "hello").await;

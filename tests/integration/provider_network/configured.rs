@@ -184,7 +184,9 @@ async fn the_first_byte_is_waited_for_model_first_byte_s() {
     let silent = Reply::stream().delay(Duration::from_secs(3600));
     let server = ModelServer::start([silent, answer()]).await;
 
-    let (ran, _) = run(home(&server.url(), "", "model_first_byte_s = 1")).await;
+    // The server is asked for no window, so the first request is that of the round.
+    let window = "context_window = 30000";
+    let (ran, _) = run(home(&server.url(), window, "model_first_byte_s = 1")).await;
 
     assert_eq!(ran.well().out, "hello\n");
     assert_eq!(server.requests().len(), 2);

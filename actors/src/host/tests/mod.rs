@@ -2,9 +2,11 @@
 
 mod attaching;
 mod attachments;
+mod bounds;
 mod budgets;
 mod catching_up;
 mod client_keys;
+mod compaction_settings;
 mod clocks;
 mod context;
 mod crossing;

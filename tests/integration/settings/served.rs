@@ -1,0 +1,109 @@
+//! `[host]`: how `serve` is reached, and what its clients may use.
+
+use std::{io::Read as _, net::TcpStream, time::Duration};
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::{Home, Key, Served, home};
+
+/// A host with the tenant `acme` and these bounds.
+fn bounded(bound: &str) -> (Served, Key, Home) {
+    let home = home("");
+    let key = Key::new(&home);
+    let text = format!(
+        "[host]\n{bound}\n[[provider]]\nkind = \"offline\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+        key.hash
+    );
+    std::fs::write(home.work().join("callboard.toml"), text).unwrap();
+    (Served::start(&home, &[]), key, home)
+}
+
+fn connect(served: &Served) -> TcpStream {
+    let stream = TcpStream::connect(served.url().strip_prefix("http://").unwrap()).unwrap();
+    let patience = Some(Duration::from_secs(10));
+    stream.set_read_timeout(patience).unwrap();
+    stream
+}
+
+#[test]
+fn serve_listens_where_the_configuration_says() {
+    let home = home("[host]\nlisten = \"127.0.0.2:0\"\n");
+
+    let served = Served::with(&home, &["serve"]);
+
+    assert!(
+        served.url().starts_with("http://127.0.0.2:"),
+        "{}",
+        served.url()
+    );
+}
+
+#[test]
+fn serve_holds_as_many_connections_as_the_configuration_says() {
+    let (served, _, _home) = bounded("connections_max = 1");
+    let _held = connect(&served);
+
+    let mut answer = String::new();
+    let _ = connect(&served).read_to_string(&mut answer);
+
+    assert!(answer.contains("too_many_connections"), "{answer}");
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed_after_header_s() {
+    let (served, _, _home) = bounded("header_s = 0.2");
+
+    // The usual 15 s are longer than this client waits.
+    let mut answer = Vec::new();
+    connect(&served).read_to_end(&mut answer).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_as_many_event_streams_as_the_configuration_says() {
+    let (served, key, _home) = bounded("streams_per_tenant_max = 1");
+    let made = served
+        .ask(
+            Method::PUT,
+            "/v1/conversations/c",
+            &key.key,
+            Some(json!({})),
+        )
+        .await;
+    assert_eq!(made.status, StatusCode::CREATED);
+    let events = format!("{}/v1/conversations/c/events", served.url());
+    let client = callboard::tls::client_builder().unwrap().build().unwrap();
+    let watch = async || {
+        client
+            .get(&events)
+            .bearer_auth(&key.key)
+            .send()
+            .await
+            .unwrap()
+    };
+
+    let first = watch().await;
+    let second = watch().await;
+
+    assert_eq!(
+        (first.status(), second.status()),
+        (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_messages_is_as_long_as_the_configuration_says() {
+    let (served, key, _home) = bounded("body_bytes_max = 100");
+    let long = json!({"conversation_id": "x".repeat(120)});
+
+    let refused = served
+        .ask(
+            Method::POST,
+            "/v1/conversations/c/fork",
+            &key.key,
+            Some(long),
+        )
+        .await;
+
+    assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE, "{refused:?}");
+}
