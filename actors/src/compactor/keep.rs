@@ -9,6 +9,9 @@ use super::importance::has_error;
 /// Fewest and most rounds that are kept in full.
 pub(super) const KEEP_ROUNDS: std::ops::RangeInclusive<u32> = 3..=15;
 
+/// Recent rounds that a compaction on request keeps, unless the settings say otherwise.
+pub(super) const KEEP_ROUNDS_ON_REQUEST: u32 = 10;
+
 /// Number of recent messages that the formula examines.
 const RECENT_MESSAGES: usize = 20;
 

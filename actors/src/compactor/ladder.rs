@@ -18,7 +18,7 @@ use super::{
     CompactionOutcome, CompressionMode, Plan, Problem, by_age,
     draft::Draft,
     extract::extract,
-    keep::{KEEP_ROUNDS, Recent, keep_rounds},
+    keep::{KEEP_ROUNDS_ON_REQUEST, Recent, keep_rounds},
     truncate::truncate,
 };
 
@@ -39,11 +39,10 @@ pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     // A forced compaction makes old rounds as small as allowed; the last steps run only if room is
     // needed.
     let goal = if problem.force { 0 } else { target };
-    // A forced compaction keeps fewer rounds than the formula would, but not fewer than its
-    // minimum.
+    // A forced compaction keeps a fixed number of rounds, whatever the recent activity was.
     let explicit = settings
         .keep_rounds
-        .or(problem.force.then_some(*KEEP_ROUNDS.start()));
+        .or(problem.force.then_some(KEEP_ROUNDS_ON_REQUEST));
     let keep = keep_rounds(
         explicit,
         &Recent::of(problem.history.messages(), problem.skill_activations),

@@ -130,6 +130,11 @@ async fn as_many_rounds_stay_whole_as_the_setting_says() {
     assert_eq!((few.rounds, many.rounds), (3, 12));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_compaction_on_request_keeps_ten_rounds_unless_the_setting_says_otherwise() {
+    assert_eq!(compacted(60, usual()).await.rounds, 10);
+}
+
 /// The window has room for 7500 tokens; the prompts fill it slowly.
 #[tokio::test(start_paused = true)]
 async fn a_context_is_compacted_from_the_trigger_down_to_the_target() {
