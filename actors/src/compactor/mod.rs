@@ -77,6 +77,7 @@ use crate::{
     policy::{BudgetCounter, Pricing},
     ports::Clock,
     task::{AbortOnDrop, spawn_blocking},
+    tenant::Tenant,
 };
 
 /// Most summaries that are made at the same time.
@@ -101,6 +102,8 @@ pub(crate) struct SummaryJob {
     pub model: Arc<str>,
     /// The conversation's gateway, so that the tenant's own credential pays.
     pub gateway: ModelGatewayRef,
+    /// The tenant, in whose figures and rate the tokens count.
+    pub tenant: Arc<Tenant>,
     /// The budget from which the cost is reserved.
     pub budget: Arc<BudgetCounter>,
     /// Prices of models, to compute the cost.

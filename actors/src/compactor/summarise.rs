@@ -105,19 +105,23 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
         model,
         reported: None,
         failed: Amount::default(),
+        failed_usage: Usage::default(),
     });
     let result = stream_summary(job, &by, request, cancel, &attempts).await;
     let mut attempts = attempts.into_inner();
     match result {
         Ok((summary, usage)) => {
-            let used = usage.unwrap_or(estimate);
-            let used = amount(&used, job.spending.price_of(&attempts.model));
-            reserved.settle(used.plus(&attempts.failed));
+            let usage = usage.unwrap_or(estimate);
+            let used = amount(&usage, job.spending.price_of(&attempts.model));
+            let used = used.plus(&attempts.failed);
+            count(shared, job, &usage.plus(&attempts.failed_usage), &used);
+            reserved.settle(used);
             Ok(summary)
         }
         Err(error) => {
             attempts.end(job);
             if attempts.failed != Amount::default() {
+                count(shared, job, &attempts.failed_usage, &attempts.failed);
                 reserved.settle(attempts.failed);
             }
             Err(error)
@@ -125,11 +129,25 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
     }
 }
 
+/// Counts the tokens and the cost of a summary in the figures of the host and the tenant, and the
+/// tokens against the tenant's rate.
+fn count(shared: &Shared, job: &SummaryJob, usage: &Usage, cost: &Amount) {
+    let counters = &shared.counters;
+    counters.cost_micro_usd.add(cost.micro_usd);
+    counters.input_tokens.add(usage.input());
+    counters.cache_read_tokens.add(usage.cache_read);
+    counters.output_tokens.add(usage.output);
+    job.tenant.figures().spent(usage, cost.micro_usd);
+    job.tenant
+        .charge_tokens(usage.input().saturating_add(usage.output));
+}
+
 /// The attempts of a call. The provider bills failed ones, too, as far as it reported usage.
 struct Attempts {
     model: Arc<str>,
     reported: Option<Usage>,
     failed: Amount,
+    failed_usage: Usage,
 }
 
 impl Attempts {
@@ -138,6 +156,7 @@ impl Attempts {
         if let Some(usage) = self.reported.take() {
             let used = amount(&usage, job.spending.price_of(&self.model));
             self.failed = self.failed.plus(&used);
+            self.failed_usage = self.failed_usage.plus(&usage);
         }
     }
 

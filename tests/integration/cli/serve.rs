@@ -142,6 +142,11 @@ impl Served {
         kill(self.child.as_ref().unwrap().id(), signal);
     }
 
+    /// Waits for its end, however it comes.
+    pub fn wait_for_end(&mut self) {
+        let _ = self.child.as_mut().unwrap().wait();
+    }
+
     /// Waits for its end and keeps its output.
     pub fn end(mut self) -> Ran {
         let child = self.child.take().unwrap();

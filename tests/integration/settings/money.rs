@@ -1,7 +1,10 @@
 //! `[prices]`: what the answers of models cost, in events, figures and budgets.
 
-use super::home_with;
-use crate::support::model_server::{ModelServer, Reply};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{answers, home, home_with, provider, tenants::of};
+use crate::support::model_server::{ModelServer, Reply, openai_text};
 
 /// An answer whose four kinds of tokens all differ.
 fn answer() -> Vec<String> {
@@ -34,4 +37,135 @@ async fn a_call_costs_what_the_four_prices_of_its_model_say() {
         .find(|event| event["type"] == "usage")
         .unwrap();
     assert_eq!(usage["cost_usd"], 4.0, "{usage}");
+}
+
+/// A Chat Completions answer that activates the skill `dear`.
+fn activates() -> Vec<String> {
+    vec![
+        r#"{"choices":[{"index":0,"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"t1","type":"function","function":{"name":"activate_skill","arguments":"{\"skill_name\":\"dear\"}"}}]},"finish_reason":null}]}"#.into(),
+        r#"{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}"#.into(),
+        r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#.into(),
+        "[DONE]".into(),
+    ]
+}
+
+/// The values of one field in the events of one type.
+fn values(events: &[Value], of: &str, field: &str) -> Vec<Value> {
+    let of_type = events.iter().filter(|event| event["type"] == of);
+    of_type.map(|event| event[field].clone()).collect()
+}
+
+/// `gpt-4` has a window of 8192 tokens, `gpt-4o` of 128000, and costs ten times as much here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn price_and_window_are_those_of_the_model_that_a_skill_chose() {
+    let model = ModelServer::start([
+        Reply::status(404), // The question for the window of the model.
+        Reply::events(activates()),
+        Reply::events(openai_text("ok")),
+    ])
+    .await;
+    let home = home(&format!(
+        "[[provider]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}\"\nmodel = \"gpt-4\"\n\
+         [skills]\ndir = \"../skills\"\nmodels = [\"gpt-4o\"]\n\
+         [prices]\n\"gpt-4\" = {{ input = 100, output = 10000 }}\n\"gpt-4o\" = {{ input = 1000, output = 100000 }}\n",
+        model.url_v1()
+    ));
+    let skill = home.path().join("skills/dear");
+    std::fs::create_dir_all(&skill).unwrap();
+    let text = "---\nname: dear\ndescription: Wants more.\nmodel: gpt-4o\n---\nDo it well.\n";
+    std::fs::write(skill.join("SKILL.md"), text).unwrap();
+
+    let events = home.run(&["run", "--json", "go"]).well().events();
+
+    let asked = model.requests();
+    assert_eq!(asked[1].json()["model"], "gpt-4");
+    assert_eq!(asked[2].json()["model"], "gpt-4o");
+    assert_eq!(values(&events, "usage", "cost_usd"), [0.0205, 0.205]);
+    assert_eq!(values(&events, "context", "window"), [8192, 128_000]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_price_is_that_of_the_fallback_that_answered() {
+    let failing = ModelServer::start([Reply::status(500)]).await;
+    let spare = ModelServer::start([Reply::events(answer())]).await;
+    let home = home_with(
+        &failing,
+        &format!(
+            "model = \"claude-cheap\"\nretries_max = 0\n[provider.fallback]\nprovider = \"spare\"\n{}model = \"claude-dear\"\n\
+             [prices]\n\"claude-cheap\" = {{ input = 1, output = 1 }}\n\"claude-dear\" = {{ input = 1000, output = 100000 }}\n",
+            provider("spare", &spare)
+        ),
+    );
+
+    let events = home
+        .run(&["run", "--no-tools", "--json", "Hello"])
+        .well()
+        .events();
+
+    // 1230 x 0.001 + 4 x 0.1
+    assert_eq!(values(&events, "usage", "cost_usd"), [1.63]);
+}
+
+/// Each request for a summary takes 5 tokens and gives 2, at 0.1 and at 0.5 dollars.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn summaries_are_in_the_figures_and_the_budget_of_their_tenant() {
+    let model = answers("SUMMARY").await;
+    let shared = "[compaction]\nsummary_model = \"claude-summary\"\nmax_cost_per_hour = 100000\n\
+                  [prices]\n\"claude-summary\" = { input = 100000, output = 500000 }\n\"*\" = { input = 1, output = 1 }\n";
+    let of = of(&model, shared, "tools = []\nbudget = { usd = 100000 }");
+    let message = |n: usize| {
+        let role = ["user", "assistant"][n % 2];
+        json!({"role": role, "content": format!("{n} {}", "words of a person ".repeat(50))})
+    };
+    let messages: Vec<Value> = (0..120).map(message).collect();
+    let put = json!({"messages": messages});
+    of.ask(Method::PUT, "/v1/conversations/c", put).await;
+
+    let done = of
+        .ask(Method::POST, "/v1/conversations/c/compact", json!({}))
+        .await;
+
+    assert!(done.status.is_success(), "{done:?}");
+    let asked = model.requests().len() as u64;
+    assert!(asked > 0);
+    let figures = of.text("/v1/metrics").await;
+    let figure = |name: &str| -> f64 {
+        let lines = figures
+            .lines()
+            .filter(|line| line.starts_with(name) && !line.starts_with('#'));
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
+    };
+    assert_eq!(
+        figure("callboard_tenant_cost_usd_total"),
+        asked as f64 * 1.5,
+        "{figures}"
+    );
+    assert_eq!(
+        figure("callboard_tenant_tokens_total"),
+        (asked * 7) as f64,
+        "{figures}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_budget_of_a_conversation_survives_a_kill() {
+    let model = ModelServer::start([Reply::events(answer())]).await;
+    let prices = "[prices]\n\"*\" = { input = 1000, output = 1000 }\n";
+    let mut of = of(
+        &model,
+        prices,
+        "tools = []\nconversation_budget = { usd = 1.25 }",
+    );
+    let first = of.say("c", "Hi").await;
+    assert_eq!(first.body["stop_reason"], "end_turn", "{first:?}");
+
+    of.restart_after_a_kill();
+    let second = of.say("c", "Hi").await;
+    let other = of.say("other", "Hi").await;
+
+    assert_eq!(second.body["stop_reason"], "budget", "{second:?}");
+    assert_eq!(other.body["stop_reason"], "end_turn", "{other:?}");
+    assert_eq!(model.requests().len(), 2);
 }

@@ -12,14 +12,14 @@ use crate::{
 };
 
 /// A host with one tenant.
-struct Of {
+pub(super) struct Of {
     served: Served,
     key: Key,
     home: Home,
 }
 
 /// Starts a host whose tenant has these lines; `shared` stands before it.
-fn of(model: &ModelServer, shared: &str, lines: &str) -> Of {
+pub(super) fn of(model: &ModelServer, shared: &str, lines: &str) -> Of {
     let home = Home::new();
     let key = Key::new(&home);
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
@@ -43,16 +43,31 @@ fn of(model: &ModelServer, shared: &str, lines: &str) -> Of {
 }
 
 impl Of {
-    async fn ask(&self, method: Method, path: &str, body: Value) -> Answer {
+    pub(super) async fn ask(&self, method: Method, path: &str, body: Value) -> Answer {
         self.served
             .ask(method, path, &self.key.key, Some(body))
             .await
     }
 
-    async fn say(&self, conversation: &str, text: &str) -> Answer {
+    pub(super) async fn say(&self, conversation: &str, text: &str) -> Answer {
         let path = format!("/v1/conversations/{conversation}/messages");
         self.ask(Method::POST, &path, json!({"content": text}))
             .await
+    }
+}
+
+impl Of {
+    /// The unparsed answer to GET.
+    pub(super) async fn text(&self, path: &str) -> String {
+        let key = &self.key.key;
+        self.served.text(Method::GET, path, key, None, &[]).await
+    }
+
+    /// Ends the host with SIGKILL and starts it again.
+    pub(super) fn restart_after_a_kill(&mut self) {
+        self.served.signal("KILL");
+        self.served.wait_for_end();
+        self.served = Served::start(&self.home, &[]);
     }
 }
 

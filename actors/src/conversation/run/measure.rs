@@ -23,6 +23,7 @@ use crate::{
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
     policy::{BudgetCounter, Pricing},
     task::AbortOnDrop,
+    tenant::Tenant,
     tokens::WindowUse,
 };
 
@@ -60,7 +61,7 @@ pub(in crate::conversation) struct Measurement {
     /// too long.
     pub(in crate::conversation) exact: Option<u64>,
     /// The counter that a summary is charged to, and the prices of models.
-    pub(in crate::conversation) pays: (Arc<BudgetCounter>, Arc<Pricing>),
+    pub(in crate::conversation) pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>),
     /// Whether a caller asked for the compaction: it is then planned even if the context fits, and
     /// waits a limited time for a summary.
     pub(in crate::conversation) asked: bool,
@@ -239,11 +240,12 @@ impl Measurement {
         let scope = self.scope.clone();
         let model = self.request.model.clone();
         let gateway = self.gateway.clone();
-        let (budget, pricing) = self.pays.clone();
+        let (tenant, budget, pricing) = self.pays.clone();
         let job = SummaryJob {
             scope,
             model,
             gateway,
+            tenant,
             budget,
             spending: pricing,
             hash: span.hash.clone(),
@@ -400,7 +402,7 @@ impl Measurement {
         parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
         scope: Scope,
         rules: ContextRules,
-        pays: (Arc<BudgetCounter>, Arc<Pricing>),
+        pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>),
     ) -> Self {
         let messages = durable.history.messages();
         Self {
@@ -442,7 +444,11 @@ impl Live {
             setup.tokens.clone(),
             setup.gateway.clone(),
         );
-        let pays = (self.budget_guard.counter().clone(), setup.pricing.clone());
+        let pays = (
+            self.tenant.clone(),
+            self.budget_guard.counter().clone(),
+            setup.pricing.clone(),
+        );
         let measurement = Measurement {
             asked,
             ..Measurement::of(
@@ -472,12 +478,14 @@ impl Live {
         let scope = self.scope.clone();
         let model = self.setup.model.clone();
         let gateway = self.setup.gateway.clone();
+        let tenant = self.tenant.clone();
         let budget = self.budget_guard.counter().clone();
         let pricing = self.setup.pricing.clone();
         self.setup.compactor.summarise(SummaryJob {
             scope,
             model,
             gateway,
+            tenant,
             budget,
             spending: pricing,
             hash,
