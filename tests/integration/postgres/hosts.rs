@@ -56,11 +56,7 @@ async fn a_second_host_is_refused_until_the_first_has_stopped() {
     let acme = Key::new(&Home::new());
     let [one, two] = [(); 2].map(|()| home(&model, &database, &acme.hash));
     let first = Served::start(&one, &[]);
-    assert!(
-        first.err().contains("store postgres://127.0.0.1"),
-        "{}",
-        first.err()
-    );
+    first.wait_for_log("store postgres://127.0.0.1");
 
     let refused = two.run(&["serve", "--listen", "127.0.0.1:0"]);
     let checked = two.run(&["doctor"]);

@@ -238,3 +238,36 @@ async fn events_of_all_rounds_are_kept_within_the_bytes_of_the_limit() {
     assert!(held(&usual) > 2 * bound, "{}", held(&usual));
     assert!(held(&host) <= bound, "{}", held(&host));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_is_served_as_often_as_its_weight_says() {
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok").after(Duration::from_secs(1)),
+    ));
+    let host = bounded(&model, |limits| limits.model_calls_max = 1).await;
+    let quotas = crate::tenant::Quotas {
+        weight: 4,
+        ..Default::default()
+    };
+    let heavy = TenantId::new("heavy").unwrap();
+    let config = crate::host::TenantConfig::new().quotas(quotas);
+    host.configure_tenant(&heavy, config).await.unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+
+    let rounds = (0..600).map(|n| {
+        let tenant = ["heavy", "light"][n % 2];
+        let conversation = host.tenant(tenant).conversation(format!("c-{n}").as_str());
+        let served = (tenant == "heavy").then(|| served.clone());
+        async move {
+            let mut reply = conversation.send("go").await.unwrap();
+            reply.outcome().await.unwrap();
+            served.map(|served| served.fetch_add(1, Ordering::SeqCst));
+        }
+    });
+    let all = join_all(rounds);
+    let _ = tokio::time::timeout(Duration::from_millis(200_500), all).await;
+
+    let served = served.load(Ordering::SeqCst);
+    // Of 200: four fifths, less what the first turns take while the share of a turn is not known.
+    assert!((145..=165).contains(&served), "{served} of 200");
+}
