@@ -49,9 +49,17 @@ struct State {
     opening: usize,
     /// Calls that one connection carried at the same time when that was last known; 0 before.
     calls_each: usize,
-    waiting: VecDeque<oneshot::Sender<Result<Lease, ProviderError>>>,
+    waiting: VecDeque<Waiting>,
     next_id: u64,
     is_swept: bool,
+}
+
+/// A call that waits for a connection.
+struct Waiting {
+    lease: oneshot::Sender<Result<Lease, ProviderError>>,
+    /// Where a connection is opened for it. Room may be made by a thread without a runtime, for
+    /// example when an answer is dropped by a callback of the store.
+    runtime: runtime::Handle,
 }
 
 struct Idle {
@@ -129,11 +137,18 @@ impl Pool {
                 Some(lease) => return Ok(lease),
                 None => {
                     let (sender, receiver) = oneshot::channel();
-                    state.waiting.push_back(sender);
+                    state.waiting.push_back(Waiting {
+                        lease: sender,
+                        runtime: runtime::Handle::current(),
+                    });
                     receiver
                 }
             }
         };
+        // A connection may have become idle before this call was seen to wait.
+        if let Some(lease) = self.take_idle() {
+            self.hand_out(lease);
+        }
         self.open_more();
         receiver.await.unwrap_or_else(|_| {
             Err(ProviderError::Connection {
@@ -231,21 +246,25 @@ impl Pool {
         }))
     }
 
-    /// Opens as many connections as the waiting calls need.
+    /// Opens as many connections as the waiting calls need. Without room for one, a connection whose
+    /// last answer is still arriving is closed, since nothing else would end the wait.
     fn open_more(self: &Arc<Self>) {
-        let Ok(here) = runtime::Handle::try_current() else {
-            return;
-        };
-        let count = {
+        let (runtimes, in_the_way) = {
             let mut state = self.state();
-            state.waiting.retain(|waiting| !waiting.is_closed());
-            let count = self.demand(&state).to_open();
+            state.waiting.retain(|waiting| !waiting.lease.is_closed());
+            let demand = self.demand(&state);
+            let count = demand.to_open();
             state.opening += count;
-            count
+            let runtimes = state.waiting.iter().map(|waiting| waiting.runtime.clone());
+            let runtimes: Vec<_> = runtimes.take(count).collect();
+            let is_stuck = count == 0 && demand.waiting > 0 && demand.opening == 0;
+            let in_the_way = is_stuck.then(|| state.idle.pop_front()).flatten();
+            (runtimes, in_the_way)
         };
-        for _ in 0..count {
-            here.spawn(Opening(self.clone()).open());
+        for runtime in runtimes {
+            runtime.spawn(Opening(self.clone()).open());
         }
+        drop(in_the_way); // Its place is given back under the lock, and then opens the next.
     }
 
     fn demand(&self, state: &State) -> Demand {
@@ -331,9 +350,9 @@ impl Pool {
     /// Serves waiting calls with the streams that are free.
     fn serve(self: &Arc<Self>) {
         loop {
-            let (sender, lease) = {
+            let (waiting, lease) = {
                 let mut state = self.state();
-                state.waiting.retain(|waiting| !waiting.is_closed());
+                state.waiting.retain(|waiting| !waiting.lease.is_closed());
                 if state.waiting.is_empty() {
                     return;
                 }
@@ -343,8 +362,8 @@ impl Pool {
                 (state.waiting.pop_front(), lease)
             };
             // A lease without a taker is dropped without the lock and makes room again.
-            if let Some(sender) = sender {
-                drop(sender.send(Ok(lease)));
+            if let Some(waiting) = waiting {
+                drop(waiting.lease.send(Ok(lease)));
             }
         }
         self.open_more();
@@ -354,10 +373,10 @@ impl Pool {
     fn hand_out(self: &Arc<Self>, lease: Lease) {
         let mut lease = lease;
         loop {
-            let Some(sender) = self.state().waiting.pop_front() else {
+            let Some(waiting) = self.state().waiting.pop_front() else {
                 break;
             };
-            match sender.send(Ok(lease)) {
+            match waiting.lease.send(Ok(lease)) {
                 Ok(()) => return,
                 Err(Ok(back)) => lease = back,
                 Err(Err(_)) => return,
@@ -371,24 +390,30 @@ impl Pool {
     /// Takes back a connection whose caller has read as much of the answer as it wanted.
     pub(super) fn keep(self: &Arc<Self>, mut lease: Http1Lease) {
         // Polling also drops the waker of the previous caller.
-        match lease.connection.free() {
-            Free::Never => return,
-            Free::Yes if !self.state().waiting.is_empty() => {
-                lease.is_rested = true;
-                return self.hand_out(Lease::Http1(Box::new(lease)));
-            }
-            Free::NotYet if !self.state().waiting.is_empty() => return,
-            Free::Yes | Free::NotYet => {}
+        let free = lease.connection.free();
+        if free == Free::Never {
+            return;
         }
+        let mut state = self.state();
+        if !state.waiting.is_empty() {
+            drop(state);
+            if free == Free::Yes {
+                lease.is_rested = true;
+                self.hand_out(Lease::Http1(Box::new(lease)));
+            } // Else its place is given back, and a connection is opened in it.
+            return;
+        }
+        // Under the same lock, so that a call that begins to wait finds it.
         let Ok(here) = runtime::Handle::try_current() else {
             return;
         };
-        self.state().idle.push_back(Idle {
+        state.idle.push_back(Idle {
             connection: lease.connection,
             slot: lease.slot,
             since: Instant::now(),
             runtime: here.id(),
         });
+        drop(state);
         self.sweep_from_now_on();
     }
 
@@ -511,8 +536,8 @@ impl Pool {
             other => other.clone(),
         };
         let errors = std::iter::once(error).chain(std::iter::repeat(shared));
-        for (sender, error) in failed.into_iter().zip(errors) {
-            drop(sender.send(Err(error)));
+        for (waiting, error) in failed.into_iter().zip(errors) {
+            drop(waiting.lease.send(Err(error)));
         }
         self.serve();
     }

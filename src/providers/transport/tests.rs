@@ -40,10 +40,14 @@ impl Server {
 }
 
 fn client(url: &Url, is_loopback: bool) -> Transport {
+    bounded(url, is_loopback, 100)
+}
+
+fn bounded(url: &Url, is_loopback: bool, connections_max: usize) -> Transport {
     let config = TransportConfig {
         tls: Network::default().tls().unwrap(),
         connect: Duration::from_secs(10),
-        connections_max: 100,
+        connections_max,
     };
     Transport::new(url, is_loopback, HeaderMap::new(), config).unwrap()
 }
@@ -258,6 +262,53 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
         tokio::task::yield_now().await;
     };
     client.pool.keep(again);
+}
+
+/// Lends the only connection that may be open, and lets its answer begin but not end.
+async fn half_an_answer(server: &Server, client: &Transport) -> (Http1Lease, TcpStream) {
+    let Lease::Http1(mut lease) = client.pool.lease().await.unwrap() else {
+        panic!("HTTP/1.1 was served")
+    };
+    let mut peer = server.accept().await;
+    let request = VecDeque::from([Bytes::from_static(b"POST")]);
+    lease.connection.begin(request);
+    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        .await
+        .unwrap();
+    poll_fn(|cx| lease.connection.poll_head(cx)).await.unwrap();
+    (*lease, peer)
+}
+
+#[tokio::test]
+async fn an_answer_that_still_arrives_keeps_no_call_waiting_at_the_bound() {
+    let server = Server::start().await;
+    let client = bounded(&server.url, true, 1);
+    let (lease, _peer) = half_an_answer(&server, &client).await;
+
+    client.pool.keep(lease);
+
+    let next = both(client.pool.lease(), async { drop(server.accept().await) });
+    assert!(next.await.is_ok());
+}
+
+#[tokio::test]
+async fn a_call_that_waits_goes_on_when_a_thread_without_a_runtime_makes_room() {
+    let server = Server::start().await;
+    let client = bounded(&server.url, true, 1);
+    let (lease, _peer) = half_an_answer(&server, &client).await;
+    let pool = client.pool.clone();
+    let waits = client.pool.lease();
+    tokio::pin!(waits);
+    let is_waiting = poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending()));
+    assert!(is_waiting.await);
+
+    std::thread::spawn(move || pool.keep(lease)).join().unwrap();
+
+    assert!(
+        both(waits, async { drop(server.accept().await) })
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
