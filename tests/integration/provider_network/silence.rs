@@ -33,10 +33,13 @@ fn provider_of(url: &str, network: Network, timeouts: Timeouts) -> Arc<OpenAi> {
     Arc::new(builder.network(network).timeouts(timeouts).build().unwrap())
 }
 
-/// Lets everything that was sent be read.
+/// Lets everything that was sent be read, also where the system is slow to deliver it.
 async fn settle() {
-    for _ in 0..500 {
-        yield_now().await;
+    for _ in 0..4 {
+        for _ in 0..125 {
+            yield_now().await;
+        }
+        std::thread::sleep(Duration::from_micros(250));
     }
 }
 

@@ -130,7 +130,9 @@ async fn a_provider_gets_as_many_connections_as_its_section_says() {
 
     fan_out(&home_with(&server, "connections_max = 1")).well();
 
-    assert_eq!((came.lock().len(), server.connections()), (3, 1));
+    let came = came.lock().clone();
+    assert_eq!(came.len(), 3);
+    assert!(came[2] - came[0] > Duration::from_millis(1100), "{came:?}");
 }
 
 /// The first answer asks for a tool, so the round needs a second call.

@@ -330,7 +330,8 @@ async fn serve(stream: TcpStream, state: Arc<Mutex<State>>, changed: watch::Send
     while let Some(request) = read_request(&mut read).await {
         let reply = {
             let mut state = state.lock();
-            let asked = state.answer.as_ref().map(|answer| answer(&request.json()));
+            let body = serde_json::from_slice(&request.body).unwrap_or_default();
+            let asked = state.answer.as_ref().map(|answer| answer(&body));
             state.requests.push(request);
             let last = state.script.len() <= 1;
             if asked.is_some() {
