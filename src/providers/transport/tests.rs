@@ -242,16 +242,8 @@ async fn an_unsolicited_answer_answers_no_later_call() {
 async fn the_end_of_an_answer_may_come_after_its_reader_left() {
     let server = Server::start().await;
     let client = server.client();
-    let mut lease = both(async { client.pool.fresh_http1().await.unwrap() }, async {}).await;
-    let mut peer = server.accept().await;
-
-    let request = VecDeque::from([Bytes::from_static(b"POST")]);
-    lease.connection.begin(request);
-    peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
-        .await
-        .unwrap();
-    poll_fn(|cx| lease.connection.poll_head(cx)).await.unwrap();
-    client.pool.keep(*lease);
+    let (lease, mut peer) = half_an_answer(&server, &client).await;
+    client.pool.keep(lease);
 
     assert!(take(&client).is_none(), "its answer has not ended");
     peer.write_all(b"0\r\n\r\n").await.unwrap();
@@ -264,7 +256,7 @@ async fn the_end_of_an_answer_may_come_after_its_reader_left() {
     client.pool.keep(again);
 }
 
-/// Lends the only connection that may be open, and lets its answer begin but not end.
+/// Lends a new connection, and lets its answer begin but not end.
 async fn half_an_answer(server: &Server, client: &Transport) -> (Http1Lease, TcpStream) {
     let Lease::Http1(mut lease) = client.pool.lease().await.unwrap() else {
         panic!("HTTP/1.1 was served")
