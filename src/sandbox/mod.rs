@@ -43,7 +43,7 @@ pub use allow_list::AllowList;
 pub use detect::detect_with;
 pub use detect::{Boundary, Detected, Mode, Options, detect, detect_opted};
 pub use fs::{Opened, PathError, Root, Slot, WorkspaceQuota, WorkspaceUsage};
-pub(crate) use fs::{Walk, is_temporary, settled, shown};
+pub(crate) use fs::{Walk, folder_below, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use linux::PdfText;
 pub use policy::PathRules;

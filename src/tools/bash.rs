@@ -2,14 +2,17 @@
 //! processes of the command. The refusals of `danger.rs` are a convenience; the sandbox is the
 //! boundary, and without a sandbox this tool is absent.
 //!
-//! A conversation's next command starts in the folder where its last one ended (`bash/folders.rs`).
-//! No other state carries over.
+//! No state carries over from one command to the next. A command names the folder in which it
+//! starts, so that a person who approves a command sees where it runs.
 
-mod folders;
-
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use callboard_actors::{
+    chat::RawJson,
     ids::ArtifactId,
     limits::OBSERVATION_BYTES_MAX,
     ports::{
@@ -19,16 +22,17 @@ use callboard_actors::{
     tool::{EffectClass, ToolError, ToolErrorType},
 };
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-
-use folders::Folders;
 
 use super::{
     danger, reading,
     text::{middle_cut, middle_cut_counted},
 };
-use crate::{mask::Masker, sandbox::policy::EXEC_TIME_MAX};
+use crate::{
+    mask::Masker,
+    sandbox::{folder_below, policy::EXEC_TIME_MAX},
+};
 
 /// Bytes of a command. The kernel accepts no argument longer than 128 KiB.
 const COMMAND_BYTES_MAX: usize = 100 * 1024;
@@ -48,12 +52,17 @@ const STREAM_BYTES_MAX: usize = 1024 * 1024;
 const TIMEOUT_MESSAGE: &str = "Tool execution exceeded timeout limit";
 
 /// Arguments of `bash`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BashArgs {
     /// The command, given to bash.
     pub command: String,
+    /// Folder of the workspace in which the command starts, such as `src/app`. The workspace if
+    /// absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// Longest run in milliseconds; 120000 if absent, at most 600000.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600_000))]
     pub timeout_ms: Option<u64>,
 }
@@ -63,7 +72,6 @@ pub struct BashArgs {
 pub struct Bash {
     sandbox: Arc<dyn Sandbox>,
     masker: Arc<Masker>,
-    folders: Arc<Folders>,
 }
 
 impl std::fmt::Debug for Bash {
@@ -77,11 +85,16 @@ impl std::fmt::Debug for Bash {
 impl Bash {
     /// Creates a tool that runs commands in `sandbox` and masks their output with `masker`.
     pub fn new(sandbox: Arc<dyn Sandbox>, masker: Arc<Masker>) -> Self {
-        Self {
-            sandbox,
-            masker,
-            folders: Arc::default(),
-        }
+        Self { sandbox, masker }
+    }
+
+    /// The folder in which a command starts, relative to the workspace and without `.` and `..`;
+    /// empty for the workspace, `None` for one outside of it.
+    fn folder(&self, args: &BashArgs) -> Option<String> {
+        folder_below(
+            &self.sandbox.policy().root,
+            args.folder.as_deref().unwrap_or_default(),
+        )
     }
 }
 
@@ -89,8 +102,8 @@ impl TypedTool for Bash {
     type Args = BashArgs;
     type Output = String;
     const NAME: &'static str = "bash";
-    const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. A command starts in the folder where \
-your last one ended (the workspace at first); variables and functions do not carry over. There is no network, no terminal and no input; only the \
+    const DESCRIPTION: &'static str = "Runs a command with bash in the workspace and returns what it printed. Each command \
+starts in `folder` (the workspace if you name none), whatever folder an earlier one ended in; variables and functions do not carry over. There is no network, no terminal and no input; only the \
 workspace and a private folder for temporary files ($TMPDIR, else /tmp; empty at every call) can be written. Processes in the background do not survive: whatever still runs when \
 the command ends is killed, and the result says so. Long output keeps its head and its tail. To read, search or edit files use the file tools.";
 
@@ -119,6 +132,12 @@ the command ends is killed, and the result says so. Long output keeps its head a
         if args.timeout_ms == Some(0) {
             return Err(ToolError::invalid("timeout_ms must be at least 1"));
         }
+        if self.folder(args).is_none_or(|folder| folder.contains('\0')) {
+            return Err(ToolError::invalid(format!(
+                "folder {:?} is outside of the workspace: name one relative to the workspace",
+                args.folder.as_deref().unwrap_or_default()
+            )));
+        }
         match danger::refusal(&args.command) {
             None => Ok(()),
             Some(why) => {
@@ -127,15 +146,32 @@ the command ends is killed, and the result says so. Long output keeps its head a
         }
     }
 
+    /// One spelling for each folder, so that a person sees and "always" compares the same one.
+    fn resolve(&self, args: &BashArgs) -> Option<RawJson> {
+        let folder = self.folder(args).filter(|folder| !folder.is_empty());
+        let spelled = BashArgs {
+            folder,
+            ..args.clone()
+        };
+        (spelled.folder != args.folder).then(|| RawJson::of(&spelled).ok())?
+    }
+
     /// Whether the command is recognized as read-only, which runs without approval. Always false
     /// without a kernel boundary that holds it to the workspace.
     fn only_reads(&self, args: &BashArgs) -> bool {
         self.sandbox.policy().boundary && reading::only_reads(&args.command)
     }
 
-    /// The command alone: "always" approves it with any timeout.
+    /// The command and its folder: "always" approves it with any timeout. The form with a folder is
+    /// a command that does the same, so no command in the workspace can pass for another one.
     fn approval_pattern(&self, args: &BashArgs) -> Option<String> {
-        Some(args.command.clone())
+        let command = &args.command;
+        Some(match self.folder(args).as_deref() {
+            Some("") | None => command.clone(),
+            Some(folder) => {
+                format!("cd '{}' || exit; {command}", folder.replace('\'', r"'\''"))
+            }
+        })
     }
 
     async fn call(&self, args: BashArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -144,8 +180,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
             .timeout_ms
             .map_or(TOOL_TIMEOUT, Duration::from_millis)
             .min(EXEC_TIME_MAX);
-        let scope = context.key.scope.clone();
-        let mut started_in = self.folders.get(&scope);
+        let folder = self.folder(&args).map(PathBuf::from);
         let exec = Exec {
             command: if self.only_reads(&args) {
                 format!("{}{}", reading::GIT_SETTINGS, args.command)
@@ -153,7 +188,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
                 args.command
             },
             timeout: asked.min(context.deadline.saturating_duration_since(Instant::now())),
-            working_dir: started_in.clone(),
+            working_dir: folder.clone(),
             output_bytes_max: if context.artifacts.is_some() {
                 STREAM_BYTES_MAX
             } else {
@@ -166,43 +201,16 @@ the command ends is killed, and the result says so. Long output keeps its head a
             },
             progress: self.masked(context.progress.clone()),
         };
-        let mut note = None;
-        let mut result = self
-            .sandbox
-            .exec(exec.clone(), context.cancel.clone())
-            .await;
-        if let (Err(SandboxError::Denied(_)), Some(folder)) = (&result, &started_in) {
-            // The folder was removed or replaced. The command has not run yet, so it can start
-            // elsewhere.
-            note = Some(format!(
-                "[the folder {} is gone: this command started in the workspace]",
-                shown(folder)
-            ));
-            self.folders.keep(&scope, Path::new(""));
-            started_in = None;
-            result = self
-                .sandbox
-                .exec(
-                    Exec {
-                        working_dir: None,
-                        ..exec
-                    },
-                    context.cancel.clone(),
-                )
-                .await;
-        }
+        let result = self.sandbox.exec(exec, context.cancel.clone()).await;
         match result {
             Ok(result) if result.timed_out => {
                 Err(ToolError::new(ToolErrorType::Timeout, TIMEOUT_MESSAGE))
             }
             Ok(result) => {
-                if let Some(folder) = &result.working_dir {
-                    self.folders.keep(&scope, folder);
-                    if *folder != started_in.unwrap_or_default() {
-                        note.get_or_insert_default()
-                            .push_str(&format!("[the next command starts in {}]", shown(folder)));
-                    }
-                }
+                let ended_in = result.working_dir.as_deref();
+                let note = ended_in
+                    .filter(|ended_in| folder.as_deref() != Some(ended_in))
+                    .map(moved);
                 Ok(self.observation(&result, note.as_deref(), &context).await)
             }
             Err(error) => Err(self.error(error)),
@@ -259,12 +267,14 @@ fn network(network: &Network) -> String {
     }
 }
 
-/// Formats a folder for the model. Names may hold any character, so they are quoted.
-fn shown(folder: &Path) -> String {
-    if folder.as_os_str().is_empty() {
-        "the workspace".to_owned()
+/// Says that a command ended in another folder, and how the next one starts there. Names may hold
+/// any character, so they are quoted.
+fn moved(folder: &Path) -> String {
+    let folder = folder.to_string_lossy();
+    if folder.is_empty() {
+        "[the command ended in the workspace; the next one starts there without folder]".to_owned()
     } else {
-        format!("{:?}", folder.to_string_lossy())
+        format!("[the command ended in {folder:?}; folder={folder:?} starts the next one there]")
     }
 }
 
@@ -515,6 +525,49 @@ mod tests {
                 asks(false, "ls -la | head")
             ],
             [false, true, true]
+        );
+    }
+
+    #[test]
+    fn an_approval_names_the_folder_in_one_spelling_and_is_for_that_folder_alone() {
+        let sandbox = Scripted(policy(Network::Off), Err(SandboxError::Cancelled));
+        let tool = erased(Bash::new(
+            Arc::new(sandbox),
+            Arc::new(Masker::new(["not-a-real-key"])),
+        ));
+        let approved = |arguments: serde_json::Value| {
+            let given = RawJson::of(&arguments).unwrap();
+            let shown = tool.resolve(&given).unwrap_or(given);
+            (
+                shown.parse::<serde_json::Value>().unwrap(),
+                tool.approval_pattern(&shown),
+            )
+        };
+        let refused = |folder: &str| {
+            let arguments = serde_json::json!({"command": "make", "folder": folder});
+            tool.check(&RawJson::of(&arguments).unwrap())
+                .unwrap_err()
+                .code
+        };
+
+        let below = serde_json::json!({"command": "make", "folder": "it's/b"});
+        let pattern = r"cd 'it'\''s/b' || exit; make".to_owned();
+        for folder in ["it's/b", "./it's//b/", "/workspace/c/../it's/b"] {
+            assert_eq!(
+                approved(serde_json::json!({"command": "make", "folder": folder})),
+                (below.clone(), pattern.clone())
+            );
+        }
+        assert_eq!(
+            approved(serde_json::json!({"command": "make", "folder": ".", "timeout_ms": 5})),
+            (
+                serde_json::json!({"command": "make", "timeout_ms": 5}),
+                "make".to_owned()
+            )
+        );
+        assert_eq!(
+            [refused(".."), refused("/etc"), refused("a\0b")],
+            ["INVALID_PARAMETERS"; 3]
         );
     }
 

@@ -27,6 +27,7 @@ pub use atomic::Slot;
 pub(crate) use atomic::is_temporary;
 pub use jail::{Opened, PathError, Root};
 pub(crate) use jail::{settled, shown};
+pub(crate) use normalize::folder_below;
 pub use quota::{WorkspaceQuota, WorkspaceUsage};
 pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

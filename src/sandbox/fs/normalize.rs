@@ -12,6 +12,7 @@
 use std::path::{Component, Path};
 
 use super::jail::Root;
+use crate::sandbox::policy::WORKSPACE;
 
 impl Root {
     /// Canonical spelling of a path to read. Links are followed, so `..` after a name stays.
@@ -32,6 +33,33 @@ impl Root {
         };
         self.relative(&plain)
             .map_or_else(|_| given.to_owned(), |path| joined(&path, true))
+    }
+}
+
+/// Canonical spelling of a folder below `root`: empty for the root itself, `None` for one outside.
+/// As for writes, `..` is resolved in the text. Commands see the root as `/workspace` or
+/// `$WORKSPACE`, so a model may name it in this way.
+pub(crate) fn folder_below(root: &Path, given: &str) -> Option<String> {
+    let shown = given
+        .strip_prefix("$WORKSPACE")
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let plain = if let Some(rest) = shown {
+        rest.trim_start_matches('/').to_owned()
+    } else if given.starts_with('/') {
+        let plain = format!("/{}", joined(Path::new(given), true));
+        let below = [root, Path::new(WORKSPACE)]
+            .into_iter()
+            .filter(|root| root.is_absolute())
+            .find_map(|root| Path::new(&plain).strip_prefix(root).ok())?;
+        below.to_string_lossy().into_owned()
+    } else {
+        given.to_owned()
+    };
+    let spelled = joined(Path::new(&plain), true);
+    match spelled.split('/').next() {
+        Some("..") => None,
+        Some(".") => Some(String::new()),
+        _ => Some(spelled),
     }
 }
 
@@ -116,5 +144,44 @@ mod tests {
             assert_eq!(root.spelled(read), read, "{given:?}");
             assert_eq!(root.spelled_to_write(written), written, "{given:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_of_a_command_has_one_spelling_and_none_outside() {
+        let spelled = |given| folder_below(Path::new("/srv/job"), given);
+
+        for inside in [
+            "a/b",
+            "./a//b/",
+            "a/c/../b",
+            "/workspace/a/b",
+            "/srv/job/a/b",
+            "/srv/job/../job/a/b",
+            "$WORKSPACE/a/b",
+        ] {
+            assert_eq!(spelled(inside).as_deref(), Some("a/b"), "{inside}");
+        }
+        for root in [
+            "",
+            ".",
+            "a/..",
+            "/workspace/",
+            "/srv/job",
+            "$WORKSPACE",
+            "$WORKSPACE/.",
+        ] {
+            assert_eq!(spelled(root).as_deref(), Some(""), "{root}");
+        }
+        for outside in [
+            "..",
+            "a/../..",
+            "/etc",
+            "/workspace/..",
+            "/srv/jobs",
+            "$WORKSPACE/../x",
+        ] {
+            assert_eq!(spelled(outside), None, "{outside}");
+        }
+        assert_eq!(spelled("$WORKSPACES").as_deref(), Some("$WORKSPACES"));
     }
 }

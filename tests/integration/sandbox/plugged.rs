@@ -70,10 +70,10 @@ async fn a_sandbox_of_ones_own_can_be_plugged_in() {
 }
 
 #[tokio::test]
-async fn the_bash_tool_goes_on_where_it_left_off_for_each_conversation() {
-    for fixture in
-        SandboxFixture::both("the_bash_tool_goes_on_where_it_left_off_for_each_conversation")
-    {
+async fn a_command_starts_in_the_folder_that_its_question_shows_and_no_other_command_moves_it() {
+    for fixture in SandboxFixture::both(
+        "a_command_starts_in_the_folder_that_its_question_shows_and_no_other_command_moves_it",
+    ) {
         fs::create_dir_all(fixture.path("a/b")).unwrap();
         let root = Arc::new(Root::open(fixture.path(""), PathRules::default()).unwrap());
         let toolbox = tools::over(
@@ -82,42 +82,41 @@ async fn the_bash_tool_goes_on_where_it_left_off_for_each_conversation() {
             Masker::new([] as [&str; 0]),
         );
         let bash = toolbox.get("bash").unwrap().clone();
-        let say = async |conversation: &str, command: &str| {
-            let mut context = contract::example_context(CancellationToken::new());
-            context.key.scope.conversation = conversation.try_into().unwrap();
-            match bash
-                .call(
-                    RawJson::of(&json!({ "command": command })).unwrap(),
-                    context,
-                )
-                .await
-                .unwrap()
-            {
-                ToolOutput::Text(text) => text.to_string(),
-                other => panic!("{other:?}"),
-            }
+        let try_say = async |arguments: serde_json::Value| {
+            let context = contract::example_context(CancellationToken::new());
+            bash.call(RawJson::of(&arguments).unwrap(), context).await
+        };
+        let say = async |arguments| match try_say(arguments).await.unwrap() {
+            ToolOutput::Text(text) => text.to_string(),
+            other => panic!("{other:?}"),
         };
 
+        // `cd` needs no approval, so it must not decide where an approved command runs.
         assert_eq!(
-            say("one", "cd a/b").await,
-            "[no output]\n[the next command starts in \"a/b\"]"
+            say(json!({"command": "cd a/b"})).await,
+            "[no output]\n[the command ended in \"a/b\"; folder=\"a/b\" starts the next one there]"
         );
-        assert!(say("one", "pwd").await.ends_with("/a/b"));
+        assert_eq!(say(json!({"command": "pwd"})).await.lines().count(), 1);
+        assert!(!say(json!({"command": "pwd"})).await.contains("/a"));
         assert!(
-            say("two", "pwd").await.lines().count() == 1 && !say("two", "pwd").await.contains("/a")
-        );
-        assert_eq!(
-            say("one", "cd ..; rmdir b; cd /usr").await,
-            "[no output]",
-            "one outside is not kept"
-        );
-        assert!(
-            say("one", "sleep 100 & echo now")
+            say(json!({"command": "pwd", "folder": "a/b"}))
                 .await
-                .contains("[the folder \"a/b\" is gone")
+                .ends_with("/a/b")
         );
         assert_eq!(
-            say("one", "sleep 100 & echo now").await,
+            say(json!({"command": "cd ../..", "folder": "a/b"})).await,
+            "[no output]\n[the command ended in the workspace; the next one starts there without folder]"
+        );
+        assert_eq!(
+            say(json!({"command": "cd ..; rmdir b; cd /usr", "folder": "a/b"})).await,
+            "[no output]",
+            "a folder outside is not named"
+        );
+        let gone = try_say(json!({"command": "touch x", "folder": "a/b"})).await;
+        assert!(gone.unwrap_err().not_started);
+        assert!(!fixture.path("x").exists());
+        assert_eq!(
+            say(json!({"command": "sleep 100 & echo now"})).await,
             "now\n[1 process still ran in the background when the command ended; it was killed]"
         );
     }
