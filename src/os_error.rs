@@ -1,6 +1,6 @@
 //! Words for errors of the operating system.
 
-use std::io;
+use std::{io, path::Path};
 
 /// The system's own words, such as `Too many open files`; the kind of the error where the system
 /// did not make it. The text holds no path.
@@ -11,6 +11,17 @@ pub(crate) fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next();
     words.unwrap_or_default().to_owned()
+}
+
+/// The error of a workspace that cannot be opened, with what to do.
+pub(crate) fn workspace(folder: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "; create it or name another folder",
+        io::ErrorKind::NotADirectory => "; name a folder",
+        _ => "",
+    };
+    let (folder, words) = (folder.display(), words(error));
+    format!("the workspace {folder} cannot be opened: {words}{hint}")
 }
 
 #[cfg(test)]

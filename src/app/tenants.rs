@@ -222,11 +222,7 @@ impl TenantProvisioner {
                     tenant.skills.as_deref().or(config.skills.as_deref()),
                 );
                 let root = Root::open(workspace, rules).map_err(|error| {
-                    AppError::Tools(format!(
-                        "workspace {} cannot be opened: {}",
-                        workspace.display(),
-                        error.kind()
-                    ))
+                    AppError::Tools(crate::os_error::workspace(workspace, &error))
                 })?;
                 Some(Arc::new(
                     root.bounded(workspace_quota(config, &tenant.quotas)),

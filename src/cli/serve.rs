@@ -73,13 +73,9 @@ pub(super) struct ServeArgs {
 /// The flags about the tenant of a host without configured tenants.
 fn own_tenant(args: &ServeArgs) -> Result<OwnTenant, Failure> {
     let workspace = args.workspace.as_ref().map(|folder| {
-        folder.canonicalize().map_err(|error| {
-            Failure::usage(format!(
-                "the workspace {} cannot be opened: {}",
-                sanitize(&folder.display().to_string()),
-                crate::os_error::words(&error)
-            ))
-        })
+        folder
+            .canonicalize()
+            .map_err(|error| Failure::usage(sanitize(&crate::os_error::workspace(folder, &error))))
     });
     Ok(OwnTenant {
         workspace: workspace.transpose()?,

@@ -177,13 +177,8 @@ pub fn with_options(
     let root = match Root::open(workspace, rules) {
         Ok(root) => Arc::new(root),
         Err(error) => {
-            let error = format!(
-                "workspace {} cannot be opened: {}",
-                workspace.display(),
-                error.kind()
-            );
             return Toolbox {
-                error: Some(error),
+                error: Some(crate::os_error::workspace(workspace, &error)),
                 ..without_workspace()
             };
         }

@@ -200,7 +200,9 @@ fn a_bad_workspace_is_reported_and_leaves_only_tools_that_need_none() {
 
     assert_eq!(
         toolbox.error(),
-        Some("workspace /nowhere/at/all cannot be opened: entity not found")
+        Some(
+            "the workspace /nowhere/at/all cannot be opened: No such file or directory; create it or name another folder"
+        )
     );
     assert_eq!(
         toolbox

@@ -57,7 +57,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_2() {
     );
     assert!(
         failure(&["run", "--workspace", "no-such", "x"])
-            .contains("workspace no-such cannot be opened")
+            .contains("workspace no-such cannot be opened: No such file or directory; create it")
     );
     assert!(failure(&["run", "--timeout", "0", "x"]).contains("it must be more than 0"));
     assert!(failure(&["run", "--resume"]).contains("--session"));

@@ -243,11 +243,9 @@ async fn answers_that_no_client_reads_are_bounded_and_disturb_no_other_tenant() 
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_reads_nothing_leaves_room_to_the_others_of_its_tenant() {
-    let mut bounds = HttpBounds::default();
-    bounds.tenant_answer_bytes_max = 24 * 1024 * 1024;
-    bounds.connection_answer_bytes_max = 12 * 1024 * 1024;
+/// Starts a server with a history of 1 MB, and a client that asks for it 30 times over one
+/// connection and reads nothing. Returns the server and how many of its requests were answered.
+async fn answered_to_a_silent_client(bounds: HttpBounds) -> (Server, usize) {
     let setting = Setting {
         bounds,
         ..Setting::default()
@@ -260,10 +258,18 @@ async fn a_connection_that_reads_nothing_leaves_room_to_the_others_of_its_tenant
         .await
         .unwrap();
     assert_eq!(put.status(), StatusCode::CREATED);
-
     let mut silent = Raw::connect(&server).await;
     silent.get("/v1/conversations/h/messages", 30).await;
     let answered = soon(silent.answered(30)).await;
+    (server, answered)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_reads_nothing_leaves_room_to_the_others_of_its_tenant() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 24 * 1024 * 1024;
+    bounds.connection_answer_bytes_max = 12 * 1024 * 1024;
+    let (server, answered) = answered_to_a_silent_client(bounds).await;
 
     assert!((1..=12).contains(&answered), "{answered} of 1 MB each");
     let other = server.get("/v1/conversations/h/messages").await;
@@ -276,22 +282,7 @@ async fn a_connection_that_reads_nothing_leaves_room_to_the_others_of_its_tenant
 async fn answers_of_all_tenants_share_one_bound() {
     let mut bounds = HttpBounds::default();
     bounds.answer_bytes_max = 6 * 1024 * 1024;
-    let setting = Setting {
-        bounds,
-        ..Setting::default()
-    };
-    let model = Arc::new(ScriptedModel::always(Reply::text("yes")).without_record());
-    let server = Server::with(model, setting).await;
-    let large = json!([{"role": "user", "content": "x".repeat(1_000_000)}]);
-    let put = server.ask(Method::PUT, "/v1/conversations/h", ACME);
-    let put = soon(with_json(put, &json!({ "messages": large })).send())
-        .await
-        .unwrap();
-    assert_eq!(put.status(), StatusCode::CREATED);
-
-    let mut silent = Raw::connect(&server).await;
-    silent.get("/v1/conversations/h/messages", 30).await;
-    let answered = soon(silent.answered(30)).await;
+    let (_server, answered) = answered_to_a_silent_client(bounds).await;
 
     assert!((1..=6).contains(&answered), "{answered} of 1 MB each");
 }
