@@ -41,6 +41,12 @@ pub enum ConversationError {
     /// Another process, or another activation, writes this conversation now.
     #[error("session in use: another process writes this conversation")]
     InUse,
+    /// Another host owns this conversation: ask that one.
+    #[error("another host owns this conversation")]
+    Elsewhere {
+        /// The address under which the other hosts reach that one; empty if it has none.
+        host: String,
+    },
     /// The journal cannot be read.
     #[error("this conversation cannot be read: {reason}; see `sessions repair`")]
     Failed {
@@ -84,6 +90,7 @@ impl ConversationError {
             Self::Overloaded { .. } => "overloaded",
             Self::Store(error) => error.code(),
             Self::InUse => "session_in_use",
+            Self::Elsewhere { .. } => "owned_elsewhere",
             Self::Failed { .. } => "conversation_failed",
             Self::NeedsNewerVersion { .. } => "needs_newer_version",
             Self::TenantPaused => "tenant_paused",
@@ -96,7 +103,7 @@ impl ConversationError {
     /// Whether the same request can succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Gone => true,
+            Self::Refused(Refusal::Busy | Refusal::InboxFull | Refusal::Draining) | Self::Overloaded { .. } | Self::Elsewhere { .. } | Self::Gone => true,
             Self::Store(error) => error.is_retryable(),
             Self::Refused(
                 Refusal::KeyReused
@@ -269,6 +276,8 @@ pub enum ConversationMsg {
 pub enum LoadFailure {
     /// The store failed; another attempt may succeed.
     Store(StoreError),
+    /// Another host owns the conversation; holds its address.
+    Elsewhere(String),
     /// A newer program wrote the journal; holds the reason. The journal is sound.
     NeedsNewerVersion(String),
     /// The journal is damaged, does not decode or does not apply; holds the reason.
@@ -279,6 +288,7 @@ impl From<StoreError> for LoadFailure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Damaged { message, .. } => Self::Unreadable(message),
+            StoreError::Elsewhere { host } => Self::Elsewhere(host),
             error => Self::Store(error),
         }
     }
@@ -288,6 +298,7 @@ impl From<LoadFailure> for ConversationError {
     fn from(failure: LoadFailure) -> Self {
         match failure {
             LoadFailure::Store(error) => Self::Store(error),
+            LoadFailure::Elsewhere(host) => Self::Elsewhere { host },
             LoadFailure::NeedsNewerVersion(reason) => Self::NeedsNewerVersion { reason },
             LoadFailure::Unreadable(reason) => Self::Failed { reason },
         }

@@ -111,7 +111,7 @@ impl Actor for Conversation {
         let loads = args.loads.clone();
         let mut reading = Box::pin(async move {
             let permit = loads.acquire_owned().await.ok()?;
-            let loaded = sessions.load(&scope).await;
+            let loaded = sessions.load_to_own(&scope).await;
             Some((loaded, permit))
         });
         // An in-memory store answers on the first poll. A new conversation has no open round, so
@@ -237,6 +237,9 @@ impl State {
                             ExitReason::StoreAway { has_open_round },
                             ConversationError::Store(error),
                         ),
+                        LoadFailure::Elsewhere(host) => {
+                            (ExitReason::Conflict, ConversationError::Elsewhere { host })
+                        }
                         LoadFailure::NeedsNewerVersion(reason) => (
                             ExitReason::NeedsNewerVersion(reason.clone()),
                             ConversationError::NeedsNewerVersion { reason },

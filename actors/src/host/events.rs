@@ -131,7 +131,7 @@ impl Events {
                         let _ = tokio::time::timeout(STORE_RETRY, self.stopped.cancelled()).await;
                         continue;
                     }
-                    Err(LoadFailure::Store(_)) => {}
+                    Err(LoadFailure::Store(_) | LoadFailure::Elsewhere(_)) => {}
                 },
             }
             if is_stopped {

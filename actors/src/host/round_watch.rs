@@ -262,6 +262,7 @@ impl RoundWatch {
             Err(LoadFailure::Store(error)) if error.is_retryable() => JournalRead::StoreUnavailable,
             Err(
                 LoadFailure::Store(_)
+                | LoadFailure::Elsewhere(_)
                 | LoadFailure::NeedsNewerVersion(_)
                 | LoadFailure::Unreadable(_),
             ) => JournalRead::Over,

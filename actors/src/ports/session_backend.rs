@@ -165,6 +165,12 @@ pub enum StoreError {
     /// The conversation does not exist.
     #[error("conversation not found")]
     NotFound,
+    /// Another host owns the conversation: ask that one.
+    #[error("another host owns this conversation")]
+    Elsewhere {
+        /// The address under which the other hosts reach that one; empty if it has none.
+        host: String,
+    },
 }
 
 impl StoreError {
@@ -175,12 +181,13 @@ impl StoreError {
             Self::Damaged { .. } | Self::Corrupt { .. } => "store_damaged",
             Self::NewerSchema { .. } => "store_newer_schema",
             Self::NotFound => "not_found",
+            Self::Elsewhere { .. } => "owned_elsewhere",
         }
     }
 
     /// Whether a retry can help.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unavailable { .. } | Self::Elsewhere { .. })
     }
 }
 
@@ -248,6 +255,32 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// # Errors
     /// `Damaged`, with the seq of the first damaged entry in the message.
     fn load<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>>;
+
+    /// Loads a conversation for an activation, which will append to it. The default is
+    /// [`SessionBackend::load`].
+    ///
+    /// A store of several hosts records with the first append of an activation which host owns the
+    /// conversation, and refuses appends of others until the owner gives it up or is gone.
+    ///
+    /// # Errors
+    /// `Elsewhere` while another host that is alive owns the conversation; those of `load`.
+    fn load_to_own<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        self.load(scope)
+    }
+
+    /// Gives a conversation up: its activation has ended in order and appends nothing more. Returns
+    /// at once. An append that is queued later takes it again. The default is for stores of one
+    /// host.
+    fn release(&self, scope: &Scope) {
+        let _ = scope;
+    }
+
+    /// Whether this host can still be sure that no other one took its conversations over. While it
+    /// cannot, an activation starts no work before it has read the head of its journal. The default
+    /// is for stores of one host.
+    fn is_sure_to_own(&self) -> bool {
+        true
+    }
 
     /// Returns at most `count` entries after `after`, ignoring snapshots: for exports and
     /// projections. A store may return fewer, to bound the bytes of a page; none means that the
@@ -338,7 +371,7 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// Lists the conversations of all tenants that are open in the given state, for the start of a
     /// host and its sweep. Sorted by scope, at most `count` (0 means 1000). With `due`, only those
     /// whose `wake_at` is not later; one without a `wake_at` is never due. Conversations marked as
-    /// failed are left out, because they cannot resume.
+    /// failed are left out, because they cannot resume, and so are those that another host owns.
     fn list_open(
         &self,
         open: Open,

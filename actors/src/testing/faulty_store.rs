@@ -304,6 +304,21 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
         })
     }
 
+    fn load_to_own<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        Box::pin(async move {
+            self.read().await?;
+            self.0.inner.load_to_own(scope).await
+        })
+    }
+
+    fn release(&self, scope: &Scope) {
+        self.0.inner.release(scope);
+    }
+
+    fn is_sure_to_own(&self) -> bool {
+        self.0.inner.is_sure_to_own()
+    }
+
     fn entries<'a>(
         &'a self,
         scope: &'a Scope,

@@ -9,8 +9,10 @@
 
 pub mod contract;
 pub mod media;
+mod cluster;
 mod faulty_store;
 
+pub use cluster::{ClusterSessions, MemoryCluster};
 pub use faulty_store::{Fault, FaultPlan, FaultySessions};
 
 mod clock;

@@ -178,7 +178,8 @@ impl Live {
     ///    answers its reservations at once, and those answers are decided too.
     /// 2. *Commit.* One append takes all entries, with the effects that wait until they are durable.
     /// 3. *Perform.* Every other effect is performed now, after the append. While the store is away,
-    ///    effects that start work are held: another activation may own the journal by now.
+    ///    or this host is not sure to own the conversation, effects that start work are held:
+    ///    another activation may own the journal by now.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
         let Outcome {
@@ -207,6 +208,7 @@ impl Live {
             self.wait_status
                 .note_history(self.durable.history.messages().wire_bytes());
         }
+        self.pause_unless_sure(&effects);
         for effect in effects {
             if self.pause.is_some() && !survives_pause(&effect) {
                 self.held.push(effect);

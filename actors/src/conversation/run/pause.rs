@@ -77,6 +77,18 @@ impl Live {
         }
     }
 
+    /// Begins a pause before work starts on a host that was cut off from the store for so long that
+    /// another one may have taken the conversation over. The pause reads the head, which shows it.
+    pub(in crate::conversation) fn pause_unless_sure(&mut self, effects: &[Effect]) {
+        if self.pause.is_none()
+            && !effects.iter().all(survives_pause)
+            && !self.ports.sessions.is_sure_to_own()
+        {
+            tracing::debug!(conversation = %self.scope.conversation, "this host may have lost its conversations; effects are held");
+            self.begin_pause();
+        }
+    }
+
     fn begin_pause(&mut self) {
         self.commits.pause();
         self.ports.counters.store_pauses.add(1);

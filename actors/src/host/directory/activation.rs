@@ -202,6 +202,9 @@ impl LeaseIssuer for Directory {
             | ExitReason::NeedsNewerVersion(_)
             | ExitReason::Unreadable(_) => {}
         }
+        if matches!(end, ExitReason::Hibernated | ExitReason::Drained) {
+            self.ports.sessions.release(scope);
+        }
         let closed = self.closed.load(Ordering::Acquire);
         let mut dropped = None;
         let mut deleting = None;

@@ -25,6 +25,7 @@ mod lives;
 mod money;
 mod outages;
 mod outputs;
+mod owners;
 mod pace;
 mod parameters;
 mod quotas;

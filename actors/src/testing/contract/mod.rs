@@ -15,6 +15,8 @@ pub use event_store::event_store;
 pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};
 pub use sandbox::sandbox;
-pub use session_backend::{DamagedRow, session_backend, session_backend_on_damage};
+pub use session_backend::{
+    DamagedRow, TwoHosts, session_backend, session_backend_on_damage, session_owners,
+};
 pub use skill_source::{SkillWithFiles, example_skills, skill_source};
 pub use tool::{example_context, tool};

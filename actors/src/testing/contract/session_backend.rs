@@ -2,6 +2,7 @@
 
 mod damage;
 mod lists;
+mod owners;
 mod shortened;
 
 use std::{sync::Arc, time::Duration};
@@ -23,6 +24,7 @@ use lists::{
     lists_leave_out_subagents_unless_they_are_asked_for,
     open_conversations_are_found_across_tenants,
 };
+pub use owners::{TwoHosts, session_owners};
 use shortened::{
     a_cut_journal_ends_there_and_goes_on, a_deleted_conversation_is_unknown_again,
     emptied_entries_keep_their_places_and_nothing_else, stored_bytes_follow_every_change,
