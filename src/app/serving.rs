@@ -141,7 +141,7 @@ async fn lease(sessions: &Sessions, standby: bool) -> Result<Option<ServingLease
     };
     let mut is_waiting = false;
     loop {
-        match store.serving_lease().await {
+        match store.serving_lease(None).await {
             Ok(Some(lease)) => return Ok(Some(lease)),
             Ok(None) if !standby => return Err(AppError::Served(address.clone())),
             // A database that is away while this host waits may come back.

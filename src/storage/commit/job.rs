@@ -51,6 +51,12 @@ pub(in crate::storage) enum Job {
     Cut(Scope, Head, Open, Answer<()>),
     /// Counts a tenant's stored bytes; changes nothing.
     Count(TenantId, Answer<u64>),
+    /// Gives a conversation up, in a store of several hosts. No one waits for it.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "the other stores belong to one machine")
+    )]
+    Release(Scope),
 }
 
 impl Job {
@@ -61,7 +67,8 @@ impl Job {
             | Self::Snapshot(scope, ..)
             | Self::Mark(scope, ..)
             | Self::Empty(scope, ..)
-            | Self::Cut(scope, ..) => &scope.tenant,
+            | Self::Cut(scope, ..)
+            | Self::Release(scope) => &scope.tenant,
             Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
         }
     }
@@ -83,7 +90,8 @@ impl Job {
             | Self::Snapshot(scope, ..)
             | Self::Mark(scope, ..)
             | Self::Empty(scope, ..)
-            | Self::Cut(scope, ..) => Some(scope),
+            | Self::Cut(scope, ..)
+            | Self::Release(scope) => Some(scope),
             Self::Erase(..) | Self::Count(..) => None,
         }
     }
@@ -97,7 +105,8 @@ impl Job {
             | Self::Erase(..)
             | Self::Empty(..)
             | Self::Cut(..)
-            | Self::Count(..) => 256,
+            | Self::Count(..)
+            | Self::Release(_) => 256,
         }
     }
 
@@ -110,7 +119,7 @@ impl Job {
             | Self::Empty(..)
             | Self::Cut(..)
             | Self::Count(..) => true,
-            Self::Snapshot(..) => false,
+            Self::Snapshot(..) | Self::Release(_) => false,
         }
     }
 
@@ -124,13 +133,18 @@ impl Job {
     pub(in crate::storage) fn is_erasure(&self) -> bool {
         match self {
             Self::Delete(..) | Self::Erase(..) | Self::Empty(..) | Self::Cut(..) => true,
-            Self::Append(_) | Self::Snapshot(..) | Self::Mark(..) | Self::Count(..) => false,
+            Self::Append(_)
+            | Self::Snapshot(..)
+            | Self::Mark(..)
+            | Self::Count(..)
+            | Self::Release(_) => false,
         }
     }
 
     /// Sends the result to the caller.
     pub(in crate::storage) fn finish(self, result: Result<Change, WriteError>) {
         match self {
+            Self::Release(_) => {}
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
             Self::Delete(_, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
@@ -174,6 +188,7 @@ impl Job {
             | Self::Empty(_, _, answer)
             | Self::Cut(_, _, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
+            Self::Release(_) => {}
         }
     }
 }

@@ -122,7 +122,8 @@ impl Line {
             | Job::Erase(..)
             | Job::Empty(..)
             | Job::Cut(..)
-            | Job::Count(..)) => {
+            | Job::Count(..)
+            | Job::Release(_)) => {
                 self.push(job);
                 Put {
                     bytes,
@@ -148,7 +149,8 @@ impl Line {
             | Job::Erase(..)
             | Job::Empty(..)
             | Job::Cut(..)
-            | Job::Count(..) => None,
+            | Job::Count(..)
+            | Job::Release(_) => None,
         }
     }
 
@@ -163,7 +165,8 @@ impl Line {
             | Job::Snapshot(scope, ..)
             | Job::Mark(scope, ..)
             | Job::Empty(scope, ..)
-            | Job::Cut(scope, ..) => {
+            | Job::Cut(scope, ..)
+            | Job::Release(scope) => {
                 let _ = self.open.remove(&scope.conversation);
             }
             Job::Erase(..) | Job::Count(..) => self.open.clear(),

@@ -85,19 +85,40 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Stores a batch; returns the bytes of each append, or why it was not stored.
+/// Gives conversations up that `owner` owns.
+pub(super) async fn release(
+    connector: &Connector,
+    client: &Client,
+    owner: &str,
+    scopes: &[Scope],
+) -> Result<(), Failure> {
+    let tenants: Vec<&str> = scopes.iter().map(|scope| scope.tenant.as_str()).collect();
+    let ids = scopes.iter().map(|scope| scope.conversation.as_str());
+    let ids: Vec<&str> = ids.collect();
+    let sql = connector.sql(include_str!("sql/release.sql"));
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+        (&tenants, Type::TEXT_ARRAY),
+        (&ids, Type::TEXT_ARRAY),
+        (&owner, Type::TEXT),
+    ];
+    within(STATEMENT_MAX, client.query_typed(&sql, &parameters)).await?;
+    Ok(())
+}
+
+/// Stores a batch as the host `owner`; returns the bytes of each append, or why it was not stored.
 ///
 /// # Errors
 /// The statement's failure: whether it was done is then unknown, unless the server refused it.
 pub(super) async fn append(
     connector: &Connector,
     client: &Client,
+    owner: Option<&str>,
     batch: &Batch<'_>,
 ) -> Result<Vec<Result<i64, AppendError>>, Failure> {
     let Batch { members, columns } = batch;
     let mut is_stored = vec![false; columns.tenants.len()];
     if !is_stored.is_empty() {
-        for number in store(connector, client, columns).await? {
+        for number in store(connector, client, owner, columns).await? {
             let place = usize::try_from(number)
                 .ok()
                 .and_then(|number| number.checked_sub(1));
@@ -124,11 +145,12 @@ pub(super) async fn append(
 async fn store(
     connector: &Connector,
     client: &Client,
+    owner: Option<&str>,
     columns: &Columns<'_>,
 ) -> Result<Vec<i64>, Failure> {
     let sql = connector.sql(include_str!("sql/append.sql"));
     let now = now();
-    let parameters: [(&(dyn ToSql + Sync), Type); 14] = [
+    let parameters: [(&(dyn ToSql + Sync), Type); 15] = [
         (&columns.tenants, Type::TEXT_ARRAY),
         (&columns.ids, Type::TEXT_ARRAY),
         (&columns.was_epochs, Type::INT8_ARRAY),
@@ -143,6 +165,7 @@ async fn store(
         (&columns.entry_seqs, Type::INT8_ARRAY),
         (&columns.bodies, Type::BYTEA_ARRAY),
         (&columns.digests, Type::BYTEA_ARRAY),
+        (&owner, Type::TEXT),
     ];
     let mut tries = 1;
     loop {

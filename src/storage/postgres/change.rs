@@ -49,7 +49,7 @@ impl<'a> Wanted<'a> {
     /// `None` for an append.
     pub(super) fn of(job: &'a Job) -> Option<Self> {
         Some(match job {
-            Job::Append(_) => return None,
+            Job::Append(_) | Job::Release(_) => return None,
             Job::Delete(scope, _) => Self::Delete(scope),
             Job::Snapshot(scope, upto, bytes, _) => Self::Snapshot(scope, *upto, bytes),
             Job::Mark(scope, reason, _) => Self::Mark(scope, reason.as_deref()),

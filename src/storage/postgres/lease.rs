@@ -1,12 +1,21 @@
-//! The right to serve a database. One host at a time resumes rounds and sweeps conversations; a
-//! second one waits until the first is gone.
+//! The right to serve a database, and the row in which a host says that it is there. Alone, a host
+//! has the right for itself: it resumes rounds and sweeps conversations, and a second one waits until
+//! it is gone. Hosts that have an address for one another share the right, and each conversation
+//! belongs to one of them.
 //!
 //! The right orders who works, and does not protect what is stored: journals are protected by their
 //! heads, also from a host that was paused and does not know yet that another one took over.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use callboard_actors::ports::StoreError;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -23,19 +32,108 @@ use super::{
 };
 
 /// How often the host says that it is there.
-const BEAT: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_secs(2);
 
-/// Takes or renews the right. Time is that of the database, so clocks of hosts do not matter. A
-/// host that was silent for 15 s, three beats, is taken for dead.
-const TAKE: &str = "INSERT INTO callboard.serving AS s (one, holder, beat_at) VALUES (true, $1, now()) \
+/// How long a host is sure after a beat that no other one took its conversations: well before the
+/// 15 s after which others take it for dead.
+const SURE: Duration = Duration::from_secs(6);
+
+/// The holder of the right that hosts share.
+const SHARED: &str = "several hosts";
+
+/// Takes the right, and enters the host. Time is that of the database, so clocks of hosts do not
+/// matter. A host that was silent for 15 s is taken for dead.
+const TAKE: &str = "WITH old AS (DELETE FROM callboard.host WHERE beat_at < now() - interval '1 hour'), \
+     taken AS (INSERT INTO callboard.serving AS s (one, holder, beat_at) VALUES (true, $1, now()) \
      ON CONFLICT (one) DO UPDATE SET holder = excluded.holder, beat_at = excluded.beat_at \
-     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '15 seconds' RETURNING 1";
+     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '15 seconds' RETURNING 1) \
+     INSERT INTO callboard.host (boot, address, beat_at) SELECT $2, $3, now() FROM taken \
+     ON CONFLICT (boot) DO UPDATE SET beat_at = excluded.beat_at RETURNING 1";
 
-const RENEW: &str = "UPDATE callboard.serving SET beat_at = now() WHERE holder = $1 RETURNING 1";
+const RENEW: &str = "WITH held AS (UPDATE callboard.serving SET beat_at = now() WHERE holder = $1 RETURNING 1) \
+     INSERT INTO callboard.host (boot, address, beat_at) SELECT $2, $3, now() FROM held \
+     ON CONFLICT (boot) DO UPDATE SET beat_at = excluded.beat_at RETURNING 1";
 
-const RELEASE: &str = "DELETE FROM callboard.serving WHERE holder = $1";
+/// The last host that leaves gives the right back.
+const RELEASE: &str = "WITH gone AS (DELETE FROM callboard.host WHERE boot = $2 AND address = $3) \
+     DELETE FROM callboard.serving WHERE holder = $1 AND NOT EXISTS \
+     (SELECT FROM callboard.host WHERE boot <> $2 AND beat_at > now() - interval '15 seconds')";
 
-/// The right to serve a database, renewed every five seconds until it is released or dropped.
+/// What this process is to the database: a host once it has taken the right to serve.
+#[derive(Debug)]
+pub(super) struct Membership {
+    boot: String,
+    is_host: AtomicBool,
+    /// Until when no other host can take this one for dead, in milliseconds since the machine
+    /// started, suspended time included. 0: not any more.
+    sure_until_ms: AtomicU64,
+}
+
+impl Membership {
+    /// A process that is no host yet.
+    pub(super) fn new() -> Result<Self, StoreError> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|_| unavailable("the system gives no random numbers"))?;
+        Ok(Self {
+            boot: format!("{:032x}", u128::from_be_bytes(id)),
+            is_host: AtomicBool::new(false),
+            sure_until_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// The name under which this process owns conversations; `None` if it owns none.
+    pub(super) fn owner(&self) -> Option<&str> {
+        self.is_host
+            .load(Ordering::Acquire)
+            .then_some(self.boot.as_str())
+    }
+
+    /// Whether no other host can have taken this one for dead.
+    pub(super) fn is_sure(&self) -> bool {
+        self.owner().is_none() || now_ms() < self.sure_until_ms.load(Ordering::Acquire)
+    }
+
+    /// Notes a beat that was sent at `sent_ms` and stored.
+    fn confirmed(&self, sent_ms: u64) {
+        let sure_ms = u64::try_from(SURE.as_millis()).unwrap_or(u64::MAX);
+        self.sure_until_ms
+            .store(sent_ms.saturating_add(sure_ms), Ordering::Release);
+    }
+
+    fn doubt(&self) {
+        self.sure_until_ms.store(0, Ordering::Release);
+    }
+}
+
+/// Milliseconds of a clock that goes on while the process is stopped and the machine suspended.
+fn now_ms() -> u64 {
+    #[cfg(target_os = "linux")]
+    let clock = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = ClockId::Monotonic;
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or_default();
+    seconds
+        .saturating_mul(1000)
+        .saturating_add(nanos / 1_000_000)
+}
+
+/// What a host says with each beat.
+struct Host {
+    connector: Arc<Connector>,
+    membership: Arc<Membership>,
+    holder: String,
+    address: String,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.membership.doubt(); // No beat follows.
+    }
+}
+
+/// The right to serve a database, renewed every two seconds until it is released or dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another host take over within 15 seconds"]
 pub struct ServingLease {
@@ -45,19 +143,33 @@ pub struct ServingLease {
 }
 
 impl ServingLease {
-    /// Takes the right; `None` while another host has it.
-    pub(super) async fn take(connector: Arc<Connector>) -> Result<Option<Self>, StoreError> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|_| unavailable("the system gives no random numbers"))?;
-        let holder = format!("{:032x}", u128::from_be_bytes(id));
-        let client = connector.connect().await.map_err(unavailable)?;
-        let taken = run(&connector, &client, TAKE, &holder).await;
+    /// Takes the right, alone or with other hosts that have an `address`; `None` while others have
+    /// it who do not share it.
+    pub(super) async fn take(
+        connector: Arc<Connector>,
+        membership: Arc<Membership>,
+        address: Option<&str>,
+    ) -> Result<Option<Self>, StoreError> {
+        let host = Host {
+            connector,
+            holder: match address {
+                Some(_) => SHARED.to_owned(),
+                None => membership.boot.clone(),
+            },
+            address: address.unwrap_or_default().to_owned(),
+            membership,
+        };
+        let client = host.connector.connect().await.map_err(unavailable)?;
+        let sent = now_ms();
+        let taken = host.run(&client, TAKE).await;
         if !taken.map_err(|failure| unavailable(failure.describe()))? {
             return Ok(None);
         }
+        host.membership.confirmed(sent);
+        host.membership.is_host.store(true, Ordering::Release);
         let (losing, lost) = watch::channel(false);
         let (release, released) = watch::channel(false);
-        let beating = tokio::spawn(beat(connector, client, holder, losing, released));
+        let beating = tokio::spawn(beat(host, client, losing, released));
         Ok(Some(Self {
             lost,
             beating,
@@ -86,9 +198,8 @@ impl ServingLease {
 /// Renews the right until it is released or lost. A database that is away is no loss: no other host
 /// can take over meanwhile.
 async fn beat(
-    connector: Arc<Connector>,
+    host: Host,
     client: Client,
-    holder: String,
     lost: watch::Sender<bool>,
     mut released: watch::Receiver<bool>,
 ) {
@@ -106,7 +217,7 @@ async fn beat(
             _ = ticks.tick() => false,
         };
         if client.as_ref().is_none_or(Client::is_closed) {
-            client = connector.connect().await.ok();
+            client = host.connector.connect().await.ok();
         }
         let Some(open) = &client else {
             if is_end {
@@ -115,11 +226,12 @@ async fn beat(
             continue;
         };
         if is_end {
-            drop(run(&connector, open, RELEASE, &holder).await);
+            drop(host.run(open, RELEASE).await);
             return;
         }
-        match run(&connector, open, RENEW, &holder).await {
-            Ok(true) => {}
+        let sent = now_ms();
+        match host.run(open, RENEW).await {
+            Ok(true) => host.membership.confirmed(sent),
             Ok(false) => {
                 let _ = lost.send(true); // Fails if the lease was dropped.
                 return;
@@ -134,15 +246,16 @@ async fn beat(
     }
 }
 
-/// Whether a statement found a row.
-async fn run(
-    connector: &Connector,
-    client: &Client,
-    sql: &str,
-    holder: &str,
-) -> Result<bool, Failure> {
-    let sql = connector.sql(sql);
-    let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&holder, Type::TEXT)];
-    let rows = within(STATEMENT_MAX, client.query_typed(&sql, &parameters)).await?;
-    Ok(!rows.is_empty())
+impl Host {
+    /// Whether a statement found a row.
+    async fn run(&self, client: &Client, sql: &str) -> Result<bool, Failure> {
+        let sql = self.connector.sql(sql);
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&self.holder, Type::TEXT),
+            (&self.membership.boot, Type::TEXT),
+            (&self.address, Type::TEXT),
+        ];
+        let rows = within(STATEMENT_MAX, client.query_typed(&sql, &parameters)).await?;
+        Ok(!rows.is_empty())
+    }
 }

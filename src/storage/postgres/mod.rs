@@ -4,7 +4,7 @@
 //!   head of its journal, and a conflict fails that append only. Tenants are served in turn.
 //! - A conversation always uses the same writing connection, so its appends stay in order.
 //! - Several processes may use one database: the head of a journal is compared by the statement that
-//!   moves it. One host at a time serves it ([`Postgres::serving_lease`]). `created_at` and `updated_at` are times of the host's clock.
+//!   moves it, and so is the host that owns it ([`Postgres::serving_lease`]). `created_at` and `updated_at` are times of the host's clock.
 //! - Nothing depends on a session of the server: no named statement, no `SET`, no advisory lock, no
 //!   `LISTEN`. A pooler in transaction mode may stand between.
 //! - Whether a commit survives a power cut is decided by the server (`synchronous_commit`).
@@ -50,6 +50,7 @@ use super::commit::{
 };
 use connect::{Connector, STATEMENT_MAX, within};
 use error::unavailable;
+use lease::Membership;
 use readers::Readers;
 use writer::Writer;
 
@@ -69,6 +70,7 @@ pub struct Postgres {
     queues: Vec<Arc<Queue>>,
     readers: Arc<Readers>,
     stored: Arc<Stored>,
+    membership: Arc<Membership>,
     writers: Mutex<JoinSet<()>>,
 }
 
@@ -105,6 +107,7 @@ impl Postgres {
         let writers_max = options.writers.max(1);
         let readers_max = options.readers.max(1);
         let stored = Arc::<Stored>::default();
+        let membership = Arc::new(Membership::new()?);
         let readers = Arc::new(Readers::new(readers_max));
         let mut writers = JoinSet::new();
         let mut queues = Vec::with_capacity(writers_max);
@@ -115,30 +118,55 @@ impl Postgres {
                 connector: Arc::clone(&connector),
                 queue: Arc::clone(&queue),
                 stored: Arc::clone(&stored),
+                membership: Arc::clone(&membership),
                 client: client.take(),
             };
             writers.spawn(writer.run());
             queues.push(queue);
         }
         for _ in 0..readers_max {
-            tokio::spawn(Arc::clone(&readers).run(Arc::clone(&connector)));
+            let (connector, membership) = (Arc::clone(&connector), Arc::clone(&membership));
+            tokio::spawn(Arc::clone(&readers).run(connector, membership));
         }
         Ok(Self {
             connector,
             queues,
             readers,
             stored,
+            membership,
             writers: Mutex::new(writers),
         })
     }
 
     /// Takes the right to serve this database: to resume its rounds and to sweep its conversations.
-    /// `None` while another host has it, which loses it 15 s after its end at the latest.
+    /// Hosts with an `address`, under which the others reach them, share the right, and each
+    /// conversation belongs to the host that activated it; without an address a host serves alone.
+    /// `None` while others have the right who do not share it; a host loses it 15 s after its end at
+    /// the latest.
     ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn serving_lease(&self) -> Result<Option<ServingLease>, StoreError> {
-        ServingLease::take(Arc::clone(&self.connector)).await
+    pub async fn serving_lease(
+        &self,
+        address: Option<&str>,
+    ) -> Result<Option<ServingLease>, StoreError> {
+        let (connector, membership) = (Arc::clone(&self.connector), Arc::clone(&self.membership));
+        ServingLease::take(connector, membership, address).await
+    }
+
+    /// Returns those of these conversations that another host owns, with its address.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn owned_elsewhere(
+        &self,
+        scopes: Vec<Scope>,
+    ) -> Result<Vec<(Scope, String)>, StoreError> {
+        self.readers
+            .read(None, move |reader| {
+                Box::pin(async move { reader.owned_elsewhere(scopes).await })
+            })
+            .await
     }
 
     /// Describes the database.
@@ -210,6 +238,23 @@ impl SessionBackend for Postgres {
         self.readers.read(Some(&scope.tenant), move |reader| {
             Box::pin(async move { reader.load(&place).await })
         })
+    }
+
+    fn load_to_own<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Loaded, StoreError>> {
+        let place = scope.clone();
+        self.readers.read(Some(&scope.tenant), move |reader| {
+            Box::pin(async move { reader.load_to_own(&place).await })
+        })
+    }
+
+    fn release(&self, scope: &Scope) {
+        if self.membership.owner().is_some() {
+            self.push(Job::Release(scope.clone()));
+        }
+    }
+
+    fn is_sure_to_own(&self) -> bool {
+        self.membership.is_sure()
     }
 
     fn entries<'a>(

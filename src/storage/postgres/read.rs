@@ -16,6 +16,7 @@ use tokio_postgres::{
 use super::{
     connect::{Connector, Failure, STATEMENT_MAX, within},
     error::{damaged, failed_read, unavailable},
+    lease::Membership,
 };
 use crate::storage::commit::{
     columns::{PAGE, PAGE_BYTES, code, int, limit, nat, open_of},
@@ -59,6 +60,7 @@ impl From<StoreError> for Failed {
 pub(super) struct Reader<'a> {
     pub(super) connector: &'a Connector,
     pub(super) client: &'a Client,
+    pub(super) membership: &'a Membership,
 }
 
 /// A conversation as one statement returned it.
@@ -66,6 +68,8 @@ struct Stored {
     head: Head,
     snapshot: Option<(Seq, Bytes, Vec<u8>)>,
     entries: Vec<(Seq, Bytes, Vec<u8>)>,
+    /// The address of another host that owns it.
+    elsewhere: Option<String>,
 }
 
 impl Stored {
@@ -81,8 +85,14 @@ impl Stored {
             },
             snapshot: None,
             entries: Vec::with_capacity(rest.len()),
+            elsewhere: None,
         };
         for row in rest {
+            if row.try_get::<_, i64>(0)? == 3 {
+                let address = String::from_utf8_lossy(row.try_get(3)?).into_owned();
+                stored.elsewhere = Some(address);
+                continue;
+            }
             let seq = Seq(nat(row.try_get(1)?));
             let body = Bytes::copy_from_slice(row.try_get(3)?);
             let digest = row.try_get(4)?;
@@ -145,16 +155,32 @@ impl Reader<'_> {
                     (&tenant, Type::TEXT),
                     (&id, Type::TEXT),
                     (&with_snapshot, Type::BOOL),
+                    (&self.membership.owner(), Type::TEXT),
                 ],
             )
             .await?;
         Ok(Stored::of(&rows)?)
     }
 
-    /// Head, snapshot and entries of one point in time, each entry checked against its digest.
     pub(super) async fn load(&self, scope: &Scope) -> Result<Loaded, Failed> {
+        let stored = self.stored(scope, true).await?;
+        self.checked(scope, stored).await
+    }
+
+    /// Like [`Reader::load`], unless another host owns the conversation.
+    pub(super) async fn load_to_own(&self, scope: &Scope) -> Result<Loaded, Failed> {
+        let mut stored = self.stored(scope, true).await?;
+        let elsewhere = stored.as_mut().and_then(|stored| stored.elsewhere.take());
+        match elsewhere {
+            Some(host) => Err(StoreError::Elsewhere { host }.into()),
+            None => self.checked(scope, stored).await,
+        }
+    }
+
+    /// Head, snapshot and entries of one point in time, each entry checked against its digest.
+    async fn checked(&self, scope: &Scope, stored: Option<Stored>) -> Result<Loaded, Failed> {
         let digests = Digests::of(scope);
-        let Some(mut stored) = self.stored(scope, true).await? else {
+        let Some(mut stored) = stored else {
             return Ok(Loaded::default());
         };
         if let Some((upto, body, digest)) = &stored.snapshot
@@ -327,6 +353,7 @@ impl Reader<'_> {
                     (&limit(count), Type::INT8),
                     (&due.map(|due| int(due.0)), Type::INT8),
                     (&code(open), Type::INT8),
+                    (&self.membership.owner(), Type::TEXT),
                 ],
             )
             .await?;
@@ -337,6 +364,36 @@ impl Reader<'_> {
         };
         let scopes: Result<Vec<_>, Error> = rows.iter().map(of).collect();
         Ok(scopes?.into_iter().flatten().collect())
+    }
+}
+
+impl Reader<'_> {
+    /// Those of the conversations that another host owns, with its address.
+    pub(super) async fn owned_elsewhere(
+        &self,
+        scopes: Vec<Scope>,
+    ) -> Result<Vec<(Scope, String)>, Failed> {
+        let tenants: Vec<&str> = scopes.iter().map(|scope| scope.tenant.as_str()).collect();
+        let ids = scopes.iter().map(|scope| scope.conversation.as_str());
+        let ids: Vec<&str> = ids.collect();
+        let rows = self
+            .query(
+                include_str!("sql/owners.sql"),
+                &[
+                    (&tenants, Type::TEXT_ARRAY),
+                    (&ids, Type::TEXT_ARRAY),
+                    (&self.membership.owner(), Type::TEXT),
+                ],
+            )
+            .await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let number = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
+            if let Some(scope) = number.checked_sub(1).and_then(|place| scopes.get(place)) {
+                found.push((scope.clone(), row.try_get(1)?));
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 use super::{
     connect::Connector,
     error::unavailable,
+    lease::Membership,
     read::{Failed, Reader},
 };
 use crate::storage::commit::read_lines::{Owner, ReadLines};
@@ -92,7 +93,11 @@ impl Readers {
     }
 
     /// Main loop of a reading task.
-    pub(super) async fn run(self: Arc<Self>, connector: Arc<Connector>) {
+    pub(super) async fn run(
+        self: Arc<Self>,
+        connector: Arc<Connector>,
+        membership: Arc<Membership>,
+    ) {
         let mut client: Option<Client> = None;
         while let Some((owner, task)) = self.next().await {
             let _running = Running {
@@ -112,6 +117,7 @@ impl Readers {
                     let is_fatal = task(Ok(Reader {
                         connector,
                         client: &open,
+                        membership: &membership,
                     }))
                     .await;
                     client = (!is_fatal).then_some(open);

@@ -10,7 +10,10 @@ use super::{
 };
 
 /// The migrations in order; the version of a store is the number of those applied.
-const SCHEMAS: &[&str] = &[include_str!("sql/schema_1.sql")];
+const SCHEMAS: &[&str] = &[
+    include_str!("sql/schema_1.sql"),
+    include_str!("sql/schema_3.sql"),
+];
 
 /// Two hosts that create the same schema at once disturb one another; each further try finds more.
 const TRIES: usize = 5;

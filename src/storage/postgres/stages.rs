@@ -17,6 +17,8 @@ use crate::storage::commit::job::Job;
 pub(super) enum Stage {
     /// Appends of as many conversations, in one statement.
     Appends(Vec<Append>),
+    /// Conversations that are given up, in one statement.
+    Releases(Vec<Scope>),
     /// Anything else.
     Single(Job),
 }
@@ -44,7 +46,7 @@ pub(super) fn stages(jobs: Vec<Job>) -> Vec<Stage> {
                     .skip(from)
                     .find_map(|(at, stage)| match stage {
                         Stage::Appends(appends) => Some((at, appends)),
-                        Stage::Single(_) => None,
+                        Stage::Releases(_) | Stage::Single(_) => None,
                     });
                 let at = match found {
                     Some((at, appends)) => {
@@ -57,6 +59,21 @@ pub(super) fn stages(jobs: Vec<Job>) -> Vec<Stage> {
                     }
                 };
                 // An append of the same conversation builds on this one, so it needs a later one.
+                conversations.insert(scope, at + 1);
+            }
+            Job::Release(scope) => {
+                let from = conversations.get(&scope).copied().unwrap_or(0);
+                let last = stages.len().saturating_sub(1);
+                let at = match stages.last_mut() {
+                    Some(Stage::Releases(scopes)) if last >= from => {
+                        scopes.push(scope.clone());
+                        last
+                    }
+                    _ => {
+                        stages.push(Stage::Releases(vec![scope.clone()]));
+                        stages.len() - 1
+                    }
+                };
                 conversations.insert(scope, at + 1);
             }
             job @ (Job::Delete(..)
@@ -129,6 +146,10 @@ mod tests {
                     .map(|append| name(&append.scope))
                     .collect::<Vec<_>>()
                     .join(" "),
+                Stage::Releases(scopes) => format!(
+                    "/{}",
+                    scopes.iter().map(name).collect::<Vec<_>>().join(" /")
+                ),
                 Stage::Single(job) => format!(
                     "-{}",
                     job.scope().map_or_else(|| job.tenant().to_string(), name)
@@ -151,6 +172,21 @@ mod tests {
         check(
             vec![append("t/a"), append("t/b"), append("t/a"), append("t/c")],
             &["t/a t/b t/c", "t/a"],
+        );
+    }
+
+    #[test]
+    fn a_conversation_is_given_up_after_its_appends_and_before_its_next_ones() {
+        let release = |name| Job::Release(scope(name));
+        check(
+            vec![
+                append("t/a"),
+                release("t/a"),
+                release("t/b"),
+                append("t/a"),
+                append("t/c"),
+            ],
+            &["t/a t/c", "/t/a /t/b", "t/a"],
         );
     }
 

@@ -6,14 +6,18 @@ use std::{
     sync::Arc,
 };
 
-use callboard_actors::ports::{Append, AppendError};
+use callboard_actors::{
+    ids::Scope,
+    ports::{Append, AppendError},
+};
 use tokio_postgres::Client;
 
 use super::{
-    append::{Batch, append},
+    append::{Batch, append, release},
     change::{Unchanged, Wanted, change},
     connect::{Connector, Failure},
     error::WriteError,
+    lease::Membership,
     stages::{Stage, stages},
 };
 use crate::storage::commit::{
@@ -26,6 +30,7 @@ pub(super) struct Writer {
     pub(super) connector: Arc<Connector>,
     pub(super) queue: Arc<Queue>,
     pub(super) stored: Arc<Stored>,
+    pub(super) membership: Arc<Membership>,
     /// The connection; `None` until the first change, and after a failure.
     pub(super) client: Option<Client>,
 }
@@ -55,6 +60,7 @@ impl Writer {
             for stage in stages(jobs) {
                 match stage {
                     Stage::Appends(appends) => self.store(appends).await,
+                    Stage::Releases(scopes) => self.release(&scopes).await,
                     Stage::Single(job) => self.change(job).await,
                 }
             }
@@ -97,9 +103,26 @@ impl Writer {
         batch: &Batch<'_>,
     ) -> Result<Vec<Result<i64, AppendError>>, String> {
         let connector = Arc::clone(&self.connector);
+        let membership = Arc::clone(&self.membership);
         let client = self.client().await?;
-        let stored = append(&connector, client, batch).await;
+        let stored = append(&connector, client, membership.owner(), batch).await;
         stored.map_err(|failure| self.failed(&failure))
+    }
+
+    /// Gives conversations up. One that could not be given up stays with this host, which answers
+    /// for it.
+    async fn release(&mut self, scopes: &[Scope]) {
+        let (connector, membership) = (Arc::clone(&self.connector), Arc::clone(&self.membership));
+        let Some(owner) = membership.owner() else {
+            return;
+        };
+        let Ok(client) = self.client().await else {
+            return;
+        };
+        if let Err(failure) = release(&connector, client, owner, scopes).await {
+            let error = self.failed(&failure);
+            tracing::debug!(error, "conversations were not given up");
+        }
     }
 
     async fn change(&mut self, job: Job) {

@@ -84,6 +84,54 @@ async fn postgres_keeps_the_contract_of_a_session_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_on_postgres_keep_the_contract_of_owners() {
+    let Some(server) = server("hosts_on_postgres_keep_the_contract_of_owners") else {
+        return;
+    };
+
+    contract::session_owners(async || two_hosts(server.url(), &server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_hosts_keep_the_contract_of_owners_too() {
+    let test = "behind_a_pooler_hosts_keep_the_contract_of_owners_too";
+    let Some(server) = server(test) else {
+        return;
+    };
+    let Some(pooler) = pooler(test, &server) else {
+        return;
+    };
+
+    contract::session_owners(async || two_hosts(pooler.url(), &server).await).await;
+}
+
+/// Two hosts with addresses on a new schema. `server` ends the first one's time.
+async fn two_hosts(url: String, server: &Arc<server::Server>) -> contract::TwoHosts {
+    let schema = schema();
+    let first = Arc::new(open(&url, &schema).await);
+    let second = Arc::new(open(&url, &schema).await);
+    let address = "http://first.example:8080";
+    let lease = first.serving_lease(Some(address)).await.unwrap().unwrap();
+    let other = second.serving_lease(Some("http://second.example:8080"));
+    // Beats until the runtime of the test ends.
+    std::mem::forget(other.await.unwrap().unwrap());
+    let server = Arc::clone(server);
+    contract::TwoHosts {
+        first,
+        second,
+        first_address: address.to_owned(),
+        expire_first: Box::pin(async move {
+            drop(lease);
+            let age = format!(
+                "UPDATE {schema}.host SET beat_at = now() - interval '16 seconds' WHERE address = '{address}'"
+            );
+            let aged = tokio::task::spawn_blocking(move || server.execute(&age));
+            aged.await.unwrap();
+        }),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_pooler_postgres_keeps_the_contract_too() {
     let test = "behind_a_pooler_postgres_keeps_the_contract_too";
     let Some(server) = server(test) else {

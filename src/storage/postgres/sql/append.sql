@@ -1,5 +1,6 @@
 -- Stores the appends of up to 256 conversations, each whole or not at all, in one round trip and one commit. Returns the numbers of
--- those that were stored; one that is missing found another head than it expected.
+-- those that were stored; one that is missing found another head than it expected, or another owner. $15 is the host that appends, NULL for a
+-- program that is none. An activation (the next epoch) takes a conversation unless it belongs to another host that is alive.
 WITH want AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int8[], $8::int8[], $9::int8[])
         WITH ORDINALITY AS w (tenant, id, was_epoch, was_seq, epoch, seq, open, wake_at, bytes, n)
@@ -11,14 +12,16 @@ born AS (
     RETURNING conv, tenant, id
 ),
 first AS (
-    INSERT INTO callboard.head (conv, epoch, head_seq, bytes, updated_at)
-    SELECT conv, epoch, seq, bytes, $10 FROM born JOIN want USING (tenant, id)
+    INSERT INTO callboard.head (conv, epoch, head_seq, bytes, updated_at, owner)
+    SELECT conv, epoch, seq, bytes, $10, $15 FROM born JOIN want USING (tenant, id)
 ),
 moved AS (
     UPDATE callboard.head h
-    SET epoch = w.epoch, head_seq = w.seq, bytes = h.bytes + w.bytes, updated_at = greatest(h.updated_at, $10)
+    SET epoch = w.epoch, head_seq = w.seq, bytes = h.bytes + w.bytes, updated_at = greatest(h.updated_at, $10), owner = $15
     FROM want w JOIN callboard.conversation c ON c.tenant = w.tenant AND c.id = w.id
     WHERE h.conv = c.conv AND h.epoch = w.was_epoch AND h.head_seq = w.was_seq AND w.was_seq > 0
+      AND (h.owner IS NOT DISTINCT FROM $15 OR w.epoch > w.was_epoch AND NOT EXISTS (
+          SELECT FROM callboard.host o WHERE o.boot = h.owner AND o.beat_at > now() - interval '15 seconds'))
     RETURNING h.conv, w.n
 ),
 passed AS (

@@ -1,0 +1,4 @@
+-- Gives conversations up that belong to the host $3.
+UPDATE callboard.head h SET owner = NULL
+FROM unnest($1::text[], $2::text[]) AS w (tenant, id) JOIN callboard.conversation c ON c.tenant = w.tenant AND c.id = w.id
+WHERE h.conv = c.conv AND h.owner = $3
