@@ -176,6 +176,7 @@ pub const TARGETS: [Target; 13] = [
             "ls -la src | grep 'a b' | wc -l",
             "git log --oneline -n 5 && cat \"README.md\"",
             "find . -name '*.rs' -type f",
+            "wc src/main.rs 2>/dev/null | sort >/dev/null 2>&1",
         ],
         run: crate::tools::fuzz_shell,
     },

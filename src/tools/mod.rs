@@ -58,7 +58,8 @@ pub(crate) fn fuzz_page(data: &[u8]) {
     }
 }
 
-/// A command that only reads writes, starts and substitutes nothing, outside of single quotes.
+/// A command that only reads writes, starts and substitutes nothing, outside of single quotes. It
+/// may discard output.
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(clippy::panic))]
 pub(crate) fn fuzz_shell(data: &[u8]) {
@@ -67,7 +68,14 @@ pub(crate) fn fuzz_shell(data: &[u8]) {
         return;
     }
     let (mut quoted, mut escaped, mut in_double) = (false, false, false);
-    for character in command.chars() {
+    let discards = |at: usize| {
+        let target = command.get(at..).unwrap_or_default();
+        let after = [">/dev/null", ">&1"]
+            .into_iter()
+            .find_map(|nowhere| target.strip_prefix(nowhere));
+        after.is_some_and(|after| after.is_empty() || after.starts_with([' ', '\t', '|', '&', ';']))
+    };
+    for (at, character) in command.char_indices() {
         match character {
             _ if escaped => escaped = false,
             '\'' if !in_double => quoted = !quoted,
@@ -75,6 +83,7 @@ pub(crate) fn fuzz_shell(data: &[u8]) {
             '\\' => escaped = true,
             '"' => in_double = !in_double,
             '`' | '$' | '\0' => panic!("{command:?} may substitute"),
+            '>' if in_double || discards(at) => {}
             '>' | '(' | '\n' | '\r' if !in_double => panic!("{command:?} may write"),
             _ => {}
         }

@@ -126,7 +126,7 @@ async fn a_conversation_of_a_silent_host_goes_to_the_next_host(hosts: TwoHosts) 
             .list_open(Open::Running, None, None, 0)
             .await
             .unwrap(),
-        [talk.clone()]
+        std::slice::from_ref(&talk)
     );
     second.load_to_own(&talk).await.unwrap();
     write(second, &talk, head(1, 1), 2, 2).await.unwrap();
