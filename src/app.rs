@@ -7,6 +7,7 @@ mod gateways;
 mod instructions;
 mod masked;
 mod operator;
+mod peers;
 mod resume;
 mod serving;
 mod sessions;
@@ -158,7 +159,7 @@ impl AppError {
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
             Self::Database { error: StoreError::NewerSchema { .. }, .. } => None,
             Self::Database { .. } => Some("check `[store] url`, and that the server runs; `callboard doctor` checks it".into()),
-            Self::Served(_) => Some("end that one, or wait for its end with --standby; it is gone 15 s after a crash".into()),
+            Self::Served(_) => Some("end that one, wait for its end with --standby (12 s after a crash), or set `[host] peer_address` on both to serve together".into()),
             Self::NoStore(_) => Some("check --db".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
                 Some("choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())

@@ -159,7 +159,8 @@ impl ConversationId {
 
     /// Returns the id prefix of the family's subagents: of this conversation's children, or for a
     /// subagent of itself and its siblings.
-    pub(crate) fn family(&self) -> Self {
+    #[must_use]
+    pub fn family(&self) -> Self {
         self.siblings()
             .map_or_else(|| self.children(), |family| Self(family.into()))
     }

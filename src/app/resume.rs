@@ -14,7 +14,11 @@ use callboard_actors::{
 };
 use futures_util::{StreamExt as _, stream};
 
-use crate::{Host, clock::SystemEntropy};
+use crate::{
+    Host,
+    clock::SystemEntropy,
+    storage::{Orphan, Postgres},
+};
 
 /// Conversations read from the store per query.
 const PAGE: usize = 256;
@@ -128,6 +132,62 @@ pub(super) async fn keep_resuming<F: Future<Output = BTreeSet<TenantId>>>(
         match sweep(host, &tenants().await, &seen).await {
             Ok(now) => seen = now,
             Err(error) => tracing::debug!(%error, "open rounds were not looked for"),
+        }
+    }
+}
+
+/// How often a host looks for rounds of hosts that are gone.
+const TAKE_OVER_LOOK: Duration = Duration::from_secs(1);
+
+/// Looks after which a host takes a round that falls to another one, which did not.
+const PATIENCE: u32 = 5;
+
+/// Rounds of hosts that are gone that are taken over at each look.
+const TAKEN_OVER_MAX: usize = 1000;
+
+/// Resumes the rounds of hosts that are gone, until it is dropped. They fall to the hosts that are
+/// left in equal shares; what a host does not take in time is taken by any of them.
+pub(super) async fn keep_taking_over<F: Future<Output = BTreeSet<TenantId>>>(
+    host: &Host,
+    store: &Postgres,
+    tenants: impl Fn() -> F,
+) {
+    let mut looks: BTreeMap<Scope, u32> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(TAKE_OVER_LOOK.mul_f64(0.75 + SystemEntropy.fraction() / 2.0)).await;
+        let orphans = match store.orphans(TAKEN_OVER_MAX).await {
+            Ok(orphans) => orphans,
+            Err(error) => {
+                tracing::debug!(%error, "rounds of other hosts were not looked for");
+                continue;
+            }
+        };
+        if orphans.is_empty() {
+            looks.clear();
+            continue;
+        }
+        let served = tenants().await;
+        let mut seen = BTreeMap::new();
+        let mut due = Vec::new();
+        for Orphan { scope, is_ours } in orphans {
+            let count = looks.get(&scope).copied().unwrap_or_default() + 1;
+            if served.contains(&scope.tenant)
+                && !host.is_awake(&scope)
+                && (is_ours || count > PATIENCE)
+            {
+                due.push(scope.clone());
+            }
+            seen.insert(scope, count);
+        }
+        looks = seen;
+        let woken: Vec<bool> = stream::iter(due)
+            .map(|scope| wake(host, scope))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let taken = woken.into_iter().filter(|well| *well).count();
+        if taken > 0 {
+            tracing::info!(taken, "rounds of hosts that are gone were taken over");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Composes the host of `serve`: one store, one gateway per provider, and a separate setup for each
 //! tenant.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use callboard_actors::{
     ids::{Scope, TenantId},
@@ -13,17 +13,24 @@ use super::{
     AppError, Opening, Sessions, TENANT,
     gateways::provider_entries,
     operator::{self, Reader, TenantOperator},
-    resume::{Resumed, keep_resuming, left_behind, resume_interrupted},
+    peers::DatabasePeers,
+    resume::{Resumed, keep_resuming, keep_taking_over, left_behind, resume_interrupted},
     stored_tenants::DataFolder,
     tenants::TenantProvisioner,
     tools::artifacts,
 };
-use crate::{Host, clock::SystemClock, config::Config, observe::Redactor, storage::ServingLease};
+use crate::{
+    Host, clock::SystemClock, config::Config, http::Peers, observe::Redactor, storage::ServingLease,
+};
 
 /// A host that is ready to serve, and what to report about it.
 pub(crate) struct Serving {
     /// The right to serve a database that other hosts may reach; `None` for other stores.
     pub(crate) lease: Option<ServingLease>,
+    /// The other hosts on the database; `None` for a host that serves alone.
+    pub(crate) peers: Option<Arc<dyn Peers>>,
+    /// The store of the host.
+    pub(crate) sessions: Sessions,
     pub(crate) host: Host,
     pub(crate) operator: TenantOperator,
     /// Name and model of the default provider, for tenants that name none.
@@ -69,7 +76,8 @@ pub(crate) async fn serving(
     let single = single(&config, &mut stored)?;
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
-    let lease = lease(&sessions, standby).await?;
+    let peers = peers(&sessions, config.peer_address.as_ref())?;
+    let lease = lease(&sessions, peers.as_deref(), standby).await?;
     let provisioner = TenantProvisioner::start(&config, redactor.clone())?;
     let mut notes = config.warnings();
     let artifacts = artifacts(
@@ -116,9 +124,18 @@ pub(crate) async fn serving(
     notes.extend(operator.open().await?);
     let store = sessions.place();
     let left_behind = left_behind(&host, &operator.tenants().await).await;
-    let left_behind = left_behind.map_err(|error| sessions.error(error))?;
+    let mut left_behind = left_behind.map_err(|error| sessions.error(error))?;
+    if let Some(peers) = &peers {
+        // Single calls that other hosts answer now.
+        let others = peers.owned_elsewhere(left_behind.clone()).await;
+        let others = others.map_err(|error| sessions.error(error))?;
+        let others: BTreeSet<Scope> = others.into_iter().map(|(scope, _)| scope).collect();
+        left_behind.retain(|scope| !others.contains(scope));
+    }
     Ok(Serving {
         lease,
+        peers,
+        sessions,
         host,
         operator,
         provider: chosen,
@@ -131,17 +148,33 @@ pub(crate) async fn serving(
     })
 }
 
+/// The other hosts, for a host that they reach at `address`.
+fn peers(
+    sessions: &Sessions,
+    address: Option<&String>,
+) -> Result<Option<Arc<dyn Peers>>, AppError> {
+    let (Sessions::Postgres(store, _), Some(address)) = (sessions, address) else {
+        return Ok(None);
+    };
+    let peers = DatabasePeers::new(store.clone(), address.clone())?;
+    Ok(Some(Arc::new(peers)))
+}
+
 /// How often a host that waits looks whether the other one is gone.
 const STANDBY_LOOK: Duration = Duration::from_secs(1);
 
 /// Takes the right to serve a database that several hosts may reach; `None` for other stores.
-async fn lease(sessions: &Sessions, standby: bool) -> Result<Option<ServingLease>, AppError> {
+async fn lease(
+    sessions: &Sessions,
+    peers: Option<&dyn Peers>,
+    standby: bool,
+) -> Result<Option<ServingLease>, AppError> {
     let Sessions::Postgres(store, address) = sessions else {
         return Ok(None);
     };
     let mut is_waiting = false;
     loop {
-        match store.serving_lease(None).await {
+        match store.serving_lease(peers.map(Peers::address)).await {
             Ok(Some(lease)) => return Ok(Some(lease)),
             Ok(None) if !standby => return Err(AppError::Served(address.clone())),
             // A database that is away while this host waits may come back.
@@ -199,8 +232,15 @@ impl Serving {
         resume_interrupted(host, &operator.tenants().await, left_behind).await
     }
 
-    /// Resumes open rounds that no activation runs, now and then, until it is dropped.
-    pub(crate) async fn keep_resuming(host: &Host, operator: &TenantOperator) {
-        keep_resuming(host, || operator.tenants()).await;
+    /// Resumes open rounds that no activation runs, now and then, until it is dropped; on a database
+    /// of several hosts also those of hosts that are gone, at once.
+    pub(crate) async fn keep_resuming(host: &Host, operator: &TenantOperator, sessions: &Sessions) {
+        let own = keep_resuming(host, || operator.tenants());
+        match sessions {
+            Sessions::Postgres(store, _) => {
+                tokio::join!(own, keep_taking_over(host, store, || operator.tenants()));
+            }
+            Sessions::Sqlite(..) | Sessions::Memory(_) => own.await,
+        }
     }
 }

@@ -20,7 +20,7 @@ use super::{
     terminal::{Paint, counted, err_line, out_line, sanitize},
 };
 use crate::{
-    app::{Serving, Single, TenantOperator, serving},
+    app::{Serving, Sessions, Single, TenantOperator, serving},
     config::{Config, ConfigError, HttpLimits, OwnTenant, process_environment},
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     storage::ServingLease,
@@ -149,6 +149,8 @@ pub(super) async fn run(
         left_behind,
         stop_mark,
         mut lease,
+        peers,
+        sessions,
         ..
     } = serving;
     // When the grace period ends, this function exits without closing open rounds: they stay open
@@ -162,12 +164,18 @@ pub(super) async fn run(
         .drain_within(drain_within)
         .leaving(leaving.clone())
         .metrics(figures)
+        .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
     let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async {
         drop(ended.await)
     }));
-    let resume = tokio::spawn(resume(host.clone(), operator.clone(), left_behind));
+    let resume = tokio::spawn(resume(
+        host.clone(),
+        operator.clone(),
+        sessions,
+        left_behind,
+    ));
 
     // `end` is `Some` until the shutdown starts. The first request to stop (a signal or the operator's
     // route) sends it to the server and starts the grace period `cut`; a second signal, or the end of
@@ -192,7 +200,7 @@ pub(super) async fn run(
             }
             () = lost(&mut lease) => {
                 break Err(Failure::work(
-                    "this host did not reach the database for 15 s, and another one took over",
+                    "this host did not reach the database for 12 s, and another one took over",
                 ));
             }
             () = signals.next() => true,
@@ -334,6 +342,7 @@ async fn report(serving: &Serving, bound: SocketAddr) {
 async fn resume(
     host: crate::Host,
     operator: TenantOperator,
+    sessions: Sessions,
     left_behind: Vec<callboard_actors::ids::Scope>,
 ) {
     match Serving::resume(&host, &operator, left_behind).await {
@@ -364,7 +373,7 @@ async fn resume(
             sanitize(&error.to_string())
         )),
     }
-    Serving::keep_resuming(&host, &operator).await;
+    Serving::keep_resuming(&host, &operator, &sessions).await;
 }
 
 /// Reloads the configuration and reports the result.

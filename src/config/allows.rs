@@ -66,6 +66,9 @@ fn of_setting(setting: &Setting) -> Option<String> {
             ("host", "data_dir", folder) => format!("stores all data in {folder}"),
             ("skills", "models", models) => format!("lets skills choose the models {models}"),
             ("host", "listen", address) => format!("makes `serve` listen at {address}"),
+            ("host", "peer_address", url) => {
+                format!("lets other hosts answer for this one, at {url}")
+            }
             ("host", "admin_key_sha256", _) => {
                 "gives the holder of a key access to the operator's routes".into()
             }

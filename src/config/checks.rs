@@ -176,6 +176,21 @@ pub(super) fn host(config: &Config) -> Result<(), ConfigError> {
             problem,
         });
     }
+    if config.peer_address.is_some() {
+        let problem = if !matches!(config.store, Store::Postgres(_)) {
+            "several hosts share a PostgreSQL database; set `[store] url` to one"
+        } else if config.tenants.is_empty() {
+            "several hosts serve the same tenants; add them as [[tenant]] to the configuration of each host"
+        } else {
+            ""
+        };
+        if !problem.is_empty() {
+            return Err(ConfigError::Inconsistent {
+                at: at("peer_address"),
+                problem: problem.to_owned(),
+            });
+        }
+    }
     config.tenants.iter().try_for_each(|it| tenant(config, it))
 }
 

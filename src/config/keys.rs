@@ -50,6 +50,12 @@ const PLAIN: &[Key] = &[
     ),
     key(
         "host",
+        "peer_address",
+        Kind::BaseUrl,
+        "URL under which other hosts on the same PostgreSQL database reach this one; without it, a host serves the database alone",
+    ),
+    key(
+        "host",
         "admin_key_sha256",
         Kind::Hash,
         "SHA-256 of the operator's key (`callboard keys new`); without it, there are no operator's routes",

@@ -95,6 +95,8 @@ pub struct Config {
     /// SHA-256 of the operator's key, in lower case; without it, the operator's routes do not
     /// exist.
     pub admin_key_sha256: Option<String>,
+    /// The URL under which other hosts on the same database reach this one.
+    pub peer_address: Option<String>,
     /// Bounds of the HTTP host.
     pub http: HttpLimits,
     /// Where conversations are stored.
@@ -348,6 +350,7 @@ impl Config {
             data_dir: data_home.unwrap_or_default(),
             commit: CommitMode::default(),
             admin_key_sha256: None,
+            peer_address: None,
             http: HttpLimits::default(),
             listen: None,
             tenants,
@@ -603,6 +606,7 @@ impl Config {
                 ("host", "admin_key_sha256", Value::Text(hash)) => {
                     self.admin_key_sha256 = Some(hash.clone())
                 }
+                ("host", "peer_address", Value::Text(url)) => self.peer_address = Some(url.clone()),
                 ("host", name, value @ (Value::Count(_) | Value::Seconds(_))) => {
                     self.http.set(name, value)
                 }

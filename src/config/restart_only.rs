@@ -16,6 +16,10 @@ impl Config {
             }
         };
         differs("[host] listen", self.listen() != running.listen());
+        differs(
+            "[host] peer_address",
+            self.peer_address != running.peer_address,
+        );
         differs("[host] bounds of the HTTP host", self.http != running.http);
         differs("[host] data_dir", self.data_dir != running.data_dir);
         differs("[host] durability", self.commit != running.commit);
@@ -29,6 +33,7 @@ impl Config {
         );
         differs("[tokens]", self.tokens != running.tokens);
         self.listen = running.listen;
+        self.peer_address.clone_from(&running.peer_address);
         self.http = running.http.clone();
         self.data_dir.clone_from(&running.data_dir);
         self.commit = running.commit;

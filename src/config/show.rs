@@ -112,6 +112,7 @@ pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
     match (key.section, key.name) {
         ("host", "data_dir") => Some(Value::Path(config.data_dir.clone())),
         ("host", "listen") => Some(Value::Address(config.listen())),
+        ("host", "peer_address") => config.peer_address.clone().map(Value::Text),
         ("host", "admin_key_sha256") => config.admin_key_sha256.clone().map(Value::Text),
         ("host", _) => Some(Value::Text(config.commit.as_str().to_owned())),
         ("store", _) => Some(Value::Store(config.store.clone())),

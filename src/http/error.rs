@@ -124,6 +124,26 @@ impl Problem {
         .after(Some(RETRY_AFTER_MS))
     }
 
+    /// The answer while the host that owns a conversation cannot be reached. If it is gone, another
+    /// one takes its conversations within seconds.
+    pub(super) fn owner_away() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "owner_unreachable",
+            "the host that owns this conversation does not answer; retry in a moment",
+        )
+        .after(Some(RETRY_AFTER_MS))
+    }
+
+    /// The answer for a body that did not arrive whole.
+    pub(super) fn cut_short() -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "body_cut_short",
+            "the body ended before its announced length",
+        )
+    }
+
     pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(RETRY_AFTER_MS))
     }

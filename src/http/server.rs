@@ -15,6 +15,7 @@ use axum::{
     BoxError, Router,
     body::{Bytes, HttpBody},
     http::Request,
+    middleware,
     response::Response,
 };
 use hyper_util::{
@@ -36,9 +37,11 @@ use super::{
     addresses::{AddressPlace, Addresses},
     answer_room::ConnectionRoom,
     idle::OpenRequests,
+    peers::end_moved,
     router::{router, without_allow},
     shared::Shared,
     socket::Socket,
+    to_owner::to_owner,
 };
 use crate::{Host, mask};
 
@@ -94,6 +97,11 @@ pub async fn serve(
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
     let (router, openapi) = router(&config.redactor);
     let app = Arc::new(Shared::new(host, config, openapi));
+    let router = router.route_layer(middleware::from_fn_with_state(app.clone(), to_owner));
+    if let Some(peers) = &app.config.peers {
+        // Ends with the state of the handlers.
+        tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
+    }
     let server = Server {
         builder: builder(&app.config.bounds),
         router: without_allow(router.with_state(app.clone())),

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Keys, Operator};
+use super::{Keys, Operator, Peers};
 use crate::observe::Redactor;
 
 /// Configuration of [`super::serve`].
@@ -25,6 +25,8 @@ pub struct HttpConfig {
     pub leaving: CancellationToken,
     /// Whether `/metrics` and `/v1/metrics` are served; if not, they answer 404.
     pub metrics: bool,
+    /// The other hosts on the same store; `None` for a host that is alone.
+    pub peers: Option<Arc<dyn Peers>>,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
     pub redactor: Redactor,
 }
@@ -42,6 +44,7 @@ impl HttpConfig {
             drain_within,
             leaving: CancellationToken::new(),
             metrics: true,
+            peers: None,
             redactor: Redactor::default(),
         }
     }
@@ -50,6 +53,13 @@ impl HttpConfig {
     #[must_use]
     pub fn metrics(mut self, shown: bool) -> Self {
         self.metrics = shown;
+        self
+    }
+
+    /// Sets the other hosts on the same store.
+    #[must_use]
+    pub fn peers(mut self, peers: Option<Arc<dyn Peers>>) -> Self {
+        self.peers = peers;
         self
     }
 
@@ -98,6 +108,7 @@ impl fmt::Debug for HttpConfig {
             .field("drain_within", &self.drain_within)
             .field("leaving", &self.leaving.is_cancelled())
             .field("metrics", &self.metrics)
+            .field("peers", &self.peers.is_some())
             .field("redactor", &self.redactor)
             .finish()
     }

@@ -11,7 +11,9 @@ use callboard_actors::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts};
+use super::{
+    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, peers::Watched,
+};
 use crate::Host;
 
 /// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
@@ -39,6 +41,8 @@ pub(super) struct Shared {
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
     pub(super) fan_outs: FanOuts,
+    /// The open event streams, where other hosts may take conversations.
+    pub(super) watched: Arc<Watched>,
     /// The OpenAPI document, rendered once.
     pub(super) openapi: bytes::Bytes,
 }
@@ -82,6 +86,7 @@ impl Shared {
             closing,
             counted: Arc::default(),
             fan_outs: FanOuts::default(),
+            watched: Arc::default(),
             openapi,
         }
     }

@@ -16,7 +16,7 @@ pub use callboard_actors::memory::{
     MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills,
 };
 #[cfg(feature = "postgres")]
-pub use postgres::{DatabaseInfo, Postgres, PostgresOptions, ServingLease};
+pub use postgres::{DatabaseInfo, Orphan, Postgres, PostgresOptions, ServingLease};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,

@@ -269,8 +269,8 @@ pub trait SessionBackend: Send + Sync + 'static {
     }
 
     /// Gives a conversation up: its activation has ended in order and appends nothing more. Returns
-    /// at once. An append that is queued later takes it again. The default is for stores of one
-    /// host.
+    /// at once. An append that is queued later takes it again. One whose round is open may stay with
+    /// its host until that host is gone. The default is for stores of one host.
     fn release(&self, scope: &Scope) {
         let _ = scope;
     }

@@ -35,18 +35,18 @@ use super::{
 const BEAT: Duration = Duration::from_secs(2);
 
 /// How long a host is sure after a beat that no other one took its conversations: well before the
-/// 15 s after which others take it for dead.
+/// 12 s after which others take it for dead.
 const SURE: Duration = Duration::from_secs(6);
 
 /// The holder of the right that hosts share.
 const SHARED: &str = "several hosts";
 
 /// Takes the right, and enters the host. Time is that of the database, so clocks of hosts do not
-/// matter. A host that was silent for 15 s is taken for dead.
+/// matter. A host that was silent for 12 s is taken for dead.
 const TAKE: &str = "WITH old AS (DELETE FROM callboard.host WHERE beat_at < now() - interval '1 hour'), \
      taken AS (INSERT INTO callboard.serving AS s (one, holder, beat_at) VALUES (true, $1, now()) \
      ON CONFLICT (one) DO UPDATE SET holder = excluded.holder, beat_at = excluded.beat_at \
-     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '15 seconds' RETURNING 1) \
+     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '12 seconds' RETURNING 1) \
      INSERT INTO callboard.host (boot, address, beat_at) SELECT $2, $3, now() FROM taken \
      ON CONFLICT (boot) DO UPDATE SET beat_at = excluded.beat_at RETURNING 1";
 
@@ -57,7 +57,7 @@ const RENEW: &str = "WITH held AS (UPDATE callboard.serving SET beat_at = now() 
 /// The last host that leaves gives the right back.
 const RELEASE: &str = "WITH gone AS (DELETE FROM callboard.host WHERE boot = $2 AND address = $3) \
      DELETE FROM callboard.serving WHERE holder = $1 AND NOT EXISTS \
-     (SELECT FROM callboard.host WHERE boot <> $2 AND beat_at > now() - interval '15 seconds')";
+     (SELECT FROM callboard.host WHERE boot <> $2 AND beat_at > now() - interval '12 seconds')";
 
 /// What this process is to the database: a host once it has taken the right to serve.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Drop for Host {
 
 /// The right to serve a database, renewed every two seconds until it is released or dropped.
 #[derive(Debug)]
-#[must_use = "dropping it lets another host take over within 15 seconds"]
+#[must_use = "dropping it lets another host take over within 12 seconds"]
 pub struct ServingLease {
     lost: watch::Receiver<bool>,
     beating: JoinHandle<()>,
@@ -177,7 +177,7 @@ impl ServingLease {
         }))
     }
 
-    /// Waits until another host has taken over, which happens only if this one was silent for 15 s.
+    /// Waits until another host has taken over, which happens only if this one was silent for 12 s.
     ///
     /// # Cancel safety
     /// May be dropped and called again.

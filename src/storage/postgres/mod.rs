@@ -24,7 +24,7 @@ mod lease;
 
 pub use lease::ServingLease;
 pub use options::PostgresOptions;
-pub use read::DatabaseInfo;
+pub use read::{DatabaseInfo, Orphan};
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -141,7 +141,7 @@ impl Postgres {
     /// Takes the right to serve this database: to resume its rounds and to sweep its conversations.
     /// Hosts with an `address`, under which the others reach them, share the right, and each
     /// conversation belongs to the host that activated it; without an address a host serves alone.
-    /// `None` while others have the right who do not share it; a host loses it 15 s after its end at
+    /// `None` while others have the right who do not share it; a host loses it 12 s after its end at
     /// the latest.
     ///
     /// # Errors
@@ -165,6 +165,18 @@ impl Postgres {
         self.readers
             .read(None, move |reader| {
                 Box::pin(async move { reader.owned_elsewhere(scopes).await })
+            })
+            .await
+    }
+
+    /// Returns at most `count` conversations whose round runs and whose host is gone.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn orphans(&self, count: usize) -> Result<Vec<Orphan>, StoreError> {
+        self.readers
+            .read(None, move |reader| {
+                Box::pin(async move { reader.orphans(count).await })
             })
             .await
     }

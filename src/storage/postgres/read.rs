@@ -367,7 +367,52 @@ impl Reader<'_> {
     }
 }
 
+/// A conversation whose round runs and whose host is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// The conversation.
+    pub scope: Scope,
+    /// Whether it falls to this host. Each family of conversations falls to one of the hosts that
+    /// are alive, so that a parent and its subagents stay together.
+    pub is_ours: bool,
+}
+
 impl Reader<'_> {
+    /// At most `count` conversations whose round runs and whose host is gone.
+    pub(super) async fn orphans(&self, count: usize) -> Result<Vec<Orphan>, Failed> {
+        let rows = self
+            .query(
+                include_str!("sql/orphans.sql"),
+                &[(&limit(count), Type::INT8)],
+            )
+            .await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let alive = self
+            .query(
+                "SELECT boot FROM callboard.host WHERE beat_at > now() - interval '12 seconds' ORDER BY boot",
+                &[],
+            )
+            .await?;
+        let boots: Result<Vec<&str>, Error> = alive.iter().map(|row| row.try_get(0)).collect();
+        let boots = boots?;
+        let me = boots
+            .iter()
+            .position(|boot| Some(*boot) == self.membership.owner());
+        let mut orphans = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let tenant = TenantId::new(row.try_get::<_, &str>(0)?).ok();
+            let id = ConversationId::new(row.try_get::<_, &str>(1)?).ok();
+            if let Some((tenant, id)) = tenant.zip(id) {
+                let scope = Scope::new(tenant, id);
+                let is_ours = me.is_some_and(|me| share(&scope, boots.len()) == me);
+                orphans.push(Orphan { scope, is_ours });
+            }
+        }
+        Ok(orphans)
+    }
+
     /// Those of the conversations that another host owns, with its address.
     pub(super) async fn owned_elsewhere(
         &self,
@@ -395,6 +440,16 @@ impl Reader<'_> {
         }
         Ok(found)
     }
+}
+
+/// Which of `hosts` hosts a conversation's family falls to. All hosts compute the same.
+fn share(scope: &Scope, hosts: usize) -> usize {
+    use std::hash::Hasher as _;
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    hasher.write(scope.tenant.as_str().as_bytes());
+    hasher.write(&[0]);
+    hasher.write(scope.conversation.family().as_str().as_bytes());
+    usize::try_from(hasher.finish() % hosts.max(1) as u64).unwrap_or_default()
 }
 
 /// What is wrong if a journal's last row is `last`, and its head row ends it at `end`.
@@ -447,7 +502,7 @@ impl Reader<'_> {
             .query(
                 "SELECT split_part(current_setting('server_version'), ' ', 1), \
                  (SELECT count(*) FROM callboard.conversation), \
-                 EXISTS (SELECT 1 FROM callboard.serving WHERE beat_at > now() - interval '15 seconds')",
+                 EXISTS (SELECT 1 FROM callboard.serving WHERE beat_at > now() - interval '12 seconds')",
                 &[],
             )
             .await?;

@@ -19,10 +19,12 @@ use crate::support::SplitMix;
 /// so it happens to rounds that did nothing wrong.
 pub(super) const GIVEN_UP: &str = "crashed_repeatedly";
 
-/// A client knows an address, a key and the name of its conversation.
+/// A client knows the addresses of a service, a key and the name of its conversation. It takes the
+/// addresses in turn, like a balancer.
 pub(super) struct Client {
     pub(super) http: Http,
-    pub(super) url: String,
+    pub(super) urls: Vec<String>,
+    pub(super) asked: AtomicUsize,
     pub(super) key: String,
     pub(super) conversation: String,
 }
@@ -45,7 +47,9 @@ enum Form {
 impl Client {
     /// A path below the conversation.
     pub(super) fn path(&self, rest: &str) -> String {
-        format!("{}/v1/conversations/{}{rest}", self.url, self.conversation)
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        let url = &self.urls[asked % self.urls.len()];
+        format!("{url}/v1/conversations/{}{rest}", self.conversation)
     }
 
     pub(super) fn get(&self, rest: &str) -> RequestBuilder {

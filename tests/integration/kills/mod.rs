@@ -9,6 +9,7 @@ mod checker;
 mod client;
 mod commands;
 mod errors;
+mod hosts;
 mod model;
 mod serve;
 

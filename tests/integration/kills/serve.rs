@@ -40,7 +40,7 @@ fn file(url: &str, keys: &[Key; 2]) -> String {
 
 /// A free address that no outgoing connection gets: between two lives of the host, a connection of
 /// another test could take a port of the range that the system gives out.
-fn address(random: &mut SplitMix) -> String {
+pub(super) fn address(random: &mut SplitMix) -> String {
     (0..100)
         .map(|_| format!("127.0.0.1:{}", 20_000 + random.below(10_000)))
         .find(|address| std::net::TcpListener::bind(address).is_ok())
@@ -86,7 +86,8 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
         .map(|n| {
             let client = Client {
                 http: http.clone(),
-                url: url.clone(),
+                urls: vec![url.clone()],
+                asked: AtomicUsize::new(0),
                 key: keys[n % 2].key.clone(),
                 conversation: format!("c{n}"),
             };

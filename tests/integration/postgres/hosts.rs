@@ -1,5 +1,5 @@
 //! Several hosts, each with a data folder of its own as on machines of their own, on one database:
-//! one serves, and another takes over when it ends.
+//! one serves, and another takes over when it ends; or all serve, each its own conversations.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -126,4 +126,108 @@ async fn a_standby_takes_over_the_rounds_of_a_host_that_was_killed() {
         history.contains("Taken up.")
     });
     assert!(history.contains("Go."), "{history}");
+}
+
+/// A host that others on the database reach.
+fn with_peers(model: &ModelServer, database: &str, hash: &str) -> (Home, Served) {
+    let home = home(model, database, hash);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let file = home.work().join("callboard.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let host = format!("[host]\npeer_address = \"http://{address}\"\nlisten = \"{address}\"\n");
+    std::fs::write(&file, host + &text).unwrap();
+    let served = Served::with(&home, &["serve"]);
+    (home, served)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hosts_behind_a_balancer_are_one_service() {
+    let Some(server) = server("two_hosts_behind_a_balancer_are_one_service") else {
+        return;
+    };
+    let database = database(&server, "balanced");
+    let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
+    let acme = Key::new(&Home::new());
+    let (_one, first) = with_peers(&model, &database, &acme.hash);
+    let (_two, second) = with_peers(&model, &database, &acme.hash);
+    let hosts = [&first, &second];
+
+    for round in 0..10 {
+        for conversation in ["a", "b", "c"] {
+            let path = format!("/v1/conversations/{conversation}/messages");
+            let body = Some(json!({ "content": format!("Question {round}?") }));
+            let host = hosts[round % 2];
+            let answer = host.ask(Method::POST, &path, &acme.key, body).await;
+            assert_eq!(
+                answer.status,
+                StatusCode::OK,
+                "{round} {conversation} {answer:?}"
+            );
+            assert_eq!(answer.body["text"], "Yes.");
+            // What was acknowledged is there on both.
+            let other = hosts[(round + 1) % 2].get(&path, &acme.key).await;
+            assert_eq!(
+                other.body["messages"].as_array().unwrap().len(),
+                2 * (round + 1)
+            );
+        }
+    }
+    // A change through the host that does not own the conversation.
+    let gone = second
+        .ask(Method::DELETE, "/v1/conversations/a", &acme.key, None)
+        .await;
+    assert_eq!(gone.status, StatusCode::NO_CONTENT, "{gone:?}");
+    let unknown = first.get("/v1/conversations/a", &acme.key).await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    // An orderly stop leaves the conversations to the other host at once.
+    let ended = first.stop();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let path = "/v1/conversations/b/messages";
+    let body = Some(json!({"content": "Still there?"}));
+    let answer = second.ask(Method::POST, path, &acme.key, body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_of_a_killed_host_goes_on_at_another_and_its_watcher_sees_the_end() {
+    let test = "a_round_of_a_killed_host_goes_on_at_another_and_its_watcher_sees_the_end";
+    let Some(server) = server(test) else {
+        return;
+    };
+    let database = database(&server, "killed");
+    let begun: String = sse(anthropic_text("So far").iter().take(3));
+    let model = ModelServer::start([Reply::stream().send(begun).then(Step::Stall)]).await;
+    let acme = Key::new(&Home::new());
+    let (_one, first) = with_peers(&model, &database, &acme.hash);
+    let (_two, second) = with_peers(&model, &database, &acme.hash);
+    assert_eq!(say(&first, &acme.key, "Go.").await, StatusCode::ACCEPTED);
+    model.requests_came(1).await;
+    // Through the other host: its stream is the owner's.
+    let events = "/v1/conversations/c/events";
+    let watched = tokio::time::timeout(
+        std::time::Duration::from_secs(1),
+        second.text(Method::GET, events, &acme.key, None, &[]),
+    );
+    assert!(watched.await.is_err(), "the round runs");
+
+    model.script([Reply::events(anthropic_text("Taken up."))]);
+    let killed = std::time::Instant::now();
+    first.signal("KILL");
+    drop(first);
+
+    crate::cli::wait_for("the other host's call", || model.requests().len() == 2);
+    let took = killed.elapsed();
+    let round = second.get("/v1/conversations/c/rounds", &acme.key).await;
+    let round = round.body["rounds"][0]["round_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let path = format!("{events}?round={round}&after=0.0.0");
+    let seen = second.text(Method::GET, &path, &acme.key, None, &[]).await;
+    for text in ["turn_restarted", "Taken up.", "round_finished"] {
+        assert!(seen.contains(text), "{text}: {seen}");
+    }
+    assert!(took.as_secs() < 16, "taken over after {took:?}");
 }

@@ -17,7 +17,8 @@ use callboard::{
 };
 
 use callboard_actors::testing::contract;
-use server::{own_server, pooler, server};
+pub use server::own_server;
+use server::{pooler, server};
 
 /// A name for tables that no other test uses.
 fn schema() -> String {

@@ -21,7 +21,7 @@ moved AS (
     FROM want w JOIN callboard.conversation c ON c.tenant = w.tenant AND c.id = w.id
     WHERE h.conv = c.conv AND h.epoch = w.was_epoch AND h.head_seq = w.was_seq AND w.was_seq > 0
       AND (h.owner IS NOT DISTINCT FROM $15 OR w.epoch > w.was_epoch AND NOT EXISTS (
-          SELECT FROM callboard.host o WHERE o.boot = h.owner AND o.beat_at > now() - interval '15 seconds'))
+          SELECT FROM callboard.host o WHERE o.boot = h.owner AND o.beat_at > now() - interval '12 seconds'))
     RETURNING h.conv, w.n
 ),
 passed AS (

@@ -13,5 +13,5 @@ UNION ALL
 SELECT 2, seq, 0, j.body, j.digest FROM callboard.journal j JOIN c USING (conv) WHERE seq > coalesce((SELECT upto FROM s), 0)
 UNION ALL
 SELECT 3, 0, 0, convert_to(address, 'UTF8'), NULL FROM c JOIN callboard.host h ON h.boot = c.owner
-WHERE h.boot IS DISTINCT FROM $4 AND h.beat_at > now() - interval '15 seconds'
+WHERE h.boot IS DISTINCT FROM $4 AND h.beat_at > now() - interval '12 seconds'
 ORDER BY 1, 2

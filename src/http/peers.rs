@@ -1,0 +1,146 @@
+//! The other hosts on the same store ([`Peers`]), and the event streams that end when one of them
+//! takes a conversation.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use axum::{extract::Request, http::HeaderName, response::Response};
+use callboard_actors::{
+    ids::Scope,
+    ports::{BoxFuture, StoreError},
+};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// Marks a request that another host sent on. It is sent on once: owners change, and a request must
+/// not go in circles.
+pub const FORWARDED: HeaderName = HeaderName::from_static("x-callboard-forwarded");
+
+/// How often a host looks whether other hosts took conversations that its clients watch.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The other hosts on the same store.
+pub trait Peers: Send + Sync {
+    /// The address under which the others reach this host.
+    fn address(&self) -> &str;
+
+    /// Those of the conversations that another host owns, with its address.
+    fn owned_elsewhere(
+        &self,
+        scopes: Vec<Scope>,
+    ) -> BoxFuture<'_, Result<Vec<(Scope, String)>, StoreError>>;
+
+    /// Sends a request on and returns the answer while it arrives.
+    ///
+    /// # Errors
+    /// The host cannot be reached; the reason, as a clause.
+    fn forward<'a>(
+        &'a self,
+        address: &'a str,
+        request: Request,
+    ) -> BoxFuture<'a, Result<Response, String>>;
+}
+
+/// The event streams that this host serves for conversations that no other host owned.
+#[derive(Debug, Default)]
+pub(super) struct Watched(Mutex<HashMap<Scope, (usize, CancellationToken)>>);
+
+/// One such stream.
+pub(super) struct Watching {
+    all: Arc<Watched>,
+    scope: Scope,
+    ended: CancellationToken,
+}
+
+impl Watched {
+    pub(super) fn enter(self: &Arc<Self>, scope: &Scope) -> Watching {
+        let mut all = self.0.lock();
+        let (count, ended) = all.entry(scope.clone()).or_default();
+        *count += 1;
+        Watching {
+            all: Arc::clone(self),
+            scope: scope.clone(),
+            ended: ended.clone(),
+        }
+    }
+
+    fn scopes(&self) -> Vec<Scope> {
+        self.0.lock().keys().cloned().collect()
+    }
+
+    fn end(&self, scope: &Scope) {
+        if let Some((_, ended)) = self.0.lock().remove(scope) {
+            ended.cancel();
+        }
+    }
+}
+
+impl Watching {
+    /// Cancelled when another host takes the conversation.
+    pub(super) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        if let Some((count, ended)) = all.get_mut(&self.scope) {
+            *count = count.saturating_sub(1);
+            if *count == 0 || ended.is_cancelled() {
+                all.remove(&self.scope);
+            }
+        }
+    }
+}
+
+/// Ends the event streams of conversations that another host has taken, until `watched` is dropped.
+/// Their clients come back with the id of their last event and are sent on to that host.
+pub(super) async fn end_moved(peers: Arc<dyn Peers>, watched: Weak<Watched>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(watched) = watched.upgrade() else {
+            return;
+        };
+        let scopes = watched.scopes();
+        if scopes.is_empty() {
+            continue;
+        }
+        match peers.owned_elsewhere(scopes).await {
+            Ok(moved) => moved.iter().for_each(|(scope, _)| watched.end(scope)),
+            Err(error) => {
+                tracing::debug!(%error, "whether watched conversations moved is not known")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_a_moved_conversation_ends_and_the_others_go_on() {
+        let watched = Arc::new(Watched::default());
+        let scope = |id: &str| Scope::new("t".parse().unwrap(), id.parse().unwrap());
+        let (moved, too, stays) = (
+            watched.enter(&scope("moved")),
+            watched.enter(&scope("moved")),
+            watched.enter(&scope("stays")),
+        );
+
+        watched.end(&scope("moved"));
+
+        assert!(moved.ended.is_cancelled() && too.ended.is_cancelled());
+        assert!(!stays.ended.is_cancelled());
+        assert_eq!(watched.scopes(), [scope("stays")]);
+        let again = watched.enter(&scope("moved"));
+        drop(moved);
+        assert!(!again.ended.is_cancelled());
+        drop((too, again, stays));
+        assert!(watched.scopes().is_empty());
+    }
+}
