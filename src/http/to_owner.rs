@@ -72,8 +72,11 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     let Some((scope, asked)) = place else {
         return next.run(request).await;
     };
-    // A store that is away is reported by the handler.
-    if let Some(owner) = owner(&*peers, &scope).await {
+    // An active conversation belongs to this host, as far as it knows; if it does not any more, the
+    // answer shows it. A store that is away is reported by the handler.
+    if !app.host.is_awake(&scope)
+        && let Some(owner) = owner(&*peers, &scope).await
+    {
         return sent_on(&*peers, &owner, request).await;
     }
     let watching = (asked == Asked::Events).then(|| app.watched.enter(&scope));
