@@ -29,11 +29,12 @@ enum Arguments {
     /// At most this many arguments that are not flags.
     Operands(usize),
     Find,
+    Printf,
     Sed,
     Git,
 }
 
-use Arguments::{Any, But, Find, Git, Operands, Sed};
+use Arguments::{Any, But, Find, Git, Operands, Printf, Sed};
 
 const PROGRAMS: &[(&str, Arguments)] = &[
     ("arch", Any),
@@ -71,7 +72,7 @@ const PROGRAMS: &[(&str, Arguments)] = &[
     ("od", Any),
     ("paste", Any),
     ("printenv", Any),
-    ("printf", But("v", &[])),
+    ("printf", Printf),
     ("pwd", Any),
     ("readlink", Any),
     ("realpath", Any),
@@ -165,6 +166,11 @@ impl Word {
     fn is_flag(&self) -> bool {
         self.may_be_flag || self.text.starts_with('-')
     }
+
+    /// Whether the word may contain a pattern, which can expand to several words.
+    fn has_pattern(&self) -> bool {
+        self.text.contains(['*', '?', '['])
+    }
 }
 
 fn reads(words: &[Word]) -> bool {
@@ -193,7 +199,7 @@ fn reads(words: &[Word]) -> bool {
                 && (*most > 0 || arguments.is_empty())
                 && !arguments
                     .iter()
-                    .any(|word| word.text == "--" || word.text.contains(['*', '?', '[']))
+                    .any(|word| word.text == "--" || word.has_pattern())
         }
         Find => {
             let refused = ["-exec", "-ok", "-delete", "-fprint", "-fls"];
@@ -201,9 +207,25 @@ fn reads(words: &[Word]) -> bool {
                 .iter()
                 .any(|word| refused.iter().any(|flag| word.text.starts_with(flag)))
         }
+        Printf => !arguments.iter().any(|word| {
+            word.text.starts_with("-v") || word.has_pattern() || sets_variable(&word.text)
+        }),
         Sed => prints_lines(arguments),
         Git => git_reads(arguments),
     }
+}
+
+/// Whether a format of `printf` has a conversion that is not known to print: `%n` sets the variable
+/// that its argument names, such as `PATH`.
+fn sets_variable(format: &str) -> bool {
+    format.split('%').skip(1).any(|conversion| {
+        let letter = conversion
+            .trim_start_matches(|c: char| c.is_ascii_digit() || "-+ #'*.hjlztLq".contains(c));
+        // A second `%`, the rest of the text, or a time.
+        !letter.is_empty()
+            && !letter.starts_with(|c| "(diouxXeEfFgGaAcsbQ".contains(c))
+            && !conversion.starts_with('q')
+    })
 }
 
 fn is_one_of(text: &str, letters: &str, long: &[&str]) -> bool {
@@ -232,7 +254,10 @@ fn git_reads(mut arguments: &[Word]) -> bool {
     loop {
         match arguments {
             [flag, rest @ ..] if flag.text == "--no-pager" => arguments = rest,
-            [flag, _, rest @ ..] if flag.text == "-C" => arguments = rest,
+            // A pattern can expand to the folder and a Git command.
+            [flag, folder, rest @ ..] if flag.text == "-C" && !folder.has_pattern() => {
+                arguments = rest;
+            }
             _ => break,
         }
     }
@@ -374,6 +399,7 @@ mod tests {
         "du -sh . 2>&1",
         "stat -c '%a %n' x",
         "date +%F",
+        "printf '%s %5.2f 100%% %(%F)T %q\\n' a 1 2 b",
         "env",
         "echo \"héllo\"",
         "which cargo >/dev/null && echo yes",
@@ -422,6 +448,16 @@ mod tests {
         "[ -v x ]",
         "test -v 'a[$(rm x)]'",
         "printf -v 'a[$(rm x)]' x",
+        "printf 'abc%n' PATH; ls",
+        "printf '%s%-5.3ln' a GIT_CONFIG_COUNT",
+        "printf 'a%%%n' PATH",
+        "printf '%qn%n' a PATH",
+        "printf %n PATH",
+        "printf x* PATH",
+        "printf '%s' %n x?",
+        "git -C b* status",
+        "git -C [bc] log",
+        "git --no-pager -C ? diff",
         "find . -exec rm {} +",
         "find . -delete",
         "find . -ok rm x",
