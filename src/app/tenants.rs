@@ -23,7 +23,10 @@ use super::{
 use crate::{
     config::{Approve, Config, MemoryScope, SandboxMode, TenantSection},
     mask::Masker,
-    mcp::{self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, config::Template},
+    mcp::{
+        self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, WORKSPACE_FOLDER,
+        config::Template,
+    },
     observe::Redactor,
     sandbox::{self, Options, Root, Spawner, Toolchains, WorkspaceQuota},
     tools::{self, Toolbox, memory::Memory},
@@ -64,7 +67,7 @@ impl TenantProvisioner {
         })?;
         Ok(Self {
             spawner,
-            servers: mcp_pool(masker(config))?,
+            servers: mcp_pool(masker(config), &config.data_dir)?,
             redactor,
         })
     }
@@ -296,8 +299,9 @@ fn wanted<'a>(config: &'a Config, tenant: &'a TenantSection) -> ToolSelection<'a
     ToolSelection(tenant.tools.as_ref().or(config.tools.as_ref()))
 }
 
-/// Adapts a server to one tenant. A process starts in the tenant's workspace, whatever folder is
-/// configured, and gets the tenant's id; without a workspace the result is `None`.
+/// Adapts a server to one tenant. A process starts in the tenant's workspace if its `cwd` says so,
+/// else in an empty folder, whatever folder is configured, and gets the tenant's id; without a
+/// workspace the result is `None`.
 fn of_tenant(
     mut server: McpServerConfig,
     tenant: &TenantId,
@@ -305,7 +309,11 @@ fn of_tenant(
 ) -> Option<McpServerConfig> {
     match &mut server.transport {
         McpTransport::Stdio { cwd, env, .. } => {
-            *cwd = Some(workspace?.to_owned());
+            let workspace = workspace?;
+            *cwd = cwd
+                .take()
+                .filter(|cwd| cwd == Path::new(WORKSPACE_FOLDER))
+                .map(|_| workspace.to_owned());
             env.insert(TENANT_VARIABLE.to_owned(), Template::new(tenant.as_str()));
         }
         McpTransport::Http { .. } => {}

@@ -77,8 +77,11 @@ pub(super) async fn tool_setup(
         .filter(|server| wanted.has_of(&server.name))
         .collect();
     if !servers.is_empty() {
-        let servers: Vec<McpServerConfig> = servers.into_iter().cloned().collect();
-        let pool = mcp_pool(masker)?;
+        let servers: Vec<McpServerConfig> = servers
+            .into_iter()
+            .map(|server| server.clone().in_workspace(&overrides.workspace))
+            .collect();
+        let pool = mcp_pool(masker, &config.data_dir)?;
         let pins: Arc<dyn Pins> = Arc::new(FilePins::new(&config.data_dir));
         let tenant = TenantId::new(TENANT).map_err(|error| AppError::Tools(error.to_string()))?;
         let (tools, notes) = mcp::tools(&servers, &pool, &tenant, &pins).await;
@@ -226,7 +229,7 @@ pub(super) fn web_tools(
 
 /// Pool of MCP servers, reached over pipes, or over HTTP at public addresses and at private ones
 /// that the configuration allows.
-pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
+pub(crate) fn mcp_pool(masker: Masker, data_dir: &Path) -> Result<McpPool, AppError> {
     let spawner = Spawner::start().map_err(|error| {
         AppError::Tools(format!("no MCP server can be started: {}", error.kind()))
     })?;
@@ -241,11 +244,8 @@ pub(crate) fn mcp_pool(masker: Masker) -> Result<McpPool, AppError> {
             .map_err(|denied| denied.to_string())?;
         unvouched(guarded(Arc::new(policy), Arc::new(SystemResolver)))
     });
-    Ok(McpPool::new(McpResources::new(
-        spawner,
-        clients,
-        Arc::new(masker),
-    )))
+    let resources = McpResources::new(spawner, clients, Arc::new(masker));
+    Ok(McpPool::new(resources.folder(data_dir.join("empty"))))
 }
 
 /// The HTTP client for servers without `allow_private`. It follows no redirects, because reqwest

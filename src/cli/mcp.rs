@@ -108,19 +108,28 @@ struct Surveyor {
     pool: McpPool,
     tenant: TenantId,
     pins: Arc<FilePins>,
+    workspace: PathBuf,
 }
 
 impl Surveyor {
     fn new(config: &Config, tenant: &str) -> Result<Self, Failure> {
-        let pool = app::mcp_pool(app::masker(config))?;
+        let pool = app::mcp_pool(app::masker(config), &config.data_dir)?;
+        let of_tenant = config
+            .tenants
+            .iter()
+            .find(|known| known.id.as_str() == tenant);
         Ok(Self {
             pool,
             tenant: TenantId::new(tenant)?,
             pins: Arc::new(FilePins::new(&config.data_dir)),
+            workspace: of_tenant
+                .and_then(|tenant| tenant.workspace.clone())
+                .unwrap_or_else(|| PathBuf::from(".")),
         })
     }
 
     async fn survey(&self, server: &McpServerConfig) -> SurveyOf {
+        let server = &server.clone().in_workspace(&self.workspace);
         let survey = mcp::survey(server, &self.pool, &self.tenant, &*self.pins).await;
         let words = || {
             self.pool

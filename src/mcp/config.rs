@@ -82,7 +82,8 @@ pub enum McpTransport {
         env: BTreeMap<String, Template>,
         /// Names of variables that are copied from the host's environment.
         env_from: BTreeSet<String>,
-        /// Working directory; the host's own if `None`.
+        /// Working directory; an empty folder ([`McpResources::folder`](super::McpResources::folder))
+        /// if `None`. [`WORKSPACE_FOLDER`] must be replaced by [`McpServerConfig::in_workspace`].
         cwd: Option<PathBuf>,
     },
     /// A server reached at a URL over streamable HTTP.
@@ -95,6 +96,11 @@ pub enum McpTransport {
         allow_private: bool,
     },
 }
+
+/// The value of `cwd` that stands for the workspace. Programs such as `npx` and `python3 -m` look for
+/// code and settings in the folder in which they start, so a server starts in the workspace only
+/// where its configuration says so.
+pub const WORKSPACE_FOLDER: &str = "${workspace}";
 
 /// Variables of the host's environment that every server process gets: those needed to find
 /// programs and caches. None holds a key.
@@ -244,6 +250,17 @@ impl McpServerConfig {
 }
 
 impl McpServerConfig {
+    /// Replaces [`WORKSPACE_FOLDER`] as working directory.
+    #[must_use]
+    pub fn in_workspace(mut self, workspace: &Path) -> Self {
+        if let McpTransport::Stdio { cwd: Some(cwd), .. } = &mut self.transport
+            && cwd == Path::new(WORKSPACE_FOLDER)
+        {
+            workspace.clone_into(cwd);
+        }
+        self
+    }
+
     /// The secrets that the configuration passes to the server: values whose own name, or whose
     /// variable's name, ends in a word such as `key` or `token`. For `Bearer abc`, `abc` is listed
     /// as well.
@@ -397,8 +414,13 @@ pub fn read_server(
                 }
             }
             "cwd" => {
-                (cwd, seen.only_stdio) =
-                    (Some(folder.join(text(value).map_err(wrong)?)), Some(entry))
+                let given = text(value).map_err(wrong)?;
+                let place = if given == WORKSPACE_FOLDER {
+                    PathBuf::from(given)
+                } else {
+                    folder.join(given)
+                };
+                (cwd, seen.only_stdio) = (Some(place), Some(entry));
             }
             "url" | "serverUrl" => seen.url = Some(address(value).map_err(wrong)?),
             "headers" => {

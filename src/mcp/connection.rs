@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -242,7 +241,10 @@ impl Connection {
                         .into_iter()
                         .map(|(name, value)| (name.into(), value.into()))
                         .collect(),
-                    folder: cwd.clone().unwrap_or_else(|| PathBuf::from(".")),
+                    folder: match cwd {
+                        Some(cwd) => cwd.clone(),
+                        None => resources.start_folder().map_err(unreachable)?,
+                    },
                 };
                 let started = resources.spawner.start_piped(launch).await;
                 let piped = started

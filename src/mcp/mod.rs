@@ -38,7 +38,7 @@ use callboard_actors::{
 };
 use futures_util::future::join_all;
 
-pub use config::{McpServerConfig, McpTransport, Trust};
+pub use config::{McpServerConfig, McpTransport, Trust, WORKSPACE_FOLDER};
 pub use connection::Era;
 pub use file::{McpFileError, read_file};
 pub use http::{HttpClients, HttpTarget};

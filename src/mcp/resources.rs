@@ -1,7 +1,7 @@
 //! What every server of a host shares: the process spawner, the HTTP clients, the masker and the
 //! environment.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc};
 
 use super::http::HttpClients;
 use crate::{mask::Masker, sandbox::Spawner};
@@ -18,6 +18,7 @@ pub struct McpResources {
     /// Masks secrets in everything that servers send.
     pub masker: Arc<Masker>,
     environment: Arc<Variable>,
+    folder: PathBuf,
 }
 
 impl fmt::Debug for McpResources {
@@ -30,13 +31,15 @@ impl fmt::Debug for McpResources {
 }
 
 impl McpResources {
-    /// Uses the environment of this process.
+    /// Uses the environment of this process. Servers without a `cwd` start in the folder
+    /// of this process; a program whose folder holds files of others sets [`McpResources::folder`].
     pub fn new(spawner: Spawner, http: HttpClients, masker: Arc<Masker>) -> Self {
         Self {
             spawner,
             http,
             masker,
             environment: Arc::new(|name| std::env::var(name).ok()),
+            folder: PathBuf::from("."),
         }
     }
 
@@ -48,6 +51,32 @@ impl McpResources {
     ) -> Self {
         self.environment = Arc::new(variable);
         self
+    }
+
+    /// Sets the folder in which servers without a `cwd` start. It is created, empty and read-only,
+    /// when the first of them starts: no program finds code or settings there.
+    #[must_use]
+    pub fn folder(mut self, folder: PathBuf) -> Self {
+        self.folder = folder;
+        self
+    }
+
+    pub(super) fn start_folder(&self) -> Result<PathBuf, String> {
+        let above = self.folder.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let created = above.and_then(|()| {
+            let made = std::fs::DirBuilder::new().mode(0o500).create(&self.folder);
+            match made {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+                Ok(()) | Err(_) => Ok(()),
+            }
+        });
+        match created {
+            Ok(()) => Ok(self.folder.clone()),
+            Err(error) => Err(format!(
+                "the empty folder in which it starts cannot be created in the data folder: {}",
+                error.kind()
+            )),
+        }
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<String> {

@@ -42,6 +42,36 @@ fn offered(home: &Home) -> (Vec<String>, Ran) {
 }
 
 #[test]
+fn a_server_starts_where_it_finds_no_program_of_the_folder_in_which_callboard_runs() {
+    let section = |cwd: &str| {
+        format!(
+            "[[mcp]]\nname = \"peer\"\ncommand = \"python3\"\nargs = [\"-m\", \"planted\"]\nstart_timeout_ms = 10000\n{cwd}\n"
+        )
+    };
+    let planted = |home: &Home| {
+        let mark = home.path().join("mark");
+        std::fs::create_dir(home.work().join("planted")).unwrap();
+        let program = format!("open({mark:?}, 'w')\n");
+        std::fs::write(home.work().join("planted/__main__.py"), program).unwrap();
+        mark
+    };
+    for command in [
+        &["tools", "list"][..],
+        &["mcp", "list"],
+        &["run", "hello", "--provider", "offline"],
+    ] {
+        let apart = home(&section(""));
+        let mark = planted(&apart);
+        apart.run(command);
+        assert!(!mark.exists(), "{command:?}");
+        let chosen = home(&section("cwd = \"${workspace}\""));
+        let mark = planted(&chosen);
+        chosen.run(command);
+        assert!(mark.exists(), "{command:?}");
+    }
+}
+
+#[test]
 fn a_server_is_started_as_its_section_says() {
     let mut home = with(
         "plain",

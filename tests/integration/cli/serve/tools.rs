@@ -49,6 +49,44 @@ fn lines(file: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_finds_no_program_that_a_tenant_left_in_its_workspace() {
+    let model = ModelServer::start([]).await;
+    let (home, provider) = home(&model);
+    let acme = Key::new(&home);
+    let workspace = folder(&home, "of-acme");
+    let mark = home.path().join("mark");
+    std::fs::create_dir(workspace.join("planted")).unwrap();
+    std::fs::write(
+        workspace.join("planted/__main__.py"),
+        format!("open({mark:?}, 'w')\n"),
+    )
+    .unwrap();
+    let tenant = format!(
+        "[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nworkspace = {workspace:?}\ntools = [\"think\", \"peer__echo\"]\n",
+        acme.hash
+    );
+    let server = |cwd: &str| {
+        format!(
+            "[[mcp]]\nname = \"peer\"\ncommand = \"python3\"\nargs = [\"-m\", \"planted\"]\nstart_timeout_ms = 10000\n{cwd}\n"
+        )
+    };
+    // The folder of the file is not meant for tenants either.
+    for (cwd, starts) in [
+        ("", false),
+        ("cwd = \".\"", false),
+        ("cwd = \"${workspace}\"", true),
+    ] {
+        configure(
+            &home,
+            &[provider.clone(), tenant.clone(), server(cwd)].concat(),
+        );
+        let served = Served::start(&home, &[]);
+        drop(served);
+        assert_eq!(mark.exists(), starts, "{cwd}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tools_of_an_mcp_server_are_for_tenants_that_name_them_each_with_a_process_in_its_own_workspace()
  {
     let echo = |text: &str| Reply::events(anthropic_tool("peer__echo", &json!({ "text": text })));
@@ -66,7 +104,7 @@ async fn tools_of_an_mcp_server_are_for_tenants_that_name_them_each_with_a_proce
     };
     let names = "tools = [\"think\", \"peer__echo\"]\n";
     let server = format!(
-        "[[mcp]]\nname = \"peer\"\ncommand = \"python3\"\nargs = [{PEER:?}, \"plain\", \".\"]\ncwd = \"/\"\n"
+        "[[mcp]]\nname = \"peer\"\ncommand = \"python3\"\nargs = [{PEER:?}, \"plain\", \".\"]\ncwd = \"${{workspace}}\"\n"
     );
     let file = [
         provider,
