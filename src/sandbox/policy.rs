@@ -146,10 +146,16 @@ const PROTECTED_PLACES: &[&[&str]] = &[
     &[".config", "fish"],
     &[".config", "git"],
     &[".hg", "hgrc"],
+    &[".hg", "hgrc-not-shared"],
+    &[".hg", "sharedpath"],
     &[".jj", "repo", "config.toml"],
     &[".sl", "config"],
     &[".ssh"],
 ];
+
+/// Names that only a folder may have: as a file they hold the path of the folder that a program reads
+/// its settings from.
+const POINTERS: &[&[&str]] = &[&[".jj", "repo"]];
 
 /// Names that editors, agents, version managers and hook runners read when a folder is opened or
 /// entered or a commit is made. They run commands or count as the user's instructions, so only the
@@ -302,24 +308,14 @@ impl PathRules {
             let Some((name, folder)) = parts.get(..end).and_then(<[String]>::split_last) else {
                 return false;
             };
-            name == ".git" || self.is_protected_name(folder, name)
+            name == ".git" || self.is_pointer(folder, name) || self.is_protected_name(folder, name)
         })
     }
 
     /// Whether only the user may write `name` in `folder` (relative to the root), both in lower
     /// case. `.git` does not count; the names inside it are checked instead.
     pub(crate) fn is_protected_name(&self, folder: &[String], name: &str) -> bool {
-        let is = |place: &&[&str]| {
-            place.split_last().is_some_and(|(last, above)| {
-                *last == name
-                    && folder.len() >= above.len()
-                    && folder
-                        .iter()
-                        .rev()
-                        .zip(above.iter().rev())
-                        .all(|(part, name)| part == name)
-            })
-        };
+        let is = |place: &&[&str]| is_at(place, folder, name);
         if name == ".git" {
             return false;
         }
@@ -336,9 +332,29 @@ impl PathRules {
                 || PROTECTED_ENDINGS
                     .iter()
                     .any(|ending| name.ends_with(ending)))
-                && !folder
-                    .iter()
-                    .any(|part| DEPENDENCIES.contains(&part.as_str())))
+                && !is_of_dependencies(folder))
+    }
+
+    /// Whether only a folder may have this name in `folder`, both in lower case.
+    #[allow(clippy::unused_self, reason = "a rule like the others")]
+    pub(crate) fn is_pointer(&self, folder: &[String], name: &str) -> bool {
+        POINTERS.iter().any(|place| is_at(place, folder, name))
+    }
+
+    /// Whether protected files lie in folders that are called `name` in `folder`, both in lower
+    /// case: a link of this name would make other files take their place.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[allow(clippy::unused_self, reason = "a rule like the others")]
+    pub(crate) fn holds_protected(&self, folder: &[String], name: &str) -> bool {
+        let is_above = |place: &&[&str]| {
+            (1..place.len()).any(|end| {
+                place
+                    .get(..end)
+                    .is_some_and(|above| is_at(above, folder, name))
+            })
+        };
+        PROTECTED_PLACES.iter().chain(POINTERS).any(is_above)
+            || (!is_of_dependencies(folder) && PROTECTED_IN_PROJECTS.iter().any(is_above))
     }
 
     /// The names that the search compares first: no other name is sensitive or protected, in
@@ -399,12 +415,32 @@ fn real(path: &Path) -> PathBuf {
     )
 }
 
+/// Whether a name in a folder is the given place.
+fn is_at(place: &[&str], folder: &[String], name: &str) -> bool {
+    place.split_last().is_some_and(|(last, above)| {
+        *last == name
+            && folder.len() >= above.len()
+            && folder
+                .iter()
+                .rev()
+                .zip(above.iter().rev())
+                .all(|(part, name)| part == name)
+    })
+}
+
+/// Whether a path, in lower case, leads through a folder that package managers fill.
+pub(crate) fn is_of_dependencies(path: &[String]) -> bool {
+    path.iter()
+        .any(|part| DEPENDENCIES.contains(&part.as_str()))
+}
+
 fn is_path(path: &[String], folder: &[String], name: &str) -> bool {
     path.split_last()
         .is_some_and(|(last, above)| last == name && above == folder)
 }
 
-fn lower(path: &Path) -> Vec<String> {
+/// The names of a path in lower case.
+pub(crate) fn lower(path: &Path) -> Vec<String> {
     path.iter().map(lower_name).collect()
 }
 
@@ -536,6 +572,9 @@ mod tests {
             ".github/instructions/x.instructions.md",
             "x.sublime-project",
             ".hg/hgrc",
+            ".hg/hgrc-not-shared",
+            ".hg/sharedpath",
+            ".jj/repo",
             "sub/.jj/repo/config.toml",
             ".config/git/config",
             "node_modules/x/.git/config",

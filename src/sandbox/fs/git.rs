@@ -5,6 +5,9 @@
 //! it is a bare repository, whatever its name. So any folder can become a repository, and its
 //! `config` can name programs that the next `git status` runs.
 
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) mod index;
+
 /// Names in a repository that decide which programs git runs, or where git looks for such files.
 /// Covers the main repository and linked worktrees (`.git/worktrees/NAME`).
 pub(crate) const PROGRAM_NAMES: &[&str] =
@@ -17,6 +20,10 @@ pub(crate) const REPOSITORY_FOLDERS: &[&str] = &["modules", "worktrees"];
 /// Folders with the state of a rebase, a `git am`, a cherry-pick or a revert that waits for the
 /// user to continue it.
 pub(crate) const WAITING_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply", "sequencer"];
+
+/// Files in a repository that hold paths at which git reads and writes, in lower case: the index,
+/// and the conflicts whose resolutions git records.
+const PATH_FILES: &[&str] = &["index", "merge_rr"];
 
 /// Files in one of [`WAITING_FOLDERS`] that can name programs: the list of steps, the strategy of
 /// the merges, and the options of a cherry-pick, which hold its strategy.
@@ -79,9 +86,14 @@ impl Parts {
         let mut after = self;
         after.add(name);
         let sets_up = || {
-            [PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FOLDERS]
-                .iter()
-                .any(|names| names.contains(&name))
+            [
+                PROGRAM_NAMES,
+                REPOSITORY_FOLDERS,
+                WAITING_FOLDERS,
+                PATH_FILES,
+            ]
+            .iter()
+            .any(|names| names.contains(&name))
         };
         after.is_repository() && (!self.is_repository() || sets_up())
     }
@@ -112,6 +124,9 @@ pub(crate) enum ConfigPath {
     WorkTree(String),
     /// Another configuration file, relative to the folder of this file.
     Include(String),
+    /// A word of a command that git runs, which may be a path relative to the top of the working
+    /// tree.
+    Program(String),
 }
 
 /// Returns the paths that a git configuration names.
@@ -119,6 +134,7 @@ pub(crate) enum ConfigPath {
 pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
     let mut section = String::new();
     let mut paths = Vec::new();
+    let config = config.replace("\\\r\n", " ").replace("\\\n", " ");
     for line in config.lines().map(str::trim) {
         // A key may follow its section on the same line.
         let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -135,6 +151,10 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
         let Some((key, value)) = line.split_once('=') else {
             continue;
         };
+        let name = key.trim().to_ascii_lowercase();
+        if names_command(&section, &name, value) {
+            paths.extend(words_of(value).map(ConfigPath::Program));
+        }
         let value = value
             .split([';', '#'])
             .next()
@@ -142,7 +162,7 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
             .replace('"', "")
             .trim()
             .to_owned();
-        match (section.as_str(), key.trim().to_ascii_lowercase().as_str()) {
+        match (section.as_str(), name.as_str()) {
             _ if value.is_empty() => {}
             ("core", "hookspath") => paths.push(ConfigPath::Hooks(value)),
             ("core", "worktree") => paths.push(ConfigPath::WorkTree(value)),
@@ -151,6 +171,32 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
         }
     }
     paths
+}
+
+/// Whether git runs the value of a key as a command.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn names_command(section: &str, key: &str, value: &str) -> bool {
+    match section {
+        "alias" => value.trim_start_matches([' ', '\t', '"']).starts_with('!'),
+        "pager" | "credential" | "gpg" | "sendemail" => true,
+        _ => matches!(
+            key,
+            "clean" | "smudge" | "process" // filter
+                | "external" | "command" | "textconv" // diff, hook, trailer
+                | "driver" // merge
+                | "fsmonitor" | "editor" | "pager" | "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"
+                | "difffilter" | "cmd" | "uploadpack" | "receivepack" | "update" | "program"
+        ),
+    }
+}
+
+/// The words of a command that can be paths of files.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn words_of(command: &str) -> impl Iterator<Item = String> {
+    command
+        .split(|c: char| c.is_whitespace() || "\"'`;|&()<>=$!\\{}".contains(c))
+        .filter(|word| word.contains(['/', '.']) && !word.starts_with('-'))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -259,6 +305,10 @@ mod tests {
         let paths = config_paths(config);
 
         let include = |path: &str| ConfigPath::Include(path.to_owned());
+        let commands = "[filter \"x\"]\n\tclean = sh ./a.sh %f # x\n\trequired = true\n[alias]\n\tst = status b.sh\n\tup = \"!f() { \\\"tools/c d\\\"; }; \\\n f e.py\"\n[core]\n\teditor = vi\n\tpager = bin/less -R";
+        let words = ["./a.sh", "tools/c", "e.py", "bin/less"]
+            .map(|word| ConfigPath::Program(word.to_owned()));
+        assert_eq!(config_paths(commands), words);
         assert_eq!(
             paths,
             [

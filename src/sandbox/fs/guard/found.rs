@@ -36,6 +36,8 @@ pub(in crate::sandbox) struct Found {
     /// Protected files that no mount can cover (links, sockets), with their change time. A command
     /// can replace them, and the sweep after the command notices the replacement.
     pub(in crate::sandbox) loose: BTreeMap<PathBuf, Changed>,
+    /// The index of each repository as it was: one that has not changed since needs no examination.
+    pub(in crate::sandbox) indexes: BTreeSet<(Identity, Changed)>,
 }
 
 /// Change time (ctime) of a file, in seconds and nanoseconds. The kernel's clock sets it; programs
@@ -167,8 +169,8 @@ impl Found {
         git.chain(read_only).chain(hidden).chain(protected)
     }
 
-    /// Decodes arguments of [`Found::to_arguments`]; `None` if one is malformed. `loose` is not
-    /// encoded: only the sweep after a command needs it, and the host does that.
+    /// Decodes arguments of [`Found::to_arguments`]; `None` if one is malformed. `loose` and
+    /// `indexes` are not encoded: only the sweep after a command needs it, and the host does that.
     pub(in crate::sandbox) fn of_arguments(arguments: &[OsString]) -> Option<Self> {
         let mut found = Self::default();
         for argument in arguments {

@@ -21,6 +21,8 @@ pub(super) struct Known {
     /// Files that no mount covered. They are identified by their change time as well, because inode
     /// numbers are reused.
     loose: BTreeSet<(Identity, Changed)>,
+    /// The indexes of repositories, identified in the same way.
+    indexes: BTreeSet<(Identity, Changed)>,
 }
 
 /// [`Known`] as it is written to the watchdog.
@@ -28,6 +30,7 @@ pub(super) struct Known {
 pub(in crate::sandbox) struct WrittenKnown {
     covered: Vec<(Identity, Option<Changed>)>,
     loose: Vec<(Identity, Changed)>,
+    indexes: Vec<(Identity, Changed)>,
 }
 
 impl From<&Known> for WrittenKnown {
@@ -39,6 +42,7 @@ impl From<&Known> for WrittenKnown {
                 .map(|(own, born)| (*own, *born))
                 .collect(),
             loose: known.loose.iter().copied().collect(),
+            indexes: known.indexes.iter().copied().collect(),
         }
     }
 }
@@ -48,6 +52,7 @@ impl From<WrittenKnown> for Known {
         Self {
             covered: written.covered.into_iter().collect(),
             loose: written.loose.into_iter().collect(),
+            indexes: written.indexes.into_iter().collect(),
         }
     }
 }
@@ -60,7 +65,10 @@ impl Known {
         found: &Found,
         running: impl Iterator<Item = &'k Self> + Clone,
     ) -> Self {
-        let mut known = Self::default();
+        let mut known = Self {
+            indexes: found.indexes.clone(),
+            ..Self::default()
+        };
         for (path, (own, _)) in &found.protected {
             let changed = found.loose.get(path).copied();
             if !running.clone().all(|other| other.has(*own, changed)) {
@@ -88,6 +96,11 @@ impl Known {
             Some(changed) => self.loose.contains(&(own, changed)),
             None => self.covered.contains_key(&own),
         }
+    }
+
+    /// Whether a repository's index is the same as before.
+    pub(super) fn has_index(&self, own: Identity, changed: Changed) -> bool {
+        self.indexes.contains(&(own, changed))
     }
 
     /// Whether a file has the reused inode number of a covered file that is gone.

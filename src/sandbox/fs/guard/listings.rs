@@ -65,6 +65,8 @@ pub(super) struct Listing {
     pub(super) folders: Vec<OsString>,
     /// Names that are protected or sensitive here, sorted.
     pub(super) marked: Vec<OsString>,
+    /// Other symbolic links, sorted.
+    pub(super) links: Vec<OsString>,
     pub(super) parts: Parts,
     /// Number of all names.
     pub(super) names: u64,

@@ -6,22 +6,20 @@
 //! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
 //! whole, or the search fails.
 
+mod links;
+mod open;
 mod repositories;
 
 use std::{
     collections::{BTreeSet, VecDeque},
     ffi::OsStr,
-    io::Read,
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{Dir, FileType, Mode, OFlags},
+    fs::{Dir, FileType},
     io::Errno,
 };
 
@@ -30,11 +28,13 @@ use super::{
     known::Known,
     listings::{CachedFolder, Listing, Listings, Remembered, Seen, Stamp, Way},
 };
+pub(super) use open::{all_names, open_real, read};
+use open::{reopen, reopen_root};
+
 use crate::sandbox::{
     fs::{
         Root,
         git::{PROGRAM_NAMES, Parts},
-        jail::FOLDER,
         shown,
     },
     policy::{Names, lower_name},
@@ -109,6 +109,8 @@ pub(super) struct Purpose<'a> {
     /// Whether to make folders readable again that a command has closed to their owner: what lies in
     /// them must be searched, and their owner can enter them without reading them.
     pub(super) reopens: bool,
+    /// Folders that are searched. Before a command, more are an error.
+    pub(super) folders_max: usize,
 }
 
 /// The outcome of a search.
@@ -133,6 +135,8 @@ struct Item<'a> {
     covered: bool,
     /// Whether the folder is only counted, since nothing in it can be protected or hidden.
     only_counted: bool,
+    /// Whether the folder lies in a git repository's own folder.
+    in_repository: bool,
 }
 
 impl<'a> Item<'a> {
@@ -173,6 +177,8 @@ struct Search<'a> {
     fresh: VecDeque<Item<'a>>,
     listed: usize,
     searched: usize,
+    /// Whether the bound on folders is hit, so that no new folder is searched any more.
+    is_full: bool,
     /// Whether all names are counted.
     counts: bool,
     /// The device whose listings are cached; `None` if none are.
@@ -187,6 +193,7 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
             last,
             known: None,
             reopens: false,
+            folders_max: FOLDERS_MAX,
         },
     )
     .run();
@@ -201,6 +208,17 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
 
 /// Searches a workspace after a command, as completely as possible.
 pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searched {
+    after_within(root, last, known, FOLDERS_AFTER_MAX)
+}
+
+/// Searches a workspace after a command. Of more folders than `folders_max` those of the last search
+/// and every `.git` in them are still searched, and no others.
+pub(super) fn after_within(
+    root: &Root,
+    last: &Arc<Listings>,
+    known: &Known,
+    folders_max: usize,
+) -> Searched {
     reopen_root(root);
     Search::new(
         root,
@@ -208,6 +226,7 @@ pub(super) fn after(root: &Root, last: &Arc<Listings>, known: &Known) -> Searche
             last,
             known: Some(known),
             reopens: true,
+            folders_max,
         },
     )
     .run()
@@ -221,14 +240,10 @@ pub(super) fn during(root: &Root, last: &Arc<Listings>) -> Searched {
             last,
             known: Some(&Known::default()),
             reopens: false,
+            folders_max: FOLDERS_AFTER_MAX,
         },
     )
     .run()
-}
-
-/// Opens a folder by its path below the root, without following a link.
-pub(super) fn open_real(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
-    root.open_real(path, FOLDER)
 }
 
 impl<'a> Search<'a> {
@@ -255,6 +270,7 @@ impl<'a> Search<'a> {
             fresh: VecDeque::new(),
             listed: 0,
             searched: 0,
+            is_full: false,
             counts: root.quota().files_max.is_some(),
             remembers: device.filter(|_| !is_remote),
         }
@@ -266,22 +282,22 @@ impl<'a> Search<'a> {
     }
 
     fn run(mut self) -> Searched {
-        self.enter(Path::new(""), (0, 0), false);
-        let folders_max = if self.is_before() {
-            FOLDERS_MAX
-        } else {
-            FOLDERS_AFTER_MAX
-        };
-        while let Some(item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
+        self.enter(Path::new(""), (0, 0), false, false);
+        while let Some(mut item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
             self.searched += 1;
-            if self.searched > folders_max || self.known.len() + self.fresh.len() > folders_max {
+            let waiting = self.known.len() + self.fresh.len();
+            if self.searched.max(waiting) > self.purpose.folders_max && !self.is_full {
                 self.missed.push(Unguarded::Folders);
-                break;
+                self.is_full = true;
+                self.fresh.clear();
+                if self.is_before() {
+                    break;
+                }
             }
             let (names, remembered) = if item.only_counted {
                 self.count_folder(&item)
             } else {
-                self.search_folder(&item)
+                self.search_folder(&mut item)
             }
             .unwrap_or((0, Remembered::Nothing));
             self.seen.push(Seen {
@@ -311,7 +327,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches a folder that is entered by its name.
-    fn enter(&mut self, path: &Path, above: Identity, covered: bool) {
+    fn enter(&mut self, path: &Path, above: Identity, covered: bool, in_repository: bool) {
         self.enqueue(Item {
             last: self.purpose.last.entrance(path),
             path: path.into(),
@@ -319,6 +335,7 @@ impl<'a> Search<'a> {
             above,
             covered,
             only_counted: false,
+            in_repository,
         });
     }
 
@@ -332,6 +349,7 @@ impl<'a> Search<'a> {
                 above,
                 covered: false,
                 only_counted: true,
+                in_repository: false,
             });
         }
     }
@@ -368,16 +386,16 @@ impl<'a> Search<'a> {
             above: folder.listing().stamp.own,
             covered,
             only_counted: item.only_counted,
+            in_repository: item.in_repository,
         });
     }
 
     fn enqueue(&mut self, item: Item<'a>) {
-        if item.last.is_some() {
-            &mut self.known
-        } else {
-            &mut self.fresh
+        if item.last.is_some() || is_git(&item.path) {
+            self.known.push_back(item);
+        } else if !self.is_full {
+            self.fresh.push_back(item);
         }
-        .push_back(item);
     }
 
     /// Counts one folder; `None` if it cannot be read. It is not in the search, so nothing is missed.
@@ -419,7 +437,7 @@ impl<'a> Search<'a> {
 
     /// Searches one folder. Returns the number of its names and its listing; `None` if there is no
     /// listing.
-    fn search_folder(&mut self, item: &Item<'a>) -> Option<(u64, Remembered<'a>)> {
+    fn search_folder(&mut self, item: &mut Item<'a>) -> Option<(u64, Remembered<'a>)> {
         let status = match self.status(&item.path) {
             Ok(status) if status.kind == FileType::Directory => status,
             Err(Errno::NAMETOOLONG) => {
@@ -445,8 +463,12 @@ impl<'a> Search<'a> {
         let listing = folder.listing().clone();
         // Git may accept a folder named `.git` later, when its missing parts are there.
         let is_repository = listing.parts.is_repository() || is_git(&item.path);
+        item.in_repository |= is_repository;
         if is_repository && !item.covered {
             self.search_repository(&item.path);
+        }
+        for name in &listing.links {
+            self.search_link(item, status.own, name);
         }
         for name in &listing.marked {
             self.search_name(item, status.own, name);
@@ -529,6 +551,7 @@ impl<'a> Search<'a> {
         let holds_branches = holds_branches(&folder);
         let mut folders = Vec::new();
         let mut marked = Vec::new();
+        let mut links = Vec::new();
         let mut parts = Parts::default();
         let mut lower = String::new();
         let mut names = 0;
@@ -554,25 +577,30 @@ impl<'a> Search<'a> {
             let is_marked =
                 || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
             let is_branch = holds_branches && !lower.starts_with('.');
-            if lower == ".git" || (!is_branch && self.names.has(&lower) && is_marked()) {
-                marked.push(name.to_owned());
-                continue;
-            }
             let kind = match entry.file_type() {
                 FileType::Unknown => FileStatus::at(dir.as_fd(), Path::new(name))
                     .map_or(FileType::Unknown, |status| status.kind),
                 kind => kind,
             };
-            if kind == FileType::Directory {
+            if lower == ".git"
+                || (!is_branch && self.names.has(&lower) && is_marked())
+                || (kind != FileType::Directory && rules.is_pointer(&folder, &lower))
+            {
+                marked.push(name.to_owned());
+            } else if kind == FileType::Directory {
                 folders.push(name.to_owned());
+            } else if kind == FileType::Symlink {
+                links.push(name.to_owned());
             }
         }
         folders.sort();
         marked.sort();
+        links.sort();
         Ok(Some(Arc::new(Listing {
             stamp: Stamp::from(status),
             folders,
             marked,
+            links,
             parts,
             names,
         })))
@@ -594,7 +622,7 @@ impl<'a> Search<'a> {
             match status.kind {
                 FileType::Directory if item.covered => self.enter_to_count(&path, here),
                 _ if item.covered => {}
-                FileType::Directory => self.enter(&path, here, false),
+                FileType::Directory => self.enter(&path, here, false, true),
                 // A link or file named `.git`, whatever its target: git may resolve it where we
                 // cannot.
                 _ => self.protect(path, status, here),
@@ -602,7 +630,9 @@ impl<'a> Search<'a> {
             return;
         }
         let folder: Vec<String> = item.path.iter().map(lower_name).collect();
-        let is_protected = self.root.rules().is_protected_name(&folder, &lower);
+        let rules = self.root.rules();
+        let is_protected = rules.is_protected_name(&folder, &lower)
+            || (status.kind != FileType::Directory && rules.is_pointer(&folder, &lower));
         if is_protected && !item.covered {
             self.protect(path.clone(), status, here);
         }
@@ -612,11 +642,11 @@ impl<'a> Search<'a> {
             if is_folder && self.is_covered(&path, status) {
                 self.enter_to_count(&path, here);
             } else if is_folder {
-                self.enter(&path, here, item.covered);
+                self.enter(&path, here, item.covered, item.in_repository);
             }
         } else if status.kind == FileType::Directory {
             let covered = item.covered || (is_protected && self.is_covered(&path, status));
-            self.enter(&path, here, covered);
+            self.enter(&path, here, covered, item.in_repository);
         }
     }
 
@@ -646,71 +676,9 @@ pub(super) fn is_repository(root: &Root, path: &Path) -> bool {
 
 /// Whether a folder (in lower case) holds the names of branches, which may be any but those that
 /// begin with a dot: a branch can have the name of a protected file.
-fn holds_branches(folder: &[String]) -> bool {
+pub(super) fn holds_branches(folder: &[String]) -> bool {
     folder
         .iter()
         .skip_while(|name| *name != ".git")
         .any(|name| name == "refs" || name == "logs")
-}
-
-/// Gives this user access to the root again, if a command has closed it.
-fn reopen_root(root: &Root) {
-    let Ok(stat) = rustix::fs::fstat(&root.dir) else {
-        return;
-    };
-    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    if stat.st_uid == rustix::process::geteuid().as_raw() && !mode.contains(Mode::RWXU) {
-        // If this fails, the search reports that it cannot read the root.
-        let _ = rustix::fs::fchmod(&root.dir, mode | Mode::RWXU);
-    }
-}
-
-/// Gives this user access to a folder of this user again.
-fn reopen(root: &Root, path: &Path) -> Option<()> {
-    let dir = root
-        .open_real(
-            path,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        )
-        .ok()?;
-    let stat = rustix::fs::fstat(&dir).ok()?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return None;
-    }
-    // A descriptor opened with O_PATH does not allow `fchmod`; its name under `/proc` allows
-    // `chmod`.
-    rustix::fs::chmod(
-        format!("/proc/self/fd/{}", dir.as_raw_fd()),
-        Mode::from_raw_mode(stat.st_mode & 0o7777) | Mode::RWXU,
-    )
-    .ok()
-}
-
-/// Whether every name in a folder passes; `false` if the folder cannot be listed.
-pub(super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool) -> bool {
-    let Ok(entries) = Dir::read_from(dir) else {
-        return false;
-    };
-    entries.into_iter().all(|entry| {
-        entry.is_ok_and(|entry| {
-            let name = entry.file_name().to_bytes();
-            name == b"." || name == b".." || passes(name)
-        })
-    })
-}
-
-/// Reads the beginning of a file, without following links.
-pub(super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
-    let fd = root
-        .open_real(
-            path,
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        )
-        .ok()?;
-    let mut content = Vec::new();
-    std::fs::File::from(fd)
-        .take(GIT_FILE_BYTES_MAX as u64)
-        .read_to_end(&mut content)
-        .ok()?;
-    Some(content)
 }

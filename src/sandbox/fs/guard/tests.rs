@@ -470,3 +470,26 @@ fn cached_listings_follow_folders_that_change_move_or_are_replaced() {
     write(&folder, "bare/modules/m/hooks/new", "x");
     assert!(found().contains(&"bare/modules/m/hooks".to_owned()));
 }
+
+#[test]
+fn a_command_that_makes_too_many_folders_hides_no_repository_in_older_ones() {
+    let (folder, guard) = fixture();
+    write(&folder, "src/deep/mine", "x");
+    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that changed just now are not cached
+    let guarded = guard.search().unwrap();
+    for n in 0..100 {
+        fs::create_dir(folder.path().join(format!("a{n}"))).unwrap();
+    }
+    for place in ["src/.git", "src/deep/.git"] {
+        repository(&folder, place);
+    }
+
+    let listings = guard.state().listings.clone();
+    let searched = search::after_within(&guard.root, &listings, &guarded.known, 50);
+
+    assert_eq!(
+        paths(&searched.found),
+        ["src/.git/config", "src/deep/.git/config"]
+    );
+    assert_eq!(searched.missed, [Unguarded::Folders]);
+}

@@ -1,14 +1,24 @@
 //! The files of git repositories that decide which programs git runs, and the files that these name.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, OFlags};
 
-use super::{FileStatus, GIT_FILE_BYTES_MAX, Identity, Search, is_git, open_real, read};
+use super::{
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, is_git, open_real, read,
+};
 use crate::sandbox::fs::{
     git::{
         ConfigPath, PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS,
-        config_paths, waiting_file_runs_commands,
+        config_paths,
+        index::{self, Index},
+        waiting_file_runs_commands,
     },
     guard::found::names_of,
 };
@@ -35,6 +45,7 @@ impl Search<'_> {
                 self.protect(path, status, here);
             }
         }
+        self.search_paths(path, here);
         // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
         if let Some(content) = read(self.root, &path.join("commondir"))
             && let Some(common) =
@@ -102,6 +113,7 @@ impl Search<'_> {
             return;
         };
         let mut hooks = Vec::new();
+        let mut programs = Vec::new();
         let mut tops = self.working_trees(repository);
         let mut files = vec![config.to_owned()];
         let mut next = 0;
@@ -112,6 +124,7 @@ impl Search<'_> {
                 match path {
                     ConfigPath::Hooks(path) => hooks.push(path),
                     ConfigPath::WorkTree(path) => tops.push(repository.join(path)),
+                    ConfigPath::Program(path) => programs.push(path),
                     ConfigPath::Include(path) => {
                         let included = file.parent().unwrap_or(repository).join(path);
                         if let Some(included) = self.locate(&included)
@@ -133,9 +146,120 @@ impl Search<'_> {
                 self.protect_target(target, config);
             }
         }
+        programs.truncate(INCLUDES_MAX);
+        for path in tops
+            .iter()
+            .flat_map(|top| programs.iter().map(|program| top.join(program)))
+        {
+            if let Some(target) = self.locate(&path)
+                && self
+                    .status(&target)
+                    .is_ok_and(|status| status.kind == FileType::RegularFile)
+            {
+                self.protect_target(target, config);
+            }
+        }
     }
 
-    fn locate(&self, path: &Path) -> Option<PathBuf> {
+    /// Before a command, remembers the index of a repository. After it, protects the files by which
+    /// git would read or write other files than those of the working tree.
+    fn search_paths(&mut self, repository: &Path, here: Identity) {
+        let path = repository.join("index");
+        let index = self
+            .status(&path)
+            .ok()
+            .filter(|status| status.kind == FileType::RegularFile);
+        let Some(known) = self.purpose.known else {
+            let settled = index.filter(|status| Stamp::from(*status).is_settled());
+            self.found
+                .indexes
+                .extend(settled.map(|status| (status.own, status.changed)));
+            return;
+        };
+        if !self.purpose.reopens {
+            return;
+        }
+        if let Some(status) = index.filter(|status| !known.has_index(status.own, status.changed)) {
+            let id = self.id_length(repository, known);
+            match self.read_index(&path, id) {
+                Some(index) => {
+                    for name in index.shared {
+                        let path = repository.join(format!("sharedindex.{name}"));
+                        if let Ok(status) = self.status(&path)
+                            && self.read_index(&path, id).is_none()
+                        {
+                            self.found.protect(path, status, here);
+                        }
+                    }
+                }
+                None => self.found.protect(path, status, here),
+            }
+        }
+        let path = repository.join("MERGE_RR");
+        if let Ok(status) = self.status(&path)
+            && !self.has_own_conflicts(repository, &path)
+        {
+            self.found.protect(path, status, here);
+        }
+    }
+
+    /// `None` if the file cannot be read, or names other files than those of a working tree.
+    fn read_index(&self, path: &Path, id: usize) -> Option<Index> {
+        let open = || {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(self.root.open_real(path, flags)?);
+            Ok(Box::new(file) as Box<dyn Read>)
+        };
+        let stat = rustix::fs::statat(&self.root.dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let length = u64::try_from(stat.st_size).ok()?;
+        index::read(open, length, id).ok().flatten()
+    }
+
+    /// Bytes of an object's id in a repository. Only a configuration from before the command counts:
+    /// a new one is moved aside.
+    fn id_length(&self, repository: &Path, known: &Known) -> usize {
+        let common = read(self.root, &repository.join("commondir"))
+            .map(|content| repository.join(&*String::from_utf8_lossy(content.trim_ascii_end())));
+        let uses_sha256 = [Some(repository.to_owned()), common]
+            .into_iter()
+            .flatten()
+            .filter_map(|folder| self.locate(&folder.join("config")))
+            .filter(|config| {
+                self.status(config)
+                    .is_ok_and(|status| known.has(status.own, None))
+            })
+            .filter_map(|config| read(self.root, &config))
+            .any(|content| {
+                let content = String::from_utf8_lossy(&content).to_lowercase();
+                content
+                    .lines()
+                    .any(|line| line.contains("objectformat") && line.contains("sha256"))
+            });
+        if uses_sha256 { 32 } else { 20 }
+    }
+
+    /// Whether the conflicts whose resolutions git will record are in files of the working tree,
+    /// through no link.
+    fn has_own_conflicts(&self, repository: &Path, path: &Path) -> bool {
+        let Some(content) = read(self.root, path) else {
+            return false;
+        };
+        let tops = self.working_trees(repository);
+        content.len() < GIT_FILE_BYTES_MAX
+            && index::conflicts(&content).is_some_and(|paths| {
+                paths.iter().all(|path| {
+                    let path = Path::new(OsStr::from_bytes(path));
+                    tops.iter().all(|top| {
+                        self.locate(top).is_none_or(|top| {
+                            let path = top.join(path);
+                            self.locate(&path).is_some_and(|real| real == path)
+                        })
+                    })
+                })
+            })
+    }
+
+    pub(super) fn locate(&self, path: &Path) -> Option<PathBuf> {
         self.root.locate(path.to_str()?).ok()
     }
 

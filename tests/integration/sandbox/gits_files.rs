@@ -1,0 +1,303 @@
+//! Files of a repository that commands may write, since `git add` and `git commit` do, and by which
+//! the user's git would read or write files that no command can reach. Each attack is tried behind
+//! every boundary; then the user's git is run outside of them.
+
+use super::{
+    doors::{all, config, git, user_git, users_repository},
+    *,
+};
+
+/// Changes a file of the user's repository, so that there is something to commit.
+fn change(fixture: &SandboxFixture) {
+    fs::write(fixture.path("repo/kept"), "changed by the user").unwrap();
+}
+
+#[tokio::test]
+async fn no_link_of_a_command_leads_what_git_writes_to_another_file() {
+    each(all("no_link_of_a_command_leads_what_git_writes_to_another_file"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        let outside = fixture.folder.path().join("outside.txt");
+        users_repository(&fixture, "repo");
+        user_git(&fixture, "repo", &["worktree", "add", "-q", "../wt"]);
+        fs::write(fixture.path("evil.txt"), config(&mark)).unwrap();
+        let before = fs::read(fixture.path("repo/.git/config")).unwrap();
+
+        let said = fixture
+            .run("cd repo/.git; cp ../../evil.txt MERGE_MSG; cp ../../evil.txt worktrees/wt/MERGE_MSG; \
+                  ln -sf config COMMIT_EDITMSG; ln -sf ../../../outside.txt logs/HEAD; mkdir -p x/y; ln -s ../../config x/y/z; \
+                  ln -sf ../../../../../outside.txt worktrees/wt/COMMIT_EDITMSG; mkdir -p rr-cache; ln -s ../../.. rr-cache/0123456789012345678901234567890123456789")
+            .await;
+        for place in ["repo", "wt"] {
+            fs::write(fixture.path(place).join("kept"), "changed by the user").unwrap();
+            git(&fixture, place, &["commit", "-q", "-a"]);
+            git(&fixture, place, &["status"]);
+            assert!(!mark.exists(), "{}: {place}: {}", fixture.kind(), said.stderr);
+        }
+
+        assert_eq!(fs::read(fixture.path("repo/.git/config")).unwrap(), before, "{}: {}", fixture.kind(), said.stderr);
+        assert_eq!(fs::read_to_string(outside).unwrap(), "outside", "{}: {}", fixture.kind(), said.stderr);
+        for link in ["x/y/z", "rr-cache/0123456789012345678901234567890123456789"] {
+            assert!(fs::symlink_metadata(fixture.path("repo/.git").join(link)).is_err(), "{}: {link}: {}", fixture.kind(), said.stderr);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn links_of_the_user_in_a_repository_stay_and_it_can_be_used() {
+    each(SandboxFixture::both("links_of_the_user_in_a_repository_stay_and_it_can_be_used"), async |fixture| {
+        users_repository(&fixture, "repo");
+        // As tools for several repositories do.
+        fs::rename(fixture.path("repo/.git/objects"), fixture.path("shared")).unwrap();
+        std::os::unix::fs::symlink("../../shared", fixture.path("repo/.git/objects")).unwrap();
+
+        let said = fixture.run("cd repo && echo y > kept && git -c user.name=c -c user.email=c@example.org commit -q -a -m two && git log --oneline | wc -l").await;
+
+        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("2\n", ""), "{}", fixture.kind());
+        assert!(fs::symlink_metadata(fixture.path("repo/.git/objects")).unwrap().is_symlink());
+        user_git(&fixture, "repo", &["fsck"]);
+    })
+    .await;
+}
+
+/// An index of git with these names, of which each stands for the same content.
+fn index(version: u32, names: &[&str], blob: &str) -> Vec<u8> {
+    let id: Vec<u8> = (0..blob.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&blob[at..at + 2], 16).unwrap())
+        .collect();
+    let mut index = b"DIRC".to_vec();
+    index.extend(version.to_be_bytes());
+    index.extend(u32::try_from(names.len()).unwrap().to_be_bytes());
+    let mut before = "";
+    for name in names {
+        let start = index.len();
+        index.extend([0; 24]);
+        index.extend(0o100_755_u32.to_be_bytes());
+        index.extend([0; 12]);
+        index.extend(&id);
+        index.extend(u16::try_from(name.len()).unwrap().to_be_bytes());
+        if version == 4 {
+            let same = before
+                .bytes()
+                .zip(name.bytes())
+                .take_while(|(a, b)| a == b)
+                .count();
+            index.push(u8::try_from(before.len() - same).unwrap());
+            index.extend(&name.as_bytes()[same..]);
+            index.push(0);
+            before = name;
+        } else {
+            index.extend(name.as_bytes());
+            let length = index.len() - start;
+            index.extend(vec![0; 8 - length % 8]);
+        }
+    }
+    // Git takes an index without a checksum.
+    index.extend([0; 20]);
+    index
+}
+
+#[tokio::test]
+async fn an_index_names_files_of_the_working_tree_only() {
+    each(
+        all("an_index_names_files_of_the_working_tree_only"),
+        async |fixture| {
+            let mark = fixture.folder.path().join("mark");
+            let outside = fixture.folder.path().join("made.txt");
+            users_repository(&fixture, "repo");
+            fs::write(
+                fixture.path("hook"),
+                format!("#!/bin/sh\ntouch {}\n", mark.display()),
+            )
+            .unwrap();
+            let blob = git(&fixture, "repo", &["hash-object", "-w", "../hook"]).stdout;
+            let blob = String::from_utf8(blob).unwrap();
+            let names = [
+                ".git/hooks/post-checkout",
+                "../../made.txt",
+                outside.to_str().unwrap(),
+                "x/.GIT/y",
+                "kept",
+            ];
+            for version in [2, 4] {
+                for name in names {
+                    let names = [name, "kept"];
+                    let names = &names[usize::from(name == "kept")..];
+                    let planted = index(version, names, blob.trim());
+                    fs::write(fixture.path("planted"), &planted).unwrap();
+                    user_git(&fixture, "repo", &["read-tree", "HEAD"]);
+                    let shown = fixture
+                        .run("cp planted repo/.git/index && git -C repo ls-files")
+                        .await;
+                    // Git reads it, so the attack is one.
+                    assert!(
+                        shown.stdout.contains(name),
+                        "{}: {version}: {name}: {shown:?}",
+                        fixture.kind()
+                    );
+                    git(&fixture, "repo", &["restore", "."]);
+                    assert!(
+                        !mark.exists() && !outside.exists(),
+                        "{}: {version}: {name}: {}",
+                        fixture.kind(),
+                        shown.stderr
+                    );
+                    assert_eq!(
+                        shown.stderr.contains("[refused: repo/.git/index "),
+                        name != "kept",
+                        "{}: {version}: {name}: {}",
+                        fixture.kind(),
+                        shown.stderr
+                    );
+                }
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_half_of_an_index_names_files_of_the_working_tree_only() {
+    each(SandboxFixture::both("a_half_of_an_index_names_files_of_the_working_tree_only"), async |fixture| {
+        let outside = fixture.folder.path().join("made.txt");
+        users_repository(&fixture, "repo");
+        user_git(&fixture, "repo", &["update-index", "--split-index"]);
+        let honest = fixture.run("cd repo && echo y > kept && git add kept && git status --short").await;
+        assert_eq!((honest.stdout.as_str(), honest.stderr.as_str()), ("M  kept\n", ""), "{}", fixture.kind());
+        let blob = String::from_utf8(git(&fixture, "repo", &["hash-object", "kept"]).stdout).unwrap();
+        let id = [0x11; 20];
+        let mut half = index(2, &["../../made.txt", "kept"], blob.trim());
+        half.truncate(half.len() - id.len());
+        half.extend(id);
+        let mut other = index(2, &[], blob.trim());
+        other.truncate(other.len() - id.len());
+        other.extend(b"link\0\0\0\x3c");
+        // Two empty bitmaps, of entries that are removed and replaced.
+        let mut none = [0; 20];
+        none[7] = 1;
+        other.extend([id, none, none, [0; 20]].concat());
+        fs::write(fixture.path("half"), half).unwrap();
+        fs::write(fixture.path("other"), other).unwrap();
+
+        let said = fixture.run("cp half repo/.git/sharedindex.$(printf '11%.0s' {1..20}); cp other repo/.git/index; git -C repo ls-files").await;
+        assert!(said.stdout.contains("made.txt"), "{}: {said:?}", fixture.kind());
+        git(&fixture, "repo", &["restore", "."]);
+
+        assert!(!outside.exists(), "{}: {said:?}", fixture.kind());
+        assert!(said.stderr.contains("[refused: repo/.git/sharedindex."), "{}: {said:?}", fixture.kind());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_recorded_conflict_copies_no_other_file_into_the_repository() {
+    each(all("a_recorded_conflict_copies_no_other_file_into_the_repository"), async |fixture| {
+        users_repository(&fixture, "repo");
+        let secret = fixture.folder.path().join("outside.txt");
+        let id = "0123456789012345678901234567890123456789";
+        let places = ["../../outside.txt", secret.to_str().unwrap(), "lib/outside.txt", "link"];
+        for (n, place) in places.into_iter().enumerate() {
+            let said = fixture
+                .run(&format!(
+                    "cd repo; mkdir -p .git/rr-cache/{id}; touch .git/rr-cache/{id}/preimage; rm -f .git/rr-cache/{id}/postimage; \
+                     ln -sfn ../.. lib; ln -sf ../../outside.txt link; printf '{id}\\t{place}\\0' > .git/MERGE_RR"
+                ))
+                .await;
+            fs::write(fixture.path("repo/kept"), format!("changed {n}")).unwrap();
+            user_git(&fixture, "repo", &["commit", "-q", "-a", "-m", "more"]);
+            let copy = fixture.path(&format!("repo/.git/rr-cache/{id}/postimage"));
+            assert!(!copy.exists(), "{}: {place}: {}", fixture.kind(), said.stderr);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_resolves_a_conflict_that_git_records() {
+    each(SandboxFixture::both("a_command_resolves_a_conflict_that_git_records"), async |fixture| {
+        users_repository(&fixture, "repo");
+        fs::create_dir(fixture.path("repo/.git/rr-cache")).unwrap();
+        user_git(&fixture, "repo", &["checkout", "-q", "-b", "left"]);
+        change(&fixture);
+        user_git(&fixture, "repo", &["commit", "-q", "-a", "-m", "left"]);
+        user_git(&fixture, "repo", &["checkout", "-q", "main"]);
+        fs::write(fixture.path("repo/kept"), "other").unwrap();
+        user_git(&fixture, "repo", &["commit", "-q", "-a", "-m", "right"]);
+
+        let merge = fixture.run("cd repo; git -c user.name=c -c user.email=c@example.org merge left").await;
+        let done = fixture.run("cd repo && echo both > kept && git -c user.name=c -c user.email=c@example.org commit -q -a -m both && ls .git/rr-cache/*").await;
+
+        assert!(fixture.path("repo/.git/MERGE_RR").exists() && !merge.stderr.contains("[refused"), "{}: {}", fixture.kind(), merge.stderr);
+        assert!(done.status == Some(0) && !done.stderr.contains("[refused"), "{}: {done:?}", fixture.kind());
+        assert!(done.stdout.contains("postimage"), "{}", done.stdout);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn programs_of_the_workspace_that_the_users_git_runs_are_written_by_no_command() {
+    each(all("programs_of_the_workspace_that_the_users_git_runs_are_written_by_no_command"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        users_repository(&fixture, "repo");
+        fs::create_dir(fixture.path("repo/tools")).unwrap();
+        for name in ["clean.sh", "show.sh", "merge.sh"] {
+            fs::write(fixture.path("repo/tools").join(name), "#!/bin/sh\ncat \"$@\"\n").unwrap();
+        }
+        fs::write(fixture.path("repo/.gitattributes"), "* filter=x diff=x\n").unwrap();
+        user_git(&fixture, "repo", &["config", "filter.x.clean", "sh ./tools/clean.sh"]);
+        user_git(&fixture, "repo", &["config", "diff.x.textconv", "sh \"tools/show.sh\""]);
+        user_git(&fixture, "repo", &["config", "alias.both", "!sh tools/merge.sh"]);
+        let evil = format!("#!/bin/sh\ntouch {}\ncat \"$@\"\n", mark.display());
+        fs::write(fixture.path("evil.sh"), evil).unwrap();
+
+        let said = fixture
+            .run("cd repo; for name in clean show merge; do cp ../evil.sh tools/$name.sh; done; mv tools/clean.sh tools/x; rm -f tools/show.sh; echo y > kept; echo z > tools/other.sh")
+            .await;
+        for command in [&["status"][..], &["diff"], &["both", "kept"]] {
+            git(&fixture, "repo", command);
+            assert!(!mark.exists(), "{}: {command:?}: {}", fixture.kind(), said.stderr);
+        }
+        if fixture.kind() != "landlock without mounts" {
+            assert_eq!(fs::read_to_string(fixture.path("repo/kept")).unwrap(), "y\n");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn settings_behind_a_link_are_left_by_no_command() {
+    each(all("settings_behind_a_link_are_left_by_no_command"), async |fixture| {
+        fs::create_dir(fixture.path("src")).unwrap();
+        fs::create_dir(fixture.path("mine")).unwrap();
+        fs::create_dir_all(fixture.path("node_modules/x")).unwrap();
+        fs::write(fixture.path("mine/tasks.json"), "mine").unwrap();
+        std::os::unix::fs::symlink("mine", fixture.path(".vscode")).unwrap();
+
+        let said = fixture
+            .run(
+                "cd src; mkdir -p e1 e2 e3 e4 j/.jj; echo {} > e1/tasks.json; echo '[build]' > e2/config.toml; echo '[hooks]' > e3/hgrc; echo x > e4/config.toml; \
+                 ln -s e1 .vscode; ln -s e2 .cargo; ln -s e3 .hg; ln -s /proc/self/cwd/e2 .config; mkdir .jj; echo ../e4 > .jj/repo; ln -s ../../e4 j/.jj/repo; \
+                 mkdir ../node_modules/x/.vscode; echo {} > ../node_modules/x/.vscode/tasks.json; echo x > ../node_modules/x/AGENTS.md; \
+                 ln -s ../node_modules/x lib; ln -s /proc/self/cwd/node_modules/x lib2; ln -s ../node_modules/x/AGENTS.md file; \
+                 cd ..; echo evil > mine/tasks.json; echo evil > .vscode/launch.json",
+            )
+            .await;
+
+        for path in ["src/.vscode", "src/.cargo", "src/.hg", "src/.config", "src/.jj/repo", "src/j/.jj/repo", "src/lib", "src/lib2"] {
+            assert!(fs::symlink_metadata(fixture.path(path)).is_err(), "{}: {path}: {}", fixture.kind(), said.stderr);
+            assert!(said.stderr.contains(&format!("[refused: {path} ")), "{}: {path}: {}", fixture.kind(), said.stderr);
+        }
+        assert_eq!(fs::read_to_string(fixture.path("mine/tasks.json")).unwrap(), "mine", "{}: {}", fixture.kind(), said.stderr);
+        assert!(!fixture.path("mine/launch.json").exists(), "{}", fixture.kind());
+        assert!(fs::symlink_metadata(fixture.path(".vscode")).is_ok());
+        assert!(fixture.path("node_modules/x/AGENTS.md").exists() && fixture.path("src/file").exists(), "{}: {}", fixture.kind(), said.stderr);
+    })
+    .await;
+}
+
+/// Runs the tests of this file again as an unprivileged user, in another process.
+#[test]
+fn gits_files_are_examined_for_an_unprivileged_user_too() {
+    stranger::again_as_stranger(&["sandbox::gits_files::"]);
+}
