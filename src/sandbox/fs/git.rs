@@ -25,20 +25,38 @@ pub(crate) const WAITING_FOLDERS: &[&str] = &["rebase-merge", "rebase-apply", "s
 /// and the conflicts whose resolutions git records.
 const PATH_FILES: &[&str] = &["index", "merge_rr"];
 
-/// Files in one of [`WAITING_FOLDERS`] that can name programs: the list of steps, the strategy of
-/// the merges, and the options of a cherry-pick, which hold its strategy.
+/// Files in one of [`WAITING_FOLDERS`] by which git can run programs or write to other files: the list
+/// of steps, the strategy of the merges, the options of a cherry-pick, which hold its strategy, and
+/// the options of `git apply`.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) const WAITING_FILES: &[&str] = &["git-rebase-todo", "strategy", "opts"];
+pub(crate) const WAITING_FILES: &[&str] = &["git-rebase-todo", "strategy", "opts", "apply-opt"];
 
-/// Whether git runs a program of the workspace because of this content of one of
-/// [`WAITING_FILES`].
+/// Strategies of git itself. Git runs `git-merge-STRATEGY` for every other, which may be a program of
+/// the workspace, or a command of git that merges no commits: `git merge-file` writes to a file with
+/// the name of a commit, and follows a link.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) fn waiting_file_runs_commands(name: &str, content: &[u8]) -> bool {
-    if name == "git-rebase-todo" {
-        steps_run_commands(content)
-    } else {
-        // Git runs `git-merge-STRATEGY`, and searches for it only if the name has no slash.
-        content.contains(&b'/')
+const STRATEGIES: &[&str] = &["ort", "recursive", "resolve", "octopus", "ours", "subtree"];
+
+/// Whether this content of one of [`WAITING_FILES`] can make git run a program of the workspace or
+/// write to a file that is not part of the working tree.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) fn waiting_file_is_dangerous(name: &str, content: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(content);
+    let is_own = |strategy: &str| STRATEGIES.contains(&strategy);
+    match name {
+        "git-rebase-todo" => steps_run_commands(content),
+        "strategy" => !is_own(text.trim_end()),
+        // `--build-fake-ancestor=FILE`, which may be shortened, writes to any file.
+        "apply-opt" => text.contains("--b"),
+        _ => {
+            text.contains('/')
+                || text.lines().any(|line| {
+                    let line = line.rsplit(']').next().unwrap_or(line).trim();
+                    let (key, value) = line.split_once('=').unwrap_or((line, ""));
+                    key.trim().eq_ignore_ascii_case("strategy")
+                        && !is_own(value.trim().trim_matches('"'))
+                })
+        }
     }
 }
 
@@ -289,12 +307,25 @@ mod tests {
 
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
     #[test]
-    fn a_strategy_that_is_a_path_is_known() {
-        let runs = waiting_file_runs_commands;
+    fn a_strategy_that_is_none_of_gits_and_options_that_write_are_known() {
+        let is = waiting_file_is_dangerous;
 
-        assert!(runs("strategy", b"x/evil\n") && runs("opts", b"[options]\n\tstrategy = x/y\n"));
-        assert!(!runs("strategy", b"ort\n") && !runs("opts", b"[options]\n\tedit = true\n"));
-        assert!(!runs("git-rebase-todo", b"pick 1 a/b\n"));
+        assert!(is("strategy", b"x/evil\n") && is("strategy", b"file\n") && is("strategy", b"\n"));
+        for opts in [
+            "[options]\n\tstrategy = x/y\n",
+            "[options]\n\tstrategy = \"file\"\n",
+            "[options] Strategy=index\n",
+            "[options]\nstrategy\n",
+        ] {
+            assert!(is("opts", opts.as_bytes()), "{opts}");
+        }
+        assert!(is("apply-opt", b" '-3' '--build-f=x'\n"));
+        assert!(!is("strategy", b"ort\n") && !is("apply-opt", b" '--directory=a/b' '-p2'\n"));
+        assert!(!is(
+            "opts",
+            b"[options]\n\tedit = true\n\tstrategy = ort\n\tstrategy-option = theirs\n"
+        ));
+        assert!(!is("git-rebase-todo", b"pick 1 a/b\n"));
     }
 
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

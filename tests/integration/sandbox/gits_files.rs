@@ -236,6 +236,50 @@ async fn a_command_resolves_a_conflict_that_git_records() {
 }
 
 #[tokio::test]
+async fn a_waiting_rebase_or_series_of_patches_writes_to_no_other_file() {
+    each(all("a_waiting_rebase_or_series_of_patches_writes_to_no_other_file"), async |fixture| {
+        let outside = fixture.folder.path().join("outside.txt");
+        for folder in ["rebase", "patches"] {
+            users_repository(&fixture, folder);
+            for name in ["two", "three"] {
+                fs::write(fixture.path(folder).join(name), name).unwrap();
+                user_git(&fixture, folder, &["add", name]);
+                user_git(&fixture, folder, &["commit", "-q", "-m", name]);
+            }
+        }
+        let oid = |name: &str| String::from_utf8(git(&fixture, "rebase", &["rev-parse", name]).stdout).unwrap();
+        user_git(&fixture, "rebase", &["-c", "sequence.editor=sed -i 1abreak", "rebase", "-q", "-i", "HEAD~2"]);
+        let (base, head) = (oid("main~2"), oid("HEAD"));
+        let picked = git(&fixture, "rebase", &["commit-tree", "main^{tree}", "-p", base.trim(), "-m", "three"]).stdout;
+        let picked = String::from_utf8(picked).unwrap();
+        user_git(&fixture, "patches", &["format-patch", "-q", "-2", "-o", "../mails"]);
+        user_git(&fixture, "patches", &["reset", "-q", "--hard", "HEAD~2"]);
+        fs::write(fixture.path("patches/two"), "conflict").unwrap();
+        user_git(&fixture, "patches", &["add", "two"]);
+        user_git(&fixture, "patches", &["commit", "-q", "-m", "conflict"]);
+        git(&fixture, "patches", &["am", "../mails/0001-two.patch", "../mails/0002-three.patch"]);
+        assert!(fixture.path("rebase/.git/rebase-merge").exists() && fixture.path("patches/.git/rebase-apply").exists());
+
+        let said = fixture
+            .run(&format!(
+                "cd rebase; echo file > .git/rebase-merge/strategy; printf \" '--theirs'\" > .git/rebase-merge/strategy_opts; echo 'pick {picked} x' > .git/rebase-merge/git-rebase-todo; \
+                 ln -s ../../outside.txt {base}; echo base > {head}; echo evil > {picked}; \
+                 cd ../patches; printf \" '--build-fake-ancestor={outside}'\" > .git/rebase-apply/apply-opt",
+                picked = picked.trim(),
+                base = base.trim(),
+                head = head.trim(),
+                outside = outside.display()
+            ))
+            .await;
+        git(&fixture, "rebase", &["rebase", "--continue"]);
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "outside", "{}: {}", fixture.kind(), said.stderr);
+        git(&fixture, "patches", &["am", "--skip"]);
+        assert_eq!(fs::read(&outside).unwrap(), b"outside", "{}: {}", fixture.kind(), said.stderr);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn programs_of_the_workspace_that_the_users_git_runs_are_written_by_no_command() {
     each(all("programs_of_the_workspace_that_the_users_git_runs_are_written_by_no_command"), async |fixture| {
         let mark = fixture.folder.path().join("mark");

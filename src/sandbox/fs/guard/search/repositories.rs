@@ -18,7 +18,7 @@ use crate::sandbox::fs::{
         ConfigPath, PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS,
         config_paths,
         index::{self, Index},
-        waiting_file_runs_commands,
+        waiting_file_is_dangerous,
     },
     guard::found::names_of,
 };
@@ -67,7 +67,8 @@ impl Search<'_> {
         }
     }
 
-    /// Protects a file of a rebase or cherry-pick that waits, if it runs commands. Others stay
+    /// Protects a file of a rebase or cherry-pick that waits, if it runs commands or writes to other
+    /// files. Others stay
     /// writable, so that a command can continue it.
     fn search_waiting(&mut self, folder: &Path, name: &str, here: Identity) {
         let path = folder.join(name);
@@ -76,7 +77,7 @@ impl Search<'_> {
         };
         let runs = || {
             read(self.root, &path).is_none_or(|content| {
-                content.len() >= GIT_FILE_BYTES_MAX || waiting_file_runs_commands(name, &content)
+                content.len() >= GIT_FILE_BYTES_MAX || waiting_file_is_dangerous(name, &content)
             })
         };
         if status.kind != FileType::RegularFile || runs() {
