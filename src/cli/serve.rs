@@ -290,6 +290,9 @@ fn bounds(limits: &HttpLimits) -> HttpBounds {
         answer_bytes_max: limits.answer_bytes_max.unwrap_or(default.answer_bytes_max),
         header_within: limits.header_within.unwrap_or(default.header_within),
         write_pause_max: limits.write_pause_max.unwrap_or(default.write_pause_max),
+        remote_attachments: limits
+            .remote_attachments
+            .unwrap_or(default.remote_attachments),
         ..default
     }
 }
@@ -415,7 +418,7 @@ mod tests {
 
     #[test]
     fn every_configured_bound_reaches_the_server() {
-        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nconnection_answer_bytes_max = 9\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\n";
+        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nconnection_answer_bytes_max = 9\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\nremote_attachments = true\n";
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callboard.toml");
         std::fs::write(&file, text).unwrap();
@@ -431,6 +434,7 @@ mod tests {
             answer_bytes_max: 6,
             header_within: Duration::from_secs(7),
             write_pause_max: Duration::from_secs(8),
+            remote_attachments: true,
             ..HttpBounds::default()
         };
         assert_eq!(bounds(&config.http), expected);

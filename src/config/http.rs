@@ -29,6 +29,8 @@ pub struct HttpLimits {
     pub header_within: Option<Duration>,
     /// How long a client may read nothing of an answer.
     pub write_pause_max: Option<Duration>,
+    /// Whether providers may fetch what prompts of tenants refer to.
+    pub remote_attachments: Option<bool>,
 }
 
 impl HttpLimits {
@@ -66,12 +68,18 @@ impl HttpLimits {
                     *field = Some(*time);
                 }
             }
+            Value::Flag(yes) if name == "remote_attachments" => {
+                self.remote_attachments = Some(*yes);
+            }
             _ => {}
         }
     }
 
     /// The value of a key of `[host]`: `None` for other keys, `Some(None)` if it is not set.
     pub(super) fn get(&self, name: &str) -> Option<Option<Value>> {
+        if name == "remote_attachments" {
+            return Some(self.remote_attachments.map(Value::Flag));
+        }
         let mut copy = self.clone();
         let count = copy
             .count(name)

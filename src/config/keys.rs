@@ -115,6 +115,12 @@ const PLAIN: &[Key] = &[
         "seconds that a client may read nothing of an answer; 60 by default",
     ),
     key(
+        "host",
+        "remote_attachments",
+        Kind::Flag,
+        "whether a tenant's attachments may be a URL or the id of a file that the provider fetches on your account; `false` by default",
+    ),
+    key(
         "store",
         "url",
         Kind::StoreUrl,

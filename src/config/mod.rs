@@ -607,7 +607,7 @@ impl Config {
                     self.admin_key_sha256 = Some(hash.clone())
                 }
                 ("host", "peer_address", Value::Text(url)) => self.peer_address = Some(url.clone()),
-                ("host", name, value @ (Value::Count(_) | Value::Seconds(_))) => {
+                ("host", name, value @ (Value::Count(_) | Value::Seconds(_) | Value::Flag(_))) => {
                     self.http.set(name, value)
                 }
                 ("host", _, Value::Address(address)) => self.listen = Some(*address),

@@ -151,6 +151,9 @@ pub struct HttpBounds {
     pub body_within: Duration,
     /// How long a client may read nothing of a response that is ready; then the connection is cut.
     pub write_pause_max: Duration,
+    /// Whether prompts and histories may refer to what the provider fetches: a URL, or a file of the
+    /// operator's account there. Otherwise such a block is 422 `attachment_remote`.
+    pub remote_attachments: bool,
     /// Silence on an event stream after which a comment is sent, so that proxies do not close the
     /// connection.
     pub comment_every: Duration,
@@ -174,6 +177,7 @@ impl Default for HttpBounds {
             body_pause_max: Duration::from_secs(15),
             body_within: Duration::from_secs(120),
             write_pause_max: Duration::from_secs(60),
+            remote_attachments: false,
             comment_every: Duration::from_secs(15),
             close_within: Duration::from_secs(5),
         }

@@ -1,9 +1,12 @@
 //! State shared by all handlers, and two counted resources: open event streams and buffered body
 //! bytes, each for one tenant and in total.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt::Display, sync::Arc};
+
+use axum::http::StatusCode;
 
 use callboard_actors::{
+    chat::{ContentBlock, attachment::is_remote},
     host::{ConversationHandle, SendError},
     ids::{ConversationId, Scope, TenantId},
     journal::Head,
@@ -126,6 +129,36 @@ impl Shared {
     pub(super) fn watch(&self, tenant: &TenantId) -> Result<Watching, Problem> {
         let mut counted = lock(&self.counted);
         let held = counted.tenants.entry(tenant.clone()).or_default();
+    /// Refuses blocks that a provider would fetch on the operator's account, unless the operator
+    /// lets tenants send them. `pointer` is that of the blocks' list.
+    ///
+    /// # Errors
+    /// 422 `attachment_remote` with the pointer of the first one.
+    pub(super) fn check_attachments(
+        &self,
+        blocks: &[ContentBlock],
+        pointer: impl Display,
+    ) -> Result<(), Problem> {
+        self.check_attachment(blocks.iter().position(is_remote), pointer)
+    }
+
+    /// As [`Shared::check_attachments`], of the first such block.
+    pub(super) fn check_attachment(
+        &self,
+        remote: Option<usize>,
+        pointer: impl Display,
+    ) -> Result<(), Problem> {
+        match remote.filter(|_| !self.config.bounds.remote_attachments) {
+            None => Ok(()),
+            Some(index) => Err(Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "attachment_remote",
+                "an attachment must be in the request as base64: this host lets no provider fetch one by URL or file id",
+            )
+            .at(format!("{pointer}/{index}"))),
+        }
+    }
+
         if held.streams >= self.config.bounds.streams_per_tenant_max {
             return Err(Problem::too_many(
                 "too_many_streams",

@@ -19,7 +19,7 @@ use serde_json::json;
 
 pub(crate) use image::{ImageFormat, dimensions};
 
-use super::{ContentBlock, RawJson};
+use super::{ContentBlock, RawJson, ToolResultBlock, ToolResultContent};
 use crate::limits::{IMAGE_BYTES_MAX, IMAGE_SIDE_MAX, PDF_BYTES_MAX, PDF_PAGES_MAX};
 
 /// Media type of PDFs.
@@ -345,6 +345,38 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
             title: wire.title,
         }),
         _ => None,
+    }
+}
+
+/// Whether the provider would fetch a part of the block, on the account of whoever calls it: from a
+/// URL, or by the id of a file that lies there. Parts of parts, such as an image in the result of a
+/// tool, count as well.
+pub fn is_remote(block: &ContentBlock) -> bool {
+    let raw = match block {
+        ContentBlock::Other { raw, .. } => raw,
+        ContentBlock::ToolResult(ToolResultBlock {
+            content: ToolResultContent::Blocks(raw),
+            ..
+        }) => raw,
+        _ => return false,
+    };
+    // Most blocks hold megabytes of base64 and none of these words; an escape could hide them.
+    let text = raw.as_str();
+    let may_be = ["url", "file", "\\u"]
+        .iter()
+        .any(|word| text.contains(word));
+    may_be && serde_json::from_str(text).is_ok_and(|json: serde_json::Value| has_remote(&json))
+}
+
+fn has_remote(json: &serde_json::Value) -> bool {
+    match json {
+        serde_json::Value::Array(items) => items.iter().any(has_remote),
+        serde_json::Value::Object(fields) => {
+            let source = fields.get("source").and_then(|source| source.get("type"));
+            let is_elsewhere = source.is_some_and(|kind| kind == "url" || kind == "file");
+            is_elsewhere || fields.contains_key("file_id") || fields.values().any(has_remote)
+        }
+        _ => false,
     }
 }
 

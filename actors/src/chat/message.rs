@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     ContentBlock, RawJson, ToolResultBlock,
-    attachment::{Attached, attached},
+    attachment::{Attached, attached, is_remote},
     reminder::is_reminder,
 };
 
@@ -273,6 +273,18 @@ impl Message {
     /// Returns the ids of the calls that the message answers, in order.
     pub fn tool_result_ids(&self) -> &[Box<str>] {
         &self.0.tool_results
+    }
+
+    /// The first block that the provider would fetch a part of ([`is_remote`]). Most messages are
+    /// not parsed for it.
+    pub fn first_remote_block(&self) -> Option<usize> {
+        let wire = std::str::from_utf8(self.wire()).unwrap_or_default();
+        let may_be = ["\"source\"", "file", "\\u"]
+            .iter()
+            .any(|word| wire.contains(word));
+        may_be
+            .then(|| self.blocks().iter().position(is_remote))
+            .flatten()
     }
 
     /// Decodes the blocks.

@@ -87,6 +87,9 @@ pub(super) async fn chat(
     }
     let schema = schema(&request)?;
     let transcript = Transcript::from_request(&request)?;
+    for (index, turn) in transcript.messages.iter().enumerate() {
+        app.check_attachments(&turn.blocks, format_args!("/messages/{index}/content"))?;
+    }
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let bound = named.or_else(|| {
         request

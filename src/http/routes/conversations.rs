@@ -36,6 +36,12 @@ pub(in crate::http) async fn put(
     Messages(wanted): Messages<Configure>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
+    for (index, message) in wanted.messages.iter().flatten().enumerate() {
+        app.check_attachment(
+            message.first_remote_block(),
+            format_args!("/messages/{index}/content"),
+        )?;
+    }
     app.host.tenant(&tenant).admit_change()?;
     let conversation = app.conversation(&scope);
     let is_new = app.host.ports().sessions.head(&scope).await? == Head::default();

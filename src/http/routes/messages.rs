@@ -87,9 +87,11 @@ pub(in crate::http) async fn send(
     };
 
     let parameters = request.parameters();
+    let blocks = request.content.into_blocks();
+    app.check_attachments(&blocks, "/content")?;
     let mut send = app
         .conversation(&scope)
-        .send(Prompt::blocks(request.content.into_blocks()))
+        .send(Prompt::blocks(blocks))
         .on_busy(request.on_busy.into())
         .parameters(parameters);
     if let Some(ms) = request.deadline_ms {

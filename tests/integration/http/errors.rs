@@ -455,3 +455,61 @@ async fn a_host_whose_database_was_deleted_is_not_ready_says_why_and_acknowledge
         (503, "store_unavailable".to_owned())
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_operator_lets_it() {
+    let by_url =
+        json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
+    let by_id = json!({"type": "document", "source": {"type": "file", "file_id": "file_1"}});
+    let part = json!({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}});
+    let text = json!({"type": "text", "text": "What is this?"});
+    let conversation = |id: &str, rest: &str| format!("/v1/conversations/{id}{rest}");
+    let ways = [
+        (
+            Method::POST,
+            conversation("a", "/messages"),
+            json!({"content": [text, by_url]}),
+        ),
+        (
+            Method::POST,
+            conversation("b", "/messages"),
+            json!({"content": [by_id]}),
+        ),
+        (
+            Method::PUT,
+            conversation("c", ""),
+            json!({"messages": [{"role": "user", "content": [by_url]}]}),
+        ),
+        (
+            Method::POST,
+            "/openai/v1/chat/completions".to_owned(),
+            json!({"model": "default", "messages": [{"role": "user", "content": [part]}]}),
+        ),
+    ];
+
+    for allowed in [false, true] {
+        let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+        let mut bounds = HttpBounds::default();
+        bounds.remote_attachments = allowed;
+        let server = Server::with(
+            model.clone(),
+            Setting {
+                bounds,
+                ..Setting::default()
+            },
+        )
+        .await;
+        for (method, path, content) in &ways {
+            let request = with_json(server.ask(method.clone(), path, ACME), content);
+            let response = soon(request.send()).await.unwrap();
+
+            let status = response.status();
+            assert_eq!(status.is_success(), allowed, "{path}: {status}");
+            if !allowed {
+                let text = body(response).await.to_string();
+                assert!(text.contains("attachment_remote"), "{text}");
+            }
+        }
+        assert_eq!(model.counts().started > 0, allowed);
+    }
+}

@@ -595,7 +595,14 @@ async fn put(server: &Server, id: &str, messages: &[Value]) -> Response {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_is_taken_or_refused_with_its_place_and_both_wires_accept_what_is_taken() {
-    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let mut bounds = HttpBounds::default();
+    bounds.remote_attachments = true; // What every provider accepts, whoever fetches it.
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = ScriptedModel::always(Reply::text("yes"));
+    let server = Server::with(Arc::new(model), setting).await;
     let wires = Wires::new();
     let cases: Vec<Case> = valid().into_iter().chain(broken()).collect();
     assert!(cases.len() >= HISTORIES_MIN, "{}", cases.len());

@@ -210,6 +210,43 @@ fn blocks_given_raw_are_checked_like_attachments() {
 }
 
 #[test]
+fn what_a_provider_would_fetch_is_known_in_every_form() {
+    let result = |content: serde_json::Value| {
+        block(json!({"type": "tool_result", "tool_use_id": "t", "content": content}))
+    };
+    let url = json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a"}});
+    let file = json!({"type": "document", "source": {"type": "file", "file_id": "file_1"}});
+    let escaped: ContentBlock = serde_json::from_str(
+        r#"{"type":"image","source":{"type":"\u0075rl","\u0075rl":"https://example.com/a"}}"#,
+    )
+    .unwrap();
+    for remote in [
+        block(url.clone()),
+        block(file.clone()),
+        block(json!({"type": "container_upload", "file_id": "file_1"})),
+        block(json!({"type": "document", "source": {"type": "content", "content": [url.clone()]}})),
+        result(json!([url])),
+        result(json!([file])),
+        escaped,
+    ] {
+        assert!(is_remote(&remote), "{remote:?}");
+    }
+    for here in [
+        ContentBlock::text("url"),
+        image_block("image/png", &png(1, 1)),
+        block(
+            json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a url \\ file"}}),
+        ),
+        result(json!([{"type": "text", "text": "\"type\": \"url\""}])),
+        block(
+            json!({"type": "tool_use", "id": "t", "name": "n", "input": {"source": {"type": "url"}}}),
+        ),
+    ] {
+        assert!(!is_remote(&here), "{here:?}");
+    }
+}
+
+#[test]
 fn a_note_says_what_is_not_shown_and_cannot_be_forged_by_a_title() {
     let document = Attachment::pdf(&pdf(["x"]))
         .unwrap()
