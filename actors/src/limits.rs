@@ -155,6 +155,11 @@ pub(crate) const SUPERVISORS: usize = 16;
 /// below `journal_backlog_bytes`.
 pub const PROMPT_BYTES_MAX: usize = 32_000_000;
 
+/// Bytes that a message takes in memory beside its wire form: its blocks, its links in the history
+/// and the record of its round. Without them, a history of very short messages would take fifteen
+/// times what is counted.
+pub(crate) const MESSAGE_KEPT_BYTES: usize = 512;
+
 /// Bytes of one conversation's messages, beyond which it takes no more: four times what a provider
 /// accepts in one request. An activation and every reader of its state hold them in memory.
 pub(crate) const HISTORY_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;

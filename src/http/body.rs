@@ -10,9 +10,13 @@ use axum::{
 };
 use callboard_actors::limits::PROMPT_BYTES_MAX;
 use futures_util::StreamExt as _;
+use memchr::memchr2;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{
     auth::{Admin, Caller},
@@ -29,6 +33,13 @@ const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The longest time for that.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
+/// Bytes of a body that is parsed on the worker thread, which takes less than a millisecond.
+const PARSED_IN_PLACE_MAX: usize = 64 * 1024;
+
+/// Values of a body. The shortest message in a body of the largest size takes half a kilobyte in
+/// memory and 30 bytes in the body, so the size alone does not bound what a body becomes.
+const VALUES_MAX: usize = 1_000_000;
+
 /// A JSON body of a tenant's request, within the general size limit.
 pub(super) struct Json<T>(pub(super) T);
 
@@ -38,7 +49,7 @@ pub(super) struct Messages<T>(pub(super) T);
 /// A JSON body of an operator's request.
 pub(super) struct AdminJson<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
@@ -48,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for Messages<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Messages<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
@@ -58,7 +69,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Messages<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
@@ -72,12 +83,12 @@ impl<T: DeserializeOwned> FromRequest<App> for AdminJson<T> {
             None,
         )
         .await?;
-        parse(&parts.headers, &bytes).map(Self)
+        parse(&app.parses, parts.headers, bytes).await.map(Self)
     }
 }
 
 /// Reads the JSON body of an operator's request; an empty body gives the default value.
-pub(super) async fn optional<T: DeserializeOwned + Default>(
+pub(super) async fn optional<T: DeserializeOwned + Default + Send + 'static>(
     request: Request,
     app: &App,
 ) -> Result<T, Problem> {
@@ -93,13 +104,13 @@ pub(super) async fn optional<T: DeserializeOwned + Default>(
     if bytes.is_empty() {
         Ok(T::default())
     } else {
-        parse(&parts.headers, &bytes)
+        parse(&app.parses, parts.headers, bytes).await
     }
 }
 
 /// Reads and parses the body of a tenant's request. The caller is authenticated here as well, so no
 /// handler can buffer a body without charging it to a tenant.
-async fn read<T: DeserializeOwned>(
+async fn read<T: DeserializeOwned + Send + 'static>(
     request: Request,
     app: &App,
     bytes_max: usize,
@@ -108,7 +119,7 @@ async fn read<T: DeserializeOwned>(
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
     let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
-    parse(&parts.headers, &bytes)
+    parse(&app.parses, parts.headers, bytes).await
 }
 
 async fn collect(
@@ -195,7 +206,23 @@ async fn collect_from(
     }
 }
 
-fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
+/// Parses a body: a small one here, a large one on a blocking thread. A worker thread that parses
+/// for seconds serves no other tenant meanwhile.
+async fn parse<T: DeserializeOwned + Send + 'static>(
+    places: &Semaphore,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<T, Problem> {
+    if bytes.len() <= PARSED_IN_PLACE_MAX {
+        return parse_here(&headers, &bytes);
+    }
+    let _place = places.acquire().await;
+    tokio::task::spawn_blocking(move || parse_here(&headers, &bytes))
+        .await
+        .unwrap_or_else(|_| Err(Problem::internal()))
+}
+
+fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
     let media = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
@@ -216,6 +243,13 @@ fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Pr
             detail,
         ));
     }
+    if bytes.len() > VALUES_MAX && values(bytes) > VALUES_MAX {
+        return Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the JSON of a body is limited to {VALUES_MAX} values"),
+        ));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());
@@ -231,6 +265,35 @@ fn parse<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Pr
     json.end()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
     Ok(parsed)
+}
+
+/// Counts the values of a JSON text by what separates and opens them. Texts are skipped. Of invalid
+/// JSON the count means nothing; the parser refuses it.
+fn values(json: &[u8]) -> usize {
+    let mut count = 0;
+    let mut rest = json;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = match byte {
+            b'"' => after_text(after),
+            _ => after,
+        };
+        count += usize::from(matches!(byte, b',' | b'[' | b'{'));
+    }
+    count
+}
+
+/// What follows the text that `json` is inside of.
+fn after_text(mut json: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', json) {
+        let is_end = json.get(at) == Some(&b'"');
+        json = json
+            .get(at + if is_end { 1 } else { 2 }..)
+            .unwrap_or_default();
+        if is_end {
+            return json;
+        }
+    }
+    &[]
 }
 
 /// serde's message, cut to 300 characters.
@@ -274,7 +337,7 @@ mod tests {
     fn problem(media: &'static str, body: &str) -> (u16, String, Option<String>) {
         let headers =
             HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(media))]);
-        let problem = parse::<Outer>(&headers, body.as_bytes()).unwrap_err();
+        let problem = parse_here::<Outer>(&headers, body.as_bytes()).unwrap_err();
         (problem.status, problem.code, problem.pointer)
     }
 
@@ -294,6 +357,33 @@ mod tests {
             wrong("/other")
         );
         assert_eq!(problem("application/json", r#"{}"#), wrong(""));
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_not_parsed_on_a_worker_thread() {
+        let places = Semaphore::new(1);
+        let json = || {
+            HeaderMap::from_iter([(
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            )])
+        };
+        let is_done_at_once = async |length: usize| {
+            let body = format!(r#"{{"list":[],"other":"{}"}}"#, "x".repeat(length));
+            let parsing = std::pin::pin!(parse::<serde_json::Value>(&places, json(), body.into()));
+            let first = futures_util::poll!(parsing);
+            first.is_ready()
+        };
+
+        assert!(is_done_at_once(1000).await);
+        assert!(!is_done_at_once(PARSED_IN_PLACE_MAX).await);
+    }
+
+    #[test]
+    fn the_values_of_a_body_are_counted_outside_of_its_texts() {
+        assert_eq!(values(br#"{"a,[{\\\"":[1,2,"x,y"],"b":{}}"#), 6);
+        assert_eq!(values(br#""never closed, ["#), 0);
+        assert_eq!(values(br#""ends in \\""#), 0);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use callboard_actors::{
     journal::Head,
 };
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -40,6 +41,9 @@ pub(super) struct Shared {
     /// Cancelled when the host has shut down; event streams end and connections close.
     pub(super) closing: CancellationToken,
     counted: Arc<Mutex<Counted>>,
+    /// A place for each large body that is parsed at the same time: half of the processors, so that
+    /// the other half serves requests.
+    pub(super) parses: Semaphore,
     /// Room for answers that clients have not read yet.
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
@@ -88,6 +92,9 @@ impl Shared {
             draining,
             closing,
             counted: Arc::default(),
+            parses: Semaphore::new(
+                std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
+            ),
             fan_outs: FanOuts::default(),
             watched: Arc::default(),
             openapi,
@@ -122,13 +129,6 @@ impl Shared {
         Ok((scope, conversation))
     }
 
-    /// Reserves an event stream.
-    ///
-    /// # Errors
-    /// 429 when the tenant has reached its limit.
-    pub(super) fn watch(&self, tenant: &TenantId) -> Result<Watching, Problem> {
-        let mut counted = lock(&self.counted);
-        let held = counted.tenants.entry(tenant.clone()).or_default();
     /// Refuses blocks that a provider would fetch on the operator's account, unless the operator
     /// lets tenants send them. `pointer` is that of the blocks' list.
     ///
@@ -159,6 +159,13 @@ impl Shared {
         }
     }
 
+    /// Reserves an event stream.
+    ///
+    /// # Errors
+    /// 429 when the tenant has reached its limit.
+    pub(super) fn watch(&self, tenant: &TenantId) -> Result<Watching, Problem> {
+        let mut counted = lock(&self.counted);
+        let held = counted.tenants.entry(tenant.clone()).or_default();
         if held.streams >= self.config.bounds.streams_per_tenant_max {
             return Err(Problem::too_many(
                 "too_many_streams",

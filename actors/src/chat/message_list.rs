@@ -5,6 +5,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{Message, message::chain_digest};
+use crate::limits::MESSAGE_KEPT_BYTES;
 
 /// Messages in shared segments: cloning a list of ten thousand messages copies two pointers.
 #[derive(Debug, Clone, Default)]
@@ -135,6 +136,13 @@ impl MessageList {
     pub fn wire_bytes(&self) -> usize {
         self.last_link()
             .map_or(0, |last| usize::try_from(last.bytes).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the bytes that the messages take in memory: those of the wire form, and what each
+    /// message costs beside it.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.wire_bytes()
+            .saturating_add(self.len.saturating_mul(MESSAGE_KEPT_BYTES))
     }
 
     /// Returns the bytes of all messages from which tokens are estimated, from a running sum

@@ -104,7 +104,7 @@ impl Durable {
     /// Bytes of the messages that are held in memory: of the history, and of prompts that wait.
     pub(crate) fn message_bytes(&self) -> usize {
         let waiting = self.inbox.iter().map(|prompt| prompt.message.wire().len());
-        self.history.messages().wire_bytes() + waiting.sum::<usize>()
+        self.history.messages().kept_bytes() + waiting.sum::<usize>()
     }
 
     /// How the open round asks its model to answer; `None` for the configuration's way.

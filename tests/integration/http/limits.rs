@@ -55,6 +55,21 @@ async fn a_body_that_is_too_large_is_413_by_its_length_and_by_its_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_of_more_values_than_memory_has_room_for_is_413() {
+    let server = server(|_| {}).await;
+    let round = r#"{"role":"user","content":"a"},{"role":"assistant","content":"b"}"#;
+    let rounds = vec![round; 200_000].join(",");
+
+    let refused = server
+        .ask(Method::PUT, "/v1/conversations/c", ACME)
+        .header("content-type", "application/json")
+        .body(format!("{{\"messages\":[{rounds}]}}"));
+
+    let refused = soon(refused.send()).await.unwrap();
+    assert_eq!(problem(refused).await, (413, "too_large".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_too_large_or_has_too_many_fields_is_refused() {
     let server = server(|_| {}).await;
     let large = format!(

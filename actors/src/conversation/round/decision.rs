@@ -9,7 +9,7 @@ use crate::{
     chat::{Message, MessageList, Role, ToolUseBlock},
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{Durable, EntryBody},
-    limits::{HISTORY_BYTES_MAX, PINNED_BYTES_MAX, PINNED_LINES_MAX},
+    limits::{HISTORY_BYTES_MAX, MESSAGE_KEPT_BYTES, PINNED_BYTES_MAX, PINNED_LINES_MAX},
     policy::Amount,
     ports::ToolSpec,
     stream::Failure,
@@ -98,7 +98,21 @@ pub(super) fn is_plain_user(message: &Message) -> bool {
 
 /// Refuses a message that makes the history larger than any compaction is made for.
 pub(super) fn fits(durable: &Durable, message: &Message) -> Result<(), Refusal> {
-    match durable.message_bytes() + message.wire().len() {
+    fits_with(durable.message_bytes(), [message])
+}
+
+/// Refuses messages that together are a larger history than any compaction is made for.
+pub(super) fn all_fit(messages: &[Message]) -> Result<(), Refusal> {
+    fits_with(0, messages)
+}
+
+fn fits_with<'a>(
+    held: usize,
+    messages: impl IntoIterator<Item = &'a Message>,
+) -> Result<(), Refusal> {
+    let kept = |message: &Message| message.wire().len() + MESSAGE_KEPT_BYTES;
+    let added: usize = messages.into_iter().map(kept).sum();
+    match held + added {
         ..=HISTORY_BYTES_MAX => Ok(()),
         _ => Err(Refusal::CannotShrink("history")),
     }

@@ -9,7 +9,7 @@ use crate::{
         command::Copied,
         round::{
             DecisionBuilder,
-            decision::{Effect, Refusal},
+            decision::{Effect, Refusal, all_fit},
             when_idle,
         },
     },
@@ -43,6 +43,9 @@ pub(in crate::conversation) fn import(
 ) {
     if !can_enter(messages, rounds) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
+    }
+    if let Err(refusal) = all_fit(messages) {
+        return decision.refuse(waiter, refusal);
     }
     when_idle(
         decision,

@@ -103,7 +103,7 @@ impl Live {
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         args.wait_status
-            .note_history(durable.history.messages().wire_bytes());
+            .note_history(durable.history.messages().kept_bytes());
         let commits = Committer::new(
             args,
             me.clone(),
@@ -206,7 +206,7 @@ impl Live {
             let growth = self.commits.commit(&entries, &self.durable, after_commit);
             self.growth.add(growth);
             self.wait_status
-                .note_history(self.durable.history.messages().wire_bytes());
+                .note_history(self.durable.history.messages().kept_bytes());
         }
         self.pause_unless_sure(&effects);
         for effect in effects {

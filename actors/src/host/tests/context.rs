@@ -722,3 +722,22 @@ async fn a_conversation_takes_no_message_beyond_what_any_compaction_is_made_for(
     let mut reply = conversation.send("Hi").await.unwrap();
     reply.outcome().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_history_of_very_many_messages_counts_what_they_take_in_memory() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = builder(&model).build().await.unwrap();
+    let conversation = conversation(&host);
+    let history = |rounds: usize| -> Vec<Message> {
+        let round = || [Message::user("a"), Message::assistant("b")];
+        std::iter::repeat_with(round)
+            .take(rounds)
+            .flatten()
+            .collect()
+    };
+
+    let refused = conversation.import(history(130_000)).await.unwrap_err();
+
+    assert_eq!(refused.code(), "context_too_large", "{refused}");
+    conversation.import(history(1000)).await.unwrap();
+}
