@@ -507,7 +507,7 @@ pub(super) const TENANT: &[Key] = &[
         "tenant",
         "skill_models",
         Kind::Models,
-        "models that its skills may choose; `[skills] models` by default",
+        "models that its skills, and its fan-outs over HTTP, may choose; `[skills] models` by default",
     ),
     key(
         "tenant",
@@ -519,7 +519,7 @@ pub(super) const TENANT: &[Key] = &[
         "tenant",
         "paused",
         Kind::Flag,
-        "whether its requests are refused for now",
+        "whether its requests that write or call a model are refused for now",
     ),
 ];
 
@@ -547,7 +547,7 @@ pub(super) const QUOTAS: &[Key] = &[
         QUOTAS_SECTION,
         "requests_per_minute",
         Kind::Count { max: COUNT_MAX },
-        "prompts, history updates, injected messages, forks and compactions per minute; more are refused",
+        "prompts, changes of conversations and tasks of fan-outs per minute; more are refused, tasks wait",
     ),
     key(
         QUOTAS_SECTION,

@@ -27,12 +27,18 @@ const TASKS_KEPT_MAX: usize = 100_000;
 /// is not enough, a text is left out and its conversation has it.
 const TEXT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Bytes of the tasks of one tenant's running fan-outs: two requests of the largest size. They wait
+/// in memory until they begin.
+const TASK_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// A fan-out, and what is known of it.
 pub(super) struct Kept {
     pub(super) name: String,
     pub(super) cancel: CancellationToken,
     /// The results in the order of the tasks, and how many there are.
     pub(super) results: Mutex<Results>,
+    /// Bytes of the texts of its tasks.
+    task_bytes: usize,
     /// Changes with each result.
     changed: watch::Sender<usize>,
 }
@@ -48,10 +54,11 @@ pub(super) struct Results {
 }
 
 impl Kept {
-    fn new(name: String, cancel: CancellationToken, tasks: usize) -> Self {
+    fn new(name: String, cancel: CancellationToken, tasks: usize, task_bytes: usize) -> Self {
         Self {
             name,
             cancel,
+            task_bytes,
             results: Mutex::new(Results {
                 ends: vec![None; tasks],
                 count: 0,
@@ -136,17 +143,20 @@ struct OfTenant {
     kept: Vec<Arc<Kept>>,
     /// Places that are taken by fan-outs about to start.
     starting: usize,
-    /// The tasks of those.
+    /// The tasks of those, and their bytes.
     starting_tasks: usize,
+    starting_bytes: usize,
 }
 
 impl OfTenant {
     /// Whether one more fan-out fits beside those that run or start. Those that have ended give way
     /// to it once it has started.
-    fn has_room(&self, tasks: usize) -> bool {
+    fn has_room(&self, tasks: usize, bytes: usize) -> bool {
         let running = || self.kept.iter().filter(|kept| !kept.is_over());
         let running_tasks: usize = running().map(|kept| kept.tasks()).sum();
+        let running_bytes: usize = running().map(|kept| kept.task_bytes).sum();
         running().count() + self.starting < KEPT_MAX
+            && running_bytes + self.starting_bytes + bytes <= TASK_BYTES_MAX
             && running_tasks + self.starting_tasks + tasks <= TASKS_KEPT_MAX
     }
 
@@ -182,6 +192,7 @@ pub(super) struct Place {
     fan_outs: FanOuts,
     tenant: TenantId,
     tasks: usize,
+    bytes: usize,
 }
 
 impl Drop for Place {
@@ -189,6 +200,7 @@ impl Drop for Place {
         if let Some(of_tenant) = self.fan_outs.0.lock().get_mut(&self.tenant) {
             of_tenant.starting = of_tenant.starting.saturating_sub(1);
             of_tenant.starting_tasks = of_tenant.starting_tasks.saturating_sub(self.tasks);
+            of_tenant.starting_bytes = of_tenant.starting_bytes.saturating_sub(self.bytes);
         }
     }
 }
@@ -197,7 +209,7 @@ impl Place {
     /// Keeps a fan-out that was started, and collects its results.
     pub(super) fn keep(self, mut run: FanOutRun) -> Arc<Kept> {
         let name = run.name().to_owned();
-        let kept = Arc::new(Kept::new(name, run.cancel_token(), run.tasks()));
+        let kept = Arc::new(Kept::new(name, run.cancel_token(), run.tasks(), self.bytes));
         self.fan_outs.add(&self.tenant, &kept);
         let (fan_outs, tenant) = (self.fan_outs.clone(), self.tenant.clone());
         tokio::spawn({
@@ -218,10 +230,15 @@ impl FanOuts {
     ///
     /// # Errors
     /// 429 when running fan-outs leave no room.
-    pub(super) fn reserve(&self, tenant: &TenantId, tasks: usize) -> Result<Place, Problem> {
+    pub(super) fn reserve(
+        &self,
+        tenant: &TenantId,
+        tasks: usize,
+        bytes: usize,
+    ) -> Result<Place, Problem> {
         let mut all = self.0.lock();
         let of_tenant = all.entry(tenant.clone()).or_default();
-        if !of_tenant.has_room(tasks) {
+        if !of_tenant.has_room(tasks, bytes) {
             return Err(Problem::too_many(
                 "too_many_fan_outs",
                 "this tenant has reached its limit of running fan-outs; wait for one or cancel it",
@@ -229,10 +246,12 @@ impl FanOuts {
         }
         of_tenant.starting += 1;
         of_tenant.starting_tasks += tasks;
+        of_tenant.starting_bytes += bytes;
         Ok(Place {
             fan_outs: self.clone(),
             tenant: tenant.clone(),
             tasks,
+            bytes,
         })
     }
 
@@ -341,7 +360,12 @@ mod tests {
     }
 
     fn started(fan_outs: &FanOuts, name: &str, tasks: usize) -> Arc<Kept> {
-        let kept = Arc::new(Kept::new(name.to_owned(), CancellationToken::new(), tasks));
+        let kept = Arc::new(Kept::new(
+            name.to_owned(),
+            CancellationToken::new(),
+            tasks,
+            0,
+        ));
         fan_outs.add(&tenant(), &kept);
         kept
     }
@@ -374,13 +398,13 @@ mod tests {
     fn fan_outs_about_to_start_count_towards_the_limits() {
         let fan_outs = FanOuts::default();
         let mut places: Vec<_> = (0..KEPT_MAX)
-            .map(|_| fan_outs.reserve(&tenant(), 1).ok().unwrap())
+            .map(|_| fan_outs.reserve(&tenant(), 1, 0).ok().unwrap())
             .collect();
 
-        assert!(fan_outs.reserve(&tenant(), 1).is_err());
+        assert!(fan_outs.reserve(&tenant(), 1, 0).is_err());
         places.pop();
-        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX).is_err());
-        assert!(fan_outs.reserve(&tenant(), 1).is_ok());
+        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX, 0).is_err());
+        assert!(fan_outs.reserve(&tenant(), 1, 0).is_ok());
     }
 
     #[test]
@@ -391,8 +415,8 @@ mod tests {
             fan_outs.take(&tenant(), &ended, end(0, 1));
         }
 
-        drop(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX).ok().unwrap());
-        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX + 1).is_err());
+        drop(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX, 0).ok().unwrap());
+        assert!(fan_outs.reserve(&tenant(), TASKS_KEPT_MAX + 1, 0).is_err());
         assert_eq!(fan_outs.of(&tenant()).len(), KEPT_MAX);
         started(&fan_outs, "new", 1);
 
@@ -403,5 +427,18 @@ mod tests {
         let left = fan_outs.of(&tenant());
         let names: Vec<_> = left.iter().map(|kept| kept.name.as_str()).collect();
         assert_eq!(names, ["new", "large"], "one that runs never goes");
+    }
+
+    #[test]
+    fn the_texts_of_waiting_tasks_are_bounded() {
+        let fan_outs = FanOuts::default();
+
+        let half = fan_outs.reserve(&tenant(), 1, TASK_BYTES_MAX / 2).ok();
+        let other = fan_outs.reserve(&tenant(), 1, TASK_BYTES_MAX / 2).ok();
+
+        assert!(half.is_some() && other.is_some());
+        assert!(fan_outs.reserve(&tenant(), 1, 1).is_err());
+        drop(half);
+        assert!(fan_outs.reserve(&tenant(), 1, 1).is_ok());
     }
 }

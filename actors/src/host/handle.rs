@@ -133,6 +133,7 @@ impl ConversationHandle {
             client_key: None,
             output_schema: None,
             parameters: ModelParameters::default(),
+            is_counted: false,
         }
     }
 
@@ -471,9 +472,17 @@ pub struct SendPrompt {
     client_key: Option<String>,
     output_schema: Option<RawJson>,
     parameters: ModelParameters,
+    is_counted: bool,
 }
 
 impl SendPrompt {
+    /// Does not count the prompt against the tenant's prompts per minute again: the caller has
+    /// counted it by [`TenantHandle::admit_change`], before it stored the history of the prompt.
+    pub fn counted(mut self) -> Self {
+        self.is_counted = true;
+        self
+    }
+
     /// Sets what happens when a round is open. Default: the prompt is queued.
     pub fn on_busy(mut self, on_busy: OnBusy) -> Self {
         self.on_busy = on_busy;
@@ -522,7 +531,10 @@ impl SendPrompt {
         // Admission: the prompt quotas, the message itself, memory, stored bytes, and the number of
         // conversations. Every guard is held until the conversation has accepted the prompt; an
         // early return drops them, so a refused prompt uses up nothing.
-        let mut seat = host.admitted(tenant.admit())?;
+        let mut seat = host.admitted(match self.is_counted {
+            true => tenant.admit_counted(),
+            false => tenant.admit(),
+        })?;
         let documents = if setup.takes_documents {
             Documents::Taken
         } else {

@@ -12,6 +12,7 @@ use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, direct
 use crate::{
     conversation::{ConversationError, Toolset},
     ids::{ConversationId, Scope, Seq, TenantId},
+    policy::names_model,
     ports::{ArtifactError, ListQuery, StoreError},
     tenant::{NotAdmitted, PendingConversation, Tenant, TenantUsage},
     tool::ToolError,
@@ -52,7 +53,8 @@ impl Host {
 
 impl TenantHandle {
     /// Pauses the tenant, or ends its pause. A paused tenant's new prompts are refused
-    /// (`tenant_paused`), its running rounds continue, and its queued prompts wait until the pause
+    /// (`tenant_paused`), and changes by [`TenantHandle::admit_change`] and
+    /// [`TenantHandle::check_open`]; its running rounds continue, and its queued prompts wait until the pause
     /// ends. Pauses are not stored: a new host starts without any.
     ///
     /// # Errors
@@ -84,11 +86,31 @@ impl TenantHandle {
     /// stored bytes.
     ///
     /// # Errors
-    /// `Overloaded` when the prompts of this minute are used up, `TenantRemoved`;
+    /// `Overloaded` when the prompts of this minute are used up, `TenantPaused`, `TenantRemoved`;
     /// [`SendError::InvalidId`].
     pub fn admit_change(&self) -> Result<(), SendError> {
         let tenant = self.tenant()?;
         self.host.admitted(tenant.admit_change())
+    }
+
+    /// Checks that the tenant may change something now, without counting it. For changes that are
+    /// bounded otherwise, such as the answer to a question of a round.
+    ///
+    /// # Errors
+    /// `TenantPaused`, `TenantRemoved`; [`SendError::InvalidId`].
+    pub fn check_open(&self) -> Result<(), SendError> {
+        let tenant = self.tenant()?;
+        self.host.admitted(tenant.check_open())
+    }
+
+    /// Whether the operator lets this tenant choose a model: its own, or one that its skills may
+    /// choose ([`super::HostBuilder::skill_models`]). For a server whose callers are not trusted.
+    ///
+    /// # Errors
+    /// [`SendError::InvalidId`].
+    pub fn may_choose(&self, model: &str) -> Result<bool, SendError> {
+        let setup = self.host.directory.setup_of(self.tenant()?.id());
+        Ok(*setup.model == *model || names_model(&setup.pricing.skill_models, model))
     }
 
     /// Erases the tenant's data: its conversations and everything that belongs to them, its

@@ -176,6 +176,29 @@ impl Rate {
         }
     }
 
+    /// Takes one unit, if a tenth of a minute's worth is left after it. The error is the time until
+    /// that is so.
+    fn take_leaving_some(&self) -> Result<(), std::time::Duration> {
+        let per_minute = self.per_minute.load(Ordering::Acquire);
+        if per_minute == UNBOUNDED {
+            return Ok(());
+        }
+        let now = self.now();
+        let mut refused = None;
+        let taken = self
+            .full_at
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |full_at| {
+                admission::take(full_at, now, 1 + per_minute / 10, per_minute)
+                    .map_err(|wait| refused = Some(wait))
+                    .ok()
+                    .map(|_| admission::charge(full_at, now, 1, per_minute))
+            });
+        match (taken, refused) {
+            (Err(_), Some(wait)) => Err(wait),
+            (Ok(_) | Err(_), _) => Ok(()),
+        }
+    }
+
     /// Checks whether a unit is available without taking it. The error is the time until one is.
     fn look(&self) -> Result<(), std::time::Duration> {
         let per_minute = self.per_minute.load(Ordering::Acquire);
@@ -341,9 +364,10 @@ impl Tenant {
     /// compaction. Each counts as one prompt of the per-minute rate, since it writes as much.
     ///
     /// # Errors
-    /// [`NotAdmitted`] for a tenant that is out of service or has used up its prompts per minute.
+    /// [`NotAdmitted`] for a tenant that is paused, is out of service or has used up its prompts
+    /// per minute.
     pub(crate) fn admit_change(&self) -> Result<(), NotAdmitted> {
-        self.in_service()?;
+        self.check_open()?;
         self.requests
             .take()
             .or_else(|after| self.refuse(NotAdmitted::Requests { after }))
@@ -378,6 +402,18 @@ impl Tenant {
         }
     }
 
+    /// Checks that the tenant is in service and not paused.
+    ///
+    /// # Errors
+    /// As [`Tenant::in_service`]; [`NotAdmitted::Paused`] while the tenant is paused.
+    pub(crate) fn check_open(&self) -> Result<(), NotAdmitted> {
+        self.in_service()?;
+        if self.is_paused() {
+            return self.refuse(NotAdmitted::Paused);
+        }
+        Ok(())
+    }
+
     /// Stops all admissions of this value for good. When the data is erased, a new value replaces
     /// it ([`Tenants::renew`]).
     pub(crate) fn begin_erasure(&self) {
@@ -389,10 +425,27 @@ impl Tenant {
     /// # Errors
     /// [`NotAdmitted`] names the first limit that was hit; nothing is taken then.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
-        self.in_service()?;
-        if self.is_paused() {
-            return self.refuse(NotAdmitted::Paused);
-        }
+        let seat = self.seat()?;
+        // Last, so that a prompt refused for another reason does not use up a request.
+        self.requests
+            .take()
+            .or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
+        self.sums.admitted.add(1);
+        Ok(seat)
+    }
+
+    /// Admits a prompt whose request was counted by [`Tenant::admit_change`] already.
+    ///
+    /// # Errors
+    /// As [`Tenant::admit`], but for the rate of requests.
+    pub(crate) fn admit_counted(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        let seat = self.seat()?;
+        self.sums.admitted.add(1);
+        Ok(seat)
+    }
+
+    fn seat(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        self.check_open()?;
         self.tokens
             .look()
             .or_else(|after| self.refuse(NotAdmitted::Tokens { after }))?;
@@ -406,16 +459,35 @@ impl Tenant {
         {
             return self.refuse(NotAdmitted::Prompts);
         }
-        let seat = Seat {
+        Ok(Seat {
             tenant: self.clone(),
             bytes: 0,
-        };
-        // Last, so that a prompt refused for another reason does not use up a request.
+        })
+    }
+
+    /// Admits a task of a fan-out. It counts against the rates like a prompt, but leaves a tenth of
+    /// a minute's requests to the tenant's prompts, and waits for its permit while the tenant is
+    /// paused.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Requests`] and [`NotAdmitted::Tokens`], after which the task can be admitted;
+    /// otherwise as [`Tenant::admit_child`].
+    pub(crate) fn admit_task(self: &Arc<Self>) -> Result<Seat, NotAdmitted> {
+        self.in_service()?;
+        // A task that waits for its turn is not refused, so it is not counted as a refusal.
+        self.tokens
+            .look()
+            .map_err(|after| NotAdmitted::Tokens { after })?;
         self.requests
-            .take()
-            .or_else(|after| self.refuse(NotAdmitted::Requests { after }))?;
-        self.sums.admitted.add(1);
-        Ok(seat)
+            .take_leaving_some()
+            .map_err(|after| NotAdmitted::Requests { after })?;
+        self.admit_child()
+    }
+
+    /// Counts a task of a fan-out that is sent again as one more request, also beyond the rate:
+    /// later tasks and prompts wait for it.
+    pub(crate) fn charge_request(&self) {
+        self.requests.charge(1);
     }
 
     /// Admits a subagent's prompt. It belongs to its parent's prompt, which was admitted, so

@@ -109,16 +109,20 @@ pub(super) async fn chat(
     // From here on, dropping this future (the client left) interrupts the round, or erases the
     // temporary conversation.
     let mut guard = DisconnectGuard::new(conversation.clone(), bound.is_none());
-    let now = match &bound {
-        Some(_) => match known_rounds(&app, &scope, &conversation).await? {
-            Some(rounds) => after(&rounds, transcript).ok_or_else(differs)?,
-            None => begin(&conversation, transcript).await?,
-        },
-        None => begin(&conversation, transcript).await?,
+    let known = match &bound {
+        Some(_) => known_rounds(&app, &scope, &conversation).await?,
+        None => None,
+    };
+    let (now, is_counted) = match known {
+        Some(rounds) => (after(&rounds, transcript).ok_or_else(differs)?, false),
+        None => begin(&app, &tenant, &conversation, transcript).await?,
     };
     let mut send = conversation
         .send(Prompt::blocks(now))
         .parameters(request.parameters());
+    if is_counted {
+        send = send.counted();
+    }
     if let Some(schema) = schema {
         send = send.output_schema(schema);
     }
@@ -283,20 +287,25 @@ async fn known_rounds(
     ))
 }
 
-/// Imports the history into a new conversation; returns the prompt.
+/// Imports the history into a new conversation. Returns the prompt, and whether its request is
+/// counted: a history is stored only for a tenant that may send the prompt.
 async fn begin(
+    app: &App,
+    tenant: &TenantId,
     conversation: &ConversationHandle,
     transcript: Transcript,
-) -> Result<Vec<ContentBlock>, Problem> {
+) -> Result<(Vec<ContentBlock>, bool), Problem> {
     let (history, now) = transcript.begin()?;
-    if !history.is_empty() {
+    let is_counted = !history.is_empty();
+    if is_counted {
+        app.host.tenant(tenant).admit_change()?;
         // OpenAI's API accepts more than others do, such as blank texts, so the history is repaired.
         let (history, _) = History::mend(history);
         conversation
             .import(history.messages().iter().cloned().collect())
             .await?;
     }
-    Ok(now)
+    Ok((now, is_counted))
 }
 
 fn differs() -> Problem {

@@ -55,6 +55,7 @@ pub(in crate::http) async fn approve(
         ));
     }
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).check_open()?;
     match answer.always {
         true => conversation.approve_always(tool_call_id).await?,
         false => conversation.approve(tool_call_id, answer.allow).await?,

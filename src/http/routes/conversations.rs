@@ -192,6 +192,7 @@ pub(in crate::http) async fn reset(
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).admit_change()?;
     conversation.reset().await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use callboard_actors::{
-    conversation::ConversationError,
-    host::{FanOut, SendError},
-};
+use callboard_actors::host::{FanOut, SendError};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
@@ -52,11 +49,16 @@ pub(in crate::http) async fn start(
         let detail = format!("must have 1 to {TASKS_MAX} tasks");
         return Err(Problem::invalid("/tasks", detail));
     }
+    let task_bytes = request.tasks.iter().map(String::len).sum();
     let mut fan_out = FanOut::over(request.tasks);
     if let Some(name) = &request.name {
         fan_out = fan_out.name(name);
     }
     if let Some(model) = &request.model {
+        if !app.host.tenant(&tenant).may_choose(model)? {
+            let detail = "is not a model that this tenant may choose; leave it out for its own";
+            return Err(Problem::invalid("/model", detail));
+        }
         fan_out = fan_out.model(model);
     }
     if let Some(parallel) = request.parallel {
@@ -80,11 +82,8 @@ pub(in crate::http) async fn start(
     {
         return Err(SendError::FanOutRuns { name }.into());
     }
-    let place = app.fan_outs.reserve(&tenant, count)?;
+    let place = app.fan_outs.reserve(&tenant, count, task_bytes)?;
     let handle = app.host.tenant(&tenant);
-    if handle.is_paused()? {
-        return Err(SendError::from(ConversationError::TenantPaused).into());
-    }
     handle.admit_change()?;
     let run = handle.fan_out(fan_out).await?;
     let kept = place.keep(run);

@@ -49,6 +49,7 @@ pub(in crate::http) async fn activate(
     Query(SkillLevel { level }): Query<SkillLevel>,
 ) -> Result<Json<Activated>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).admit_change()?;
     let loaded = conversation.activate_skill_at(name, level).await?;
     Ok(Json(Activated {
         name: loaded.skill_name,
@@ -69,6 +70,7 @@ pub(in crate::http) async fn deactivate(
     Path((id, name)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).admit_change()?;
     conversation.deactivate_skill(name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

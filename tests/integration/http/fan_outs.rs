@@ -194,3 +194,27 @@ async fn a_tenant_that_is_created_again_has_no_results_of_the_one_that_was_remov
 
     assert_eq!(server.get("/v1/fanouts/n").await.status(), 404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fan_out_chooses_only_models_that_the_operator_lists() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = Host::builder()
+        .shared_provider(model.clone())
+        .skill_models(["listed-*".to_owned()])
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    let wanted = |model: &str| json!({ "name": model, "tasks": ["x"], "model": model });
+
+    let refused = server.post("/v1/fanouts", wanted("dear")).await;
+    assert_eq!(problem(refused).await, (422, "invalid_field".into()));
+    assert_eq!(model.counts().started, 0);
+
+    for allowed in ["listed-1", &*server.host.setup_of(&tenant("acme")).model] {
+        let started = server.post("/v1/fanouts", wanted(allowed)).await;
+        assert_eq!(started.status(), 202, "{allowed}");
+        assert_eq!(over(&server, allowed).await["done"], json!(1));
+    }
+    assert_eq!(&*model.requests()[0].model, "listed-1");
+}

@@ -1,7 +1,7 @@
 //! The OpenAI-compatible API (Chat Completions).
 
 use super::*;
-use callboard_actors::ports::ListQuery;
+use callboard_actors::{host::TenantConfig, ports::ListQuery, tenant::Quotas};
 
 async fn chat(server: &Server, conversation: Option<&str>, wanted: Value) -> Response {
     let mut request = server.ask(Method::POST, "/openai/v1/chat/completions", ACME);
@@ -228,4 +228,32 @@ async fn a_client_that_leaves_cancels() {
     }
     soon(async { while stored(&server).await != 2 {} }).await;
     server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_beyond_the_rate_stores_no_history_and_counts_once() {
+    let server = Server::start(ScriptedModel::answering(|_, _| Reply::text("ok"))).await;
+    let two = Quotas {
+        requests_per_minute: Some(2),
+        ..Quotas::default()
+    };
+    server
+        .host
+        .configure_tenant(&tenant("acme"), TenantConfig::new().quotas(two))
+        .await
+        .unwrap();
+    let wanted = json!({ "model": "default", "messages": [user("a"), assistant("b"), user("c")] });
+
+    let mut statuses = Vec::new();
+    for id in ["one", "two", "three", "four"] {
+        statuses.push(
+            chat(&server, Some(id), wanted.clone())
+                .await
+                .status()
+                .as_u16(),
+        );
+    }
+
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(stored(&server).await, 2);
 }

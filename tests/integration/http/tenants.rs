@@ -325,6 +325,8 @@ async fn requests_that_write_as_much_as_a_prompt_count_against_the_rate_limit() 
             json!({"conversation_id": "c0-copy"}),
         ),
         (Method::POST, "/v1/conversations/c0/compact", json!({})),
+        (Method::POST, "/v1/conversations/c0/reset", json!({})),
+        (Method::POST, "/v1/fanouts", json!({"tasks": ["x"]})),
         (
             Method::POST,
             "/v1/conversations/c0/messages",
@@ -361,5 +363,90 @@ async fn requests_that_write_as_much_as_a_prompt_count_against_the_rate_limit() 
             .await
             .unwrap();
     }
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_tenant_writes_nothing_and_calls_no_model() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("An answer.")));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    server.send("c0", "hello").await;
+    server.host.tenant("acme").pause(true).unwrap();
+    let stored = server
+        .host
+        .ports()
+        .sessions
+        .stored_bytes(&tenant("acme"))
+        .await
+        .unwrap();
+    let round = "00000000-0000-4000-8000-000000000001";
+    let conversation = |path: &str| format!("/v1/conversations/c0/{path}");
+
+    for (method, path, content) in [
+        (
+            Method::PUT,
+            "/v1/conversations/c0".to_owned(),
+            json!({"pinned": ["a"]}),
+        ),
+        (Method::PUT, "/v1/conversations/new".to_owned(), json!({})),
+        (
+            Method::POST,
+            conversation("messages"),
+            json!({"content": "x"}),
+        ),
+        (Method::POST, conversation("inject"), json!({"text": "x"})),
+        (
+            Method::POST,
+            conversation("fork"),
+            json!({"conversation_id": "copy"}),
+        ),
+        (Method::POST, conversation("compact"), json!({})),
+        (Method::POST, conversation("reset"), json!({})),
+        (Method::POST, conversation("rewind"), json!({"to": round})),
+        (
+            Method::POST,
+            conversation("approvals/call"),
+            json!({"allow": true}),
+        ),
+        (Method::POST, conversation("skills/poet"), json!({})),
+        (Method::DELETE, conversation("skills/poet"), json!({})),
+        (
+            Method::POST,
+            "/v1/fanouts".to_owned(),
+            json!({"tasks": ["x"]}),
+        ),
+    ] {
+        let refused = status(&server, method.clone(), &path, content).await;
+        assert_eq!(
+            refused,
+            (503, "tenant_paused".to_owned()),
+            "{method} {path}"
+        );
+    }
+    let chat = json!({"model": "default", "messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+    ]});
+    let request = server
+        .ask(Method::POST, "/openai/v1/chat/completions", ACME)
+        .header("x-conversation-id", "new");
+    let refused = soon(with_json(request, &chat).send()).await.unwrap();
+    assert_eq!(refused.status(), 503);
+
+    let now = server
+        .host
+        .ports()
+        .sessions
+        .stored_bytes(&tenant("acme"))
+        .await
+        .unwrap();
+    assert_eq!((now, model.counts().started), (stored, 1));
+    let erased = server
+        .ask(Method::DELETE, "/v1/conversations/c0", ACME)
+        .send();
+    assert_eq!(
+        soon(erased).await.unwrap().status(),
+        204,
+        "its data is still the tenant's"
+    );
     server.end().await;
 }

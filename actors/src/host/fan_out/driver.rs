@@ -45,7 +45,8 @@ use crate::{
     tenant::{NotAdmitted, PendingConversation, Seat, Tenant},
 };
 
-/// Pause before a task that was refused for lack of memory asks again.
+/// Pause before a task that was refused for lack of memory asks again. One that the rate of requests
+/// or tokens refused asks again when that says.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 /// How often a prompt is sent to a conversation that crashes before it accepts the prompt.
@@ -139,7 +140,7 @@ pub(super) struct Driver {
     /// Conversations of ended tasks that may not be asleep yet, in the order of their ends.
     resting: VecDeque<Scope>,
     warmth: Warmth,
-    /// When the next task asks for memory again; `None` while memory is not short.
+    /// When the next task asks for memory or the rate again; `None` while neither is short.
     room_at: Option<Instant>,
     /// Why no further task begins; `None` while tasks may begin.
     stopped: Option<Failure>,
@@ -310,13 +311,20 @@ impl Driver {
             );
             return;
         }
-        let seat = self.tenant.admit_child().and_then(|mut seat| {
+        let seat = self.tenant.admit_task().and_then(|mut seat| {
             let ports = self.directory.ports();
             seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
                 .map(|()| seat)
         });
         let seat = match seat {
             Ok(seat) => seat,
+            Err(NotAdmitted::Requests { after } | NotAdmitted::Tokens { after }) => {
+                // The rate is used up: the task waits for it at the front of the queue.
+                self.tasks.push_front(message.text());
+                self.next = index;
+                self.room_at = Some(Instant::now() + after);
+                return;
+            }
             Err(NotAdmitted::Memory | NotAdmitted::HostMemory) => {
                 // Memory of the tenant or the host is used up. The task waits at the front of the
                 // queue: a fan-out larger than its memory is slow, not refused.
@@ -450,6 +458,7 @@ impl Driver {
                         },
                     );
                 }
+                self.tenant.charge_request();
                 match self.tenant.admit_child() {
                     Ok(seat) => self.send(index, seat),
                     Err(why) => self.over(index, Err(refused(&why.into())), None),

@@ -102,8 +102,8 @@ impl FanOut {
         self
     }
 
-    /// Sets how many tasks run at once, at least 1. This bounds their memory. Default: the number
-    /// of rounds that the tenant may run at once.
+    /// Sets how many tasks run at once, at least 1 and at most as many as the tenant may run rounds
+    /// at once, which is the default. This bounds their memory.
     #[must_use]
     pub fn parallel(mut self, parallel: usize) -> Self {
         self.parallel = Some(parallel.max(1));
@@ -296,9 +296,14 @@ impl TenantHandle {
         if let Some(skills) = &setup.skills {
             skills.refresh().await;
         }
+        let turns_max = tenant
+            .quotas()
+            .turns_max
+            .unwrap_or(setup.limits.tenant_turns_max);
         let parallel = parallel
-            .or(tenant.quotas().turns_max)
-            .unwrap_or(setup.limits.tenant_turns_max)
+            .unwrap_or(turns_max)
+            // A task beyond them would wait for its permit in memory.
+            .min(turns_max)
             .clamp(1, tasks.len().max(1));
         let warmed = warm_first && tasks.len() > 1;
         let (ends, reports) =

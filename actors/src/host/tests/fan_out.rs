@@ -292,7 +292,6 @@ async fn at_most_so_many_run_at_once_and_more_than_permits_wait() {
     let host = builder(&model).limits(limits).build().await.unwrap();
     let quotas = Quotas {
         prompts_max: Some(1),
-        requests_per_minute: Some(1),
         turns_max: Some(3),
         ..Quotas::default()
     };
@@ -923,4 +922,53 @@ async fn ten_thousand_ephemeral_tasks_leave_nothing_behind() {
         10_000,
         "figures count them"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_wait_for_the_rate_of_requests_and_leave_some_to_prompts() {
+    let model = echo();
+    let host = host(&model).await;
+    let quotas = Quotas {
+        requests_per_minute: Some(20),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
+    let began = tokio::time::Instant::now();
+
+    let mut run = fan_out(&host, FanOut::over((0..28).map(|n| format!("t{n}")))).await;
+    for _ in 0..18 {
+        run.next().await.unwrap();
+    }
+    assert_eq!(began.elapsed().as_secs(), 0, "18 of 20 at once");
+    let mut reply = conversation(&host).send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    let summary = run.finish().await;
+
+    assert_eq!(summary.failed(), 0);
+    // The prompt and ten tasks, three seconds each.
+    assert_eq!(began.elapsed().as_secs(), 33);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_tasks_are_in_memory_than_rounds_may_run() {
+    let model = Arc::new(ScriptedModel::always(Reply::stall()));
+    let host = host(&model).await;
+    let quotas = Quotas {
+        turns_max: Some(3),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&"acme".parse().unwrap(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
+
+    let run = fan_out(&host, FanOut::over(vec!["t"; 100]).parallel(100)).await;
+    while model.counts().started < 3 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+
+    assert_eq!(host.tenant("acme").prompts_under_way().unwrap(), 3);
+    run.cancel();
 }
