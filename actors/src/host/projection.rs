@@ -414,6 +414,7 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
         | EntryBody::BudgetSettled { .. }
         | EntryBody::OutputRefused { .. }
         | EntryBody::RequestRefused { .. }
+        | EntryBody::FellBack { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ToolFinished { .. }
         | EntryBody::ApprovalAsked { .. }

@@ -74,6 +74,14 @@ impl Spent {
                 let usage = usage.plus(failed_usage);
                 self.amount = self.amount.plus(&of(&usage, cost_micro_usd.unwrap_or(0)));
             }
+            EntryBody::FellBack {
+                failed_usage,
+                cost_micro_usd,
+                ..
+            } if self.reserved.is_none() => {
+                let used = of(failed_usage, cost_micro_usd.unwrap_or(0));
+                self.amount = self.amount.plus(&used);
+            }
             EntryBody::BudgetSettled {
                 used_tokens,
                 cost_micro_usd,

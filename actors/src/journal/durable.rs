@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     fold::{FoldError, fold, restore},
-    open_round::{AcceptedPrompt, Batch, Call, CallState, OpenRound, OutputRequest, Phase},
+    open_round::{
+        AcceptedPrompt, Batch, Call, CallState, FallbackCall, OpenRound, OutputRequest, Phase,
+    },
 };
 use super::{
     Context, ConversationMetrics, Entry, RoundMarks, SkillState, Spent, ToolAggregate,
@@ -105,6 +107,11 @@ impl Durable {
     pub(crate) fn message_bytes(&self) -> usize {
         let waiting = self.inbox.iter().map(|prompt| prompt.message.wire().len());
         self.history.messages().kept_bytes() + waiting.sum::<usize>()
+    }
+
+    /// The fallback that the next model call asks; `None` for the configured way.
+    pub(crate) fn fallback(&self) -> Option<&FallbackCall> {
+        self.round.as_ref()?.fallback.as_ref()
     }
 
     /// How the open round asks its model to answer; `None` for the configuration's way.

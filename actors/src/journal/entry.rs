@@ -152,6 +152,22 @@ pub enum EntryBody {
     /// The provider refused the request of the open model call as too large. `bytes` is the size of
     /// its messages. The call counts as not made.
     RequestRefused { bytes: u64 },
+    /// The open model call failed and goes to a fallback, for whose window the context has to be
+    /// measured first. The call counts as not made; the next one asks that fallback.
+    FellBack {
+        /// The gateway of the fallback.
+        gateway: String,
+        /// The model that is asked there.
+        model: String,
+        /// The code of the error that the call failed with.
+        reason: String,
+        /// Tokens of its failed attempts, as the provider reported them.
+        #[serde(skip_serializing_if = "Usage::is_zero")]
+        failed_usage: Usage,
+        /// Cost of these attempts. `None` without any, or for a model without a price.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cost_micro_usd: Option<u64>,
+    },
     /// Call number `call` of the open batch is about to start. `input` is present only if it
     /// differs from the model's input.
     ToolStarted {
@@ -313,6 +329,7 @@ impl EntryBody {
             Self::BudgetSettled { .. } => "budget_settled",
             Self::OutputRefused { .. } => "output_refused",
             Self::RequestRefused { .. } => "request_refused",
+            Self::FellBack { .. } => "fell_back",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -621,6 +638,9 @@ decoder! {
     "budget_settled" => BudgetSettled { reserved: u64, used_tokens: u64, cost_micro_usd: u64, estimated: bool },
     "output_refused" => OutputRefused { fault: String },
     "request_refused" => RequestRefused { bytes: u64 },
+    "fell_back" => FellBack {
+        gateway: String, model: String, reason: String, failed_usage: Usage = default, cost_micro_usd: Option<u64> = default
+    },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
     },
@@ -744,6 +764,16 @@ mod tests {
                 fault: "no \"a\"".into(),
             },
             EntryBody::RequestRefused { bytes: 33_000_000 },
+            EntryBody::FellBack {
+                gateway: "spare".into(),
+                model: "small".into(),
+                reason: "provider_server_error".into(),
+                failed_usage: Usage {
+                    input_uncached: 7,
+                    ..Usage::default()
+                },
+                cost_micro_usd: Some(8),
+            },
             EntryBody::ToolStarted {
                 call: 0,
                 tool_call_id: "t".into(),

@@ -36,8 +36,8 @@ pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
 pub(crate) use durable::CHILD_KEY;
 pub use durable::{
-    AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FoldError,
-    OpenRound, OutputRequest, Phase, fold, restore,
+    AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FallbackCall,
+    FoldError, OpenRound, OutputRequest, Phase, fold, restore,
 };
 pub(crate) use entry::call_digest;
 pub use entry::{

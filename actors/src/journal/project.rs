@@ -166,6 +166,24 @@ pub fn project(
             let is_first = round.is_some_and(|round| round.refused_requests == 0);
             (id, is_first.then_some(event).into_iter().collect())
         }
+        EntryBody::FellBack {
+            reason,
+            failed_usage,
+            cost_micro_usd,
+            ..
+        } => {
+            let usage = (!failed_usage.is_zero()).then(|| EventKind::Usage {
+                usage: *failed_usage,
+                cost_usd: cost_micro_usd.map(|micro| micro as f64 / 1_000_000.0),
+            });
+            let event = EventKind::Retry {
+                layer: "fallback",
+                attempt: 1,
+                delay_ms: 0,
+                reason: reason.clone(),
+            };
+            (id, usage.into_iter().chain([event]).collect())
+        }
         EntryBody::RoundFinished {
             stop_reason,
             latency_ms,

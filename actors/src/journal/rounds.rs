@@ -90,6 +90,10 @@ impl RoundsReader {
                     note_message(round, message);
                 }
             }
+            (EntryBody::FellBack { failed_usage, .. }, Some(round)) => {
+                round.usage = round.usage.plus(failed_usage);
+                round.tokens_used = round.usage.input().saturating_add(round.usage.output);
+            }
             (
                 EntryBody::ToolFinished {
                     call,

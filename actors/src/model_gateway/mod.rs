@@ -139,18 +139,45 @@ impl ModelGatewayRef {
     /// Returns the capabilities of `model`, with what its fallbacks change about the size of a
     /// request: the smallest bound, and the attachments that any of them is sent.
     pub(crate) fn request_capabilities(&self, model: &str) -> Capabilities {
-        let mut settings = self.settings();
-        let mut all = settings.provider.capabilities(model);
-        while let (Some(gateway), Some(fallback)) = (&settings.fallback, &settings.config.fallback)
-        {
+        let mut all = self.capabilities(model);
+        for (fallback, gateway) in self.fallbacks() {
             let next = gateway.capabilities(&fallback.model);
             all.images |= next.images;
             all.documents |= next.documents;
             let bounds = [all.request_bytes_max, next.request_bytes_max];
             all.request_bytes_max = bounds.into_iter().flatten().min();
-            settings = gateway.settings();
         }
         all
+    }
+
+    /// The fallback with this gateway in the chain, and the gateway that is asked.
+    pub(crate) fn fallback_at(&self, name: &str) -> Option<(Self, FallbackModel)> {
+        self.fallbacks()
+            .find(|(fallback, ..)| fallback.gateway == name)
+            .map(|(fallback, gateway)| {
+                let model = FallbackModel::of(&fallback, &gateway);
+                (gateway, model)
+            })
+    }
+
+    /// The nearest fallback whose model has this name.
+    pub(crate) fn fallback_of(&self, model: &str) -> Option<FallbackModel> {
+        self.fallbacks()
+            .find(|(fallback, _)| *fallback.model == *model)
+            .map(|(fallback, gateway)| FallbackModel::of(&fallback, &gateway))
+    }
+
+    /// The chain of fallbacks, nearest first.
+    fn fallbacks(&self) -> impl Iterator<Item = (Fallback, Self)> {
+        let next = |gateway: &Self| {
+            let settings = gateway.settings();
+            settings
+                .config
+                .fallback
+                .clone()
+                .zip(settings.fallback.clone())
+        };
+        std::iter::successors(next(self), move |(_, gateway)| next(gateway))
     }
 
     /// How the provider's models are asked to answer by default.
@@ -218,9 +245,29 @@ impl ModelGatewayRef {
     pub(crate) async fn stream(
         &self,
         by: &CallBy<'_>,
+        request: ModelRequest,
+        cancel: CancellationToken,
+        notify: impl Fn(Waiting) + Send,
+    ) -> Result<ModelStream, ProviderError> {
+        self.stream_where(by, request, cancel, notify, |_, _, _| true)
+            .await
+    }
+
+    /// Starts a call as [`ModelGatewayRef::stream`] does. Before it goes to a fallback, `fits`
+    /// decides whether the request may be sent there; if not, the call ends with its error.
+    ///
+    /// # Errors
+    /// The error of the last attempt.
+    ///
+    /// # Cancel safety
+    /// Dropping the future or the stream cancels the call and releases the permit.
+    pub(crate) async fn stream_where(
+        &self,
+        by: &CallBy<'_>,
         mut request: ModelRequest,
         cancel: CancellationToken,
         notify: impl Fn(Waiting) + Send,
+        fits: impl Fn(&Fallback, &Capabilities, &ProviderError) -> bool + Send,
     ) -> Result<ModelStream, ProviderError> {
         let mut gateway = self.clone();
         loop {
@@ -233,7 +280,8 @@ impl ModelGatewayRef {
             else {
                 return Err(error);
             };
-            if !may_fall_back(&error) {
+            let capabilities = next.capabilities(&fallback.model);
+            if !may_fall_back(&error) || !fits(fallback, &capabilities, &error) {
                 return Err(error);
             }
             tracing::warn!(provider = settings.provider.name(), %error, fallback = fallback.gateway, "a model call goes to the fallback");
@@ -242,9 +290,7 @@ impl ModelGatewayRef {
                 model: fallback.model.clone(),
             });
             request.model = fallback.model.clone();
-            request.max_tokens = request
-                .max_tokens
-                .min(next.capabilities(&request.model).output_max.max(1));
+            request.max_tokens = request.max_tokens.min(capabilities.fallback_answer_max());
             // The fallback provider has not cached the prefix. The break counts as one with a known
             // cause.
             gateway.0.counters.prefix_breaks_configuration.add(1);
@@ -259,6 +305,24 @@ impl ModelGatewayRef {
 
     fn settings(&self) -> Arc<Settings> {
         self.0.settings()
+    }
+}
+
+/// The model that a fallback asks.
+#[derive(Debug, Clone)]
+pub(crate) struct FallbackModel {
+    /// Its name in its provider's API.
+    pub(crate) model: Arc<str>,
+    /// What it can do.
+    pub(crate) capabilities: Capabilities,
+}
+
+impl FallbackModel {
+    fn of(fallback: &Fallback, gateway: &ModelGatewayRef) -> Self {
+        Self {
+            model: fallback.model.clone(),
+            capabilities: gateway.capabilities(&fallback.model),
+        }
     }
 }
 

@@ -115,6 +115,18 @@ pub struct Capabilities {
     pub thinking: bool,
 }
 
+impl Capabilities {
+    /// The longest answer that the model is asked for as a fallback. A window that is smaller than
+    /// that of the model it stands in for keeps half of its room for the request.
+    pub(crate) fn fallback_answer_max(&self) -> u32 {
+        let half = match self.context_window {
+            0 => u32::MAX,
+            window => window / 2,
+        };
+        self.output_max.min(half).max(1)
+    }
+}
+
 /// Why a model call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -9,6 +9,7 @@ use crate::{
     conversation::round::{
         DecisionBuilder, Effect,
         input::{FailedAttempt, ModelOutcome},
+        rules::OtherModel,
         skills,
         volatile::Reserving,
     },
@@ -52,7 +53,8 @@ impl Pricing {
     /// # Errors
     /// The name of the model, if it has no price.
     fn next_price(&self, state: &Durable) -> Result<Price, String> {
-        let chosen = self.chosen_model(state);
+        let fallback = state.fallback().map(|fallback| fallback.model.clone());
+        let chosen = fallback.or_else(|| self.chosen_model(state));
         let model = chosen.as_deref().unwrap_or(&self.model);
         self.price_of(model).ok_or_else(|| model.to_owned())
     }
@@ -96,6 +98,7 @@ impl Pricing {
         outcome: &ModelOutcome,
         model: &str,
         failed: &[FailedAttempt],
+        window_of: impl Fn(&str) -> u64,
     ) -> Bill {
         let estimate = |blocks: &[ContentBlock]| {
             let output = tokens(
@@ -113,15 +116,21 @@ impl Pricing {
         let (usage, estimated) = match outcome {
             ModelOutcome::Completed { blocks, completion } => match &completion.usage {
                 Some(usage) => {
-                    let checked = self.check(state, usage, &estimate(blocks));
+                    let checked = self.check(state, window_of(model), usage, &estimate(blocks));
                     (checked, checked != *usage)
                 }
                 None => (estimate(blocks), true),
             },
             // The reports of the attempts cover the call.
-            ModelOutcome::Failed { .. } | ModelOutcome::Cancelled { .. } if !failed.is_empty() => {
+            ModelOutcome::Failed { .. }
+            | ModelOutcome::FellBack { .. }
+            | ModelOutcome::Cancelled { .. }
+                if !failed.is_empty() =>
+            {
                 (Usage::default(), true)
             }
+            ModelOutcome::FellBack { error, .. } if nothing_ran(error) => (Usage::default(), false),
+            ModelOutcome::FellBack { .. } => (estimate(&[]), true),
             ModelOutcome::Failed { error, partial } if partial.is_empty() && nothing_ran(error) => {
                 (Usage::default(), false)
             }
@@ -136,7 +145,8 @@ impl Pricing {
             estimated,
         };
         for attempt in failed {
-            let usage = self.check(state, &attempt.usage, &Usage::default());
+            let window = window_of(&attempt.model);
+            let usage = self.check(state, window, &attempt.usage, &Usage::default());
             bill.failed = bill.failed.plus(&usage);
             if let Some(price) = self.price_of(&attempt.model) {
                 let cost = bill.cost_micro_usd.get_or_insert(0);
@@ -146,15 +156,11 @@ impl Pricing {
         bill
     }
 
-    /// Bounds the provider's figures by what is possible: input by the window and by the request,
-    /// output by the window and by the longest answer. Zero input or output is replaced by
+    /// Bounds the provider's figures by what is possible: input by the model's window and by the
+    /// request, output by the window and by the longest answer. Zero input or output is replaced by
     /// `estimate`.
-    fn check(&self, state: &Durable, reported: &Usage, estimate: &Usage) -> Usage {
-        let window = if self.window_tokens == 0 {
-            u64::MAX
-        } else {
-            self.window_tokens
-        };
+    fn check(&self, state: &Durable, window: u64, reported: &Usage, estimate: &Usage) -> Usage {
+        let window = if window == 0 { u64::MAX } else { window };
         let request = self
             .fixed_bytes
             .saturating_add(state.history.messages().wire_bytes() as u64);
@@ -318,8 +324,16 @@ pub(in crate::conversation) fn bill(
     model: &str,
     failed: &[FailedAttempt],
 ) -> Bill {
-    let pricing = &decision.volatile.rules.pricing;
-    pricing.bill(decision.durable, outcome, model, failed)
+    let rules = &decision.volatile.rules;
+    let pricing = &rules.pricing;
+    let window_of = |model: &str| {
+        let is_other = *model != *pricing.model;
+        is_other
+            .then(|| rules.call_policy.limits(OtherModel::Answered(model)))
+            .flatten()
+            .map_or(pricing.window_tokens, |limits| limits.window)
+    };
+    pricing.bill(decision.durable, outcome, model, failed, window_of)
 }
 
 /// Replaces the open reservation by the actual usage.

@@ -38,10 +38,7 @@ pub(in crate::conversation) enum Before {
 /// Decides what has to happen before the next model call. A state that was measured once is not
 /// measured again.
 pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatile) -> Before {
-    let rules = volatile
-        .rules
-        .context_of(durable)
-        .with_answer(durable.asked_parameters());
+    let rules = volatile.rules.context_of(durable);
     let messages = durable.history.messages();
     let is_in_doubt = rules.is_in_doubt(&durable.context.window)
         || rules.bytes.exceeds(messages, durable.context.refused_bytes);
@@ -177,11 +174,7 @@ const FLUSH_TOKENS: u64 = 100;
 fn flush_id(decision: &DecisionBuilder<'_>, draft: &Draft) -> Option<String> {
     let durable = decision.durable;
     let round = durable.round.as_deref()?;
-    let rules = decision
-        .volatile
-        .rules
-        .context_of(durable)
-        .with_answer(durable.asked_parameters());
+    let rules = decision.volatile.rules.context_of(durable);
     let (first, _) = draft.plans.first()?;
     let is_wanted = rules.memory_flush
         && durable

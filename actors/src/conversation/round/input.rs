@@ -70,6 +70,16 @@ pub enum ModelOutcome {
         /// The complete blocks, and the text so far of an open one.
         partial: Vec<ContentBlock>,
     },
+    /// The call failed after the gateway's retries, without any content, and goes to a fallback for
+    /// whose window the context has to be measured first.
+    FellBack {
+        /// The gateway of the fallback.
+        gateway: String,
+        /// The model that is asked there.
+        model: Arc<str>,
+        /// The error of the call.
+        error: ProviderError,
+    },
     /// We canceled the call.
     Cancelled {
         /// The complete blocks, and the text so far of an open one.

@@ -586,6 +586,28 @@ fn model_ended(
             budget::settle(decision, &bill);
             context::refused(decision, round, failure(error));
         }
+        ModelOutcome::FellBack {
+            gateway,
+            model,
+            error,
+        } if decision.volatile.cancelling.is_none() => {
+            // Before the settlement: while a reservation is open, the settlement counts the usage.
+            decision.entry(EntryBody::FellBack {
+                gateway: gateway.clone(),
+                model: model.to_string(),
+                reason: error.code().to_owned(),
+                failed_usage: bill.failed,
+                cost_micro_usd: bill.cost_micro_usd.filter(|_| !bill.failed.is_zero()),
+            });
+            budget::settle(decision, &bill);
+        }
+        ModelOutcome::FellBack { error, .. } => {
+            keep_partial(decision, step, &[], &bill);
+            match &decision.volatile.cancelling {
+                Some(cancelling) => interrupted(decision, round, cancelling),
+                None => decision.finish(round, StopReason::Error, Some(failure(error))),
+            }
+        }
         ModelOutcome::Failed { error, partial } => {
             keep_partial(decision, step, partial, &bill);
             match &decision.volatile.cancelling {

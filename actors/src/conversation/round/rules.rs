@@ -56,6 +56,26 @@ pub enum CallCheck {
     Refused(ToolError),
 }
 
+/// A model that answers instead of the conversation's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherModel<'a> {
+    /// The model with this name, which a skill selected.
+    Chosen(&'a str),
+    /// The model of the fallback with this gateway.
+    Fallback(&'a str),
+    /// The model with this name, which answered: a chosen one or that of a fallback.
+    Answered(&'a str),
+}
+
+/// How much a model reads and writes, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// Its window; 0 if it is unknown.
+    pub window: u64,
+    /// The longest answer that it is asked for.
+    pub answer_max: u64,
+}
+
 /// Checks the calls of a conversation against its tools and hooks. Must return the same result for
 /// the same call, since a call is checked again before a retry.
 pub trait CallPolicy: Send + Sync {
@@ -65,9 +85,8 @@ pub trait CallPolicy: Send + Sync {
     /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 
-    /// The window in tokens of another model than the conversation's own, which a skill selects;
-    /// `None` if it is not known.
-    fn window(&self, model: &str) -> Option<u64> {
+    /// The limits of another model than the conversation's own; `None` if they are not known.
+    fn limits(&self, model: OtherModel<'_>) -> Option<ModelLimits> {
         let _ = model;
         None
     }
@@ -127,13 +146,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The context rules of the next model call: those of the model that an active skill selects,
-    /// if any.
+    /// The context rules of the next model call.
     pub(in crate::conversation) fn context_of(&self, state: &Durable) -> ContextRules {
-        self.pricing
-            .chosen_model(state)
-            .and_then(|model| self.call_policy.window(&model))
-            .map_or(self.context, |window| self.context.with_window(window))
+        self.context
+            .next_call(state, &self.pricing, |model| self.call_policy.limits(model))
     }
 }
 
@@ -170,9 +186,26 @@ pub struct ContextRules {
 }
 
 impl ContextRules {
+    /// The rules of the next model call: those of the model that it asks, and of the answer that its
+    /// round asks for.
+    pub(in crate::conversation) fn next_call(
+        self,
+        state: &Durable,
+        pricing: &Pricing,
+        limits: impl FnOnce(OtherModel<'_>) -> Option<ModelLimits>,
+    ) -> Self {
+        let rules = self.with_answer(state.asked_parameters());
+        let other = match (state.fallback(), pricing.chosen_model(state)) {
+            (Some(fallback), _) => limits(OtherModel::Fallback(&fallback.gateway)),
+            (None, Some(model)) => limits(OtherModel::Chosen(&model)),
+            (None, None) => None,
+        };
+        other.map_or(rules, |limits| rules.with_model(limits))
+    }
+
     /// These rules for a round that asks for an answer of `max_tokens`.
     #[must_use]
-    pub(crate) fn with_answer(self, parameters: Option<&ModelParameters>) -> Self {
+    fn with_answer(self, parameters: Option<&ModelParameters>) -> Self {
         let asked = parameters.and_then(|parameters| parameters.max_tokens);
         Self {
             max_tokens: self.max_tokens.max(asked.map_or(0, u64::from)),
@@ -180,15 +213,16 @@ impl ContextRules {
         }
     }
 
-    /// These rules for a model with another window.
+    /// These rules for another model.
     #[must_use]
-    pub(crate) fn with_window(self, window: u64) -> Self {
+    pub(crate) fn with_model(self, ModelLimits { window, answer_max }: ModelLimits) -> Self {
         let trigger = u128::from(self.trigger)
             .saturating_mul(u128::from(window))
             .checked_div(u128::from(self.window))
             .and_then(|trigger| u64::try_from(trigger).ok());
         Self {
             window,
+            max_tokens: self.max_tokens.min(answer_max),
             trigger: trigger.unwrap_or(window),
             ..self
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    chat::Usage,
     conversation::run::{Live, trace},
     journal::{Entry, EntryBody},
 };
@@ -18,16 +19,12 @@ impl Live {
                 failed_usage,
                 cost_micro_usd,
                 ..
-            } => {
-                let usage = &usage.plus(failed_usage);
-                counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
-                counters.input_tokens.add(usage.input());
-                counters.cache_read_tokens.add(usage.cache_read);
-                counters.output_tokens.add(usage.output);
-                figures.spent(usage, cost_micro_usd.unwrap_or(0));
-                self.tenant
-                    .charge_tokens(usage.input().saturating_add(usage.output));
-            }
+            } => self.count_usage(&usage.plus(failed_usage), *cost_micro_usd),
+            EntryBody::FellBack {
+                failed_usage,
+                cost_micro_usd,
+                ..
+            } => self.count_usage(failed_usage, *cost_micro_usd),
             EntryBody::Compacted { .. } => counters.compactions.add(1),
             EntryBody::ToolFinished { outcome, .. } => {
                 counters.tool_calls.add(1);
@@ -64,5 +61,18 @@ impl Live {
             }
             _ => {}
         }
+    }
+
+    /// Adds what a model call used.
+    fn count_usage(&self, usage: &Usage, cost_micro_usd: Option<u64>) {
+        let counters = &self.ports.counters;
+        counters.cost_micro_usd.add(cost_micro_usd.unwrap_or(0));
+        counters.input_tokens.add(usage.input());
+        counters.cache_read_tokens.add(usage.cache_read);
+        counters.output_tokens.add(usage.output);
+        let figures = self.tenant.figures();
+        figures.spent(usage, cost_micro_usd.unwrap_or(0));
+        self.tenant
+            .charge_tokens(usage.input().saturating_add(usage.output));
     }
 }

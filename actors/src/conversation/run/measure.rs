@@ -456,9 +456,7 @@ impl Live {
                 request,
                 parts,
                 scope,
-                setup
-                    .context_of(&self.durable)
-                    .with_answer(self.durable.asked_parameters()),
+                setup.context_of(&self.durable),
                 pays,
             )
         };

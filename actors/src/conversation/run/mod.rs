@@ -226,6 +226,10 @@ impl Live {
         self.volatile.bounds_money = self.budget_guard.bounds_money();
         self.volatile.is_store_full = self.tenant.stored().is_full();
         self.volatile.skills = self.setup.skills.as_ref().map(|skills| skills.view());
+        let answered = match &input {
+            Input::Model { model, .. } => Some(model.clone()),
+            _ => None,
+        };
         let writer = &self.commits.writer;
         let outcome = round::apply_input(
             &mut self.durable,
@@ -241,8 +245,8 @@ impl Live {
         for entry in &outcome.entries {
             self.prefix.note(&entry.body);
             self.count(entry);
-            if let EntryBody::Assistant { usage, .. } = &entry.body {
-                self.publish_context(usage);
+            if let (EntryBody::Assistant { usage, .. }, Some(model)) = (&entry.body, &answered) {
+                self.publish_context(usage, model);
             }
         }
         self.budget_guard.note(&outcome.entries);

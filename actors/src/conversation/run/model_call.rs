@@ -24,18 +24,22 @@ use crate::{
     conversation::{
         ConversationMsg, WaitsFor,
         commit::stream_writer::StreamWriter,
-        round::{FailedAttempt, ModelOutcome},
+        round::{
+            FailedAttempt, ModelOutcome,
+            rules::{ContextRules, ModelLimits, OtherModel},
+        },
         run::{Live, trace::CallTrace},
         wait_status::WaitStatus,
     },
     ids::{RoundId, WorkId},
     limits::{BYTES_A_TOKEN, PARTIAL_ANSWER_BYTES_MAX},
     metrics_collector::Counters,
-    model_gateway::{CallBy, CallClass, ModelGatewayRef, Waiting},
-    ports::{AnswerSize, Clock, Completion, ModelEvent, ModelStream, ProviderError},
+    model_gateway::{CallBy, CallClass, Fallback, ModelGatewayRef, Waiting},
+    ports::{AnswerSize, Capabilities, Clock, Completion, ModelEvent, ModelStream, ProviderError},
     stream::EventKind,
     task::AbortOnDrop,
     tenant::{RoundPermit, Tenant},
+    tokens::WindowUse,
 };
 
 /// The slot of a round's permit. The first model call fills it; a park, a wait for subagents or the
@@ -52,6 +56,9 @@ const UNPUBLISHED_BYTES_MAX: usize = 4096;
 pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) gateway: ModelGatewayRef,
     pub(in crate::conversation) request: ModelRequest,
+    /// The context rules of the call, and how full the window is.
+    pub(in crate::conversation) context: ContextRules,
+    pub(in crate::conversation) window: WindowUse,
     pub(in crate::conversation) tenant: Arc<Tenant>,
     pub(in crate::conversation) class: CallClass,
     pub(in crate::conversation) permit: PermitSlot,
@@ -76,6 +83,8 @@ pub(in crate::conversation) struct Attempts {
     /// What the provider reported of the running attempt.
     reported: Option<Usage>,
     failed: Vec<FailedAttempt>,
+    /// The fallback that the call goes to once the context was measured for it.
+    fell_back: Option<(Fallback, ProviderError)>,
 }
 
 impl Attempts {
@@ -84,6 +93,7 @@ impl Attempts {
             model,
             reported: None,
             failed: Vec::new(),
+            fell_back: None,
         }
     }
 
@@ -106,13 +116,23 @@ impl ModelCall {
         let run = AssertUnwindSafe(self.run_inner())
             .catch_unwind()
             .instrument(self.trace.span.clone());
-        let outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
+        let mut outcome = run.await.unwrap_or_else(|_| ModelOutcome::Failed {
             error: ProviderError::Protocol {
                 message: "the provider's adapter panicked".into(),
             },
             partial: Vec::new(),
         });
         let mut attempts = self.attempts.into_inner();
+        if let (ModelOutcome::Failed { .. }, Some((fallback, error))) =
+            (&outcome, attempts.fell_back.take())
+        {
+            attempts.failed(0);
+            outcome = ModelOutcome::FellBack {
+                gateway: fallback.gateway,
+                model: fallback.model,
+                error,
+            };
+        }
         if let ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } = &outcome
         {
             let bytes: usize = partial.iter().map(ContentBlock::content_bytes).sum();
@@ -174,9 +194,22 @@ impl ModelCall {
             weight: self.tenant.quotas().weight,
             class: self.class,
         };
+        // A request that may be too large for the fallback is measured for its window first.
+        let fits = |fallback: &Fallback, capabilities: &Capabilities, error: &ProviderError| {
+            let limits = ModelLimits {
+                window: u64::from(capabilities.context_window),
+                answer_max: u64::from(capabilities.fallback_answer_max()),
+            };
+            let fits = !self.context.with_model(limits).is_in_doubt(&self.window);
+            if !fits {
+                self.attempts.lock().fell_back = Some((fallback.clone(), error.clone()));
+            }
+            fits
+        };
+        let (request, cancel) = (self.request.clone(), self.cancel.clone());
         let start = self
             .gateway
-            .stream(&by, self.request.clone(), self.cancel.clone(), on_wait);
+            .stream_where(&by, request, cancel, on_wait, fits);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
         self.trace.first_chunk(&self.counters.latencies);
@@ -536,7 +569,14 @@ impl Live {
             .and_then(|round| round.output.as_ref())
             .filter(|_| self.setup.native_output);
         request.output_schema = output.map(|output| output.schema.clone());
-        let gateway = self.setup.gateway.clone();
+        // Once a call fell back and its context was measured, it goes to that fallback at once.
+        let gateway = self
+            .durable
+            .fallback()
+            .and_then(|fallback| self.setup.gateway.fallback_at(&fallback.gateway))
+            .map_or_else(|| self.setup.gateway.clone(), |(gateway, _)| gateway);
+        let context = self.setup.context_of(&self.durable);
+        let window = self.durable.context.window;
         let tenant = self.tenant.clone();
         let writer = self.commits.writer.clone();
         let wait_status = self.wait_status.clone();
@@ -569,6 +609,8 @@ impl Live {
         let call = ModelCall {
             gateway,
             request,
+            context,
+            window,
             tenant,
             class,
             permit,
@@ -596,9 +638,13 @@ impl Live {
         resources.tasks.insert(work, AbortOnDrop(task));
     }
 
-    /// Publishes how full the model's window is.
-    pub(super) fn publish_context(&self, usage: &Usage) {
-        let rules = &self.setup.context_of(&self.durable);
+    /// Publishes how full the window of `model` is, which answered.
+    pub(super) fn publish_context(&self, usage: &Usage, model: &str) {
+        let limits = (*model != *self.setup.model)
+            .then(|| self.setup.limits_of(OtherModel::Answered(model)))
+            .flatten();
+        let own = self.setup.context;
+        let rules = &limits.map_or(own, |limits| own.with_model(limits));
         if let Some(round) = self
             .durable
             .round

@@ -158,7 +158,9 @@ impl CallTrace {
                 (completion.raw_stop.as_deref(), completion.usage, None)
             }
             ModelOutcome::Cancelled { .. } => (None, None, Some("cancelled")),
-            ModelOutcome::Failed { error, .. } => (None, None, Some(error.code())),
+            ModelOutcome::Failed { error, .. } | ModelOutcome::FellBack { error, .. } => {
+                (None, None, Some(error.code()))
+            }
         };
         let usage = usage.unwrap_or_default().plus(failed);
         self.record(finish, &usage, error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     chat::RawJson,
     conversation::{
-        round::rules::{CallCheck, CallPolicy},
+        round::rules::{CallCheck, CallPolicy, ModelLimits, OtherModel},
         setup::Setup,
     },
     ids::Scope,
@@ -69,8 +69,8 @@ impl CallPolicy for CallGuard {
         self.setup.tools.spec(name).cloned()
     }
 
-    fn window(&self, model: &str) -> Option<u64> {
-        Some(self.setup.window_of(model))
+    fn limits(&self, model: OtherModel<'_>) -> Option<ModelLimits> {
+        self.setup.limits_of(model)
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {

@@ -12,7 +12,10 @@ use crate::{
     compactor::CompactorRef,
     conversation::{
         round::{
-            rules::{ApprovalMode, CallCheck, CallPolicy, ContextRules, Recovery, Rules},
+            rules::{
+                ApprovalMode, CallCheck, CallPolicy, ContextRules, ModelLimits, OtherModel,
+                Recovery, Rules,
+            },
             skills,
         },
         setup::{call_guard::CallGuard, skill_registry::SkillRegistry, toolset::Toolset},
@@ -143,19 +146,34 @@ impl Setup {
         }
     }
 
-    /// The context rules of the next model call: those of the model that an active skill selects,
-    /// if any.
+    /// The context rules of the next model call.
     pub(in crate::conversation) fn context_of(&self, state: &Durable) -> ContextRules {
-        self.pricing
-            .chosen_model(state)
-            .map_or(self.context, |model| {
-                self.context.with_window(self.window_of(&model))
-            })
+        self.context
+            .next_call(state, &self.pricing, |model| self.limits_of(model))
     }
 
-    /// The window of a model, in tokens.
-    pub(in crate::conversation) fn window_of(&self, model: &str) -> u64 {
-        u64::from(self.gateway.capabilities(model).context_window)
+    /// The limits of another model than the conversation's own; `None` if there is no such model.
+    pub(in crate::conversation) fn limits_of(&self, model: OtherModel<'_>) -> Option<ModelLimits> {
+        let (capabilities, is_fallback) = match model {
+            OtherModel::Chosen(model) => (self.gateway.capabilities(model), false),
+            OtherModel::Fallback(gateway) => {
+                let (_, fallback) = self.gateway.fallback_at(gateway)?;
+                (fallback.capabilities, true)
+            }
+            OtherModel::Answered(model) => match self.gateway.fallback_of(model) {
+                Some(fallback) => (fallback.capabilities, true),
+                None => (self.gateway.capabilities(model), false),
+            },
+        };
+        let answer_max = if is_fallback {
+            capabilities.fallback_answer_max()
+        } else {
+            capabilities.output_max.max(1)
+        };
+        Some(ModelLimits {
+            window: u64::from(capabilities.context_window),
+            answer_max: u64::from(answer_max),
+        })
     }
 
     /// The first model without a price among the configured model and its fallbacks.
@@ -199,10 +217,17 @@ impl Setup {
         let max_tokens = asked
             .and_then(|asked| asked.max_tokens)
             .unwrap_or(self.max_tokens);
-        let other = self.pricing.chosen_model(durable).map(Arc::from);
-        let (model, output_max) = match other {
-            None => (self.model.clone(), self.output_max),
-            Some(other) => {
+        let fallback = durable
+            .fallback()
+            .and_then(|fallback| self.gateway.fallback_at(&fallback.gateway));
+        let chosen = self.pricing.chosen_model(durable).map(Arc::from);
+        let (model, output_max) = match (fallback, chosen) {
+            (Some((_, fallback)), _) => {
+                let answer_max = fallback.capabilities.fallback_answer_max();
+                (fallback.model, answer_max)
+            }
+            (None, None) => (self.model.clone(), self.output_max),
+            (None, Some(other)) => {
                 let output_max = self.gateway.capabilities(&other).output_max;
                 (other, output_max)
             }

@@ -5,11 +5,13 @@ use super::{cast, laws::Law, skill_laws};
 use crate::{
     chat::RawJson,
     conversation::round::{
-        Effect, Input,
+        Effect, Input, ModelOutcome,
         rules::{ApprovalMode, Recovery},
         volatile::{Cancelling, Work},
     },
-    journal::{Batch, Call, CallState, Durable, Entry, ToolExecutionResult, call_digest},
+    journal::{
+        Batch, Call, CallState, Durable, Entry, EntryBody, Phase, ToolExecutionResult, call_digest,
+    },
     ports::{Approval, Concurrency},
     time::Timestamp,
     tool::EffectClass,
@@ -379,4 +381,45 @@ pub(super) fn file(call: &Call) -> Option<String> {
             .trim_start_matches("./")
             .to_owned(),
     )
+}
+
+impl Law<'_> {
+    /// A call that counts as not made is one that was refused as too large, or that goes to a
+    /// fallback.
+    pub(super) fn made_again(&self, state: &Durable, entry: &Entry, cancelled: bool) {
+        match &entry.body {
+            EntryBody::RequestRefused { bytes } => {
+                let Input::Model {
+                    outcome: ModelOutcome::Failed { error, partial },
+                    ..
+                } = self.input
+                else {
+                    panic!("refused out of nothing")
+                };
+                assert!(error.is_too_large() && partial.is_empty() && !cancelled);
+                let round = state.round.as_deref().expect("a round is open");
+                assert!(matches!(round.phase, Phase::Model { .. }) && round.refused_requests < 2);
+                assert_eq!(*bytes, state.history.messages().wire_bytes() as u64);
+            }
+            EntryBody::FellBack { gateway, model, .. } => {
+                let Input::Model {
+                    outcome:
+                        ModelOutcome::FellBack {
+                            gateway: asked,
+                            model: named,
+                            ..
+                        },
+                    ..
+                } = self.input
+                else {
+                    panic!("fell back out of nothing")
+                };
+                assert_eq!((gateway, &**model), (asked, &**named));
+                assert!(!cancelled, "a canceled round asks no other model");
+                let round = state.round.as_deref().expect("a round is open");
+                assert!(matches!(round.phase, Phase::Model { .. }));
+            }
+            body => panic!("{body:?} takes no call back"),
+        }
+    }
 }

@@ -554,6 +554,15 @@ impl Law<'_> {
             let answers = self.count(|body| matches!(body, EntryBody::Assistant { .. }));
             match outcome {
                 ModelOutcome::Completed { .. } => assert_eq!(answers, 1),
+                ModelOutcome::FellBack { .. } => {
+                    assert_eq!(answers, 0);
+                    let falls = self.count(|body| matches!(body, EntryBody::FellBack { .. }));
+                    let cancelled = state
+                        .round
+                        .as_ref()
+                        .and_then(|round| self.cancelling(round.id));
+                    assert_eq!(falls, usize::from(cancelled.is_none()));
+                }
                 ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } => {
                     let auth = matches!(
                         outcome,
@@ -681,18 +690,8 @@ impl Law<'_> {
                 let words = matches!(round.phase, Phase::Ended { stop } if is_an_answer(stop));
                 assert!(words, "only an answer is judged");
             }
-            EntryBody::RequestRefused { bytes } => {
-                let Input::Model {
-                    outcome: ModelOutcome::Failed { error, partial },
-                    ..
-                } = self.input
-                else {
-                    panic!("refused out of nothing")
-                };
-                assert!(error.is_too_large() && partial.is_empty() && cancelling.is_none());
-                let round = round.expect("a round is open");
-                assert!(matches!(round.phase, Phase::Model { .. }) && round.refused_requests < 2);
-                assert_eq!(*bytes, state.history.messages().wire_bytes() as u64);
+            EntryBody::RequestRefused { .. } | EntryBody::FellBack { .. } => {
+                self.made_again(state, entry, cancelling.is_some())
             }
             EntryBody::BudgetSettled { .. } => self.settled(state, entry),
             EntryBody::ModelCallStarted {
@@ -1078,6 +1077,7 @@ impl Law<'_> {
                     )
                 );
             }
+            ModelOutcome::FellBack { .. } => assert_eq!((blocks, *partial), (None, true)),
             ModelOutcome::Failed { partial: said, .. }
             | ModelOutcome::Cancelled { partial: said } => {
                 assert_eq!(

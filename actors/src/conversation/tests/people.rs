@@ -547,6 +547,13 @@ impl World {
                 }
                 ModelOutcome::Failed { error, partial }
             }
+            11..13 if rng.percent(50) => ModelOutcome::FellBack {
+                gateway: "spare".into(),
+                model: std::sync::Arc::default(), // The model with the price.
+                error: ProviderError::Connection {
+                    message: "cut".into(),
+                },
+            },
             11..13 => ModelOutcome::Cancelled {
                 partial: answer(rng, number),
             },

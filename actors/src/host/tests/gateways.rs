@@ -4,16 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{builder, host, until};
+use super::{builder, host, probe, until};
 use crate::{
-    host::{BuildError, HOST_GATEWAY, TenantConfig},
+    chat::{Message, Usage},
+    compactor::CompactionSettings,
+    host::{BuildError, HOST_GATEWAY, Host, TenantConfig},
     ids::TenantId,
     limits::Limits,
     model_gateway::{Fallback, ModelRetryPolicy, ProviderWait},
-    ports::ProviderError,
+    ports::{Capabilities, ProviderError, ToolOutput},
     scripted::Reply,
-    stream::EventKind,
+    stream::{EventKind, StopReason},
     testing::ScriptedModel,
+    tool::EffectClass,
 };
 
 fn server_error() -> ProviderError {
@@ -165,6 +168,147 @@ async fn a_conversation_goes_on_with_the_fallback_and_its_watchers_see_it() {
     assert_eq!(reply.outcome().await.unwrap().text, "second");
     assert_eq!(layers, [("fallback", "provider_server_error".to_owned())]);
     assert_eq!(&*second.last_request().unwrap().model, "small");
+}
+
+/// A model of a window whose requests are checked against it by their bytes, three for a token.
+fn windowed(
+    window: u32,
+    reply: impl Fn(u64, usize) -> Reply + Send + Sync + 'static,
+) -> ScriptedModel {
+    let capabilities = Capabilities {
+        context_window: window,
+        output_max: 64_000,
+        tools: true,
+        output_schema: false,
+        counts_tokens: false,
+        images: false,
+        documents: false,
+        request_bytes_max: None,
+        thinking: false,
+    };
+    ScriptedModel::answering(move |request, call| {
+        let tokens = request.messages.wire_bytes() as u64 / 3;
+        if tokens + u64::from(request.max_tokens) > u64::from(window) {
+            return Reply::error(ProviderError::InvalidRequest {
+                status: 400,
+                message: "prompt is too long".into(),
+            });
+        }
+        reply(tokens, call)
+    })
+    .capabilities(capabilities)
+}
+
+/// A host whose model is down, with a fallback to a model of another window.
+async fn falls_back(primary: &Arc<ScriptedModel>, second: &Arc<ScriptedModel>) -> Host {
+    let settings = CompactionSettings {
+        enable_llm_summarization: false,
+        ..CompactionSettings::default()
+    };
+    let retry = ModelRetryPolicy {
+        max_retries: 0,
+        ..Default::default()
+    };
+    let (look, _) = probe("look", EffectClass::Pure, |_| async {
+        Ok(ToolOutput::Text("seen".into()))
+    });
+    let host = builder(primary)
+        .model("large")
+        .compaction(settings)
+        .model_retry(retry)
+        .tools([look])
+        .build()
+        .await
+        .unwrap();
+    let config = host.gateway_config().clone();
+    host.add_gateway("second", second.clone(), config.clone())
+        .unwrap();
+    let fallback = Some(Fallback {
+        gateway: "second".into(),
+        model: "small".into(),
+    });
+    let config = crate::model_gateway::GatewayConfig { fallback, ..config };
+    host.add_gateway(HOST_GATEWAY, primary.clone(), config)
+        .unwrap();
+    host
+}
+
+/// Sixty messages of about 500 tokens each.
+fn long_talk() -> Vec<Message> {
+    let said = |n: u32| format!("{n} {}", "word ".repeat(300));
+    (0..30)
+        .flat_map(|n| [Message::user(said(n)), Message::assistant(said(n))])
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_falls_back_fits_the_window_of_the_model_that_is_asked() {
+    // 30,000 tokens of history: little for the model that is down, too much for the fallback.
+    let primary = Arc::new(windowed(200_000, |_, _| Reply::error(server_error())));
+    let second = Arc::new(windowed(16_000, |tokens, call| {
+        let usage = Usage {
+            input_uncached: tokens,
+            output: 3,
+            ..Usage::default()
+        };
+        match call {
+            0 => Reply::tool("look", &serde_json::json!({})).usage(usage),
+            _ => Reply::text("second").usage(usage),
+        }
+    }));
+    let host = falls_back(&primary, &second).await;
+    let conversation = host.tenant("acme").conversation("c");
+    conversation.import(long_talk()).await.unwrap();
+
+    let mut reply = conversation.send("hello").await.unwrap();
+    let mut seen = Vec::new();
+    while let Some(event) = reply.next().await {
+        match &event.kind {
+            EventKind::Retry { layer, reason, .. } => seen.push(format!("{layer}: {reason}")),
+            EventKind::Compaction { .. } => seen.push("compaction".into()),
+            EventKind::Context { window, .. } => seen.push(format!("window {window}")),
+            _ => {}
+        }
+    }
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!(
+        (outcome.text.as_str(), outcome.stop_reason),
+        ("second", StopReason::EndTurn)
+    );
+    assert_eq!(
+        seen,
+        [
+            "fallback: provider_server_error",
+            "compaction",
+            "window 16000",
+            "fallback: provider_server_error",
+        ]
+    );
+    let asked = second.requests();
+    assert_eq!(
+        (asked.len(), &*asked[0].model, primary.counts().started),
+        (2, "small", 2),
+        "nothing too large is sent, and the model that is down is asked once for each call"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_answers_again_has_its_own_window_back() {
+    let primary = Arc::new(windowed(200_000, |_, _| Reply::text("first")));
+    let second = Arc::new(windowed(16_000, |_, _| Reply::text("second")));
+    let host = falls_back(&primary, &second).await;
+    let conversation = host.tenant("acme").conversation("c");
+    conversation.import(long_talk()).await.unwrap();
+
+    let mut said = conversation.send("hello").await.unwrap();
+
+    assert_eq!(said.outcome().await.unwrap().text, "first");
+    assert_eq!(
+        host.0.ports.counters.read().compactions,
+        0,
+        "a small fallback makes no context smaller while it is not asked"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -350,6 +350,58 @@ async fn a_fallbacks_answer_is_charged_the_fallbacks_price() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_tokens_of_a_fallback_are_bounded_by_its_own_window() {
+    let small = Capabilities {
+        context_window: 3_000,
+        ..LlmProvider::capabilities(&*model(), "own")
+    };
+    let primary = Arc::new(ScriptedModel::always(down()).capabilities(small));
+    let usage = Usage {
+        input_uncached: 4_000,
+        output: 5,
+        ..Usage::default()
+    };
+    let second = Arc::new(ScriptedModel::always(Reply::text("ok").usage(usage)));
+    let retry = ModelRetryPolicy {
+        max_retries: 0,
+        ..Default::default()
+    };
+    let host = builder(&primary)
+        .model("own")
+        .prices(prices())
+        .max_tokens(10)
+        .model_retry(retry)
+        .build()
+        .await
+        .unwrap();
+    let config = host.gateway_config().clone();
+    host.add_gateway("second", second, config.clone()).unwrap();
+    let fallback = Some(Fallback {
+        gateway: "second".into(),
+        model: "dear".into(),
+    });
+    host.add_gateway(HOST_GATEWAY, primary, GatewayConfig { fallback, ..config })
+        .unwrap();
+    host.tenant("acme")
+        .set_budget(Budget::default().with_usd(10.0))
+        .unwrap();
+
+    conversation(&host)
+        .send("word ".repeat(1000))
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+
+    assert_eq!(
+        spent(&host).await,
+        4_005_000,
+        "more than the window of the model that it stands in for"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fallback_without_a_price_is_named_when_a_budget_of_money_is_set_up() {
     let model = model();
     let host = builder(&model)

@@ -3,7 +3,8 @@
 //! Pure.
 
 use super::{
-    AcceptedPrompt, Batch, Call, CallState, Durable, OpenRound, OutputRequest, Phase, skills,
+    AcceptedPrompt, Batch, Call, CallState, Durable, FallbackCall, OpenRound, OutputRequest, Phase,
+    skills,
 };
 use crate::{
     chat::{
@@ -131,6 +132,27 @@ impl Durable {
             }
             EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // Applied above.
             EntryBody::RequestRefused { bytes } => self.request_refused(*bytes)?,
+            EntryBody::FellBack {
+                gateway,
+                model,
+                failed_usage,
+                cost_micro_usd,
+                ..
+            } => {
+                let round = not_made(&mut self.round)?;
+                round.usage = round.usage.plus(failed_usage);
+                if !failed_usage.is_zero() {
+                    self.metrics.record_usage(failed_usage);
+                }
+                self.metrics.cost_micro_usd = self
+                    .metrics
+                    .cost_micro_usd
+                    .saturating_add(cost_micro_usd.unwrap_or(0));
+                round.fallback = Some(FallbackCall {
+                    gateway: gateway.clone(),
+                    model: model.clone(),
+                });
+            }
             EntryBody::OutputRefused { fault } => self.output_refused(fault)?,
             EntryBody::ToolStarted {
                 call,
@@ -526,6 +548,7 @@ impl Durable {
             repeats: Repeats::default(),
             output,
             refused_requests: 0,
+            fallback: None,
             crashes: 0,
             deadline_at,
             parameters,
@@ -545,6 +568,7 @@ impl Durable {
         if !matches!(round.phase, Phase::Model { .. }) {
             return Err("no model call is open".into());
         }
+        round.fallback = None;
         let bytes = message.map_or(0, Message::estimate_bytes);
         // Usage that the provider reports replaces the estimate of the context. Without a report,
         // the answer is added to the estimate.
@@ -606,13 +630,7 @@ impl Durable {
 
     /// The call counts as not made: the round may make it again, smaller.
     fn request_refused(&mut self, bytes: u64) -> Result<(), String> {
-        let round = open(&mut self.round)?;
-        if !matches!(round.phase, Phase::Model { .. }) {
-            return Err("no model call is open".into());
-        }
-        round.phase = Phase::Ready;
-        round.model_calls = round.model_calls.saturating_sub(1);
-        round.refused_requests += 1;
+        not_made(&mut self.round)?.refused_requests += 1;
         self.context.refused_bytes = Some(bytes);
         Ok(())
     }
@@ -708,6 +726,17 @@ fn open(round: &mut Option<Box<OpenRound>>) -> Result<&mut OpenRound, String> {
     round
         .as_deref_mut()
         .ok_or_else(|| "no round is open".into())
+}
+
+/// Takes the open model call back: the round makes it again, in another form.
+fn not_made(round: &mut Option<Box<OpenRound>>) -> Result<&mut OpenRound, String> {
+    let round = open(round)?;
+    if !matches!(round.phase, Phase::Model { .. }) {
+        return Err("no model call is open".into());
+    }
+    round.phase = Phase::Ready;
+    round.model_calls = round.model_calls.saturating_sub(1);
+    Ok(round)
 }
 
 /// Appends a user message that no model call has seen, and counts it as an estimate.

@@ -44,6 +44,15 @@ pub struct OutputRequest {
     pub refused: u32,
 }
 
+/// The fallback that a model call asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FallbackCall {
+    /// The gateway of the fallback.
+    pub gateway: String,
+    /// The model that is asked there.
+    pub model: String,
+}
+
 /// A round that has not ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the field names say it")]
@@ -78,6 +87,11 @@ pub struct OpenRound {
     /// Model calls that the provider refused as too large.
     #[serde(default)]
     pub refused_requests: u32,
+    /// The fallback that the next model call asks, because the one before it fell back and its
+    /// request had to be measured for that model's window. `None` for the model that the
+    /// configuration or a skill says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<FallbackCall>,
     /// Activations that crashed while a tool call of the round ran, as far as a later one wrote an
     /// entry.
     #[serde(default)]
