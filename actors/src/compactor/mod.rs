@@ -70,7 +70,7 @@ pub(crate) use settings::MEMORY;
 pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
-    chat::{MessageList, RawJson},
+    chat::{MessageList, RawJson, Usage},
     ids::{ConversationId, Scope, TenantId},
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
@@ -108,10 +108,40 @@ pub(crate) struct SummaryJob {
     pub budget: Arc<BudgetCounter>,
     /// Prices of models, to compute the cost.
     pub spending: Arc<Pricing>,
+    /// Records what the summary used in the journal of the conversation.
+    pub bill_to: BillTo,
     /// The hash of the messages; part of the key of the summary.
     pub hash: String,
     /// The messages to summarize.
     pub messages: MessageList,
+}
+
+/// What a model call for a summary used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SummaryBill {
+    /// The model of the last attempt.
+    pub model: Arc<str>,
+    /// Its tokens, failed attempts included.
+    pub usage: Usage,
+    /// Its cost; 0 without a price.
+    pub cost_micro_usd: u64,
+}
+
+/// Where the bills of a summary go. The conversation stays awake while one of its jobs holds it.
+#[derive(Clone)]
+pub(crate) struct BillTo(Arc<dyn Fn(SummaryBill) + Send + Sync>);
+
+impl BillTo {
+    /// Bills are passed to `record`, in the order in which the calls end.
+    pub(crate) fn new(record: impl Fn(SummaryBill) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(record))
+    }
+}
+
+impl std::fmt::Debug for BillTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BillTo")
+    }
 }
 
 impl SummaryJob {

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, future::try_join_all};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{FOCUS_AREAS, Shared, SummaryJob, merge_prompt, summary_prompts};
+use super::{FOCUS_AREAS, Shared, SummaryBill, SummaryJob, merge_prompt, summary_prompts};
 use crate::{
     chat::{ContentBlock, Message, MessageList, ModelRequest, ToolChoice, Usage},
     journal::amount,
@@ -114,14 +114,16 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
             let usage = usage.unwrap_or(estimate);
             let used = amount(&usage, job.spending.price_of(&attempts.model));
             let used = used.plus(&attempts.failed);
-            count(shared, job, &usage.plus(&attempts.failed_usage), &used);
+            let usage = usage.plus(&attempts.failed_usage);
+            count(shared, job, attempts.model, usage, &used);
             reserved.settle(used);
             Ok(summary)
         }
         Err(error) => {
             attempts.end(job);
             if attempts.failed != Amount::default() {
-                count(shared, job, &attempts.failed_usage, &attempts.failed);
+                let usage = attempts.failed_usage;
+                count(shared, job, attempts.model, usage, &attempts.failed);
                 reserved.settle(attempts.failed);
             }
             Err(error)
@@ -130,16 +132,21 @@ async fn ask(shared: &Shared, job: &SummaryJob, text: String) -> Result<String, 
 }
 
 /// Counts the tokens and the cost of a summary in the figures of the host and the tenant, and the
-/// tokens against the tenant's rate.
-fn count(shared: &Shared, job: &SummaryJob, usage: &Usage, cost: &Amount) {
+/// tokens against the tenant's rate. Then the journal of the conversation records both.
+fn count(shared: &Shared, job: &SummaryJob, model: Arc<str>, usage: Usage, cost: &Amount) {
     let counters = &shared.counters;
     counters.cost_micro_usd.add(cost.micro_usd);
     counters.input_tokens.add(usage.input());
     counters.cache_read_tokens.add(usage.cache_read);
     counters.output_tokens.add(usage.output);
-    job.tenant.figures().spent(usage, cost.micro_usd);
+    job.tenant.figures().spent(&usage, cost.micro_usd);
     job.tenant
         .charge_tokens(usage.input().saturating_add(usage.output));
+    (job.bill_to.0)(SummaryBill {
+        model,
+        usage,
+        cost_micro_usd: cost.micro_usd,
+    });
 }
 
 /// The attempts of a call. The provider bills failed ones, too, as far as it reported usage.

@@ -6,6 +6,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     chat::{Message, ModelParameters, RawJson},
+    compactor::SummaryBill,
     conversation::{
         command::Command,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
@@ -173,6 +174,8 @@ pub enum ConversationMsg {
         work: WorkId,
         outcome: Box<ContextOutcome>,
     },
+    /// From the compactor: a model call for a summary ended and has to be paid.
+    SummaryBilled(SummaryBill),
     /// From a caller: return a copy of the state in memory.
     Peek {
         /// Answered at once, with entries that may not be stored yet.

@@ -415,6 +415,7 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
         | EntryBody::OutputRefused { .. }
         | EntryBody::RequestRefused { .. }
         | EntryBody::FellBack { .. }
+        | EntryBody::SummaryBilled { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ToolFinished { .. }
         | EntryBody::ApprovalAsked { .. }

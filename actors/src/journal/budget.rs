@@ -94,6 +94,12 @@ impl Spent {
                     wall_ms: 0,
                 });
             }
+            // No reservation of a round covers it.
+            EntryBody::SummaryBilled {
+                usage,
+                cost_micro_usd,
+                ..
+            } => self.amount = self.amount.plus(&of(usage, *cost_micro_usd)),
             EntryBody::RoundFinished { latency_ms, .. } => {
                 if self.reserved.is_some() {
                     return Err("a reservation is not settled".into());

@@ -168,6 +168,14 @@ pub enum EntryBody {
         #[serde(skip_serializing_if = "Option::is_none")]
         cost_micro_usd: Option<u64>,
     },
+    /// A model wrote a summary of messages that a compaction dropped. A failed one is recorded if
+    /// the provider reported usage.
+    SummaryBilled {
+        /// The model of the last attempt.
+        model: String,
+        usage: Usage,
+        cost_micro_usd: u64,
+    },
     /// Call number `call` of the open batch is about to start. `input` is present only if it
     /// differs from the model's input.
     ToolStarted {
@@ -330,6 +338,7 @@ impl EntryBody {
             Self::OutputRefused { .. } => "output_refused",
             Self::RequestRefused { .. } => "request_refused",
             Self::FellBack { .. } => "fell_back",
+            Self::SummaryBilled { .. } => "summary_billed",
             Self::ToolStarted { .. } => "tool_started",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
@@ -641,6 +650,7 @@ decoder! {
     "fell_back" => FellBack {
         gateway: String, model: String, reason: String, failed_usage: Usage = default, cost_micro_usd: Option<u64> = default
     },
+    "summary_billed" => SummaryBilled { model: String, usage: Usage, cost_micro_usd: u64 },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
     },
@@ -773,6 +783,14 @@ mod tests {
                     ..Usage::default()
                 },
                 cost_micro_usd: Some(8),
+            },
+            EntryBody::SummaryBilled {
+                model: "m".into(),
+                usage: Usage {
+                    output: 4,
+                    ..Usage::default()
+                },
+                cost_micro_usd: 5,
             },
             EntryBody::ToolStarted {
                 call: 0,

@@ -75,8 +75,12 @@ pub struct ConversationMetrics {
     /// Tokens by class, the basis of the cost.
     #[serde(default)]
     pub usage: Usage,
+    /// Cost of the model calls and of the summaries.
     #[serde(default)]
     pub cost_micro_usd: u64,
+    /// Tokens of the summaries that models wrote of dropped messages, apart from the answers above.
+    #[serde(default, skip_serializing_if = "Usage::is_zero")]
+    pub summary_usage: Usage,
 }
 
 impl ConversationMetrics {

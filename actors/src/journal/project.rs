@@ -218,6 +218,7 @@ pub fn project(
         | EntryBody::Pinned { .. }
         | EntryBody::ModelCallStarted { .. }
         | EntryBody::BudgetSettled { .. }
+        | EntryBody::SummaryBilled { .. }
         | EntryBody::ToolStarted { .. }
         | EntryBody::ApprovalAnswered { .. }
         | EntryBody::Injected { .. }

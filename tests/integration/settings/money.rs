@@ -171,3 +171,35 @@ async fn the_budget_of_a_conversation_survives_a_kill() {
     assert_eq!(other.body["stop_reason"], "end_turn", "{other:?}");
     assert_eq!(model.requests().len(), 2);
 }
+
+/// Each request for a summary takes 5 tokens and gives 2, at 0.1 and at 0.5 dollars.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cost_of_a_summary_survives_a_kill() {
+    let model = answers("SUMMARY").await;
+    let shared = "[compaction]\nsummary_model = \"claude-summary\"\nmax_cost_per_hour = 100000\n\
+                  [prices]\n\"claude-summary\" = { input = 100000, output = 500000 }\n\"*\" = { input = 1, output = 1 }\n";
+    let mut of = of(
+        &model,
+        shared,
+        "tools = []\nconversation_budget = { usd = 1.25 }",
+    );
+    let message = |n: usize| {
+        let role = ["user", "assistant"][n % 2];
+        json!({"role": role, "content": format!("{n} {}", "words of a person ".repeat(50))})
+    };
+    let messages: Vec<Value> = (0..120).map(message).collect();
+    let put = json!({"messages": messages});
+    of.ask(Method::PUT, "/v1/conversations/c", put).await;
+    let done = of
+        .ask(Method::POST, "/v1/conversations/c/compact", json!({}))
+        .await;
+    assert!(done.status.is_success(), "{done:?}");
+    assert!(!model.requests().is_empty(), "a model wrote a summary");
+
+    of.restart_after_a_kill();
+    let second = of.say("c", "Hi").await;
+    let other = of.say("other", "Hi").await;
+
+    assert_eq!(second.body["stop_reason"], "budget", "{second:?}");
+    assert_eq!(other.body["stop_reason"], "end_turn", "{other:?}");
+}

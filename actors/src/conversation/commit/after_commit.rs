@@ -99,6 +99,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::Loaded(_)
         | ConversationMsg::ModelEnded { .. }
         | ConversationMsg::ContextMeasured { .. }
+        | ConversationMsg::SummaryBilled(_)
         | ConversationMsg::ToolEnded { .. }
         | ConversationMsg::RetryDue { .. }
         | ConversationMsg::GraceOver { .. }

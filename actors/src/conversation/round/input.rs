@@ -4,7 +4,7 @@
 
 use crate::{
     chat::{ContentBlock, Message, MessageList, ModelParameters, RawJson, Usage},
-    compactor::Plan,
+    compactor::{Plan, SummaryBill},
     conversation::{command::Command, round::rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
     journal::{ClientKey, WithdrawReason},
@@ -117,6 +117,8 @@ pub enum Input {
         /// Whether the amount was reserved.
         answer: Result<(), Exhausted>,
     },
+    /// A model wrote a summary in the background.
+    Summary(SummaryBill),
     /// A model call ended.
     Model {
         /// The call that ended; ignored if no longer open.

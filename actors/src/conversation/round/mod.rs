@@ -198,6 +198,13 @@ pub fn decide(
             failed,
         } => model_ended(&mut decision, *work, outcome, model, failed),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
+        Input::Summary(bill) => {
+            decision.entry(EntryBody::SummaryBilled {
+                model: bill.model.to_string(),
+                usage: bill.usage,
+                cost_micro_usd: bill.cost_micro_usd,
+            });
+        }
         Input::Tool {
             work,
             result,

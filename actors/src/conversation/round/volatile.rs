@@ -176,6 +176,7 @@ impl Volatile {
             | Input::Command { .. }
             | Input::Tick
             | Input::Cancel { .. }
+            | Input::Summary(_)
             | Input::Withdraw { .. } => {}
         }
     }

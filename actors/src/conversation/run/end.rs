@@ -1,6 +1,6 @@
 //! The end of an activation: sleep, deletion, or a store that another activation writes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -100,6 +100,11 @@ impl Live {
             && self.held.is_empty()
             && self.pause.is_none()
             && self.commits.is_idle();
+        // The shutdown of a host does not wait for a summary: the compactor ends with it.
+        let is_billed = self.drain.is_some() || Arc::strong_count(&self.bills_open) == 1;
+        if idle && !is_billed {
+            return Flow::GoOn;
+        }
         if !idle {
             if self.drain.is_some() && waits_for_no_round && self.pause.is_none() {
                 // No round keeps the conversation awake, only an append, a caller or a short task:

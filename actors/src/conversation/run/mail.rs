@@ -31,6 +31,7 @@ impl Live {
                     outcome: *outcome,
                 }
             }
+            ConversationMsg::SummaryBilled(bill) => Input::Summary(bill),
             ConversationMsg::Peek { reply } => {
                 let _ = reply.send(Ok(self.durable.clone()));
                 return Ok(Flow::GoOn);

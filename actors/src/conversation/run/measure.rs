@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     chat::{History, Message, MessageList, ModelRequest, span_hash},
     compactor::{
-        CompactionOutcome, CompactionStep, CompactorRef, Fixed, Plan, Problem, SummaryJob, Window,
-        plan,
+        BillTo, CompactionOutcome, CompactionStep, CompactorRef, Fixed, Plan, Problem, SummaryJob,
+        Window, plan,
     },
     conversation::{
         ConversationMsg, WaitsFor,
@@ -61,7 +61,7 @@ pub(in crate::conversation) struct Measurement {
     /// too long.
     pub(in crate::conversation) exact: Option<u64>,
     /// The counter that a summary is charged to, and the prices of models.
-    pub(in crate::conversation) pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>),
+    pub(in crate::conversation) pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>, BillTo),
     /// Whether a caller asked for the compaction: it is then planned even if the context fits, and
     /// waits a limited time for a summary.
     pub(in crate::conversation) asked: bool,
@@ -240,7 +240,7 @@ impl Measurement {
         let scope = self.scope.clone();
         let model = self.request.model.clone();
         let gateway = self.gateway.clone();
-        let (tenant, budget, pricing) = self.pays.clone();
+        let (tenant, budget, pricing, bill_to) = self.pays.clone();
         let job = SummaryJob {
             scope,
             model,
@@ -248,6 +248,7 @@ impl Measurement {
             tenant,
             budget,
             spending: pricing,
+            bill_to,
             hash: span.hash.clone(),
             messages,
         };
@@ -402,7 +403,7 @@ impl Measurement {
         parts: (CompactorRef, Arc<ExactCounter>, ModelGatewayRef),
         scope: Scope,
         rules: ContextRules,
-        pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>),
+        pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>, BillTo),
     ) -> Self {
         let messages = durable.history.messages();
         Self {
@@ -448,6 +449,7 @@ impl Live {
             self.tenant.clone(),
             self.budget_guard.counter().clone(),
             setup.pricing.clone(),
+            self.bill_to(),
         );
         let measurement = Measurement {
             asked,
@@ -471,6 +473,16 @@ impl Live {
         }
     }
 
+    /// Takes the bills of summaries as mail, and keeps this activation awake until the last one.
+    fn bill_to(&self) -> BillTo {
+        let me = self.me.clone();
+        let awake = self.bills_open.clone();
+        BillTo::new(move |bill| {
+            let _awake = &awake;
+            let _ = me.cast(ConversationMsg::SummaryBilled(bill));
+        })
+    }
+
     /// Orders a summary of messages that a compaction dropped.
     pub(super) fn summarise(&self, hash: String, messages: MessageList) {
         let scope = self.scope.clone();
@@ -486,6 +498,7 @@ impl Live {
             tenant,
             budget,
             spending: pricing,
+            bill_to: self.bill_to(),
             hash,
             messages,
         });

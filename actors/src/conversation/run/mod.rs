@@ -84,6 +84,8 @@ pub(in crate::conversation) struct Live {
     drain: Option<AbortOnDrop>,
     /// The compaction that a caller asked for.
     compaction: Option<AbortOnDrop>,
+    /// Shared with the summaries that are being written, whose bills come as mail.
+    bills_open: Arc<()>,
     prefix: PrefixWatch,
 }
 
@@ -133,6 +135,7 @@ impl Live {
             growth,
             drain: None,
             compaction: None,
+            bills_open: Arc::default(),
             prefix: PrefixWatch::default(),
             tenant: args.tenant.clone(),
             scope,

@@ -100,6 +100,10 @@ impl Law<'_> {
 
     /// A reservation is settled once: at the usage that the answer to its call reports, or in full.
     pub(super) fn settled(&self, state: &Durable, entry: &Entry) {
+        if let EntryBody::SummaryBilled { usage, .. } = &entry.body {
+            let is_billed = matches!(self.input, Input::Summary(bill) if bill.usage == *usage);
+            assert!(is_billed, "a bill is recorded as it comes");
+        }
         let EntryBody::BudgetSettled {
             reserved,
             used_tokens,
@@ -269,6 +273,18 @@ pub(super) fn judge(entries: &[Entry], state: &Durable) {
                     wall_ms: 0,
                 });
             }
+            EntryBody::SummaryBilled {
+                usage,
+                cost_micro_usd,
+                ..
+            } => {
+                spent = spent.plus(&Amount {
+                    tokens: usage.input() + usage.output,
+                    micro_usd: *cost_micro_usd,
+                    wall_ms: 0,
+                });
+            }
+            EntryBody::FellBack { failed_usage, .. } => assert!(failed_usage.is_zero()),
             EntryBody::RoundFinished {
                 latency_ms,
                 stop_reason,

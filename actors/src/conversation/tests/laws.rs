@@ -693,7 +693,9 @@ impl Law<'_> {
             EntryBody::RequestRefused { .. } | EntryBody::FellBack { .. } => {
                 self.made_again(state, entry, cancelling.is_some())
             }
-            EntryBody::BudgetSettled { .. } => self.settled(state, entry),
+            EntryBody::BudgetSettled { .. } | EntryBody::SummaryBilled { .. } => {
+                self.settled(state, entry)
+            }
             EntryBody::ModelCallStarted {
                 step,
                 reserved,

@@ -15,7 +15,8 @@ use crate::{
         ToolResultBlock, ToolResultContent, ToolUseBlock, Usage,
     },
     compactor::{
-        CompactionOutcome, CompactionSettings, Fixed, Problem, RequestBytes, Window, plan,
+        CompactionOutcome, CompactionSettings, Fixed, Problem, RequestBytes, SummaryBill, Window,
+        plan,
     },
     conversation::{
         Command,
@@ -404,8 +405,21 @@ impl World {
                     .pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
                 self.input(index, Input::Withdraw { prompt_id, reason })
             }
-            92..95 => self.command(index, Command::Compact, waiter),
-            87..92 => {
+            90..93 => {
+                let usage = Usage {
+                    input_uncached: self.rng.below(50) as u64,
+                    output: 1,
+                    ..Usage::default()
+                };
+                let bill = SummaryBill {
+                    model: std::sync::Arc::default(),
+                    usage,
+                    cost_micro_usd: 2,
+                };
+                self.input(index, Input::Summary(bill))
+            }
+            93..95 => self.command(index, Command::Compact, waiter),
+            87..90 => {
                 let line = if self.rng.percent(10) {
                     String::new()
                 } else {

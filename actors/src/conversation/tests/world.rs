@@ -109,7 +109,7 @@ pub(super) const STATES: [&str; 11] = [
 ];
 
 /// Names of the inputs of the coverage table.
-pub(super) const INPUTS: [&str; 23] = [
+pub(super) const INPUTS: [&str; 24] = [
     "Recovered",
     "Prompt",
     "Budget",
@@ -124,6 +124,7 @@ pub(super) const INPUTS: [&str; 23] = [
     "Inject",
     "Withdraw",
     "Context",
+    "Summary",
     "Compact",
     "Pin",
     "Import",
@@ -161,6 +162,7 @@ fn input_name(input: &Input) -> &'static str {
         Input::GraceOver { .. } => "GraceOver",
         Input::Withdraw { .. } => "Withdraw",
         Input::Context { .. } => "Context",
+        Input::Summary(_) => "Summary",
         Input::Drain => "Drain",
     }
 }

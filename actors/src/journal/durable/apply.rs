@@ -131,6 +131,15 @@ impl Durable {
                 self.assistant(entry.seq, message.as_ref(), usage, *stop, *partial)?;
             }
             EntryBody::BudgetSettled { .. } | EntryBody::Emptied {} => {} // Applied above.
+            EntryBody::SummaryBilled {
+                usage,
+                cost_micro_usd,
+                ..
+            } => {
+                self.metrics.summary_usage = self.metrics.summary_usage.plus(usage);
+                self.metrics.cost_micro_usd =
+                    self.metrics.cost_micro_usd.saturating_add(*cost_micro_usd);
+            }
             EntryBody::RequestRefused { bytes } => self.request_refused(*bytes)?,
             EntryBody::FellBack {
                 gateway,
