@@ -44,8 +44,11 @@ const KEYS: &[&str] = &[
     "safety_margin",
     "use_exact_counting",
     "exact_counting_api",
-    "encoder_params",
 ];
+
+/// A key of other programs' encoders, which the YAML file may have. The encodings here take no
+/// parameters.
+const FOREIGN: &str = "encoder_params";
 
 /// How tokens are counted.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -126,7 +129,10 @@ fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
     };
     let mut entries = Vec::new();
     let mut problems = Vec::new();
-    for (pattern, fields) in file.encoders.unwrap_or_default() {
+    for (pattern, mut fields) in file.encoders.unwrap_or_default() {
+        if let Json::Object(fields) = &mut fields {
+            fields.remove(FOREIGN);
+        }
         match entry(&pattern, fields) {
             Ok(config) => entries.push((pattern, config)),
             Err(what) => problems.push(problem(format!("`{pattern}`: {what}"))),
@@ -221,10 +227,7 @@ pub(super) fn encoders(
 pub(super) fn show(text: &mut String, encoders: &BTreeMap<String, EncoderConfig>) {
     for (pattern, config) in encoders {
         let header = format!("[tokens.encoders.{}]", toml_text::in_quotes(pattern));
-        let mut fields = config.to_dict();
-        if let (Json::Object(fields), true) = (&mut fields, config.encoder_params.is_empty()) {
-            fields.remove("encoder_params");
-        }
+        let fields = config.to_dict();
         toml_text::section(text, &header, KEYS, &fields);
     }
 }
@@ -273,7 +276,7 @@ mod tests {
                 "Failed to load encoder config from FILE: `list`: must be a map of keys and values",
                 "Failed to load encoder config from FILE: `mistral-*`: unknown variant `mistal`, expected one of `claude`, `gpt`, `gemini`, `glm`, `qwen`, `llama`, `mistral`, `deepseek`, `custom`",
                 "Failed to load encoder config from FILE: `small`: safety_margin must be >= 1.0",
-                "Failed to load encoder config from FILE: `typo`: unknown field `margin`, expected one of `model_family`, `encoding_name`, `safety_margin`, `use_exact_counting`, `exact_counting_api`, `encoder_params`",
+                "Failed to load encoder config from FILE: `typo`: unknown field `margin`, expected one of `model_family`, `encoding_name`, `safety_margin`, `use_exact_counting`, `exact_counting_api`",
             ]
         );
     }
@@ -378,7 +381,7 @@ mod tests {
         std::fs::write(
             &file,
             "[tokens]\nfile = \"my.yaml\"\n[tokens.encoders.\"house-*\"]\nencoding_name = \"o200k_base\"\nsafety_margin = 1.1\nuse_exact_counting = true\n\
-             exact_counting_api = \"anthropic\"\nencoder_params = { a = [1, \"\\\"\"] }\n[tokens.encoders.gpt-9]\n",
+             exact_counting_api = \"anthropic\"\n[tokens.encoders.gpt-9]\n",
         )
         .unwrap();
 

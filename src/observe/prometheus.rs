@@ -213,6 +213,16 @@ fn of_host(page: &mut Page, figures: &HostFigures) {
         "Background summaries that failed or exceeded their budget.",
         total.summaries_failed,
     );
+    page.counter(
+        "callboard_exact_counts_total",
+        "Token counts that a provider made.",
+        total.exact_counts,
+    );
+    page.counter(
+        "callboard_exact_counts_failed_total",
+        "Token counts that a provider did not give.",
+        total.exact_counts_failed,
+    );
     page.family(
         "callboard_prefix_breaks_total",
         "counter",

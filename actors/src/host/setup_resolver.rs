@@ -17,9 +17,7 @@ use crate::{
         round::rules::{ApprovalMode, ContextRules, Recovery},
     },
     limits::{BYTES_A_TOKEN, Limits},
-    model_gateway::{
-        CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef, exact::ExactCounter,
-    },
+    model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef},
     policy::{Budget, Prices, Pricing, TraceSampling},
     ports::{
         ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased,
@@ -444,8 +442,7 @@ impl SetupResolver {
             max_tokens: u64::from(max_tokens),
             window_tokens: window,
         });
-        let tokens = ExactCounter::new(self.counter.clone());
-        tokens.configure_api_client(tokens.model_info(&model).model_family, gateway.counting());
+        let tokens = gateway.exact_counter(&self.counter, &model);
         let trigger = self.compactor.settings().trigger;
         let context = ContextRules {
             window,
@@ -546,12 +543,7 @@ impl SetupResolver {
             bytes: RequestBytes::new(&setup.gateway.request_capabilities(&model), fixed_bytes),
             memory_flush: setup.context.memory_flush,
         };
-        let tokens = ExactCounter::new(self.counter.clone());
-        tokens.configure_api_client(
-            tokens.model_info(&model).model_family,
-            setup.gateway.counting(),
-        );
-        setup.tokens = Arc::new(tokens);
+        setup.tokens = Arc::new(setup.gateway.exact_counter(&self.counter, &model));
         setup.window_tokens = window;
         setup.native_output = capabilities.output_schema;
         setup.takes_documents = capabilities.documents;

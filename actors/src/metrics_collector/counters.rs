@@ -106,6 +106,10 @@ counters! {
     hibernations,
     /// Times that a conversation waited for an unavailable store.
     store_pauses,
+    /// Token counts that a provider made because the configuration asks for exact counts.
+    exact_counts,
+    /// Exact counts that a provider did not give.
+    exact_counts_failed,
     /// Compactions that were applied.
     compactions,
     /// Compactions that were discarded, because the history had changed meanwhile.

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::ModelGatewayRef;
 use crate::{
     chat::ModelRequest,
+    metrics_collector::Counters,
     ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
@@ -21,18 +22,22 @@ use crate::{
 pub struct ExactCounter {
     counter: Arc<TokenCounter>,
     clients: RwLock<BTreeMap<ModelFamily, Arc<dyn LlmProvider>>>,
+    counters: Option<Arc<Counters>>,
 }
 
 /// Counts with the provider and credential that a gateway has at the time of the request.
-struct Counting(ModelGatewayRef);
+struct Counting {
+    gateway: ModelGatewayRef,
+    name: String,
+}
 
 impl LlmProvider for Counting {
     fn name(&self) -> &str {
-        "gateway"
+        &self.name
     }
 
     fn capabilities(&self, model: &str) -> Capabilities {
-        self.0.capabilities(model)
+        self.gateway.capabilities(model)
     }
 
     fn stream(
@@ -46,7 +51,7 @@ impl LlmProvider for Counting {
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
-        let provider = self.0.provider();
+        let provider = self.gateway.provider();
         Box::pin(async move { provider.count_tokens(request).await })
     }
 }
@@ -54,7 +59,21 @@ impl LlmProvider for Counting {
 impl ModelGatewayRef {
     /// Returns a client that counts tokens with this gateway's current provider.
     pub(crate) fn counting(&self) -> Arc<dyn LlmProvider> {
-        Arc::new(Counting(self.clone()))
+        Arc::new(Counting {
+            gateway: self.clone(),
+            name: self.provider().name().to_owned(),
+        })
+    }
+
+    /// A counter that asks this gateway's provider about `model`, and counts its questions in the
+    /// figures of the host.
+    pub(crate) fn exact_counter(&self, counter: &Arc<TokenCounter>, model: &str) -> ExactCounter {
+        let exact = ExactCounter {
+            counters: Some(self.0.counters.clone()),
+            ..ExactCounter::new(counter.clone())
+        };
+        exact.configure_api_client(counter.model_info(model).model_family, self.counting());
+        exact
     }
 }
 
@@ -82,6 +101,7 @@ impl ExactCounter {
         Self {
             counter,
             clients: RwLock::default(),
+            counters: None,
         }
     }
 
@@ -106,24 +126,33 @@ impl ExactCounter {
     }
 
     /// Asks the API of the model's family. `None` if the model is not configured for it, has no
-    /// client, or the request fails, which is logged.
+    /// client, or one of another provider than the configuration names, or if the request fails,
+    /// which is logged.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request and leaves no state behind.
     pub(crate) async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
-        let info = self.counter.model_info(model);
-        let client = self
-            .client(info.model_family)
-            .filter(|client| info.use_exact_counting && client.capabilities(model).counts_tokens)?;
-        match client
+        let info = self.model_info(model);
+        let client = self.client(info.model_family).filter(|client| {
+            let api = info.exact_counting_api.as_deref();
+            info.use_exact_counting
+                && api.is_none_or(|api| api == client.name())
+                && client.capabilities(model).counts_tokens
+        })?;
+        let counters = self.counters.as_deref();
+        let answer = client
             .count_tokens(ModelRequest {
                 model: model.into(),
                 ..request
             })
-            .await
-        {
-            Ok(tokens) => Some(tokens),
+            .await;
+        match answer {
+            Ok(tokens) => {
+                counters.inspect(|counters| counters.exact_counts.add(1));
+                Some(tokens)
+            }
             Err(error) => {
+                counters.inspect(|counters| counters.exact_counts_failed.add(1));
                 tracing::warn!("Exact token counting failed: {error}");
                 None
             }
@@ -215,9 +244,14 @@ mod tests {
     }
 
     fn counter(use_exact_counting: bool) -> ExactCounter {
+        counter_of(use_exact_counting, None)
+    }
+
+    fn counter_of(use_exact_counting: bool, api: Option<&str>) -> ExactCounter {
         let registry = EncoderRegistry::default();
         let config = EncoderConfig {
             use_exact_counting,
+            exact_counting_api: api.map(str::to_owned),
             ..EncoderConfig::new(ModelFamily::Llama, "cl100k_base", 2.0)
         };
         registry.register_encoder_config("house-*", config);
@@ -243,6 +277,18 @@ mod tests {
             exact.model_info("house-7b").has_api_client
                 && !exact.model_info("claude-opus-4").has_api_client
         );
+    }
+
+    #[tokio::test]
+    async fn only_the_provider_that_the_configuration_names_is_asked() {
+        for (api, asked) in [("counts", Some(4711)), ("anthropic", None)] {
+            let exact = counter_of(true, Some(api));
+            exact.configure_api_client(ModelFamily::Llama, client(Ok(4711), true));
+
+            let counted = exact.count_exact("house-7b", example_request()).await;
+
+            assert_eq!(counted, asked, "{api}");
+        }
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! Pure.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::ModelFamily;
 
@@ -29,10 +29,9 @@ pub struct EncoderConfig {
     pub safety_margin: f64,
     /// Whether the family's API is asked for exact counts, if a client is configured.
     pub use_exact_counting: bool,
-    /// The name of that API, for display only.
+    /// The only provider that is asked, such as `anthropic`, the word for its kind. `None` for every
+    /// provider that counts.
     pub exact_counting_api: Option<String>,
-    /// Parameters of a custom encoder; the built-in encodings take none.
-    pub encoder_params: Map<String, Value>,
 }
 
 impl Default for EncoderConfig {
@@ -43,7 +42,6 @@ impl Default for EncoderConfig {
             safety_margin: 1.0,
             use_exact_counting: false,
             exact_counting_api: None,
-            encoder_params: Map::new(),
         }
     }
 }
@@ -148,9 +146,6 @@ mod tests {
                 safety_margin: (1_000 + random.below(99_000)) as f64 / 1_000.0,
                 use_exact_counting: random.below(2) == 0,
                 exact_counting_api: (random.below(2) == 0).then(|| "anthropic".to_owned()),
-                encoder_params: (0..random.below(3))
-                    .map(|n| (n.to_string(), json!({ "n": [n, null, 0.5] })))
-                    .collect(),
             };
 
             let dict = config.to_dict();
@@ -189,7 +184,7 @@ mod tests {
             EncoderConfig::default().to_dict(),
             json!({
                 "model_family": "custom", "encoding_name": "cl100k_base", "safety_margin": 1.0,
-                "use_exact_counting": false, "exact_counting_api": null, "encoder_params": {},
+                "use_exact_counting": false, "exact_counting_api": null,
             })
         );
     }

@@ -42,6 +42,9 @@ pub struct ModelInfo {
     pub safety_margin: f64,
     /// Whether the family's API should be asked for exact counts.
     pub use_exact_counting: bool,
+    /// The only provider that is asked for them; `None` for every one that counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact_counting_api: Option<String>,
     /// Whether a client for that API is configured. Always false here; see
     /// [`crate::model_gateway::exact::ExactCounter`].
     pub has_api_client: bool,
@@ -123,6 +126,7 @@ impl TokenCounter {
             encoding_name: way.encoder.encoder().name().to_owned(),
             safety_margin: way.config.safety_margin,
             use_exact_counting: way.config.use_exact_counting,
+            exact_counting_api: way.config.exact_counting_api.clone(),
             has_api_client: false,
         }
     }

@@ -187,18 +187,32 @@ fn tokens_are_counted_as_the_encoders_of_file_and_configuration_say() {
 /// The estimate of the prompt exceeds the window. The server's count does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_api_that_counts_is_asked_where_the_configuration_says_so() {
+    assert_eq!(asks_for_counts("").await, (true, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_api_that_the_configuration_names_is_asked_for_counts() {
+    let named = |api: &str| format!("exact_counting_api = \"{api}\"\n");
+    assert_eq!(asks_for_counts(&named("anthropic")).await, (true, true));
+    assert_eq!(asks_for_counts(&named("openai")).await, (false, false));
+}
+
+/// Whether the API is asked for a count with these lines, and whether the prompt then fits.
+async fn asks_for_counts(lines: &str) -> (bool, bool) {
     let model = ModelServer::answering(|body| {
         if body.get("stream").is_some() {
             Reply::events(crate::support::model_server::anthropic_text("ok"))
         } else {
-            Reply::json(200, r#"{"input_tokens":700}"#)
+            Reply::json(200, r#"{"input_tokens":3100}"#)
         }
     })
     .await;
     let home = home_with(
         &model,
-        "context_window = 6000\nmax_tokens = 100\nmodel = \"claude-test\"\n\
-         [tokens.encoders.\"claude-*\"]\nuse_exact_counting = true\nsafety_margin = 3\n",
+        &format!(
+            "context_window = 6000\nmax_tokens = 100\nmodel = \"claude-test\"\n\
+             [tokens.encoders.\"claude-*\"]\nuse_exact_counting = true\nsafety_margin = 3\n{lines}"
+        ),
     );
 
     let long = "word ".repeat(3000);
@@ -209,10 +223,8 @@ async fn an_api_that_counts_is_asked_where_the_configuration_says_so() {
         .iter()
         .map(|asked| asked.line.clone())
         .collect();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line == "POST /v1/messages/count_tokens"),
-        "{lines:?} {ran:?}"
-    );
+    let asked = lines
+        .iter()
+        .any(|line| line == "POST /v1/messages/count_tokens");
+    (asked, ran.code == Some(0))
 }

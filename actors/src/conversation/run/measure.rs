@@ -328,12 +328,12 @@ impl Measurement {
             (None, Some(known)) => known + messages.iter().rev().take(new).map(count).sum::<u64>(),
             (None, None) => counted,
         };
-        // The provider's count is authoritative: scale our counts of the parts to it, within
-        // bounds.
-        let scale = if counted == 0 {
-            1.0
-        } else {
-            (used as f64 / counted as f64).clamp(SCALE_LEAST, SCALE_MOST)
+        // The provider's count is authoritative: scale our counts of the parts to it. What it
+        // reports of a call has bounds; its exact count of this very request has none.
+        let scale = match (used as f64 / counted as f64, self.exact) {
+            _ if counted == 0 => 1.0,
+            (scale, Some(_)) => scale,
+            (scale, None) => scale.clamp(SCALE_LEAST, SCALE_MOST),
         };
         Tokens {
             system,
@@ -440,11 +440,15 @@ impl Live {
         let scope = self.scope.clone();
         let me = self.me.clone();
         let request = setup.request(&self.durable);
-        let parts = (
-            setup.compactor.clone(),
-            setup.tokens.clone(),
-            setup.gateway.clone(),
-        );
+        // After a fallback its own provider counts.
+        let fallback = self.durable.fallback();
+        let counter = match fallback.and_then(|to| setup.gateway.fallback_at(&to.gateway)) {
+            Some((gateway, to)) => {
+                Arc::new(gateway.exact_counter(setup.tokens.counter(), &to.model))
+            }
+            None => setup.tokens.clone(),
+        };
+        let parts = (setup.compactor.clone(), counter, setup.gateway.clone());
         let pays = (
             self.tenant.clone(),
             self.budget_guard.counter().clone(),
