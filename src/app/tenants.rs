@@ -386,7 +386,7 @@ pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{NEED_WORKSPACE, process_environment};
+    use crate::config::{NEED_WORKSPACE, each_key, process_environment};
 
     fn toolbox(tenant: &TenantSection) -> Toolbox {
         let home = tempfile::tempdir().unwrap();
@@ -414,6 +414,31 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_reload_applies_or_names_every_key() {
+        let (running, each) = each_key();
+        for (key, needs_start, mut read) in each {
+            let named = read.keep_restart_only(&running);
+
+            if needs_start {
+                let line = format!("{key} changed; the change takes effect at the next start");
+                assert_eq!(named, [line]);
+                assert_eq!(
+                    read.keep_restart_only(&running),
+                    Vec::<String>::new(),
+                    "{key}: what runs is kept"
+                );
+            } else {
+                assert_eq!(named, Vec::<String>::new(), "{key}");
+                assert!(
+                    share_differs(&running, &read)
+                        || read.admin_key_sha256 != running.admin_key_sha256,
+                    "{key} is neither applied nor named. Fix: add it to `share_differs`, or to `NEXT_START` of the configuration"
+                );
+            }
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ mod prices;
 mod project;
 mod provider;
 mod restart_only;
+#[cfg(test)]
+pub(crate) use restart_only::tests::each_key;
 mod section;
 mod secret;
 mod show;

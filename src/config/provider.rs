@@ -140,25 +140,34 @@ impl ProviderConfig {
     /// Whether both configurations lead to the same gateway: same API, address, key, limits,
     /// fallback and attachments.
     pub fn is_same_gateway(&self, other: &Self) -> bool {
-        let secret = |provider: &Self| provider.key().ok().flatten().cloned();
+        // A new key does not compile until it is compared here or left out by name.
         let parts = |provider: &Self| {
+            let Self {
+                kind,
+                base_url,
+                concurrency,
+                rpm,
+                tpm,
+                fallback,
+                shows,
+                request_bytes_max,
+                context_window,
+                retry,
+                parameters,
+                connection,
+                key: _, // Its value is compared.
+                name: _,
+                model: _, // Of conversations, not of the gateway.
+                settings: _,
+            } = provider.clone();
             (
-                provider.kind,
-                provider.base_url.clone(),
-                provider.concurrency,
-                provider.rpm,
-                provider.tpm,
+                (kind, base_url, concurrency, rpm, tpm, fallback),
+                (shows, request_bytes_max, context_window),
+                (retry, parameters, connection),
+                provider.key().ok().flatten().cloned(),
             )
         };
         parts(self) == parts(other)
-            && self.fallback == other.fallback
-            && self.shows == other.shows
-            && self.request_bytes_max == other.request_bytes_max
-            && self.context_window == other.context_window
-            && self.retry == other.retry
-            && self.parameters == other.parameters
-            && self.connection == other.connection
-            && secret(self) == secret(other)
     }
 
     /// What `show` prints about the key.

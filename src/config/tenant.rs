@@ -166,10 +166,10 @@ impl TenantSection {
     /// Whether conversations of both would have the same setup and limits. Keys and pauses are not
     /// compared.
     pub fn is_same_setup(&self, other: &Self) -> bool {
+        // A new key does not compile until it is compared here or left out by name.
         let parts = |of: &Self| {
             let Self {
                 id,
-                key_sha256: _,
                 quotas,
                 budget,
                 conversation_budget,
@@ -178,16 +178,16 @@ impl TenantSection {
                 model,
                 parameters,
                 system,
-                ..
-            } = of.clone();
-            let Self {
                 tools,
                 approve,
                 skills,
                 skill_models,
                 project_instructions,
                 memory,
-                ..
+                key_sha256: _,
+                paused: _,
+                at: _,
+                settings: _,
             } = of.clone();
             let works = (
                 tools,

@@ -391,7 +391,9 @@ async fn a_reload_changes_who_is_served_and_a_faulty_one_changes_nothing() {
     );
     served.signal("HUP");
     served.wait_for_log("reloaded, added gamma, changed acme, removed beta");
-    served.wait_for_log("[limits] changed; the change takes effect at the next start");
+    served.wait_for_log(
+        "[limits] tool_iterations_max changed; the change takes effect at the next start",
+    );
 
     assert!(
         !served.opens(&a.key).await && served.opens(&b.key).await && served.opens(&c.key).await
