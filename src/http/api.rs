@@ -654,6 +654,15 @@ pub(super) struct Inject {
     pub(super) text: String,
 }
 
+/// How a context is compacted.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CompactQuery {
+    /// Whether a model summarizes what is removed, whatever the configured strategy is.
+    #[serde(default)]
+    pub(super) summary: bool,
+}
+
 /// The result of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Compacted {

@@ -33,7 +33,10 @@ pub enum Command {
     },
     /// Compact the context now. Refused while a round is open or a prompt waits; answered when the
     /// measurement has ended.
-    Compact,
+    Compact {
+        /// Whether a model summarizes what is dropped, whatever the configured strategy is.
+        summary: bool,
+    },
     /// Pin a line, which every compaction keeps.
     Pin {
         /// Surrounding white space is removed; the line must not be empty.

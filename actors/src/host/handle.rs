@@ -206,18 +206,32 @@ impl ConversationHandle {
         self.begin(Some(line.len()), Command::Pin { line }).await
     }
 
-    /// Compacts the context now, and waits up to ten seconds for a summary of what is dropped.
-    /// Returns `None` when there was nothing to drop.
+    /// Compacts the context now, and waits up to ten seconds for a summary of what is dropped, unless
+    /// the strategy is `truncate`. Returns `None` when there was nothing to drop.
     ///
     /// # Errors
     /// `RoundOpen` while a round is open; `CannotShrink` when the system prompt, the tools and the
     /// pinned lines alone are too large; `Overloaded` when the tenant's stored bytes are used up.
     pub async fn compact(&self) -> Result<Option<CompactionNote>, SendError> {
+        self.compact_now(false).await
+    }
+
+    /// Compacts the context as [`ConversationHandle::compact`] does, but with the strategy
+    /// `summarize`. Without `enable_llm_summarization`, and beyond what summaries may cost, there is
+    /// none.
+    ///
+    /// # Errors
+    /// As [`ConversationHandle::compact`].
+    pub async fn compact_with_summary(&self) -> Result<Option<CompactionNote>, SendError> {
+        self.compact_now(true).await
+    }
+
+    async fn compact_now(&self, summary: bool) -> Result<Option<CompactionNote>, SendError> {
         let scope = self.scope.clone()?;
         let _pending_bytes =
             admit_bytes(&self.host.ports, &self.host.tenants.get(&scope.tenant), 0).await?;
         let before = self.peek().await?.context.last_compaction;
-        self.ask(Command::Compact).await?;
+        self.ask(Command::Compact { summary }).await?;
         let after = self.peek().await?.context.last_compaction;
         Ok(after.filter(|after| before.is_none_or(|before| before.seq != after.seq)))
     }

@@ -8,9 +8,9 @@ use axum::{
 };
 use callboard_actors::{host::SendError, ids::ConversationId};
 
-use super::Path;
+use super::{Path, Query};
 use crate::http::{
-    api::{Approval, Compacted, Fork, Inject, Made},
+    api::{Approval, CompactQuery, Compacted, Fork, Inject, Made},
     auth::Caller,
     body::{self, Messages},
     error::Problem,
@@ -89,20 +89,26 @@ pub(in crate::http) async fn inject(
 
 /// Compacts the conversation's context now.
 ///
-/// Waits up to ten seconds for a summary of the removed messages. Only while no round is open.
+/// Waits up to ten seconds for a summary of the removed messages, unless the strategy is `truncate`.
+/// Only while no round is open.
 #[utoipa::path(
     post, path = "/v1/conversations/{id}/compact", tag = "control",
-    params(("id" = String, Path, description = "The conversation")),
+    params(("id" = String, Path, description = "The conversation"), CompactQuery),
     responses((status = 200, description = "What was removed", body = Compacted)),
 )]
 pub(in crate::http) async fn compact(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
+    Query(query): Query<CompactQuery>,
 ) -> Result<Json<Compacted>, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     app.host.tenant(&tenant).admit_change()?;
-    Ok(Json(conversation.compact().await?.into()))
+    let note = match query.summary {
+        true => conversation.compact_with_summary().await?,
+        false => conversation.compact().await?,
+    };
+    Ok(Json(note.into()))
 }
 
 /// Copies the conversation, up to a round, into a new one.

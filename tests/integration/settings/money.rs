@@ -203,3 +203,28 @@ async fn the_cost_of_a_summary_survives_a_kill() {
     assert_eq!(second.body["stop_reason"], "budget", "{second:?}");
     assert_eq!(other.body["stop_reason"], "end_turn", "{other:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn truncation_pays_for_a_summary_only_where_a_request_asks_for_one() {
+    let model = answers("SUMMARY").await;
+    let of = of(
+        &model,
+        "[compaction]\nstrategy = \"truncate\"\n",
+        "tools = []",
+    );
+    let message = |n: usize| {
+        let role = ["user", "assistant"][n % 2];
+        json!({"role": role, "content": format!("{n} {}", "words of a person ".repeat(50))})
+    };
+    let put = json!({"messages": (0..120).map(message).collect::<Vec<Value>>()});
+    for (id, query, asked) in [("a", "", false), ("b", "?summary=true", true)] {
+        let path = format!("/v1/conversations/{id}");
+        of.ask(Method::PUT, &path, put.clone()).await;
+
+        let compact = format!("{path}/compact{query}");
+        let done = of.ask(Method::POST, &compact, json!({})).await;
+
+        assert_eq!(done.body["compacted"], true, "{done:?}");
+        assert_eq!(!model.requests().is_empty(), asked, "{query}");
+    }
+}

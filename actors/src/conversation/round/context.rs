@@ -55,22 +55,32 @@ pub(in crate::conversation) fn before_call(durable: &Durable, volatile: &Volatil
     }
 }
 
-/// Orders a measurement. With `waiter`, a caller asked for a compaction and awaits its end.
+/// Orders a measurement. With `waiter`, a caller asked for a compaction and awaits its end; `summary`
+/// says whether it asked for a summary.
 pub(in crate::conversation) fn measure(
     decision: &mut DecisionBuilder<'_>,
     waiter: Option<WaiterId>,
+    summary: bool,
 ) {
     let work = WorkId {
         epoch: decision.volatile.epoch,
         seq: decision.durable.head,
         index: MEASURE - u32::from(waiter.is_some()),
     };
-    decision.effect(Effect::MeasureContext { work, waiter });
+    decision.effect(Effect::MeasureContext {
+        work,
+        waiter,
+        summary,
+    });
 }
 
 /// Handles a caller's request for a compaction. Refused while a round is open, a prompt waits or
 /// another measurement runs.
-pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter: WaiterId) {
+pub(in crate::conversation) fn asked(
+    decision: &mut DecisionBuilder<'_>,
+    summary: bool,
+    waiter: WaiterId,
+) {
     let under_way = decision
         .volatile
         .work
@@ -81,7 +91,7 @@ pub(in crate::conversation) fn asked(decision: &mut DecisionBuilder<'_>, waiter:
     } else if under_way {
         decision.refuse(waiter, Refusal::Busy);
     } else {
-        measure(decision, Some(waiter));
+        measure(decision, Some(waiter), summary);
     }
 }
 

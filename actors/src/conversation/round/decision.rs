@@ -180,6 +180,8 @@ pub enum Effect {
         work: WorkId,
         /// The caller that asked for a compaction; `None` before a model call.
         waiter: Option<WaiterId>,
+        /// Whether that caller asked for a summary.
+        summary: bool,
     },
     /// Summarize in the background what a compaction dropped.
     Summarise {

@@ -243,7 +243,7 @@ fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: W
             always,
         } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
         Command::Inject { id, message } => inject(decision, id.as_ref(), message, waiter),
-        Command::Compact => context::asked(decision, waiter),
+        Command::Compact { summary } => context::asked(decision, *summary, waiter),
         Command::Pin { line } => context::pin(decision, line, waiter),
         Command::Import { messages, rounds } => rounds::import(decision, messages, rounds, waiter),
         Command::Rewind { round_id } => rounds::rewind(decision, *round_id, waiter),
@@ -294,7 +294,7 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
             context::Before::Call => {
                 budget::call_model(&mut decision, round, round.model_calls + 1)
             }
-            context::Before::Measure => context::measure(&mut decision, None),
+            context::Before::Measure => context::measure(&mut decision, None, false),
             context::Before::Wait => {}
         },
         (Phase::Ended { stop }, None)

@@ -190,7 +190,7 @@ impl Volatile {
                     .retain(|_, work| *work != Work::Context { waiter: None });
                 self.work.insert(*work, Work::Model);
             }
-            Effect::MeasureContext { work, waiter } => {
+            Effect::MeasureContext { work, waiter, .. } => {
                 drop(self.work.insert(*work, Work::Context { waiter: *waiter }))
             }
             Effect::Reserve { work, step, amount } => {

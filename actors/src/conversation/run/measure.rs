@@ -1,13 +1,13 @@
 //! One measurement of a context: a task outside the actor that counts tokens and, if there are too
 //! many, plans a compaction.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use crate::{
     chat::{History, Message, MessageList, ModelRequest, span_hash},
     compactor::{
-        BillTo, CompactionOutcome, CompactionStep, CompactorRef, Fixed, Plan, Problem, SummaryJob,
-        Window, plan,
+        BillTo, CompactionOutcome, CompactionStep, CompactorRef, CompressionMode, Fixed, Plan,
+        Problem, SummaryJob, Window, plan,
     },
     conversation::{
         ConversationMsg, WaitsFor,
@@ -65,6 +65,8 @@ pub(in crate::conversation) struct Measurement {
     /// Whether a caller asked for the compaction: it is then planned even if the context fits, and
     /// waits a limited time for a summary.
     pub(in crate::conversation) asked: bool,
+    /// Whether that caller asked for a summary; the strategy is then `summarize`.
+    pub(in crate::conversation) summary: bool,
     /// The most tokens of the messages that join a call in which the model saves notes: it gets the
     /// context whole if it fits with them. `None` for any other call.
     pub(in crate::conversation) notes: Option<u64>,
@@ -170,7 +172,8 @@ impl Measurement {
         if let Some(too_many) = left.and_then(|left| self.too_many_bytes(&left)) {
             return Err(too_many);
         }
-        let summarized = if self.asked {
+        let summarizes = self.compactor.settings().strategy != CompressionMode::Truncate;
+        let summarized = if self.asked && (summarizes || self.summary) {
             self.with_summary(&first).await
         } else {
             None
@@ -376,6 +379,10 @@ impl Measurement {
         let model = &*self.request.model;
         let counter = self.counter.counter();
         let tokens = self.tokens();
+        let mut settings = Cow::Borrowed(self.compactor.settings());
+        if self.summary {
+            settings.to_mut().strategy = CompressionMode::Summarize;
+        }
         plan(&Problem {
             history: &self.history,
             round_starts: &self.round_starts,
@@ -385,7 +392,7 @@ impl Measurement {
                 pinned: tokens.scaled(tokens.pinned),
             },
             window: self.window(tokens.used),
-            settings: self.compactor.settings(),
+            settings: &settings,
             pinned: &self.pinned,
             skill_activations: self.skill_activations,
             count: &|message| tokens.scaled(counter.count_message(model, message)),
@@ -426,6 +433,7 @@ impl Measurement {
             refused_bytes: durable.context.refused_bytes,
             pays,
             asked: false,
+            summary: false,
             notes: notes_waiting(durable),
         }
     }
@@ -433,7 +441,7 @@ impl Measurement {
 
 impl Live {
     /// Starts a measurement of the context as a task.
-    pub(super) fn measure(&mut self, work: WorkId, asked: bool) {
+    pub(super) fn measure(&mut self, work: WorkId, asked: bool, summary: bool) {
         self.wait_status
             .set(WaitsFor::Compaction, &*self.ports.clock);
         let setup = self.setup.clone();
@@ -457,6 +465,7 @@ impl Live {
         );
         let measurement = Measurement {
             asked,
+            summary,
             ..Measurement::of(
                 &self.durable,
                 request,

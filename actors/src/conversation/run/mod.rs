@@ -307,7 +307,11 @@ impl Live {
             Effect::Refuse { waiter, refusal } => self.refuse(waiter, refusal),
             Effect::Reserve { .. } => {} // Done by `decide`.
             Effect::StartModel { work } => self.start_model(work),
-            Effect::MeasureContext { work, waiter } => self.measure(work, waiter.is_some()),
+            Effect::MeasureContext {
+                work,
+                waiter,
+                summary,
+            } => self.measure(work, waiter.is_some(), summary),
             Effect::Summarise { hash, messages } => self.summarise(hash, messages),
             Effect::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
             Effect::StartTool(start) => {

@@ -338,8 +338,8 @@ impl Law<'_> {
                     "an id is taken once"
                 );
             }
-            Command::Compact if !idle => refused("round_open"),
-            Command::Compact
+            Command::Compact { .. } if !idle => refused("round_open"),
+            Command::Compact { .. }
                 if self
                     .before
                     .work
@@ -348,7 +348,7 @@ impl Law<'_> {
             {
                 refused("conversation_busy")
             }
-            Command::Compact => {
+            Command::Compact { .. } => {
                 assert!(
                     replies.is_empty(),
                     "a compaction is answered when it is over"
@@ -427,13 +427,13 @@ impl Law<'_> {
             );
             match effect {
                 Effect::StartModel { work } => ordered.push(*work),
-                Effect::MeasureContext { work, waiter } => {
+                Effect::MeasureContext { work, waiter, .. } => {
                     assert_eq!(
                         waiter.is_some(),
                         matches!(
                             self.input,
                             Input::Command {
-                                command: Command::Compact,
+                                command: Command::Compact { .. },
                                 ..
                             }
                         )

@@ -303,7 +303,7 @@ impl World {
             let waiter = self.waiter();
             match self.rng.below(5) {
                 0 => return self.command(index, Command::Reset, waiter),
-                3 => return self.command(index, Command::Compact, waiter),
+                3 => return self.command(index, Command::Compact { summary: false }, waiter),
                 1 => return self.rewind(index, waiter),
                 2 => return self.fork(index, waiter),
                 _ => {}
@@ -418,7 +418,7 @@ impl World {
                 };
                 self.input(index, Input::Summary(bill))
             }
-            93..95 => self.command(index, Command::Compact, waiter),
+            93..95 => self.command(index, Command::Compact { summary: false }, waiter),
             87..90 => {
                 let line = if self.rng.percent(10) {
                     String::new()

@@ -144,7 +144,7 @@ fn input_name(input: &Input) -> &'static str {
             Command::Interrupt => "Interrupt",
             Command::Approve { .. } => "Approve",
             Command::Inject { .. } => "Inject",
-            Command::Compact => "Compact",
+            Command::Compact { .. } => "Compact",
             Command::Pin { .. } => "Pin",
             Command::Import { .. } => "Import",
             Command::Rewind { .. } => "Rewind",

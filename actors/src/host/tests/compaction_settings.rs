@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     chat::Message,
-    compactor::CompactionSettings,
+    compactor::{CompactionSettings, CompressionMode},
     policy::{Price, Prices},
     testing::{Reply, ScriptedModel},
 };
@@ -22,6 +22,10 @@ struct Compacted {
 
 /// Compacts a conversation with this many rounds. A summary takes three seconds.
 async fn compacted(rounds: usize, settings: CompactionSettings) -> Compacted {
+    compacted_with(rounds, settings, false).await
+}
+
+async fn compacted_with(rounds: usize, settings: CompactionSettings, summary: bool) -> Compacted {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = asked.clone();
     let model = Arc::new(ScriptedModel::answering(move |request, _| {
@@ -43,7 +47,11 @@ async fn compacted(rounds: usize, settings: CompactionSettings) -> Compacted {
     conversation(&host).import(talk.collect()).await.unwrap();
     let begun = tokio::time::Instant::now();
 
-    conversation(&host).compact().await.unwrap().unwrap();
+    let note = match summary {
+        false => conversation(&host).compact().await,
+        true => conversation(&host).compact_with_summary().await,
+    };
+    assert!(note.unwrap().is_some());
 
     let took = begun.elapsed();
     let left = conversation(&host).messages().await.unwrap();
@@ -76,6 +84,20 @@ async fn no_model_summarizes_where_it_may_not() {
 
     assert_eq!(off.summaries, [0u32; 0]);
     assert!(!compacted(60, usual()).await.summaries.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn truncation_makes_a_summary_only_for_a_caller_that_asks_for_one() {
+    let truncate = || CompactionSettings {
+        strategy: CompressionMode::Truncate,
+        ..usual()
+    };
+
+    let plain = compacted(60, truncate()).await;
+    let asked = compacted_with(60, truncate(), true).await;
+
+    assert!(plain.summaries.is_empty(), "{:?}", plain.summaries);
+    assert!(!asked.summaries.is_empty() && asked.first.contains("SUMMARY OF THE MATTER"));
 }
 
 #[tokio::test(start_paused = true)]
