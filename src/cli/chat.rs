@@ -106,7 +106,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         true => Some(last_session(config, &args.host).await?),
         false => args.session,
     };
-    let session = Session::open(config, &args.host, id, false).await?;
+    let session = Session::open(config, &args.host, id, false, false).await?;
     let mut lines = Lines::open(terminals, config);
     if lines.is_interactive() {
         show_last_exchange(&session);

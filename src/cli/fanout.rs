@@ -84,6 +84,9 @@ pub(super) struct FanoutArgs {
     /// Cancel the fan-out after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
+    /// Print the results and errors only: no first line, notes or progress
+    #[arg(long, short = 'q')]
+    quiet: bool,
     /// Print one JSON object per task
     #[arg(long)]
     json: bool,
@@ -144,20 +147,21 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
     let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
     let name = run.name().to_owned();
     let paint = Paint::stderr();
+    let note = |line: &str| (!args.quiet).then(|| err_line(&paint.dim(line)));
     if !args.ephemeral && args.name.is_none() {
-        err_line(&paint.dim(&format!(
+        note(&format!(
             "fan-out {0}; run the same command with --name {0} to continue it",
             run.name()
-        )));
+        ));
     }
 
-    let (summary, interrupted) = follow(run, &lines, args.json, &mut signals).await;
-    err_line(&paint.dim(&figures(&summary)));
+    let (summary, interrupted) = follow(run, &lines, &args, &mut signals).await;
+    note(&figures(&summary));
     if !args.ephemeral && summary.failed() > 0 {
-        err_line(&paint.dim(&goes_on(&name, &summary, args.retry_failed)));
+        note(&goes_on(&name, &summary, args.retry_failed));
     }
     if args.warm_first {
-        err_line(&paint.dim(&effect(&summary)));
+        note(&effect(&summary));
     }
     app.host.shutdown(SHUTDOWN).await;
     Ok(match summary.failed() {
@@ -187,7 +191,9 @@ async fn open(
         None => None,
     };
     let app = app::start(config, overrides, &sessions).await?;
-    announce(config, &app);
+    if !args.quiet {
+        announce(config, &app);
+    }
     Ok((app, lock))
 }
 
@@ -236,10 +242,13 @@ async fn rows(file: &Path, input: Input) -> Result<Vec<Row>, Failure> {
 async fn follow(
     mut run: FanOutRun,
     lines: &[String],
-    json: bool,
+    args: &FanoutArgs,
     signals: &mut Signals,
 ) -> (FanOutSummary, bool) {
     let bar = bar(run.tasks());
+    if args.quiet {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
     let mut ends = vec![None; run.tasks()];
     let mut printed = 0;
     let mut failed = 0usize;
@@ -273,12 +282,18 @@ async fn follow(
         while let (Some(Some(end)), Some(line)) = (ends.get(printed), lines.get(printed)) {
             // What was cut or never began is in the totals; it has no result.
             if !interrupted || Standing::of(end) == Standing::Ended {
-                let text = if json {
+                let text = if args.json {
                     as_json(end, line)
                 } else {
                     section(end, line)
                 };
-                bar.suspend(|| if json { out_json(&text) } else { out(&text) });
+                bar.suspend(|| {
+                    if args.json {
+                        out_json(&text)
+                    } else {
+                        out(&text)
+                    }
+                });
             }
             printed += 1;
         }

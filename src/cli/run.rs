@@ -55,6 +55,9 @@ pub(super) struct RunArgs {
     /// Cancel the round after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
+    /// Print the answer and errors only: no first line, notes, tool calls or progress
+    #[arg(long, short = 'q')]
+    quiet: bool,
     /// Print one event per line, as JSON
     #[arg(long)]
     json: bool,
@@ -100,8 +103,13 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         true => Some(last_session(config, &args.host).await?),
         false => args.session.clone(),
     };
-    let session = Session::open(config, &args.host, id, args.resume).await?;
-    let mut view = View::new(args.json, terminals);
+    let session = Session::open(config, &args.host, id, args.resume, args.quiet).await?;
+    let shows = Terminals {
+        stdout: terminals.stdout && !args.quiet,
+        stderr: terminals.stderr && !args.quiet,
+        ..terminals
+    };
+    let mut view = View::new(args.json, shows);
 
     let mut done = Ok(Done::Well);
     if args.resume {

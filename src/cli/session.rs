@@ -83,12 +83,14 @@ pub(super) fn announce(config: &Config, app: &App) {
 }
 
 impl Session {
-    /// Opens a conversation. Prints provider, model and workspace, then notes, then the session.
+    /// Opens a conversation. Unless `quiet`, prints provider, model and workspace, then notes, then
+    /// the session.
     pub(super) async fn open(
         config: &Config,
         flags: &HostFlags,
         id: Option<ConversationId>,
         resume: bool,
+        quiet: bool,
     ) -> Result<Self, Failure> {
         use callboard_actors::conversation::round::rules::Recovery;
         let overrides: Overrides = flags.overrides(
@@ -122,14 +124,16 @@ impl Session {
             .map_err(|error| unreadable(&id, error))?;
 
         let paint = Paint::stderr();
-        announce(config, &app);
-        if is_new {
-            err_line(&paint.dim(&format!("new session {id}")));
-        } else if named {
-            let messages = state.history.messages().len();
-            err_line(&paint.dim(&format!("session {id}, {}", counted(messages, "message"))));
+        if !quiet {
+            announce(config, &app);
+            if is_new {
+                err_line(&paint.dim(&format!("new session {id}")));
+            } else if named {
+                let messages = counted(state.history.messages().len(), "message");
+                err_line(&paint.dim(&format!("session {id}, {messages}")));
+            }
         }
-        if !resume && state.round.is_some() {
+        if !quiet && !resume && state.round.is_some() {
             err_line(&closing_line(&state));
         }
         Ok(Self {

@@ -4,7 +4,7 @@ use std::{io::Read, path::PathBuf};
 
 use callboard_actors::{
     chat::{History, Message, Repair},
-    ids::ConversationId,
+    ids::{ConversationId, Scope},
     journal::{ConversationRound, SchemaVersion, migrate_round, records_fit, settled},
 };
 use clap::Args;
@@ -12,16 +12,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
+    TenantFlag,
     export::{Exported, FORMAT, VERSION},
     quiet_host,
 };
 use crate::{
-    app::{Opening, Sessions, TENANT},
+    app::{Opening, Sessions},
     cli::{
         failure::{Done, Failure},
         flags::StoreFlag,
         run::SHUTDOWN,
-        session::{fresh_id, scope},
+        session::fresh_id,
         terminal::{counted, out_json},
     },
     config::Config,
@@ -43,6 +44,8 @@ pub(in crate::cli) struct ImportArgs {
     replace: bool,
     #[command(flatten)]
     store: StoreFlag,
+    #[command(flatten)]
+    of: TenantFlag,
 }
 
 /// The result, as printed.
@@ -67,9 +70,9 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
     let (history, mut repairs) = History::mend(messages);
     let rounds = fitting(rounds, &history, &mut repairs);
     let sessions = args.store.open(config, Opening::OrCreate).await?;
-    let scope = scope(&id)?;
+    let scope = args.of.scope(&id);
     let _lock = sessions.lock(&scope)?;
-    store(config, &sessions, &id, &history, rounds, args.replace).await?;
+    store(config, &sessions, args, &scope, &history, rounds).await?;
     let imported = Imported {
         conversation_id: id,
         messages: history.messages().len(),
@@ -83,20 +86,23 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
 async fn store(
     config: &Config,
     sessions: &Sessions,
-    id: &ConversationId,
+    args: &ImportArgs,
+    Scope {
+        tenant,
+        conversation: id,
+    }: &Scope,
     history: &History,
     rounds: Vec<ConversationRound>,
-    replace: bool,
 ) -> Result<(), Failure> {
     let app = quiet_host(config, sessions).await?;
-    let handle = app.host.tenant(TENANT).conversation(id.clone());
+    let handle = app.host.tenant(tenant.clone()).conversation(id.clone());
     let there = handle
         .state()
         .await
         .map_err(|error| crate::cli::session::unreadable(id, error))?;
     let holds_something =
         !there.history.messages().is_empty() || there.round.is_some() || !there.inbox.is_empty();
-    if holds_something && !replace {
+    if holds_something && !args.replace {
         let failure = Failure::work(format!(
             "session `{id}` already exists, with {}",
             counted(there.history.messages().len(), "message")

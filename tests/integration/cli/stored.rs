@@ -6,6 +6,42 @@ use super::Home;
 use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic_tool};
 
 #[test]
+fn an_import_goes_to_the_tenant_that_is_named() {
+    let home = Home::new();
+    let file = home.path().join("talk.json");
+    std::fs::write(&file, r#"[{"role":"user","content":"hi"}]"#).unwrap();
+    let import = ["sessions", "import", file.to_str().unwrap()];
+
+    home.run(&[&import[..], &["--session", "one", "--tenant", "acme"]].concat())
+        .well();
+
+    let of = |tenant: &[&str]| home.run(&[&["sessions", "show", "one"][..], tenant].concat());
+    assert!(of(&["--tenant", "acme"]).well().out.contains("hi"));
+    assert_eq!(
+        of(&[]).code,
+        Some(1),
+        "it is no session of the command line"
+    );
+}
+
+#[test]
+fn a_quiet_run_and_fan_out_print_their_results_only() {
+    let home = Home::new();
+    let lines = home.path().join("lines");
+    std::fs::write(&lines, "a\nb\n").unwrap();
+    let fan_out = ["fanout", "Say {}", "--over", lines.to_str().unwrap()];
+
+    for command in [&["run", "Where is RETRY_CAP_MS?"][..], &fan_out] {
+        let usual = home.run(command).well();
+        let quiet = home.run(&[command, &["--quiet"]].concat()).well();
+
+        assert!(usual.err.contains("provider offline"), "{usual:?}");
+        assert_eq!(quiet.err, "");
+        assert!(!quiet.out.is_empty());
+    }
+}
+
+#[test]
 fn an_export_comes_back_as_it_was() {
     let home = Home::new();
     home.run(&["run", "--session", "one", "Where is RETRY_CAP_MS?"])
