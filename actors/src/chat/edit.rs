@@ -64,7 +64,7 @@ impl History {
     /// # Errors
     /// [`HistoryError`] when the edits name more messages than exist, or separate a call from its
     /// result.
-    pub(crate) fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
+    pub fn edited(&self, edits: &[Edit]) -> Result<Self, HistoryError> {
         let mut edited = Rebuilt::default();
         let mut old = self.messages().iter();
         for edit in edits {
