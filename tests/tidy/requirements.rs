@@ -43,6 +43,9 @@ const PROMISES: u32 = 34;
 /// How the note of a row without a test begins.
 const REASONS: &[&str] = &["not built: ", "no test: "];
 
+/// How a note begins that no row may have: a type with a test of its own, which no running host uses.
+const BY_NAME_ONLY: &str = "type only:";
+
 /// The ids of all rows and promises.
 fn expected() -> BTreeSet<String> {
     let rows = AREAS
@@ -115,6 +118,11 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
                 "{PAGE}:{number}: {row} has tests and a note that says that it has none"
             ));
         }
+        if note.starts_with(BY_NAME_ONLY) {
+            found.push(format!(
+                "{PAGE}:{number}: {row} is met by a type that no running host uses. Fix: use it, or say `not built: ` and why"
+            ));
+        }
         for test in tests.split(',').map(|test| test.trim().trim_matches('`')) {
             let Some((file, name)) = test.split_once("::") else {
                 found.push(format!("{PAGE}:{number}: {test:?} is not `file::name`"));
@@ -175,6 +183,7 @@ fn the_table_check_sees_what_it_should() {
                 | O-01 | A level has a name. | `a.rs::holds` | |\n\
                 | X-01 | A level has a name. | `a.rs::holds` | |\n\
                 | X-99 | A level has a name. | none | no test: nothing can fail |\n\
+                | O-08 | A level has a name. | `a.rs::holds` | type only: no host has it |\n\
                 ## Promises (F1 to F34)\n\
                 | F1 | A level has a name. | `b.rs::holds` | |\n";
     let source = "#[tokio::test]\nasync fn holds() {}\nfn gone() {}";
@@ -198,7 +207,8 @@ fn the_table_check_sees_what_it_should() {
             "docs/requirements.md:12: X-01 stands in the area \"O\"",
             "docs/requirements.md:13: \"X-99\" is no requirement, or has two rows",
             "docs/requirements.md:13: X-99 stands in the area \"O\"",
-            "docs/requirements.md:15: F1: there is no test holds in b.rs",
+            "docs/requirements.md:14: O-08 is met by a type that no running host uses. Fix: use it, or say `not built: ` and why",
+            "docs/requirements.md:16: F1: there is no test holds in b.rs",
         ]
     );
     let missing = faults("", |_| None);
