@@ -259,7 +259,7 @@ pub(crate) async fn start_with(
         artifacts,
         subagents,
         resources,
-    } = tools::tool_setup(config, overrides).await?;
+    } = tools::tool_setup(config, overrides, sessions).await?;
     let workspace = toolbox
         .workspace
         .as_ref()

@@ -80,13 +80,7 @@ pub(crate) async fn serving(
     let lease = lease(&sessions, peers.as_deref(), standby).await?;
     let provisioner = TenantProvisioner::start(&config, redactor.clone())?;
     let mut notes = config.warnings();
-    let artifacts = artifacts(
-        &config.data_dir,
-        &config.tool_rules.retention,
-        Arc::new(SystemClock),
-        &mut notes,
-    )
-    .await;
+    let artifacts = artifacts(&config, &sessions, Arc::new(SystemClock), &mut notes).await;
     let chosen = config.choose(None)?.name.clone();
     let Some(entry) = provider_entries(&config, [], &redactor)?.remove(&chosen) else {
         return Err(AppError::Tools(format!("there is no provider `{chosen}`")));

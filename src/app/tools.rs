@@ -12,14 +12,14 @@ use callboard_actors::{
     subagent::CREATE_SUBAGENT,
 };
 
-use super::{AppError, Overrides, TENANT, is_apart, nearest};
+use super::{AppError, Overrides, Sessions, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, Retention, SandboxMode, TOOL_NAMES},
     mask::Masker,
     mcp::{self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, Pins},
     sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
-    storage::{FileArtifacts, FileArtifactsSettings, MemoryArtifacts},
+    storage::{ArtifactSettings, FileArtifacts, MemoryArtifacts},
     tools::{self, Toolbox, memory::Memory, web},
     web::{SystemResolver, UrlPolicy, guarded},
 };
@@ -57,6 +57,7 @@ pub(super) struct ToolSetup {
 pub(super) async fn tool_setup(
     config: &Config,
     overrides: &Overrides,
+    sessions: &Sessions,
 ) -> Result<ToolSetup, AppError> {
     let wanted = ToolSelection(overrides.tools.as_ref().or(config.tools.as_ref()));
     let masker = masker(config);
@@ -110,19 +111,10 @@ pub(super) async fn tool_setup(
             nearest: nearest(unknown, known()),
         });
     }
-    let artifacts = {
-        let wall = Arc::new(SystemClock);
-        if apart {
-            artifacts(
-                &config.data_dir,
-                &config.tool_rules.retention,
-                wall,
-                &mut toolbox.notes,
-            )
-            .await
-        } else {
-            in_memory(wall)
-        }
+    let wall = Arc::new(SystemClock);
+    let artifacts = match sessions {
+        Sessions::Memory(_) | Sessions::Sqlite(..) if !apart => in_memory(wall),
+        _ => artifacts(config, sessions, wall, &mut toolbox.notes).await,
     };
     Ok(ToolSetup {
         toolbox,
@@ -262,35 +254,58 @@ fn artifacts_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("artifacts")
 }
 
-/// Deletes the artifacts of a conversation that ends. Does not create a missing folder.
+/// Deletes the artifacts of a conversation that ends. Does not create a missing folder. Call it
+/// before closing the sessions.
 ///
 /// # Errors
 /// [`ArtifactError::Unavailable`].
-pub(crate) async fn release_artifacts(config: &Config, scope: &Scope) -> Result<(), ArtifactError> {
-    let folder = artifacts_folder(&config.data_dir);
-    if !folder.exists() {
-        return Ok(());
-    }
-    let settings = FileArtifactsSettings {
+pub(crate) async fn release_artifacts(
+    config: &Config,
+    sessions: &Sessions,
+    scope: &Scope,
+) -> Result<(), ArtifactError> {
+    let clock = Arc::new(SystemClock);
+    let settings = ArtifactSettings {
         auto_start: false,
-        ..FileArtifactsSettings::default()
+        ..ArtifactSettings::default()
     };
-    let store = FileArtifacts::open(folder, Arc::new(SystemClock), settings).await?;
+    let folder = artifacts_folder(&config.data_dir);
+    let store: Arc<dyn ArtifactStore> = match sessions {
+        Sessions::Postgres(store, _) => Arc::new(store.artifacts(clock, settings)),
+        Sessions::Sqlite(..) | Sessions::Memory(_) if !folder.exists() => return Ok(()),
+        Sessions::Sqlite(..) | Sessions::Memory(_) => {
+            Arc::new(FileArtifacts::open(folder, clock, settings).await?)
+        }
+    };
     store
         .release(scope.tenant.clone(), Some(scope.conversation.clone()))
         .await
 }
 
-/// Stores artifacts as files in the data folder, or in memory if that fails. Their age is measured
-/// without jumps of `wall`: a clock that is wrong for a moment must not expire all of them.
+/// Stores artifacts in the database of the sessions if it is PostgreSQL, else as files in the data
+/// folder, or in memory if that fails. Their age is measured without jumps of `wall`: a clock that is
+/// wrong for a moment must not expire all of them.
 pub(super) async fn artifacts(
-    data_dir: &Path,
-    retention: &Retention,
+    config: &Config,
+    sessions: &Sessions,
     wall: Arc<dyn Clock>,
     notes: &mut Vec<String>,
 ) -> Arc<dyn ArtifactStore> {
     let clock = Arc::new(SteadyClock::new(wall));
-    match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), kept(retention)).await {
+    let settings = kept(&config.tool_rules.retention);
+    if let Sessions::Postgres(store, _) = sessions {
+        return Arc::new(store.artifacts(clock, settings));
+    }
+    in_folder(&config.data_dir, settings, clock, notes).await
+}
+
+async fn in_folder(
+    data_dir: &Path,
+    settings: ArtifactSettings,
+    clock: Arc<dyn Clock>,
+    notes: &mut Vec<String>,
+) -> Arc<dyn ArtifactStore> {
+    match FileArtifacts::open(artifacts_folder(data_dir), clock.clone(), settings).await {
         Ok(store) => Arc::new(store),
         Err(error) => {
             notes.push(format!(
@@ -302,9 +317,9 @@ pub(super) async fn artifacts(
 }
 
 /// How long artifacts are kept, and how many.
-fn kept(retention: &Retention) -> FileArtifactsSettings {
-    let usual = FileArtifactsSettings::default();
-    FileArtifactsSettings {
+fn kept(retention: &Retention) -> ArtifactSettings {
+    let usual = ArtifactSettings::default();
+    ArtifactSettings {
         max_age: retention.max_age.unwrap_or(usual.max_age),
         max_size_bytes: retention.bytes_max.unwrap_or(usual.max_size_bytes),
         tenant_bytes_max: retention.tenant_bytes_max.unwrap_or(usual.tenant_bytes_max),
@@ -411,10 +426,10 @@ mod tests {
             ConversationId::new("c").unwrap(),
         );
         for store in [
-            artifacts(
+            in_folder(
                 home.path(),
-                &Retention::default(),
-                wall.clone(),
+                kept(&Retention::default()),
+                Arc::new(SteadyClock::new(wall.clone())),
                 &mut Vec::new(),
             )
             .await,

@@ -11,12 +11,14 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-pub use artifacts::{FileArtifacts, FileArtifactsSettings};
+pub use artifacts::{ArtifactSettings, FileArtifacts};
 pub use callboard_actors::memory::{
     MemoryArtifacts, MemoryArtifactsConfig, MemoryEvents, MemorySessions, MemorySkills,
 };
 #[cfg(feature = "postgres")]
-pub use postgres::{DatabaseInfo, Orphan, Postgres, PostgresOptions, ServingLease};
+pub use postgres::{
+    DatabaseInfo, Orphan, Postgres, PostgresArtifacts, PostgresOptions, ServingLease,
+};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,

@@ -27,7 +27,7 @@ use callboard::{
     ports::{ExecLimits, FnTool, Tool, ToolContext},
     providers::openai::OpenAi,
     sandbox::{Mode, Options, PathRules, Root, Spawner, detect_with},
-    storage::{FileArtifacts, FileArtifactsSettings},
+    storage::{ArtifactSettings, FileArtifacts},
     tool::EffectClass,
     tools,
 };
@@ -69,7 +69,7 @@ impl Stage {
         let artifacts = FileArtifacts::open(
             artifacts,
             Arc::new(SystemClock),
-            FileArtifactsSettings::default(),
+            ArtifactSettings::default(),
         )
         .await
         .unwrap();

@@ -37,9 +37,11 @@ pub(super) async fn reset(config: &Config, args: &ServedArgs) -> Result<Done, Fa
             .hint("`callboard run --session … --resume` answers it, `callboard sessions delete` erases the session"));
     }
     let done = handle.reset().await;
+    if done.is_ok() {
+        release(config, &found).await;
+    }
     app.host.shutdown(SHUTDOWN).await;
     done?;
-    release(config, &found).await;
     err_line(&format!("session {} is now empty", found.id));
     Ok(Done::Well)
 }
@@ -66,8 +68,8 @@ pub(super) async fn delete(config: &Config, args: &ServedArgs) -> Result<Done, F
     if !backend.delete(&found.scope).await? && children.is_empty() {
         return Err(not_found_in(&found.sessions, &found.scope).await);
     }
-    backend.close(SHUTDOWN).await?;
     release(config, &found).await;
+    backend.close(SHUTDOWN).await?;
     err_line(&format!("session {} is erased", found.id));
     Ok(Done::Well)
 }
@@ -105,7 +107,7 @@ async fn children(backend: &dyn SessionBackend, parent: &Scope) -> Result<Vec<Sc
 /// Deletes the artifacts. An error is only reported: the command itself succeeded, and artifacts
 /// expire.
 async fn release(config: &Config, found: &Found) {
-    if let Err(error) = release_artifacts(config, &found.scope).await {
+    if let Err(error) = release_artifacts(config, &found.sessions, &found.scope).await {
         err_line(&format!(
             "its artifacts could not be deleted; they expire within a day: {error}"
         ));

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileArtifactsSettings, away,
+    ArtifactSettings, away,
     files::{Comparison, Files, Owner},
     lock,
 };
@@ -70,7 +70,7 @@ impl ArtifactIndexes {
         id: &ArtifactId,
         indexed: IndexedArtifact,
         content: &[u8],
-        settings: &FileArtifactsSettings,
+        settings: &ArtifactSettings,
     ) -> Result<(), ArtifactError> {
         let tenant = self.tenant(&owner.tenant);
         let place = (owner.folder.clone(), id.clone());
@@ -112,7 +112,7 @@ impl ArtifactIndexes {
         tenant: &mut Tenant,
         owner: &Owner,
         indexed: &IndexedArtifact,
-        settings: &FileArtifactsSettings,
+        settings: &ArtifactSettings,
     ) -> Result<(), ArtifactError> {
         let quota = settings.tenant_bytes_max;
         let size = tenant.reserved.saturating_add(indexed.size_bytes);

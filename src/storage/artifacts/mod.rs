@@ -41,7 +41,7 @@ const FILE_WORKERS: usize = 8;
 
 /// Limits of age and size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileArtifactsSettings {
+pub struct ArtifactSettings {
     /// Age since the last store at which an artifact expires (`max_age_hours`); 24 hours.
     pub max_age: Duration,
     /// Bytes of all artifacts; above it a clean-up removes the least recently used down to 80 %
@@ -56,7 +56,7 @@ pub struct FileArtifactsSettings {
     pub tenant_bytes_max: u64,
 }
 
-impl Default for FileArtifactsSettings {
+impl Default for ArtifactSettings {
     fn default() -> Self {
         Self {
             max_age: Duration::from_secs(24 * 60 * 60),
@@ -84,7 +84,7 @@ impl fmt::Debug for FileArtifacts {
 
 /// State shared with the threads that do file work.
 struct Inner {
-    settings: FileArtifactsSettings,
+    settings: ArtifactSettings,
     clock: Arc<dyn Clock>,
     index: ArtifactIndexes,
     /// Quotas of tenants that differ from the default, by tenant folder.
@@ -110,7 +110,7 @@ impl FileArtifacts {
     pub async fn open(
         folder: impl Into<PathBuf>,
         clock: Arc<dyn Clock>,
-        settings: FileArtifactsSettings,
+        settings: ArtifactSettings,
     ) -> Result<Self, ArtifactError> {
         let folder = folder.into();
         let workers = Arc::new(Semaphore::new(FILE_WORKERS));
@@ -203,7 +203,7 @@ impl Inner {
         };
         let bound = lock(&self.bounds).get(&owner.tenant).copied();
         let tenant_bytes_max = bound.unwrap_or(self.settings.tenant_bytes_max);
-        let settings = FileArtifactsSettings {
+        let settings = ArtifactSettings {
             tenant_bytes_max,
             ..self.settings.clone()
         };

@@ -12,10 +12,10 @@ use super::*;
 
 const T0: Timestamp = Timestamp(1_700_000_000_000);
 
-fn settings() -> FileArtifactsSettings {
-    FileArtifactsSettings {
+fn settings() -> ArtifactSettings {
+    ArtifactSettings {
         auto_start: false,
-        ..FileArtifactsSettings::default()
+        ..ArtifactSettings::default()
     }
 }
 
@@ -41,7 +41,7 @@ impl Place {
         self.folder.path().join("data/artifacts")
     }
 
-    async fn open(&self, settings: FileArtifactsSettings) -> FileArtifacts {
+    async fn open(&self, settings: ArtifactSettings) -> FileArtifacts {
         FileArtifacts::open(self.root(), self.clock.clone(), settings)
             .await
             .unwrap()
@@ -102,7 +102,7 @@ async fn files_keep_the_contract_of_an_artifact_store() {
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
                 .to_string(),
         );
-        let settings = FileArtifactsSettings {
+        let settings = ArtifactSettings {
             tenant_bytes_max: bounds.tenant_bytes_max,
             max_age: bounds.max_age,
             ..settings()
@@ -127,7 +127,7 @@ async fn what_was_stored_is_there_after_a_restart_with_all_that_is_known() {
     };
 
     let store = place
-        .open(FileArtifactsSettings {
+        .open(ArtifactSettings {
             tenant_bytes_max: 7,
             ..settings()
         })
@@ -345,7 +345,7 @@ async fn a_damaged_artifact_is_not_served_and_can_be_stored_again() {
 async fn nothing_is_removed_at_the_limit_and_above_it_the_least_used_until_four_fifths_are_left() {
     let place = Place::new();
     let store = place
-        .open(FileArtifactsSettings {
+        .open(ArtifactSettings {
             max_size_bytes: 100,
             ..settings()
         })
@@ -461,7 +461,7 @@ async fn no_path_is_in_an_error_or_in_debug() {
     let owner = owner("t", "c");
     let store = place.open(settings()).await;
     let hidden = |text: String| assert!(!text.contains("data") && !text.contains('/'), "{text}");
-    hidden(format!("{store:?}").replace("settings: FileArtifactsSettings", ""));
+    hidden(format!("{store:?}").replace("settings: ArtifactSettings", ""));
     fs::write(
         place.root().join(Owner::tenant_folder(&owner.tenant)),
         "a file where a folder should be",
@@ -499,9 +499,9 @@ async fn until_idle() {
 async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_be_started_again() {
     let place = Place::new();
     let owner = owner("t", "c");
-    let short = || FileArtifactsSettings {
+    let short = || ArtifactSettings {
         max_age: Duration::from_secs(1),
-        ..FileArtifactsSettings::default()
+        ..ArtifactSettings::default()
     };
     let count = || files(&place.root()).len();
     put(&place.open(settings()).await, &owner, b"old").await;
@@ -542,9 +542,9 @@ async fn a_clean_up_that_fails_does_not_end_the_schedule() {
     let place = Place::new();
     let owner = owner("t", "c");
     let store = place
-        .open(FileArtifactsSettings {
+        .open(ArtifactSettings {
             max_age: Duration::from_secs(1),
-            ..FileArtifactsSettings::default()
+            ..ArtifactSettings::default()
         })
         .await;
     until_idle().await;
@@ -562,7 +562,7 @@ async fn a_clean_up_that_fails_does_not_end_the_schedule() {
 #[tokio::test(start_paused = true)]
 async fn dropping_the_store_stops_its_cleaner() {
     let place = Place::new();
-    let store = place.open(FileArtifactsSettings::default()).await;
+    let store = place.open(ArtifactSettings::default()).await;
     until_idle().await;
     let inner = Arc::downgrade(&store.inner);
 
@@ -574,7 +574,7 @@ async fn dropping_the_store_stops_its_cleaner() {
 
 #[test]
 fn default_settings_are_those_of_the_requirements() {
-    let settings = FileArtifactsSettings::default();
+    let settings = ArtifactSettings::default();
 
     assert_eq!(
         (settings.max_age, settings.cleanup_interval),

@@ -20,8 +20,11 @@ mod change;
 mod writer;
 mod read;
 mod readers;
+mod transaction;
+mod artifacts;
 mod lease;
 
+pub use artifacts::PostgresArtifacts;
 pub use lease::ServingLease;
 pub use options::PostgresOptions;
 pub use read::{DatabaseInfo, Orphan};
@@ -36,13 +39,16 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
-    ports::{Append, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError},
+    ports::{
+        Append, BoxFuture, Clock, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError,
+    },
     stream::Open,
     time::Timestamp,
 };
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinSet};
 
+use super::artifacts::ArtifactSettings;
 use super::commit::{
     job::{Answer, Job},
     queue::Queue,
@@ -69,6 +75,8 @@ pub struct Postgres {
     connector: Arc<Connector>,
     queues: Vec<Arc<Queue>>,
     readers: Arc<Readers>,
+    /// The connections of everything but journals.
+    assets: Arc<Readers>,
     stored: Arc<Stored>,
     membership: Arc<Membership>,
     writers: Mutex<JoinSet<()>>,
@@ -128,10 +136,17 @@ impl Postgres {
             let (connector, membership) = (Arc::clone(&connector), Arc::clone(&membership));
             tokio::spawn(Arc::clone(&readers).run(connector, membership));
         }
+        let assets_max = options.asset_connections.max(1);
+        let assets = Arc::new(Readers::new(assets_max));
+        for _ in 0..assets_max {
+            let (connector, membership) = (Arc::clone(&connector), Arc::clone(&membership));
+            tokio::spawn(Arc::clone(&assets).run(connector, membership));
+        }
         Ok(Self {
             connector,
             queues,
             readers,
+            assets,
             stored,
             membership,
             writers: Mutex::new(writers),
@@ -181,6 +196,16 @@ impl Postgres {
             .await
     }
 
+    /// The artifacts in this database, which all its hosts share. Closing the sessions closes them
+    /// too.
+    pub fn artifacts(
+        &self,
+        clock: Arc<dyn Clock>,
+        settings: ArtifactSettings,
+    ) -> PostgresArtifacts {
+        PostgresArtifacts::new(Arc::clone(&self.assets), clock, settings)
+    }
+
     /// Describes the database.
     ///
     /// # Errors
@@ -222,6 +247,7 @@ impl Postgres {
 
     fn signal_end(&self) {
         self.readers.close();
+        self.assets.close();
         self.queues.iter().for_each(|queue| queue.close());
     }
 }

@@ -12,6 +12,8 @@ pub struct PostgresOptions {
     pub writers: usize,
     /// Connections that read; a single tenant uses one less at the same time.
     pub readers: usize,
+    /// Connections for artifacts; a single tenant uses one less at the same time.
+    pub asset_connections: usize,
     /// Bytes of appends that may wait for the writers; further ones are refused at once. One tenant
     /// may use half.
     pub queue_bytes_max: usize,
@@ -25,6 +27,7 @@ impl Default for PostgresOptions {
             schema: "callboard".to_owned(),
             writers: 4,
             readers: 6,
+            asset_connections: 3,
             queue_bytes_max: 64 * 1024 * 1024, // a few seconds of a busy host; a server that lags further counts as unavailable
             trust: Trust::default(),
         }

@@ -12,6 +12,7 @@ use super::{
 /// The migrations in order; the version of a store is the number of those applied.
 const SCHEMAS: &[&str] = &[
     include_str!("sql/schema_1.sql"),
+    include_str!("sql/schema_2.sql"),
     include_str!("sql/schema_3.sql"),
 ];
 

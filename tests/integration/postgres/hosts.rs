@@ -14,20 +14,26 @@ use crate::{
 };
 
 /// A new database of the server.
-fn database(server: &Server, name: &str) -> String {
+pub fn database(server: &Server, name: &str) -> String {
     server.execute(&format!("CREATE DATABASE {name}"));
     server.url().replace("/postgres", &format!("/{name}"))
 }
 
 /// A home whose host serves one tenant over a model and a database.
 fn home(model: &ModelServer, database: &str, hash: &str) -> Home {
+    let tenant = format!("[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{hash}\"\n");
+    configured(model, database, &tenant)
+}
+
+/// A home whose host works over a model and a database, with more of its configuration.
+pub fn configured(model: &ModelServer, database: &str, more: &str) -> Home {
     let home = Home::new();
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     configure(
         &home,
         &format!(
             "[store]\nurl = \"{database}\"\n[[provider]]\nname = \"slow\"\nkind = \"anthropic\"\nbase_url = \"{}\"\n\
-             api_key_file = \"key\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{hash}\"\n",
+             api_key_file = \"key\"\n{more}",
             model.url(),
         ),
     );

@@ -1,5 +1,6 @@
 //! Sessions in PostgreSQL: the real server, killed, behind a pooler, and shared by two stores.
 
+mod artifacts;
 mod hosts;
 mod server;
 

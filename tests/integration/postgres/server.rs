@@ -213,17 +213,19 @@ impl Server {
             .unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// Runs a statement in another database.
+    pub fn execute_in(&self, url: &str, sql: &str) -> String {
+        self.query_in(url, sql)
+            .unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
     fn query(&self, sql: &str) -> Result<String, String> {
+        self.query_in(&self.url(), sql)
+    }
+
+    fn query_in(&self, url: &str, sql: &str) -> Result<String, String> {
         let output = Command::new(self.programs.join("psql"))
-            .args([
-                "-XAtq",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-d",
-                &self.url(),
-                "-c",
-                sql,
-            ])
+            .args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
             .output()
             .unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
