@@ -149,6 +149,8 @@ pub mod schema;
 pub mod mask;
 #[cfg(feature = "tools")]
 pub mod visible;
+#[cfg(any(feature = "tools", feature = "postgres"))]
+pub mod notes;
 #[cfg(feature = "tools")]
 pub mod tools;
 #[cfg(feature = "tools")]

@@ -78,7 +78,7 @@ pub(crate) async fn serving(
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
     let peers = peers(&sessions, config.peer_address.as_ref())?;
     let lease = lease(&sessions, peers.as_deref(), standby).await?;
-    let provisioner = TenantProvisioner::start(&config, redactor.clone())?;
+    let provisioner = TenantProvisioner::start(&config, redactor.clone(), sessions.notes())?;
     let mut notes = config.warnings();
     let artifacts = artifacts(&config, &sessions, Arc::new(SystemClock), &mut notes).await;
     let chosen = config.choose(None)?.name.clone();

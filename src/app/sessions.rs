@@ -13,6 +13,7 @@ use callboard_actors::{
 use super::AppError;
 use crate::{
     config::{CommitMode, Config, Store},
+    notes::NoteStore,
     storage::{MemorySessions, Postgres, SessionLock, Sqlite, SqliteOptions},
 };
 
@@ -74,6 +75,15 @@ impl Sessions {
             Self::Sqlite(store, _) => store.clone(),
             Self::Postgres(store, _) => store.clone(),
             Self::Memory(store) => store.clone(),
+        }
+    }
+
+    /// The notes of the tool `memory` that hosts of these sessions share; `None` if a host keeps them
+    /// in its data folder.
+    pub(crate) fn notes(&self) -> Option<Arc<dyn NoteStore>> {
+        match self {
+            Self::Postgres(store, _) => Some(Arc::new(store.notes())),
+            Self::Sqlite(..) | Self::Memory(_) => None,
         }
     }
 

@@ -27,6 +27,7 @@ use crate::{
         self, FilePins, McpPool, McpServerConfig, McpTransport, Pins, WORKSPACE_FOLDER,
         config::Template,
     },
+    notes::NoteStore,
     observe::Redactor,
     sandbox::{self, Options, Root, Spawner, Toolchains, WorkspaceQuota},
     tools::{self, Toolbox, memory::Memory},
@@ -57,11 +58,17 @@ pub(super) struct TenantProvisioner {
     spawner: Spawner,
     servers: McpPool,
     redactor: Redactor,
+    /// Notes that hosts share; `None` if they are in the data folder.
+    notes: Option<Arc<dyn NoteStore>>,
 }
 
 impl TenantProvisioner {
     /// Starts the threads of the process spawner.
-    pub(super) fn start(config: &Config, redactor: Redactor) -> Result<Self, AppError> {
+    pub(super) fn start(
+        config: &Config,
+        redactor: Redactor,
+        notes: Option<Arc<dyn NoteStore>>,
+    ) -> Result<Self, AppError> {
         let spawner = Spawner::start().map_err(|error| {
             AppError::Tools(format!("no commands can be started: {}", error.kind()))
         })?;
@@ -69,7 +76,29 @@ impl TenantProvisioner {
             spawner,
             servers: mcp_pool(masker(config), &config.data_dir)?,
             redactor,
+            notes,
         })
+    }
+
+    /// All memories that tenants may have notes in, of this configuration or of one before it.
+    pub(super) fn memories(&self, config: &Config) -> Vec<Memory> {
+        let shared = self.notes.clone().map(Memory::per_tenant_in);
+        [
+            Memory::per_tenant(&config.data_dir),
+            Memory::per_conversation(&config.data_dir),
+        ]
+        .into_iter()
+        .chain(shared)
+        .collect()
+    }
+
+    fn memory(&self, config: &Config, scope: MemoryScope) -> Memory {
+        match (scope, self.notes.clone()) {
+            (MemoryScope::Conversation, None) => Memory::per_conversation(&config.data_dir),
+            (MemoryScope::Tenant, None) => Memory::per_tenant(&config.data_dir),
+            (MemoryScope::Conversation, Some(notes)) => Memory::per_conversation_in(notes),
+            (MemoryScope::Tenant, Some(notes)) => Memory::per_tenant_in(notes),
+        }
     }
 
     /// Masks keys in the answers of providers.
@@ -237,10 +266,8 @@ impl TenantProvisioner {
             Some(root) => self.over(config, root.clone(), has("bash"), masker.clone())?,
             None => tools::without_workspace(),
         };
-        toolbox.tools.push(erased(match tenant.memory {
-            MemoryScope::Conversation => Memory::per_conversation(&config.data_dir),
-            MemoryScope::Tenant => Memory::per_tenant(&config.data_dir),
-        }));
+        let memory = self.memory(config, tenant.memory);
+        toolbox.tools.push(erased(memory));
         if tenant.workspace.is_some() || wanted.0.is_some() {
             toolbox.tools.extend(web_tools(config, &masker)?);
         }
@@ -398,7 +425,7 @@ mod tests {
         .unwrap();
         let environment = process_environment().filter(|(name, _)| !name.starts_with("CALLBOARD_"));
         let config = Config::load(Some(&file), environment).unwrap();
-        TenantProvisioner::start(&config, Redactor::default())
+        TenantProvisioner::start(&config, Redactor::default(), None)
             .unwrap()
             .toolbox(&config, tenant)
             .unwrap()

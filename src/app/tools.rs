@@ -65,11 +65,11 @@ pub(super) async fn tool_setup(
     let offers_something = wanted.0.is_none_or(|wanted| !wanted.is_empty());
     let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
     let apart = offers_something && is_apart(&config.data_dir, &overrides.workspace);
-    if apart {
-        toolbox
-            .tools
-            .push(erased(Memory::per_tenant(&config.data_dir)));
-    }
+    let memory = match sessions.notes() {
+        Some(notes) => offers_something.then(|| Memory::per_tenant_in(notes)),
+        None => apart.then(|| Memory::per_tenant(&config.data_dir)),
+    };
+    toolbox.tools.extend(memory.map(erased));
     toolbox.tools.extend(web_tools(config, &masker)?);
     toolbox = toolbox.only(|name| wanted.has(name));
     let servers: Vec<&McpServerConfig> = overrides

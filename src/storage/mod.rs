@@ -17,7 +17,8 @@ pub use callboard_actors::memory::{
 };
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    DatabaseInfo, Orphan, Postgres, PostgresArtifacts, PostgresOptions, ServingLease,
+    DatabaseInfo, Orphan, Postgres, PostgresArtifacts, PostgresNotes, PostgresOptions,
+    ServingLease,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{

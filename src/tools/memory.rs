@@ -1,5 +1,6 @@
 //! The `memory` tool: notes that a model keeps beyond one conversation. One file for each key, in a
-//! folder that belongs to the tenant.
+//! folder that belongs to the tenant; or a store that hosts share ([`NoteStore`]), with the same
+//! promises.
 //!
 //! Promises
 //! - A key is a path below the memory folder: no link is followed, `..` and absolute paths are
@@ -14,6 +15,8 @@
 //! across processes.
 //!
 //! No approval is needed: the tool reaches only notes that a model wrote.
+
+mod shared;
 
 use std::{
     fmt::Write,
@@ -38,7 +41,10 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{blocking, cancelled, io_error, text::path_line};
+use shared::Shared;
+
 use crate::{
+    notes::NoteStore,
     sandbox::{PathError, PathRules, Root, Walk, is_temporary, settled},
     visible::visible,
 };
@@ -87,6 +93,13 @@ impl Default for Quota {
     }
 }
 
+/// The limits of a conversation's own memory.
+const CONVERSATION_QUOTA: Quota = Quota {
+    bytes: 128 * 1024,
+    files: 64,
+    value_bytes: 32 * 1024,
+};
+
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -120,6 +133,7 @@ enum Place {
     PerTenant(PathBuf),
     /// One folder for each tenant below this one, with one folder for each root conversation.
     PerConversation(PathBuf),
+    Shared(Shared),
 }
 
 /// The `memory` tool.
@@ -152,14 +166,31 @@ impl Memory {
     /// `conversation-memory/<hash of the tenant's id>/<hash of the conversation's id>` below
     /// `data_dir`. The first write creates the folder; deleting the conversation removes it.
     pub fn per_conversation(data_dir: impl Into<PathBuf>) -> Self {
-        let quota = Quota {
-            bytes: 128 * 1024,
-            files: 64,
-            value_bytes: 32 * 1024,
-        };
         Self {
             place: Place::PerConversation(data_dir.into().join("conversation-memory")),
-            quota,
+            quota: CONVERSATION_QUOTA,
+        }
+    }
+
+    /// As [`Memory::per_tenant`], with the notes in a store that hosts share.
+    pub fn per_tenant_in(store: Arc<dyn NoteStore>) -> Self {
+        Self {
+            place: Place::Shared(Shared {
+                store,
+                per_conversation: false,
+            }),
+            quota: Quota::default(),
+        }
+    }
+
+    /// As [`Memory::per_conversation`], with the notes in a store that hosts share.
+    pub fn per_conversation_in(store: Arc<dyn NoteStore>) -> Self {
+        Self {
+            place: Place::Shared(Shared {
+                store,
+                per_conversation: true,
+            }),
+            quota: CONVERSATION_QUOTA,
         }
     }
 
@@ -169,19 +200,6 @@ impl Memory {
         Self { quota, ..self }
     }
 
-    /// Removes a tenant's whole memory. Does nothing if all callers share one memory.
-    ///
-    /// # Errors
-    /// An I/O error; part of the memory may then remain.
-    pub fn forget(&self, tenant: &TenantId) -> std::io::Result<()> {
-        match &self.place {
-            Place::One(_) => Ok(()),
-            Place::PerTenant(folder) | Place::PerConversation(folder) => {
-                remove(&folder.join(folder_name(tenant.as_str())))
-            }
-        }
-    }
-
     /// Returns the memory of a call; `None` if the conversation has none yet and `action` does not
     /// create one.
     fn root(&self, owner: &Scope, action: Action) -> Result<Option<Arc<Root>>, ToolError> {
@@ -189,6 +207,7 @@ impl Memory {
         let private = |path: &Path| Root::private(path, PathRules::default()).map_err(failed);
         match &self.place {
             Place::One(root) => Ok(Some(root.clone())),
+            Place::Shared(_) => Ok(None), // It has no folder.
             Place::PerTenant(folder) => {
                 private(folder)?;
                 private(&folder.join(folder_name(owner.tenant.as_str())))
@@ -205,10 +224,7 @@ impl Memory {
                     private(folder)?;
                     private(&tenant)?;
                     if std::fs::read_dir(&tenant).map_err(failed)?.count() >= MEMORIES_MAX {
-                        let message = "too many conversations of this tenant keep notes; they go with their conversations";
-                        return Err(ToolError::new(ToolErrorType::ResourceError, message)
-                            .code("QUOTA")
-                            .not_started());
+                        return Err(too_many());
                     }
                 }
                 private(&own).map(Arc::new).map(Some)
@@ -237,16 +253,17 @@ fn remove(folder: &Path) -> std::io::Result<()> {
 async fn forgotten(
     remove: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), ToolError> {
-    let failed = |error: String| {
-        ToolError::new(
-            ToolErrorType::ResourceError,
-            format!("part of the memory could not be removed: {error}"),
-        )
-    };
     let removed = tokio::task::spawn_blocking(remove).await;
     removed
-        .map_err(|error| failed(error.to_string()))?
-        .map_err(|error| failed(error.kind().to_string()))
+        .map_err(|error| failed_to_forget(&error.to_string()))?
+        .map_err(|error| failed_to_forget(&error.kind().to_string()))
+}
+
+fn failed_to_forget(reason: &str) -> ToolError {
+    ToolError::new(
+        ToolErrorType::ResourceError,
+        format!("part of the memory could not be removed: {reason}"),
+    )
 }
 
 impl TypedTool for Memory {
@@ -261,7 +278,8 @@ had it written.";
     fn declare(&self, spec: ToolSpec) -> ToolSpec {
         let spec = match &self.place {
             Place::One(_) | Place::PerTenant(_) => spec,
-            Place::PerConversation(_) => described(spec),
+            Place::Shared(shared) if !shared.per_conversation => spec,
+            Place::PerConversation(_) | Place::Shared(_) => described(spec),
         };
         // Writing the same value twice, or deleting twice, leaves the same memory.
         spec.effect(EffectClass::Idempotent)
@@ -324,6 +342,13 @@ had it written.";
             || context.key.scope.clone(),
             |artifacts| artifacts.owner.clone(),
         );
+        if let Place::Shared(shared) = &self.place {
+            return tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => Err(cancelled()),
+                answer = shared.call(&owner, args, self.quota) => answer,
+            };
+        }
         let memory = self.clone();
         blocking(context, move |cancel| {
             let path = args.path.as_deref().map_or_else(|| ".".to_owned(), spelled);
@@ -351,19 +376,30 @@ had it written.";
     }
 
     async fn forget(&self, tenant: &TenantId) -> Result<(), ToolError> {
-        let memory = self.clone();
-        let tenant = tenant.clone();
-        forgotten(move || Self::forget(&memory, &tenant)).await
+        match &self.place {
+            Place::One(_) => Ok(()), // All callers share it.
+            Place::PerTenant(folder) | Place::PerConversation(folder) => {
+                let own = folder.join(folder_name(tenant.as_str()));
+                forgotten(move || remove(&own)).await
+            }
+            Place::Shared(shared) => {
+                let forgotten = shared.store.forget_tenant(tenant.clone()).await;
+                forgotten.map_err(|error| failed_to_forget(&error.to_string()))
+            }
+        }
     }
 
     async fn forget_conversation(&self, scope: &Scope) -> Result<(), ToolError> {
-        let Place::PerConversation(folder) = &self.place else {
-            return Ok(());
-        };
-        let own = folder
-            .join(folder_name(scope.tenant.as_str()))
-            .join(folder_name(scope.conversation.as_str()));
-        forgotten(move || remove(&own)).await
+        match &self.place {
+            Place::One(_) | Place::PerTenant(_) => Ok(()),
+            Place::PerConversation(folder) => {
+                let own = folder
+                    .join(folder_name(scope.tenant.as_str()))
+                    .join(folder_name(scope.conversation.as_str()));
+                forgotten(move || remove(&own)).await
+            }
+            Place::Shared(shared) => shared.forget_conversation(scope).await,
+        }
     }
 }
 
@@ -459,11 +495,22 @@ fn view(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, T
         }
         Err(_) => return value(root, path),
     };
+    Ok(listed(
+        contents
+            .keys
+            .iter()
+            .map(|(key, bytes)| (key.as_path(), *bytes)),
+    ))
+}
+
+/// The answer to a list of keys with the bytes of their values.
+fn listed<'k>(keys: impl ExactSizeIterator<Item = (&'k Path, u64)>) -> String {
     let mut out = String::new();
-    for (key, bytes) in contents.keys.iter().take(LISTED_MAX) {
+    let count = keys.len();
+    for (key, bytes) in keys.take(LISTED_MAX) {
         let _ = writeln!(out, "{} ({bytes} bytes)", path_line(key));
     }
-    match contents.keys.len() {
+    match count {
         0 => out.push_str(NOTHING),
         keys if keys > LISTED_MAX => {
             let _ = writeln!(
@@ -474,7 +521,7 @@ fn view(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, T
         }
         _ => {}
     }
-    Ok(out)
+    out
 }
 
 fn value(root: &Root, path: &str) -> Result<String, ToolError> {
@@ -484,12 +531,17 @@ fn value(root: &Root, path: &str) -> Result<String, ToolError> {
             .and_then(|mut slot| slot.read(u64::MAX))
     })
     .map_err(|e| missing(path, e.into()))?;
-    let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
-    Ok(if text.is_empty() {
+    let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default());
+    Ok(shown(path, &text))
+}
+
+/// The answer with a value.
+fn shown(path: &str, text: &str) -> String {
+    if text.is_empty() {
         format!("[{path:?} is empty]")
     } else {
-        format!("{MATERIAL}\n{}", visible(&text))
-    })
+        format!("{MATERIAL}\n{}", visible(text))
+    }
 }
 
 fn missing(path: &str, error: ToolError) -> ToolError {
@@ -525,25 +577,41 @@ fn write(
     let keys = contents.keys.len() + usize::from(before.is_none());
     let bytes = contents.bytes - before.unwrap_or(0) + content.len() as u64;
     if keys > quota.files || bytes > quota.bytes {
-        let Quota {
-            files: keys_max,
-            bytes: bytes_max,
-            ..
-        } = quota;
-        let message = format!(
-            "the memory is full: it would hold {keys} of {keys_max} keys and {bytes} of {bytes_max} bytes. Delete or shorten what is no longer needed"
-        );
-        return Err(ToolError::new(ToolErrorType::ResourceError, message)
-            .code("QUOTA")
-            .not_started());
+        return Err(full(keys as u64, bytes, quota));
     }
     settled(|| root.slot(path, true)?.replace(content.as_bytes()))?;
-    Ok(format!(
-        "stored {path:?} ({} bytes); the memory holds {keys} of {} keys and {bytes} of {} bytes",
-        content.len(),
-        quota.files,
-        quota.bytes
-    ))
+    Ok(stored(path, content.len(), keys as u64, bytes, quota))
+}
+
+/// The refusal of a write that would leave the memory with these keys and bytes.
+fn full(keys: u64, bytes: u64, quota: Quota) -> ToolError {
+    let Quota {
+        files: keys_max,
+        bytes: bytes_max,
+        ..
+    } = quota;
+    let message = format!(
+        "the memory is full: it would hold {keys} of {keys_max} keys and {bytes} of {bytes_max} bytes. Delete or shorten what is no longer needed"
+    );
+    ToolError::new(ToolErrorType::ResourceError, message)
+        .code("QUOTA")
+        .not_started()
+}
+
+fn too_many() -> ToolError {
+    let message =
+        "too many conversations of this tenant keep notes; they go with their conversations";
+    ToolError::new(ToolErrorType::ResourceError, message)
+        .code("QUOTA")
+        .not_started()
+}
+
+/// The answer to a write, which left the memory with these keys and bytes.
+fn stored(path: &str, length: usize, keys: u64, bytes: u64, quota: Quota) -> String {
+    format!(
+        "stored {path:?} ({length} bytes); the memory holds {keys} of {} keys and {bytes} of {} bytes",
+        quota.files, quota.bytes
+    )
 }
 
 fn delete(root: &Root, path: &str, cancel: &CancellationToken) -> Result<String, ToolError> {
@@ -579,369 +647,4 @@ fn lock(root: &Root, cancel: &CancellationToken) -> Result<std::os::fd::OwnedFd,
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use callboard_actors::ports::{Tool, ToolOutput, erased};
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::tools::fixture::context;
-
-    async fn call(
-        tool: &Arc<dyn Tool>,
-        tenant: &str,
-        arguments: Value,
-    ) -> Result<String, ToolError> {
-        let mut context = context();
-        context.key.scope = Scope::new(tenant.try_into().unwrap(), "c".try_into().unwrap());
-        let arguments = RawJson::from_text(arguments.to_string()).unwrap();
-        tool.check(&arguments)?;
-        match tool.call(arguments, context).await? {
-            ToolOutput::Text(text) => Ok(text),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn write_of(path: &str, content: &str) -> Value {
-        json!({ "action": "write", "path": path, "content": content })
-    }
-
-    #[tokio::test]
-    async fn what_is_written_is_read_listed_forgotten_and_survives_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let tool = erased(Memory::per_tenant(folder.path()));
-        assert_eq!(
-            call(&tool, "t", json!({ "action": "view" })).await,
-            Ok("[nothing is remembered yet]\n".to_owned())
-        );
-
-        let stored = call(&tool, "t", write_of("user/likes.md", "tea\nno sugar\n")).await;
-        assert_eq!(stored, Ok("stored \"user/likes.md\" (13 bytes); the memory holds 1 of 256 keys and 13 of 1048576 bytes".to_owned()));
-        call(&tool, "t", write_of(".gitignore", "*\n"))
-            .await
-            .unwrap();
-        let restarted = erased(Memory::per_tenant(folder.path()));
-
-        assert_eq!(
-            call(&restarted, "t", json!({ "action": "view" })).await,
-            Ok(".gitignore (2 bytes)\nuser/likes.md (13 bytes)\n".to_owned())
-        );
-        assert_eq!(
-            call(&restarted, "t", json!({ "action": "view", "path": "user" })).await,
-            Ok("user/likes.md (13 bytes)\n".to_owned())
-        );
-        assert_eq!(
-            call(
-                &restarted,
-                "t",
-                json!({ "action": "view", "path": "./user//likes.md" })
-            )
-            .await,
-            Ok(format!("{MATERIAL}\ntea\nno sugar\n"))
-        );
-        assert_eq!(
-            call(
-                &restarted,
-                "t",
-                json!({ "action": "delete", "path": "user/likes.md" })
-            )
-            .await,
-            Ok("forgot \"user/likes.md\"".to_owned())
-        );
-        assert_eq!(
-            call(&restarted, "t", json!({ "action": "view" })).await,
-            Ok(".gitignore (2 bytes)\n".to_owned())
-        );
-    }
-
-    #[tokio::test]
-    async fn a_missing_key_and_a_malformed_call_are_error_results() {
-        let folder = tempfile::tempdir().unwrap();
-        let tool = erased(Memory::per_tenant(folder.path()));
-        call(&tool, "t", write_of("a", "")).await.unwrap();
-
-        for action in ["view", "delete"] {
-            for path in ["b", "b/c", "a/b"] {
-                let error = call(&tool, "t", json!({ "action": action, "path": path }))
-                    .await
-                    .unwrap_err();
-                assert!(
-                    matches!(
-                        error.kind,
-                        ToolErrorType::NotFound | ToolErrorType::InvalidParameters
-                    ),
-                    "{action} {path}: {error:?}"
-                );
-            }
-        }
-        let gone = call(&tool, "t", json!({ "action": "delete", "path": "b" }))
-            .await
-            .unwrap_err();
-        assert_eq!(
-            gone.message,
-            "nothing is remembered under \"b\"; view without path lists the keys"
-        );
-        assert_eq!(
-            call(&tool, "t", json!({ "action": "view", "path": "a" })).await,
-            Ok("[\"a\" is empty]".to_owned())
-        );
-        for bad in [
-            json!({ "action": "write", "path": "x" }),
-            json!({ "action": "write", "content": "x" }),
-            json!({ "action": "delete" }),
-            json!({ "action": "delete", "path": "." }),
-            json!({ "action": "view", "path": "a", "content": "x" }),
-            json!({ "action": "forget", "path": "a" }),
-        ] {
-            assert_eq!(
-                call(&tool, "t", bad.clone()).await.unwrap_err().kind,
-                ToolErrorType::InvalidParameters,
-                "{bad}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn no_key_leaves_the_memory() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("outside"), "OUTSIDE").unwrap();
-        let root =
-            Arc::new(Root::private(folder.path().join("memory"), PathRules::default()).unwrap());
-        let tool = erased(Memory::new(root, Quota::default()));
-        symlink(
-            folder.path().join("outside"),
-            folder.path().join("memory/link"),
-        )
-        .unwrap();
-        symlink(folder.path(), folder.path().join("memory/up")).unwrap();
-        let absolute = folder.path().join("outside").to_str().unwrap().to_owned();
-        let own = folder
-            .path()
-            .join("memory/own")
-            .to_str()
-            .unwrap()
-            .to_owned();
-
-        for path in [
-            "../outside",
-            "a/../../outside",
-            "..",
-            "/",
-            &absolute,
-            &own,
-            "link",
-            "up/outside",
-            "up/new",
-            "a\0b",
-            "%2e%2e/outside",
-            "a/../b",
-            "x\ny",
-        ] {
-            for arguments in [
-                json!({ "action": "view", "path": path }),
-                write_of(path, "EVIL"),
-                json!({ "action": "delete", "path": path }),
-            ] {
-                let answer = call(&tool, "t", arguments.clone()).await;
-                assert!(
-                    path.starts_with('%') || answer.is_err(),
-                    "{arguments}: {answer:?}"
-                );
-                let text = answer.unwrap_or_else(|error| error.message);
-                assert!(!text.contains("OUTSIDE"), "{arguments}: {text}");
-            }
-        }
-
-        assert_eq!(
-            std::fs::read_to_string(folder.path().join("outside")).unwrap(),
-            "OUTSIDE"
-        );
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
-    }
-
-    #[tokio::test]
-    async fn a_tenant_reads_its_own_memory_only_and_the_folder_is_private() {
-        let folder = tempfile::tempdir().unwrap();
-        let tool = erased(Memory::per_tenant(folder.path().join("data")));
-
-        call(&tool, "one", write_of("secret", "of one"))
-            .await
-            .unwrap();
-
-        let other = call(&tool, "two", json!({ "action": "view", "path": "secret" }))
-            .await
-            .unwrap_err();
-        assert_eq!(other.kind, ToolErrorType::NotFound);
-        assert_eq!(
-            call(&tool, "two", json!({ "action": "view" })).await,
-            Ok("[nothing is remembered yet]\n".to_owned())
-        );
-        let mode =
-            |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        let memory = folder.path().join("data/memory");
-        let folders: Vec<PathBuf> = std::fs::read_dir(&memory)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        assert_eq!((folders.len(), mode(&memory)), (2, 0o700));
-        for tenant in folders {
-            assert_eq!(
-                (mode(&tenant), tenant.file_name().unwrap().len()),
-                (0o700, 32)
-            );
-            if tenant.join("secret").exists() {
-                assert_eq!(mode(&tenant.join("secret")), 0o600);
-            }
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_quota_holds_also_for_many_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let tool = erased(Memory::per_tenant(folder.path()).quota(Quota {
-            bytes: 100,
-            files: 5,
-            value_bytes: 60,
-        }));
-
-        let writes = (0..20).map(|n| {
-            let tool = tool.clone();
-            tokio::spawn(
-                async move { call(&tool, "t", write_of(&format!("k{n}"), "0123456789")).await },
-            )
-        });
-        let answers = futures_util::future::join_all(writes).await;
-        let stored = answers
-            .into_iter()
-            .filter(|answer| answer.as_ref().unwrap().is_ok())
-            .count();
-
-        assert_eq!(stored, 5);
-        let list = call(&tool, "t", json!({ "action": "view" })).await.unwrap();
-        let key = list.split(' ').next().unwrap();
-        let full = call(&tool, "t", write_of("more", "")).await.unwrap_err();
-        assert_eq!((full.code.as_str(), full.not_started), ("QUOTA", true));
-        let large = call(&tool, "t", write_of(key, &"x".repeat(61)))
-            .await
-            .unwrap_err();
-        assert_eq!(
-            large.message,
-            "the value has 61 bytes; at most 60 are kept under one key"
-        );
-        // The value that is replaced does not count towards the quota.
-        call(&tool, "t", write_of(key, &"x".repeat(60)))
-            .await
-            .unwrap();
-        let over = call(
-            &tool,
-            "t",
-            write_of(
-                list.lines().last().unwrap().split(' ').next().unwrap(),
-                "01234567890",
-            ),
-        )
-        .await
-        .unwrap_err();
-        assert!(
-            over.message.contains("101 of 100 bytes"),
-            "{}",
-            over.message
-        );
-    }
-
-    #[tokio::test]
-    async fn what_a_killed_host_left_half_written_is_no_key_and_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let root =
-            Arc::new(Root::private(folder.path().join("memory"), PathRules::default()).unwrap());
-        let tool = erased(Memory::new(root, Quota::default()));
-        let half = folder.path().join("memory/.callboard-0123456789abcdef.tmp");
-        std::fs::write(&half, "half").unwrap();
-
-        assert_eq!(
-            call(&tool, "t", json!({ "action": "view" })).await,
-            Ok("[nothing is remembered yet]\n".to_owned())
-        );
-        call(&tool, "t", write_of("a", "b")).await.unwrap();
-
-        assert!(!half.exists());
-        let error = call(&tool, "t", write_of(".callboard-0123456789abcdef.tmp", "b"))
-            .await
-            .unwrap_err();
-        assert_eq!(error.kind, ToolErrorType::InvalidParameters);
-    }
-
-    #[tokio::test]
-    async fn a_conversation_reads_its_own_notes_only_and_they_go_with_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let tool = erased(Memory::per_conversation(folder.path()));
-        let scope =
-            |tenant: &str, id: &str| Scope::new(tenant.try_into().unwrap(), id.try_into().unwrap());
-        let call = async |scope: &Scope, arguments: Value| {
-            let mut context = context();
-            context.key.scope = scope.clone();
-            match tool
-                .call(RawJson::from_text(arguments.to_string()).unwrap(), context)
-                .await?
-            {
-                ToolOutput::Text(text) => Ok::<_, ToolError>(text),
-                other => panic!("{other:?}"),
-            }
-        };
-        let (one, two, other) = (scope("t", "one"), scope("t", "two"), scope("u", "one"));
-        call(&one, write_of("notes", "CUSTOMER-1-CANARY"))
-            .await
-            .unwrap();
-
-        for stranger in [&two, &other] {
-            assert_eq!(
-                call(stranger, json!({ "action": "view" })).await.unwrap(),
-                NOTHING
-            );
-            assert_eq!(
-                call(stranger, json!({ "action": "view", "path": "notes" }))
-                    .await
-                    .unwrap_err()
-                    .kind,
-                ToolErrorType::NotFound
-            );
-            assert!(
-                call(stranger, json!({ "action": "delete", "path": "notes" }))
-                    .await
-                    .is_err()
-            );
-        }
-        assert_eq!(
-            call(&one, json!({ "action": "view", "path": "notes" }))
-                .await
-                .unwrap(),
-            format!("{MATERIAL}\nCUSTOMER-1-CANARY")
-        );
-        call(&two, write_of("notes", "of two")).await.unwrap();
-
-        tool.forget_conversation(&one).await.unwrap();
-        tool.forget_conversation(&one).await.unwrap();
-        assert_eq!(
-            call(&one, json!({ "action": "view" })).await.unwrap(),
-            NOTHING
-        );
-        assert_eq!(
-            call(&two, json!({ "action": "view", "path": "notes" }))
-                .await
-                .unwrap(),
-            format!("{MATERIAL}\nof two")
-        );
-        tool.forget(&two.tenant).await.unwrap();
-        assert_eq!(
-            call(&two, json!({ "action": "view" })).await.unwrap(),
-            NOTHING
-        );
-        assert!(
-            tool.spec()
-                .definition
-                .description
-                .contains("other conversations do not see them")
-        );
-    }
-}
+mod tests;

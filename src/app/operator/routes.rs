@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use callboard_actors::{ids::TenantId, ports::BoxFuture};
+use callboard_actors::{
+    ids::TenantId,
+    ports::{BoxFuture, TypedTool},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -14,7 +17,6 @@ use crate::{
     http::{
         KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key,
     },
-    tools::memory::Memory,
 };
 
 impl From<AppError> for OperatorError {
@@ -326,21 +328,11 @@ impl TenantOperator {
             .erase()
             .await
             .map_err(|error| failed(error.to_string()))?;
-        // Both stores, because the tenant's memory scope may have changed over time.
-        let memories = [
-            Memory::per_tenant(&state.config.data_dir),
-            Memory::per_conversation(&state.config.data_dir),
-        ];
-        let tenant = id.clone();
-        let forgotten = tokio::task::spawn_blocking(move || {
-            memories
-                .iter()
-                .try_for_each(|memory| memory.forget(&tenant))
-        })
-        .await;
-        forgotten
-            .map_err(|error| failed(error.to_string()))?
-            .map_err(|error| failed(error.kind().to_string()))?;
+        // All of them, because the tenant's memory scope and the store may have changed over time.
+        for memory in self.0.provisioner.memories(&state.config) {
+            let forgotten = TypedTool::forget(&memory, id).await;
+            forgotten.map_err(|error| failed(error.message))?;
+        }
         Ok(erased.conversations)
     }
 

@@ -22,10 +22,12 @@ mod read;
 mod readers;
 mod transaction;
 mod artifacts;
+mod notes;
 mod lease;
 
 pub use artifacts::PostgresArtifacts;
 pub use lease::ServingLease;
+pub use notes::PostgresNotes;
 pub use options::PostgresOptions;
 pub use read::{DatabaseInfo, Orphan};
 
@@ -204,6 +206,12 @@ impl Postgres {
         settings: ArtifactSettings,
     ) -> PostgresArtifacts {
         PostgresArtifacts::new(Arc::clone(&self.assets), clock, settings)
+    }
+
+    /// The notes of the tool `memory` in this database, which all its hosts share. Closing the sessions
+    /// closes them too.
+    pub fn notes(&self) -> PostgresNotes {
+        PostgresNotes::new(Arc::clone(&self.assets))
     }
 
     /// Describes the database.

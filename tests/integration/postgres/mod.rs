@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod hosts;
+mod notes;
 mod server;
 
 use std::sync::{

@@ -30,3 +30,19 @@ CREATE TABLE callboard.artifact_tenant (
     bytes  bigint NOT NULL,
     count  bigint NOT NULL
 ) WITH (fillfactor = 70);
+
+-- Notes of the tool `memory`. No conversation: notes of the whole tenant.
+CREATE TABLE callboard.note (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation text COLLATE "C" NOT NULL,
+    key          text COLLATE "C" NOT NULL,
+    body         bytea NOT NULL,
+    PRIMARY KEY (tenant, conversation, key)
+);
+
+-- Who keeps notes. A writer locks its row.
+CREATE TABLE callboard.note_owner (
+    tenant       text COLLATE "C" NOT NULL,
+    conversation text COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, conversation)
+);
