@@ -13,6 +13,7 @@ mod serving;
 mod sessions;
 mod skills;
 mod stored_tenants;
+mod tenant_store;
 mod tenants;
 mod tools;
 mod window;

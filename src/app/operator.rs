@@ -5,11 +5,13 @@
 //! takes effect; a change that fails is rolled back. Running rounds are not affected: they keep the
 //! setup they started with.
 
+mod follow;
 mod routes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Instant,
 };
 
 use callboard_actors::ids::TenantId;
@@ -19,7 +21,8 @@ use tokio::sync::{Mutex, Notify};
 use super::{
     AppError, StoredTenantsError,
     gateways::{self, ProviderEntries, provider_entries},
-    stored_tenants::{DataFolder, StoredTenant, StoredTenants},
+    stored_tenants::{StoredTenant, StoredTenants},
+    tenant_store::{TenantStore, Written},
     tenants::{McpTools, TenantProvisioner, TenantSetup, share_differs},
 };
 use crate::{
@@ -38,7 +41,7 @@ pub(crate) struct TenantOperator(Arc<Inner>);
 struct Inner {
     host: Host,
     keys: Keys,
-    folder: DataFolder,
+    store: TenantStore,
     provisioner: TenantProvisioner,
     reader: Reader,
     state: Mutex<State>,
@@ -49,6 +52,11 @@ struct Inner {
 struct State {
     config: Arc<Config>,
     stored: StoredTenants,
+    /// What is stored: `stored`, but for what is not stored yet, and for what other hosts changed and
+    /// this one could not apply.
+    written: Written,
+    /// When to try again to apply what other hosts changed.
+    try_again: Option<Instant>,
     entries: ProviderEntries,
     served: BTreeMap<TenantId, ServedTenant>,
 }
@@ -72,22 +80,24 @@ impl TenantOperator {
     /// Takes over a host that serves no tenant yet.
     pub(super) fn new(
         host: Host,
-        folder: DataFolder,
+        store: TenantStore,
         provisioner: TenantProvisioner,
         config: Arc<Config>,
-        stored: StoredTenants,
+        (stored, written): (StoredTenants, Written),
         reader: Reader,
     ) -> Self {
         let state = Mutex::new(State {
             config,
             stored,
+            written,
+            try_again: None,
             entries: ProviderEntries::new(),
             served: BTreeMap::new(),
         });
         Self(Arc::new(Inner {
             host,
             keys: Keys::new(),
-            folder,
+            store,
             provisioner,
             reader,
             state,
@@ -122,10 +132,11 @@ impl TenantOperator {
             .collect())
     }
 
-    /// Writes what the data folder keeps about tenants.
+    /// Stores what is kept about tenants.
     pub(crate) async fn store(&self) -> Result<(), AppError> {
-        let state = self.0.state.lock().await;
-        self.write(&state.stored).await
+        let mut state = self.0.state.lock().await;
+        let stored = state.stored.clone();
+        self.write(&mut state, &stored).await
     }
 
     /// Ids of the served tenants.
@@ -135,7 +146,7 @@ impl TenantOperator {
 
     /// Reloads the configuration and applies the differences. On an error, nothing has changed.
     pub(crate) async fn read_again(&self) -> Result<Reloaded, AppError> {
-        let mut state = self.0.state.lock().await;
+        let mut state = self.current().await?;
         let inner = self.0.clone();
         let read = tokio::task::spawn_blocking(move || {
             let config = (inner.reader)()?;
@@ -163,7 +174,7 @@ impl TenantOperator {
                 known.paused = None;
             }
         }
-        self.write(&stored).await?;
+        self.write(&mut state, &stored).await?;
         let before = state.stored.clone();
         match self.apply(&mut state, Arc::new(config), stored).await {
             Ok(reloaded) => Ok(Reloaded {
@@ -171,7 +182,7 @@ impl TenantOperator {
                 ..reloaded
             }),
             Err(error) => {
-                self.write(&before).await?;
+                self.write(&mut state, &before).await?;
                 Err(error)
             }
         }
@@ -254,12 +265,10 @@ impl TenantOperator {
             self.0.provisioner.servers().close_of(id).await;
             reloaded.removed.push(id.to_string());
         }
-        *state = State {
-            config,
-            stored,
-            entries,
-            served,
-        };
+        state.config = config;
+        state.stored = stored;
+        state.entries = entries;
+        state.served = served;
         self.publish_keys(state);
         Ok(reloaded)
     }
@@ -392,14 +401,9 @@ impl TenantOperator {
         );
     }
 
-    async fn write(&self, stored: &StoredTenants) -> Result<(), AppError> {
-        let inner = self.0.clone();
-        let stored = stored.clone();
-        let write = tokio::task::spawn_blocking(move || inner.folder.write(&stored));
-        write
-            .await
-            .map_err(|error| AppError::Tools(error.to_string()))?
-            .map_err(AppError::StoredTenants)
+    async fn write(&self, state: &mut State, stored: &StoredTenants) -> Result<(), AppError> {
+        state.written = self.0.store.write(&state.written, stored).await?;
+        Ok(())
     }
 }
 
@@ -408,12 +412,7 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
     let mut all: Vec<ConfiguredTenant> = Vec::new();
     for section in &config.tenants {
         let mut section = section.clone();
-        if let Some(known) = stored.tenants.get(&section.id) {
-            section
-                .key_sha256
-                .retain(|hash| !known.replaced_sha256.contains(hash));
-            add(&mut section, known);
-        }
+        follow::overlay(&mut section, stored);
         all.push(ConfiguredTenant {
             section,
             from_file: true,
@@ -489,7 +488,7 @@ pub(super) fn generated(stored: &mut StoredTenants, id: TenantId) -> String {
     key
 }
 
-/// Whether the operator's request failed because of the data folder, so that a retry may succeed.
+/// Whether the operator's request failed because of the store, so that a retry may succeed.
 fn is_temporary(error: &AppError) -> bool {
     matches!(
         error,
@@ -497,6 +496,8 @@ fn is_temporary(error: &AppError) -> bool {
             StoredTenantsError::Folder { .. }
                 | StoredTenantsError::Unwritable { .. }
                 | StoredTenantsError::Unreadable { .. }
+                | StoredTenantsError::Database(_)
+                | StoredTenantsError::Changed
         )
     )
 }

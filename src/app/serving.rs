@@ -16,6 +16,7 @@ use super::{
     peers::DatabasePeers,
     resume::{Resumed, keep_resuming, keep_taking_over, left_behind, resume_interrupted},
     stored_tenants::DataFolder,
+    tenant_store::TenantStore,
     tenants::TenantProvisioner,
     tools::artifacts,
 };
@@ -54,8 +55,11 @@ pub(crate) enum Single {
     /// stores its hash when nothing can fail any more: a start that fails leaves no key behind that
     /// was never shown.
     Made { tenant: TenantId, key: String },
-    /// Created by an earlier start.
-    Known { tenant: TenantId, file: PathBuf },
+    /// Created by an earlier start. The file holds the hash of its key, or else the database does.
+    Known {
+        tenant: TenantId,
+        file: Option<PathBuf>,
+    },
 }
 
 /// Builds a host for all tenants of the configuration and the data folder. `redactor` masks tool
@@ -72,12 +76,15 @@ pub(crate) async fn serving(
     config.check()?;
     super::window::ask_servers(&mut config).await;
     let folder = DataFolder::take(&config.data_dir)?;
-    let mut stored = folder.read()?;
-    let single = single(&config, &mut stored)?;
+    let follows_orderly_stop = folder.follows_orderly_stop();
 
     let sessions = Sessions::open(&config, None, Opening::OrCreate).await?;
     let peers = peers(&sessions, config.peer_address.as_ref())?;
     let lease = lease(&sessions, peers.as_deref(), standby).await?;
+    let store = TenantStore::new(folder, &sessions);
+    let written = store.open().await?;
+    let mut stored = written.tenants.clone();
+    let single = single(&config, &mut stored, store.is_shared())?;
     let provisioner = TenantProvisioner::start(&config, redactor.clone(), sessions.notes())?;
     let mut notes = config.warnings();
     let artifacts = artifacts(&config, &sessions, Arc::new(SystemClock), &mut notes).await;
@@ -99,7 +106,7 @@ pub(crate) async fn serving(
         .compaction(config.compaction.clone())
         .tokens(Arc::new(TokenCounter::new(config.tokens.registry())))
         .limits(config.limits.clone())
-        .after_orderly_stop(folder.follows_orderly_stop())
+        .after_orderly_stop(follows_orderly_stop)
         .trace_sampling(config.observability.sampling())
         .mask_results(move |text| redactor.mask_exact(text))
         .closes(Arc::new(provisioner.servers().clone()))
@@ -109,10 +116,10 @@ pub(crate) async fn serving(
     let stop_mark = super::stored_tenants::stop_mark(&config.data_dir);
     let operator = TenantOperator::new(
         host.clone(),
-        folder,
+        store,
         provisioner,
         Arc::new(config),
-        stored,
+        (stored, written),
         reader,
     );
     notes.extend(operator.open().await?);
@@ -187,6 +194,7 @@ async fn lease(
 fn single(
     config: &Config,
     stored: &mut super::stored_tenants::StoredTenants,
+    is_shared: bool,
 ) -> Result<Option<Single>, AppError> {
     if !config.tenants.is_empty() {
         return Ok(None);
@@ -199,7 +207,7 @@ fn single(
     {
         return Ok(Some(Single::Known {
             tenant,
-            file: super::stored_tenants_file(&config.data_dir),
+            file: (!is_shared).then(|| super::stored_tenants_file(&config.data_dir)),
         }));
     }
     if stored

@@ -40,6 +40,10 @@ pub(crate) enum StoredTenantsError {
         path: PathBuf,
         reason: io::ErrorKind,
     },
+    #[error("the tenants in the database cannot be used: {0}")]
+    Database(String),
+    #[error("another host changed the tenants at the same time; try again")]
+    Changed,
 }
 
 /// The content of the file.

@@ -176,6 +176,8 @@ pub(super) async fn run(
         sessions,
         left_behind,
     ));
+    let follower = operator.clone();
+    let following = tokio::spawn(async move { follower.follow().await });
 
     // `end` is `Some` until the shutdown starts. The first request to stop (a signal or the operator's
     // route) sends it to the server and starts the grace period `cut`; a second signal, or the end of
@@ -228,6 +230,7 @@ pub(super) async fn run(
         }
     };
     resume.abort();
+    following.abort();
     if let Some(lease) = lease {
         lease.release().await;
     }
@@ -333,9 +336,15 @@ async fn report(serving: &Serving, bound: SocketAddr) {
             out_line(key);
         }
         Some(Single::Known { tenant, file }) => {
-            let file = sanitize(&file.display().to_string());
+            let place = match file {
+                Some(file) => {
+                    let file = sanitize(&file.display().to_string());
+                    format!("{file} holds its hash; remove the file to get a new key")
+                }
+                None => "the database holds its hash".to_owned(),
+            };
             err_line(&paint.dim(&format!(
-                "tenant {tenant} keeps the key of an earlier start; {file} holds its hash; remove the file to get a new key"
+                "tenant {tenant} keeps the key of an earlier start; {place}"
             )));
         }
         None => {}

@@ -6,6 +6,7 @@ use axum::{
     http::{StatusCode, header, request::Parts},
 };
 use callboard_actors::ids::TenantId;
+use tokio::sync::watch;
 
 use super::{KeyHash, Keys, error::Problem, shared::App};
 
@@ -17,12 +18,22 @@ pub(super) struct CallerKey {
     keys: Keys,
     tenant: TenantId,
     hash: KeyHash,
+    changes: watch::Receiver<()>,
 }
 
 impl CallerKey {
     /// Whether the key still opens its tenant.
     pub(super) fn is_valid(&self) -> bool {
         self.keys.opens(&self.hash, &self.tenant)
+    }
+
+    /// Waits until the key does not open its tenant any more. Cancel safe.
+    pub(super) async fn revoked(&mut self) {
+        while self.is_valid() {
+            if self.changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 }
 
@@ -33,6 +44,7 @@ impl FromRequestParts<App> for CallerKey {
         let Caller(tenant) = Caller::from_request_parts(parts, app).await?;
         let hash = KeyHash::from_key(bearer(parts)?);
         Ok(Self {
+            changes: app.config.keys.changes(),
             keys: app.config.keys.clone(),
             tenant,
             hash,

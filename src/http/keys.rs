@@ -7,6 +7,7 @@ use callboard_actors::{ids::TenantId, ports::Entropy as _};
 use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 
 use crate::clock::SystemEntropy;
 
@@ -87,7 +88,14 @@ pub fn new_key() -> String {
 /// caller sent, which the caller can compute anyway; exploiting it would need a preimage of a
 /// chosen hash. The hash that the lookup finds is compared in constant time nevertheless.
 #[derive(Clone, Default)]
-pub struct Keys(Arc<RwLock<Known>>);
+pub struct Keys(Arc<Table>);
+
+#[derive(Default)]
+struct Table {
+    known: RwLock<Known>,
+    /// Wakes those whose answers end with their key.
+    changed: watch::Sender<()>,
+}
 
 #[derive(Default)]
 struct Known {
@@ -158,6 +166,11 @@ impl Keys {
         self.read(|known| known.tenants.get(hash) == Some(tenant))
     }
 
+    /// Signals every change of the table.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changed.subscribe()
+    }
+
     /// Whether this is the operator's key.
     pub fn is_admin(&self, key: &str) -> bool {
         hash_of(key)
@@ -165,11 +178,13 @@ impl Keys {
     }
 
     fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
-        look(&self.0.read())
+        look(&self.0.known.read())
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.0.write())
+        let changed = change(&mut self.0.known.write());
+        self.0.changed.send_replace(());
+        changed
     }
 }
 

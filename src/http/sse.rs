@@ -66,6 +66,7 @@ impl Watcher {
                     QuietEnd::Closing => return None,
                     QuietEnd::Comment => Bytes::from_static(COMMENT),
                 },
+                () = self.key.revoked() => return None,
             },
         };
         // A key that leaked is replaced; whoever has it must not read on.

@@ -9,8 +9,8 @@ use callboard_actors::{
 use serde_json::{Value, json};
 
 use super::{
-    super::tenants::workspace_quota, AppError, ServedTenant, State, StoredTenant, TenantOperator,
-    is_temporary,
+    super::tenants::workspace_quota, AppError, ServedTenant, State, StoredTenant,
+    StoredTenantsError, TenantOperator, is_temporary,
 };
 use crate::{
     config::{ConfigError, TenantSection},
@@ -22,6 +22,13 @@ use crate::{
 impl From<AppError> for OperatorError {
     fn from(error: AppError) -> Self {
         match error {
+            AppError::StoredTenants(error @ StoredTenantsError::Changed) => {
+                Self::Unavailable(error.to_string())
+            }
+            AppError::StoredTenants(error @ StoredTenantsError::Database(_)) => {
+                tracing::error!(%error, "a change of the operator could not be stored");
+                Self::Unavailable("the database cannot be used; see the log".into())
+            }
             error if is_temporary(&error) => {
                 // The error text contains a path of this machine, so it goes to the log only.
                 tracing::error!(%error, "a change of the operator could not be stored");
@@ -105,7 +112,7 @@ impl Operator for TenantOperator {
 impl TenantOperator {
     async fn put(&self, id: TenantId, settings: Value) -> Result<TenantPut, OperatorError> {
         let section = TenantSection::from_json(&id, &settings).map_err(|error| invalid(&error))?;
-        let mut state = self.0.state.lock().await;
+        let mut state = self.current().await?;
         if let Some(ServedTenant {
             section,
             from_file: true,
@@ -149,7 +156,7 @@ impl TenantOperator {
     }
 
     async fn quota(&self, id: TenantId, quota: Value) -> Result<(), OperatorError> {
-        let mut state = self.0.state.lock().await;
+        let mut state = self.current().await?;
         let served_tenant = state
             .served
             .get(&id)
@@ -207,7 +214,7 @@ impl TenantOperator {
     }
 
     async fn key(&self, id: TenantId, replace: bool) -> Result<MadeKey, OperatorError> {
-        let mut state = self.0.state.lock().await;
+        let mut state = self.current().await?;
         let served_tenant = state
             .served
             .get(&id)
@@ -229,7 +236,7 @@ impl TenantOperator {
             known.key_sha256 = BTreeSet::new();
         }
         known.key_sha256.insert(hash.to_string());
-        self.write(&stored).await?;
+        self.write(&mut state, &stored).await?;
         state.stored = stored;
         if let Some(served_tenant) = state.served.get_mut(&id) {
             if replace {
@@ -242,15 +249,17 @@ impl TenantOperator {
     }
 
     async fn hold(&self, id: TenantId, paused: bool) -> Result<(), OperatorError> {
-        let mut state = self.0.state.lock().await;
-        let Some(served_tenant) = state.served.get_mut(&id) else {
+        let mut state = self.current().await?;
+        if !state.served.contains_key(&id) {
             return Err(OperatorError::UnknownTenant);
-        };
-        served_tenant.section.paused = Some(paused);
+        }
         let mut stored = state.stored.clone();
         stored.tenants.entry(id.clone()).or_default().paused = Some(paused);
-        self.write(&stored).await?;
+        self.write(&mut state, &stored).await?;
         state.stored = stored;
+        if let Some(served_tenant) = state.served.get_mut(&id) {
+            served_tenant.section.paused = Some(paused);
+        }
         self.0
             .host
             .tenant(&id)
@@ -259,7 +268,7 @@ impl TenantOperator {
     }
 
     async fn empty(&self, id: TenantId) -> Result<u64, OperatorError> {
-        let state = self.0.state.lock().await;
+        let state = self.current().await?;
         let served_tenant = state
             .served
             .get(&id)
@@ -287,7 +296,7 @@ impl TenantOperator {
     }
 
     async fn forget(&self, id: TenantId) -> Result<(), OperatorError> {
-        let mut state = self.0.state.lock().await;
+        let mut state = self.current().await?;
         let served_tenant = state
             .served
             .get(&id)
@@ -307,7 +316,7 @@ impl TenantOperator {
         self.erase_all(&state, &id).await?;
         let mut stored = state.stored.clone();
         stored.tenants.remove(&id);
-        self.write(&stored).await?;
+        self.write(&mut state, &stored).await?;
         state.stored = stored;
         state.served.remove(&id);
         self.0.host.remove_tenant(&id);
@@ -342,11 +351,11 @@ impl TenantOperator {
         state: &mut State,
         stored: super::StoredTenants,
     ) -> Result<(), AppError> {
-        self.write(&stored).await?;
+        self.write(state, &stored).await?;
         let config = state.config.clone();
         let before = state.stored.clone();
         if let Err(error) = self.apply(state, config, stored).await {
-            self.write(&before).await?;
+            self.write(state, &before).await?;
             return Err(error);
         }
         Ok(())

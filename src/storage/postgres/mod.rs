@@ -23,9 +23,11 @@ mod readers;
 mod transaction;
 mod artifacts;
 mod notes;
+mod control;
 mod lease;
 
 pub use artifacts::PostgresArtifacts;
+pub use control::{PostgresControl, TenantChange, TenantChanges};
 pub use lease::ServingLease;
 pub use notes::PostgresNotes;
 pub use options::PostgresOptions;
@@ -212,6 +214,11 @@ impl Postgres {
     /// closes them too.
     pub fn notes(&self) -> PostgresNotes {
         PostgresNotes::new(Arc::clone(&self.assets))
+    }
+
+    /// What operators change about tenants while hosts run, for all hosts of this database.
+    pub fn control(&self) -> PostgresControl {
+        PostgresControl::new(Arc::clone(&self.assets))
     }
 
     /// Describes the database.

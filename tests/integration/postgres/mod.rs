@@ -1,6 +1,7 @@
 //! Sessions in PostgreSQL: the real server, killed, behind a pooler, and shared by two stores.
 
 mod artifacts;
+mod control;
 mod hosts;
 mod notes;
 mod server;

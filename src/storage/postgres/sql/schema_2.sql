@@ -46,3 +46,17 @@ CREATE TABLE callboard.note_owner (
     conversation text COLLATE "C" NOT NULL,
     PRIMARY KEY (tenant, conversation)
 );
+
+-- What operators change while hosts run. Every change raises the revision; hosts look at it every second.
+CREATE TABLE callboard.control (
+    one      boolean PRIMARY KEY CHECK (one),
+    revision bigint NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO callboard.control VALUES (true, 0);
+
+CREATE TABLE callboard.control_tenant (
+    tenant   text COLLATE "C" PRIMARY KEY,
+    revision bigint NOT NULL, -- of its last change
+    body     text -- JSON with hashes of keys, never a key; none: removed
+);
+CREATE INDEX control_tenant_revision ON callboard.control_tenant (revision);
