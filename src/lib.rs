@@ -166,12 +166,7 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
-#[cfg(any(
-    feature = "sqlite",
-    feature = "postgres",
-    feature = "sandbox-linux",
-    feature = "cli"
-))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
 #[cfg(feature = "config")]
 mod real_path;

@@ -1,6 +1,6 @@
 //! Words for errors of the operating system.
 
-use std::{io, path::Path};
+use std::io;
 
 /// The system's own words, such as `Too many open files`; the kind of the error where the system
 /// did not make it. The text holds no path.
@@ -14,7 +14,8 @@ pub(crate) fn words(error: &io::Error) -> String {
 }
 
 /// The error of a workspace that cannot be opened, with what to do.
-pub(crate) fn workspace(folder: &Path, error: &io::Error) -> String {
+#[cfg(feature = "tools")]
+pub(crate) fn workspace(folder: &std::path::Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::NotFound => "; create it or name another folder",
         io::ErrorKind::NotADirectory => "; name a folder",
