@@ -11,8 +11,9 @@ use std::{
 
 use reqwest::{Client as Http, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use super::{Broken, model};
+use super::{Broken, checker, model};
 use crate::support::SplitMix;
 
 /// The error of a round whose tools ran in three crashes of the host. Lives in a kill loop are short,
@@ -160,4 +161,65 @@ fn streamed(text: &str) -> Option<String> {
         .iter()
         .find(|event| event["type"] == "round_finished")?;
     Some(end["round_id"].as_str()?.to_owned())
+}
+
+/// Clients that talk at the same time.
+pub(super) struct Talking {
+    over: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<(Client, Vec<Acknowledged>)>>,
+}
+
+/// What clients have seen.
+pub(super) struct Seen {
+    pub(super) prompts: usize,
+    pub(super) given_up: usize,
+    pub(super) histories: Vec<Vec<Value>>,
+}
+
+impl Talking {
+    pub(super) fn start(clients: impl Iterator<Item = Client>, seed: u64, broken: &Broken) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let done = Arc::new(AtomicUsize::new(0));
+        let clients = clients.zip(1..).map(|(client, n)| {
+            let random = SplitMix(seed.wrapping_add(n));
+            let (over, done, broken) = (over.clone(), done.clone(), broken.clone());
+            tokio::spawn(async move {
+                let all = client.talk(random, over, done, broken).await;
+                (client, all)
+            })
+        });
+        let clients = clients.collect();
+        Self {
+            over,
+            done,
+            clients,
+        }
+    }
+
+    /// Prompts that were acknowledged so far.
+    pub(super) fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Ends the clients after their current prompts, and checks what each has received against its
+    /// history.
+    pub(super) async fn end(self, broken: &Broken) -> Seen {
+        self.over.store(true, Ordering::Relaxed);
+        let mut seen = Seen {
+            prompts: 0,
+            given_up: 0,
+            histories: Vec::new(),
+        };
+        for client in self.clients {
+            let (client, acknowledged) = client.await.unwrap();
+            let history = checker::history(&client).await;
+            let without_answer = checker::given_up(&client, &acknowledged, &history).await;
+            checker::check(&acknowledged, &without_answer, &history, broken);
+            seen.given_up += without_answer.len();
+            seen.prompts += acknowledged.len();
+            seen.histories.push(history);
+        }
+        seen
+    }
 }

@@ -1,14 +1,16 @@
 //! Three hosts on one PostgreSQL database are killed and stopped while clients talk to all of them.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::AtomicUsize,
     time::{Duration, Instant},
 };
 
-use super::{Broken, alive, checker, client::Client, has_sandbox, lines, model, serve::address};
+use super::{
+    Broken, alive, checker,
+    client::{Client, Seen, Talking},
+    has_sandbox, lines, model,
+    serve::address,
+};
 use crate::{
     cli::{
         Home,
@@ -73,25 +75,14 @@ async fn kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowl
 
     let http = callboard::tls::client_builder().unwrap().no_proxy();
     let http = http.timeout(Duration::from_secs(60)).build().unwrap();
-    let over = Arc::new(AtomicBool::new(false));
-    let done = Arc::new(AtomicUsize::new(0));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|n| {
-            let client = Client {
-                http: http.clone(),
-                urls: urls.clone(),
-                asked: AtomicUsize::new(n),
-                key: key.key.clone(),
-                conversation: format!("c{n}"),
-            };
-            let random = SplitMix(seed.wrapping_add(1 + n as u64));
-            let (over, done, broken) = (over.clone(), done.clone(), broken.clone());
-            tokio::spawn(async move {
-                let all = client.talk(random, over, done, broken).await;
-                (client, all)
-            })
-        })
-        .collect();
+    let clients = (0..CLIENTS).map(|n| Client {
+        http: http.clone(),
+        urls: urls.clone(),
+        asked: AtomicUsize::new(n),
+        key: key.key.clone(),
+        conversation: format!("c{n}"),
+    });
+    let clients = Talking::start(clients, seed, &broken);
 
     let began = Instant::now();
     let (mut killed, mut stopped) = (0, 0);
@@ -112,19 +103,11 @@ async fn kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowl
             hosts[at].signal("CONT");
         }
     }
-    over.store(true, Ordering::Relaxed);
-
-    let mut histories = Vec::new();
-    let (mut prompts, mut given_up) = (0, 0);
-    for client in clients {
-        let (client, acknowledged) = client.await.unwrap();
-        let history = checker::history(&client).await;
-        let without_answer = checker::given_up(&client, &acknowledged, &history).await;
-        checker::check(&acknowledged, &without_answer, &history, &broken);
-        given_up += without_answer.len();
-        prompts += acknowledged.len();
-        histories.push(history);
-    }
+    let Seen {
+        prompts,
+        given_up,
+        histories,
+    } = clients.end(&broken).await;
     let starts = lines(&workspace.join("starts"));
     let ended = checker::check_starts(&starts, &histories, &broken);
     for host in hosts {

@@ -1,14 +1,15 @@
 //! `serve` is killed while clients of two tenants talk to it.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::AtomicUsize,
     time::{Duration, Instant},
 };
 
-use super::{Broken, alive, checker, client::Client, has_sandbox, kills, life, lines, model};
+use super::{
+    Broken, alive, checker,
+    client::{Client, Seen, Talking},
+    has_sandbox, kills, life, lines, model,
+};
 use crate::{
     cli::{
         Home, Ran, kill,
@@ -80,25 +81,14 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
 
     let http = callboard::tls::client_builder().unwrap().no_proxy();
     let http = http.build().unwrap();
-    let over = Arc::new(AtomicBool::new(false));
-    let done = Arc::new(AtomicUsize::new(0));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|n| {
-            let client = Client {
-                http: http.clone(),
-                urls: vec![url.clone()],
-                asked: AtomicUsize::new(0),
-                key: keys[n % 2].key.clone(),
-                conversation: format!("c{n}"),
-            };
-            let random = SplitMix(seed.wrapping_add(1 + n as u64));
-            let (over, done, broken) = (over.clone(), done.clone(), broken.clone());
-            tokio::spawn(async move {
-                let all = client.talk(random, over, done, broken).await;
-                (client, all)
-            })
-        })
-        .collect();
+    let clients = (0..CLIENTS).map(|n| Client {
+        http: http.clone(),
+        urls: vec![url.clone()],
+        asked: AtomicUsize::new(0),
+        key: keys[n % 2].key.clone(),
+        conversation: format!("c{n}"),
+    });
+    let clients = Talking::start(clients, seed, &broken);
 
     let began = Instant::now();
     let (wanted, mut killed, mut slowest) = (kills(70), 0, Duration::ZERO);
@@ -108,7 +98,7 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
         drop(served);
         killed += 1;
         if killed % 500 == 0 {
-            let prompts = done.load(Ordering::Relaxed);
+            let prompts = clients.done();
             println!(
                 "{killed} kills, {prompts} prompts, {} broken",
                 broken.count()
@@ -132,19 +122,11 @@ async fn kills_of_serve_lose_and_double_nothing_that_was_acknowledged() {
             served
         });
     }
-    over.store(true, Ordering::Relaxed);
-
-    let mut histories = Vec::new();
-    let (mut prompts, mut given_up) = (0, 0);
-    for client in clients {
-        let (client, acknowledged) = client.await.unwrap();
-        let history = checker::history(&client).await;
-        let without_answer = checker::given_up(&client, &acknowledged, &history).await;
-        checker::check(&acknowledged, &without_answer, &history, &broken);
-        given_up += without_answer.len();
-        prompts += acknowledged.len();
-        histories.push(history);
-    }
+    let Seen {
+        prompts,
+        given_up,
+        histories,
+    } = clients.end(&broken).await;
     let files = ["of-acme/starts", "of-beta/starts"].map(|file| lines(&home.work().join(file)));
     let ended = checker::check_starts(&files.concat(), &histories, &broken);
     let ended_well = served.stop();
