@@ -39,6 +39,15 @@ fn file(database: &str, address: &str, model: &str, workspace: &str, key: &Key) 
     )
 }
 
+/// Lets the hosts go on whose time has come.
+fn go_on(hosts: &[Served], until: &mut [Option<Instant>], now: Instant) {
+    for (host, until) in hosts.iter().zip(until) {
+        if until.take_if(|until| *until <= now).is_some() {
+            host.signal("CONT");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowledged() {
     let test = "kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowledged";
@@ -86,9 +95,15 @@ async fn kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowl
 
     let began = Instant::now();
     let (mut killed, mut stopped) = (0, 0);
+    // When a stopped host goes on. Others are killed and stopped meanwhile, at most two at once.
+    let mut until: Vec<Option<Instant>> = vec![None; HOSTS];
     while began.elapsed() < duration() {
-        tokio::time::sleep(Duration::from_millis(500 + random.below(3_000) as u64)).await;
+        tokio::time::sleep(Duration::from_millis(300 + random.below(1_500) as u64)).await;
+        go_on(&hosts, &mut until, Instant::now());
         let at = random.below(HOSTS);
+        if until[at].is_some() || until.iter().flatten().count() == HOSTS - 1 {
+            continue;
+        }
         if random.below(2) == 0 {
             hosts[at].signal("KILL");
             killed += 1;
@@ -99,10 +114,11 @@ async fn kills_and_stops_of_three_hosts_lose_and_double_nothing_that_was_acknowl
             stopped += 1;
             // Some stops are long enough for the others to take over.
             let most_ms = if random.below(2) == 0 { 3_000 } else { 20_000 };
-            tokio::time::sleep(Duration::from_millis(random.below(most_ms) as u64)).await;
-            hosts[at].signal("CONT");
+            let pause = Duration::from_millis(random.below(most_ms) as u64);
+            until[at] = Some(Instant::now() + pause);
         }
     }
+    go_on(&hosts, &mut until, began + Duration::from_secs(3_600));
     let Seen {
         prompts,
         given_up,
