@@ -288,6 +288,14 @@ fn what_a_host_would_stumble_over_is_refused_before() {
             "callboard.toml:2: 0.0.0.0:8787 can be reached from other machines, and there is no [[tenant]]; add one (`callboard keys new --tenant ID` prints it), or listen at 127.0.0.1",
         ),
         (
+            "[host]\npeer_address = \"http://10.0.0.5:8787\"\n[[tenant]]\nid = \"a\"\n",
+            "callboard.toml:2: several hosts share a PostgreSQL database; set `[store] url` to one",
+        ),
+        (
+            "[host]\npeer_address = \"http://10.0.0.5:8787\"\n[store]\nurl = \"postgres://cb@127.0.0.1/cb\"\n",
+            "callboard.toml:2: several hosts serve the same tenants; add them as [[tenant]] to the configuration of each host",
+        ),
+        (
             "[host]\ndata_dir = \"work/data\"\n[[tenant]]\nid = \"a\"\nworkspace = \"work\"\n",
             "callboard.toml:5: the data folder lies inside the workspace of tenant `a`, where its tools could read it",
         ),
