@@ -87,9 +87,10 @@ async fn database(address: &DatabaseAddress) -> Finding {
                 "{shown} answers (PostgreSQL {}), has the current schema and {}{}",
                 info.server,
                 counted(info.conversations, "conversation"),
-                match info.is_served {
-                    true => "; a host serves it now",
-                    false => "",
+                match info.hosts {
+                    0 => String::new(),
+                    1 => "; a host serves it now".to_owned(),
+                    hosts => format!("; {hosts} hosts serve it now"),
                 }
             ),
         ),

@@ -492,8 +492,8 @@ pub struct DatabaseInfo {
     pub server: String,
     /// Stored conversations of all tenants.
     pub conversations: u64,
-    /// Whether a host serves the database now.
-    pub is_served: bool,
+    /// Hosts that serve the database now.
+    pub hosts: u64,
 }
 
 impl Reader<'_> {
@@ -502,7 +502,7 @@ impl Reader<'_> {
             .query(
                 "SELECT split_part(current_setting('server_version'), ' ', 1), \
                  (SELECT count(*) FROM callboard.conversation), \
-                 EXISTS (SELECT 1 FROM callboard.serving WHERE beat_at > now() - interval '12 seconds')",
+                 (SELECT count(*) FROM callboard.host WHERE beat_at > now() - interval '12 seconds')",
                 &[],
             )
             .await?;
@@ -512,7 +512,7 @@ impl Reader<'_> {
         Ok(DatabaseInfo {
             server: row.try_get(0)?,
             conversations: nat(row.try_get(1)?),
-            is_served: row.try_get(2)?,
+            hosts: nat(row.try_get(2)?),
         })
     }
 }

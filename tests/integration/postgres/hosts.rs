@@ -156,7 +156,7 @@ async fn two_hosts_behind_a_balancer_are_one_service() {
     let database = database(&server, "balanced");
     let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
     let acme = Key::new(&Home::new());
-    let (_one, first) = with_peers(&model, &database, &acme.hash);
+    let (one, first) = with_peers(&model, &database, &acme.hash);
     let (_two, second) = with_peers(&model, &database, &acme.hash);
     let hosts = [&first, &second];
 
@@ -187,6 +187,12 @@ async fn two_hosts_behind_a_balancer_are_one_service() {
     assert_eq!(gone.status, StatusCode::NO_CONTENT, "{gone:?}");
     let unknown = first.get("/v1/conversations/a", &acme.key).await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    let checked = one.run(&["doctor"]);
+    assert!(
+        checked.out.contains("2 hosts serve it now"),
+        "{}",
+        checked.out
+    );
     // An orderly stop leaves the conversations to the other host at once.
     let ended = first.stop();
     assert_eq!(ended.code, Some(0), "{ended:?}");
