@@ -57,16 +57,21 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     };
     let (mut parts, body) = request.into_parts();
     let place = place(&app, &mut parts).await;
+    // Sent on once. Its event stream is watched here all the same: the conversation may move again.
+    let may_send_on = !parts.headers.contains_key(FORWARDED);
     let (request, copy) = match body_of(&parts.headers) {
-        Some(bytes) if place.is_some() => match timeout(BODY_MAX, to_bytes(body, bytes)).await {
-            Ok(Ok(body)) => {
-                let mut copy = Request::new(Body::from(body.clone()));
-                (*copy.method_mut(), *copy.uri_mut()) = (parts.method.clone(), parts.uri.clone());
-                copy.headers_mut().clone_from(&parts.headers);
-                (Request::from_parts(parts, Body::from(body)), Some(copy))
+        Some(bytes) if place.is_some() && may_send_on => {
+            match timeout(BODY_MAX, to_bytes(body, bytes)).await {
+                Ok(Ok(body)) => {
+                    let mut copy = Request::new(Body::from(body.clone()));
+                    (*copy.method_mut(), *copy.uri_mut()) =
+                        (parts.method.clone(), parts.uri.clone());
+                    copy.headers_mut().clone_from(&parts.headers);
+                    (Request::from_parts(parts, Body::from(body)), Some(copy))
+                }
+                Ok(Err(_)) | Err(_) => return Problem::cut_short().into_response(),
             }
-            Ok(Err(_)) | Err(_) => return Problem::cut_short().into_response(),
-        },
+        }
         _ => (Request::from_parts(parts, body), None),
     };
     let Some((scope, asked)) = place else {
@@ -74,7 +79,8 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     };
     // An active conversation belongs to this host, as far as it knows; if it does not any more, the
     // answer shows it. A store that is away is reported by the handler.
-    if !app.host.is_awake(&scope)
+    if may_send_on
+        && !app.host.is_awake(&scope)
         && let Some(owner) = owner(&*peers, &scope).await
     {
         return sent_on(&*peers, &owner, request).await;
@@ -107,9 +113,6 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
 /// The conversation that a request asks its owner about; `None` for other requests and for those
 /// that are refused anyway.
 async fn place(app: &App, parts: &mut axum::http::request::Parts) -> Option<(Scope, Asked)> {
-    if parts.headers.contains_key(FORWARDED) {
-        return None;
-    }
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
     let asked = asked(&parts.method, route.as_str())?;
     let parameters = RawPathParams::from_request_parts(parts, app).await.ok()?;

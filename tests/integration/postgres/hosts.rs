@@ -243,3 +243,38 @@ async fn a_round_of_a_killed_host_goes_on_at_another_and_its_watcher_sees_the_en
     }
     assert!(took.as_secs() < 16, "taken over after {took:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_was_sent_on_ends_when_the_conversation_moves_again() {
+    let test = "a_stream_that_was_sent_on_ends_when_the_conversation_moves_again";
+    let Some(server) = server(test) else {
+        return;
+    };
+    let database = database(&server, "moved");
+    let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
+    let acme = Key::new(&Home::new());
+    let (_one, first) = with_peers(&model, &database, &acme.hash);
+    let (_two, second) = with_peers(&model, &database, &acme.hash);
+    let path = "/v1/conversations/c/messages";
+    let body = Some(json!({"content": "?"}));
+    let answer = first.ask(Method::POST, path, &acme.key, body).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let events = "/v1/conversations/c/events";
+    let watch = second.text(Method::GET, events, &acme.key, None, &[]);
+    let moves = async {
+        // As if it had slept on the first host and woken on the second.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        let owner = "UPDATE callboard.head SET owner = \
+             (SELECT boot FROM callboard.host h WHERE h.boot <> head.owner)";
+        server.execute_in(&database, owner);
+    };
+
+    let watched = tokio::time::timeout(std::time::Duration::from_secs(10), async {
+        tokio::join!(watch, moves).0
+    });
+
+    assert!(
+        watched.await.is_ok(),
+        "the stream goes on at a host that is no owner"
+    );
+}
