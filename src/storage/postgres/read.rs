@@ -120,7 +120,7 @@ fn fault(digests: &Digests, next: Seq, entry: &(Seq, Bytes, Vec<u8>)) -> Option<
 }
 
 impl Reader<'_> {
-    pub(super) async fn query(
+    async fn query(
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
