@@ -14,6 +14,8 @@
 mod config_keys;
 #[path = "tidy/dead_letters.rs"]
 mod dead_letters;
+#[path = "tidy/error_codes.rs"]
+mod error_codes;
 #[path = "tidy/graph.rs"]
 mod graph;
 #[path = "tidy/requirements.rs"]
@@ -319,6 +321,33 @@ fn every_key_of_the_configuration_has_a_test_that_fails_without_it() {
         read,
         is_test,
     ));
+}
+
+#[test]
+fn every_error_code_is_explained() {
+    let is_source = |file: &String| {
+        (file.starts_with("src/") || file.starts_with("actors/src/"))
+            && file.ends_with(".rs")
+            && !file.contains("tests")
+            && !file.contains("/testing/")
+    };
+    let sources: Vec<(String, String)> = files()
+        .into_iter()
+        .filter(is_source)
+        .map(|file| (file.clone(), read(&file)))
+        .collect();
+
+    assert_none(error_codes::faults(&read(error_codes::PAGE), &sources));
+}
+
+#[test]
+fn a_code_without_an_entry_is_found() {
+    let source = "impl E {\n    fn code(&self) -> &str {\n        match self { A => \"not_there\" }\n    }\n}\nlet _ = Problem::new(S, \"nor_this\", \"text\");";
+    let sources = [("src/x.rs".to_owned(), source.to_owned())];
+
+    let found = error_codes::faults("### `gone_since`\n", &sources);
+
+    assert_eq!(found.len(), 3, "{found:?}");
 }
 
 #[test]

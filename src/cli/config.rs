@@ -1,4 +1,7 @@
-//! `callboard config`: checks the configuration and prints its effective values.
+//! `callboard config`: checks the configuration, prints its effective values, and writes a first
+//! file.
+
+mod init;
 
 use clap::Subcommand;
 
@@ -21,6 +24,7 @@ pub(super) enum ConfigCommand {
     /// Print the effective configuration as TOML, each value with its origin, keys masked
     #[command(after_help = "Example:\n  callboard config show > callboard.toml")]
     Show,
+    Init(init::InitArgs),
 }
 
 pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Failure> {
@@ -48,6 +52,7 @@ pub(super) fn run(config: &Config, command: &ConfigCommand) -> Result<Done, Fail
             out_line(&format!("the configuration is valid ({read})"));
         }
         ConfigCommand::Show => out_data(&config.show()),
+        ConfigCommand::Init(args) => init::run(args)?,
     }
     Ok(Done::Well)
 }

@@ -5,7 +5,7 @@ mod machine;
 mod online;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use callboard_actors::ports::SandboxPolicy;
 use clap::Args;
@@ -100,9 +100,10 @@ impl Finding {
     }
 }
 
-pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done, Failure> {
+/// Checks the setup. With `online`, each provider is asked whether it accepts its key.
+async fn findings(file: Option<&Path>, online: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    match Config::load(file.as_deref(), process_environment()) {
+    match Config::load(file, process_environment()) {
         Err(error) => findings.push(Finding::fail(
             "configuration",
             error.to_string(),
@@ -119,7 +120,7 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             findings.extend(keys_of_commands(&config));
             findings.push(machine::disk(&config));
             findings.push(machine::files(&config));
-            let (mut asked, date) = if args.online {
+            let (mut asked, date) = if online {
                 online::providers(&config).await
             } else {
                 (offline(&config), None)
@@ -128,6 +129,17 @@ pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done,
             findings.push(machine::clock(date));
         }
     }
+    findings
+}
+
+/// The checks without the network, a line each.
+pub(super) async fn lines(file: Option<&Path>) -> Vec<String> {
+    let line = |finding: &Finding| finding.line(Paint::none());
+    findings(file, false).await.iter().map(line).collect()
+}
+
+pub(super) async fn run(file: Option<PathBuf>, args: DoctorArgs) -> Result<Done, Failure> {
+    let findings = findings(file.as_deref(), args.online).await;
     for finding in &findings {
         if args.json {
             out_json(&serde_json::to_string(finding).unwrap_or_default());

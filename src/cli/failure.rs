@@ -114,7 +114,7 @@ impl Failure {
             ("budget", _) => line.hint("allow more with --budget-tokens or --budget-usd"),
             ("deadline", _) => line.hint("give more time with --timeout"),
             ("store_unavailable", _) => line.hint("free some disk space or choose another file with --db; acknowledged messages are safe"),
-            _ => line,
+            (code, _) => line.hint(format!("`callboard explain {code}` says what to do")),
         }
     }
 }

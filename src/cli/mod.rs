@@ -2,13 +2,14 @@
 //! to standard error.
 //!
 //! # Layout
-//! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) ·
+//! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
 //! about them) · `attach` (files for a prompt) · `terminal` · `signals` · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
 //! conversation opened for a person). Then the commands.
 
 mod failure;
+mod help;
 mod usage;
 mod flags;
 mod trust;
@@ -37,6 +38,8 @@ mod serve;
 mod keys;
 mod doctor;
 mod config;
+mod explain;
+mod bug_report;
 #[cfg(feature = "load")]
 mod load;
 #[cfg(feature = "mock-model")]
@@ -63,7 +66,6 @@ use trust::{Notes, ProjectUse};
     about = "Runs LLM agents over a folder: one task, a conversation, stored sessions.",
     after_help = "Example:\n  callboard run --provider offline \"Where is the retry delay computed?\"\n\nExit codes: 0 done, 1 the work failed or a named thing does not exist, 2 wrong usage or configuration, 130 interrupted.",
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     max_term_width = 110
 )]
 struct Cli {
@@ -105,9 +107,11 @@ enum Command {
     #[command(subcommand, disable_help_subcommand = true, after_help = keys::EXAMPLE)]
     Keys(keys::KeysCommand),
     Doctor(doctor::DoctorArgs),
-    /// The configuration: check, show
+    /// The configuration: check, show, init
     #[command(subcommand, disable_help_subcommand = true, after_help = config::EXAMPLE)]
     Config(config::ConfigCommand),
+    Explain(explain::ExplainArgs),
+    BugReport(bug_report::BugReportArgs),
     #[cfg(feature = "load")]
     Load(Box<load::LoadArgs>),
     #[cfg(feature = "mock-model")]
@@ -133,7 +137,9 @@ impl Command {
             Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => {
                 ProjectUse::quiet(Notes::Own)
             }
-            Self::Keys(_) | Self::Completions(_) => ProjectUse::quiet(Notes::Own),
+            Self::Keys(_) | Self::Explain(_) | Self::BugReport(_) | Self::Completions(_) => {
+                ProjectUse::quiet(Notes::Own)
+            }
             #[cfg(feature = "load")]
             Self::Load(_) => ProjectUse::quiet(Notes::Own),
             #[cfg(feature = "mock-model")]
@@ -231,6 +237,8 @@ async fn dispatch(
         Command::Load(args) => Box::pin(load::run(*args)).await,
         #[cfg(feature = "mock-model")]
         Command::MockModel(args) => Box::pin(mock_model::run(args)).await,
+        Command::BugReport(_) => Box::pin(bug_report::run(file, config)).await,
+        Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }

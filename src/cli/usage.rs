@@ -7,11 +7,11 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::failure::Failure;
+use super::{failure::Failure, help};
 
 /// Parses the arguments of this process; on an error or for `--help`, returns the exit code.
 pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
-    T::try_parse().map_err(|error| match error.kind() {
+    parsed::<T>().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
             ExitCode::SUCCESS
@@ -22,6 +22,12 @@ pub(super) fn parse<T: Parser>() -> Result<T, ExitCode> {
         }
         _ => failure(&error).report(),
     })
+}
+
+fn parsed<T: Parser>() -> Result<T, clap::Error> {
+    let mut command = help::grouped(T::command());
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    T::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Converts clap's error: its first line, its suggestion, and where to read more.

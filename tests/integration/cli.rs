@@ -7,6 +7,7 @@ mod damaged;
 mod doctor;
 mod earlier;
 mod fanout;
+mod help;
 mod interrupts;
 mod load;
 mod parameters;

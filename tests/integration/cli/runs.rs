@@ -205,6 +205,9 @@ fn every_command_has_help_with_an_example_and_names_nothing_that_is_not_there() 
         &["config"],
         &["config", "check"],
         &["config", "show"],
+        &["config", "init"],
+        &["explain"],
+        &["bug-report"],
         &["completions"],
     ];
     for page in pages {

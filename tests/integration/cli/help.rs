@@ -1,0 +1,101 @@
+//! What the program says about itself: grouped help, explained errors, a report for an issue, and a
+//! first configuration.
+
+use super::Home;
+
+#[test]
+fn commands_are_listed_in_groups_and_help_takes_a_command() {
+    let home = Home::new();
+
+    let page = home.run(&["--help"]).well().out;
+    let one = home.run(&["help", "fanout"]).well().out;
+
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    assert!(place("Work with a model:") < place("  run "));
+    assert!(place("  run ") < place("As a server:"));
+    assert!(place("As a server:") < place("  serve "));
+    assert!(one.contains("Usage: callboard fanout"), "{one}");
+}
+
+#[test]
+fn an_error_code_is_explained_in_any_case_and_an_unknown_one_gets_the_nearest() {
+    let home = Home::new();
+
+    let upper = home.run(&["explain", "PROVIDER_AUTH"]).well().out;
+    let tool = home.run(&["explain", "in_doubt"]).well().out;
+    let wrong = home.run(&["explain", "provider_atuh"]);
+
+    assert!(
+        upper.contains("What to do: check `ANTHROPIC_API_KEY`"),
+        "{upper}"
+    );
+    assert!(tool.contains("is not repeated"), "{tool}");
+    assert_eq!(wrong.code, Some(2));
+    assert!(
+        wrong.error().contains("did you mean `provider_auth`?"),
+        "{}",
+        wrong.error()
+    );
+}
+
+#[test]
+fn a_report_for_an_issue_holds_no_key_and_no_folder_of_the_user() {
+    let mut home = Home::new();
+    home.variables
+        .push(("OTHER_KEY", "sk-fake-000111222333".into()));
+    let data = home.path().join("home/.local/share/callboard");
+    std::fs::create_dir_all(&data).unwrap();
+    std::fs::write(
+        data.join("callboard.log"),
+        "2026-01-01T00:00:00Z  INFO callboard: started\n2026-01-01T00:00:01Z ERROR callboard: refused sk-fake-000111222333\n",
+    )
+    .unwrap();
+    let config = "[observability]\nlog_output = [\"file\"]\n\n[[provider]]\nname = \"main\"\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\napi_key_env = \"OTHER_KEY\"\nmodel = \"m\"\n";
+    std::fs::write(home.path().join("home/c.toml"), config).unwrap();
+    let file = home.path().join("home/c.toml");
+
+    let report = home
+        .run(&["--config", file.to_str().unwrap(), "bug-report"])
+        .well()
+        .out;
+
+    for part in [
+        "## Health",
+        "ok configuration",
+        "## Configuration",
+        "kind = \"openai\"",
+        "refused",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let folder = home.path().to_str().unwrap();
+    for secret in ["sk-fake-000111222333", folder, "started"] {
+        assert!(!report.contains(secret), "{secret}: {report}");
+    }
+}
+
+#[test]
+fn a_first_configuration_is_written_once_and_is_valid() {
+    let home = Home::new();
+
+    let written = home.run(&["config", "init", "--serve"]).well().out;
+    let check = home
+        .run(&["--config", "callboard.toml", "config", "check"])
+        .well();
+    let again = home.run(&["config", "init"]);
+
+    assert!(written.contains("shown only once"), "{written}");
+    assert!(
+        check.out.contains("the configuration is valid"),
+        "{}",
+        check.out
+    );
+    assert_eq!(again.code, Some(2));
+    assert!(
+        again
+            .error()
+            .contains("callboard.toml exists already (hint: "),
+        "{}",
+        again.error()
+    );
+}
