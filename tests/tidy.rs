@@ -324,6 +324,25 @@ fn every_key_of_the_configuration_has_a_test_that_fails_without_it() {
 }
 
 #[test]
+fn every_page_is_in_the_book_and_in_the_list_for_models() {
+    let lists = ["docs/SUMMARY.md", "docs/llms.txt"];
+    let pages = files().into_iter().filter_map(|file| {
+        let name = file.strip_prefix("docs/")?;
+        let is_page = name.ends_with(".md") && !name.contains('/') && name != "SUMMARY.md";
+        is_page.then(|| name.to_owned())
+    });
+    let mut found = Vec::new();
+    for page in pages {
+        for list in lists {
+            if !read(list).contains(&format!("]({page})")) {
+                found.push(format!("docs/{page}: add it to {list}"));
+            }
+        }
+    }
+    assert_none(found);
+}
+
+#[test]
 fn every_error_code_is_explained() {
     let is_source = |file: &String| {
         (file.starts_with("src/") || file.starts_with("actors/src/"))

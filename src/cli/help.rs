@@ -19,6 +19,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "explain",
             "bug-report",
             "completions",
+            "manual",
             "help",
         ],
     ),

@@ -45,6 +45,7 @@ mod load;
 #[cfg(feature = "mock-model")]
 mod mock_model;
 mod completions;
+mod manual;
 
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
@@ -117,6 +118,7 @@ enum Command {
     #[cfg(feature = "mock-model")]
     MockModel(mock_model::MockModelArgs),
     Completions(completions::CompletionsArgs),
+    Manual(manual::ManualArgs),
 }
 
 impl Command {
@@ -137,9 +139,11 @@ impl Command {
             Self::Trust(_) | Self::Serve(_) | Self::Doctor(_) | Self::Config(_) => {
                 ProjectUse::quiet(Notes::Own)
             }
-            Self::Keys(_) | Self::Explain(_) | Self::BugReport(_) | Self::Completions(_) => {
-                ProjectUse::quiet(Notes::Own)
-            }
+            Self::Keys(_)
+            | Self::Explain(_)
+            | Self::BugReport(_)
+            | Self::Completions(_)
+            | Self::Manual(_) => ProjectUse::quiet(Notes::Own),
             #[cfg(feature = "load")]
             Self::Load(_) => ProjectUse::quiet(Notes::Own),
             #[cfg(feature = "mock-model")]
@@ -240,5 +244,6 @@ async fn dispatch(
         Command::BugReport(_) => Box::pin(bug_report::run(file, config)).await,
         Command::Explain(args) => explain::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Manual(args) => manual::run(&args),
     }
 }

@@ -12,6 +12,7 @@ mod interrupts;
 mod load;
 mod parameters;
 mod person;
+mod quickstart;
 mod runs;
 pub mod serve;
 mod stored;

@@ -29,6 +29,7 @@ mod mcp;
 mod mock_model;
 mod observe;
 mod offline;
+mod packaging;
 mod postgres;
 mod promises;
 mod provider_network;

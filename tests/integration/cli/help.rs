@@ -99,3 +99,20 @@ fn a_first_configuration_is_written_once_and_is_valid() {
         again.error()
     );
 }
+
+#[test]
+fn the_manual_has_a_page_for_each_command() {
+    let home = Home::new();
+
+    let ran = home.run(&["manual", "man1"]).well();
+
+    assert!(ran.out.contains("manual pages in man1"), "{}", ran.out);
+    for page in [
+        "callboard.1",
+        "callboard-run.1",
+        "callboard-sessions-export.1",
+    ] {
+        let text = std::fs::read_to_string(home.work().join("man1").join(page)).unwrap();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
+}

@@ -209,6 +209,7 @@ fn every_command_has_help_with_an_example_and_names_nothing_that_is_not_there() 
         &["explain"],
         &["bug-report"],
         &["completions"],
+        &["manual"],
     ];
     for page in pages {
         let args: Vec<&str> = page.iter().copied().chain(["--help"]).collect();
