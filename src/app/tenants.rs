@@ -250,6 +250,7 @@ impl TenantProvisioner {
         let root = match &tenant.workspace {
             Some(workspace) => {
                 let rules = rules(
+                    config,
                     workspace,
                     tenant.skills.as_deref().or(config.skills.as_deref()),
                 );

@@ -15,7 +15,7 @@ use callboard_actors::{
 use super::{AppError, Overrides, Sessions, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
-    config::{Config, Retention, SandboxMode, TOOL_NAMES},
+    config::{Config, Retention, SandboxMode, Store, TOOL_NAMES},
     mask::Masker,
     mcp::{self, FilePins, HttpClients, McpPool, McpResources, McpServerConfig, Pins},
     sandbox::{Mode, Options, PathRules, Spawner, Toolchains},
@@ -134,14 +134,24 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
     }
 }
 
-/// The paths in a workspace that no tool may write: the default list, and the skills if they lie in
-/// it, because skills are the user's instructions.
-pub(super) fn rules(workspace: &Path, skills: Option<&Path>) -> PathRules {
-    skills
+/// The paths in a workspace that no tool may write: the default list, and of what lies in it the
+/// skills, because skills are the user's instructions, and the folders that hold agreements, sessions
+/// and what MCP servers were accepted for.
+pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) -> PathRules {
+    let store = match &config.store {
+        Store::Sqlite(path) => Some(path.as_path()),
+        _ => None,
+    };
+    let trust = config.trust().folder();
+    let trusted = trust.map(|folder| folder.join("trust.json"));
+    let data = (!config.data_dir.as_os_str().is_empty()).then_some(config.data_dir.as_path());
+    [skills, data, store, trust, trusted.as_deref()]
         .into_iter()
-        .fold(PathRules::default(), |rules, skills| {
-            rules.and_protected(workspace, skills)
+        .flatten()
+        .fold(PathRules::default(), |rules, path| {
+            rules.and_protected(workspace, path)
         })
+        .with_home(std::env::var_os("HOME").map(PathBuf::from))
 }
 
 /// What commands of a person's host can read, use and reach.
@@ -177,9 +187,15 @@ fn over_workspace(
         Mode::None
     };
     let options = command_options(config);
-    let rules = rules(
-        &overrides.workspace,
-        overrides.skills.as_deref().or(config.skills.as_deref()),
+    // Programs that the user runs, and commands see: of those in the workspace, commands see the same.
+    let programs = options.toolchains.read_only.iter();
+    let rules = programs.chain(&options.toolchains.path).fold(
+        rules(
+            config,
+            &overrides.workspace,
+            overrides.skills.as_deref().or(config.skills.as_deref()),
+        ),
+        |rules, folder| rules.and_protected(&overrides.workspace, folder),
     );
     let mut toolbox =
         tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());

@@ -12,6 +12,15 @@ use std::{
 use callboard_actors::ports::ExecLimits;
 use serde::{Deserialize, Serialize};
 
+use crate::visible::is_invisible;
+
+mod lists;
+
+use lists::{
+    DEPENDENCIES, FOLDED, HOOK_RUNNER, HOOK_RUNNER_ENDINGS, POINTERS, PROTECTED_ENDINGS,
+    PROTECTED_IN_PROJECTS, PROTECTED_PLACES, SENSITIVE_ENDINGS, SENSITIVE_NAMES, SENSITIVE_PLACES,
+};
+
 /// Path of the workspace inside the Linux sandbox. A model never sees the host's own path.
 pub const WORKSPACE: &str = "/workspace";
 
@@ -69,200 +78,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("GIT_PAGER", "cat"),
 ];
 
-/// Names of files that hold keys, in lower case.
-const SENSITIVE_NAMES: &[&str] = &[
-    ".env",
-    "id_rsa",
-    "id_dsa",
-    "id_ecdsa",
-    "id_ecdsa_sk",
-    "id_ed25519",
-    "id_ed25519_sk",
-    ".netrc",
-    "_netrc",
-    ".npmrc",
-    ".pypirc",
-    ".pgpass",
-    ".my.cnf",
-    ".htpasswd",
-    ".git-credentials",
-    ".vault-token",
-    "credentials.tfrc.json",
-];
-
-/// Suffixes of files that hold keys.
-const SENSITIVE_ENDINGS: &[&str] = &[
-    ".pem",
-    ".key",
-    ".p12",
-    ".pfx",
-    ".jks",
-    ".keystore",
-    ".kdbx",
-    ".ppk",
-];
-
-/// Folders and files that hold keys, matched against the end of a path or any part above it.
-const SENSITIVE_PLACES: &[&[&str]] = &[
-    &[".aws", "credentials"],
-    &[".aws", "sso"],
-    &[".ssh"],
-    &[".gnupg"],
-    &[".azure"],
-    &[".kube", "config"],
-    &[".docker", "config.json"],
-    &[".config", "gcloud"],
-    &[".config", "gh", "hosts.yml"],
-    &[".cargo", "credentials"],
-    &[".cargo", "credentials.toml"],
-];
-
-/// Files that make other programs run commands, so that only the user may write them. Everything
-/// below such a folder is included.
-const PROTECTED_PLACES: &[&[&str]] = &[
-    &[".git"],
-    &[".gitconfig"],
-    &[".gitmodules"],
-    &[".callboard"],
-    &["callboard.toml"],
-    &[".mcp.json"],
-    &["mcp.json"],
-    &[".bashrc"],
-    &[".bash_profile"],
-    &[".bash_login"],
-    &[".bash_logout"],
-    &[".bash_aliases"],
-    &[".profile"],
-    &[".zshrc"],
-    &[".zshenv"],
-    &[".zprofile"],
-    &[".zlogin"],
-    &[".zlogout"],
-    &[".kshrc"],
-    &[".cshrc"],
-    &[".tcshrc"],
-    &[".inputrc"],
-    &[".envrc"],
-    &[".config", "fish"],
-    &[".config", "git"],
-    &[".hg", "hgrc"],
-    &[".hg", "hgrc-not-shared"],
-    &[".hg", "sharedpath"],
-    &[".jj", "repo", "config.toml"],
-    &[".sl", "config"],
-    &[".ssh"],
-];
-
-/// Names that only a folder may have: as a file they hold the path of the folder that a program reads
-/// its settings from.
-const POINTERS: &[&[&str]] = &[&[".jj", "repo"]];
-
-/// Names that editors, agents, version managers and hook runners read when a folder is opened or
-/// entered or a commit is made. They run commands or count as the user's instructions, so only the
-/// user may write them. Exempt below [`DEPENDENCIES`].
-const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
-    // Instructions and settings of agents.
-    &["agent.md"],
-    &["agents.md"],
-    &["agents.override.md"],
-    &["claude.md"],
-    &["claude.local.md"],
-    &["crush.json"],
-    &["gemini.md"],
-    &["opencode.json"],
-    &["opencode.jsonc"],
-    &["qwen.md"],
-    &["warp.md"],
-    &[".agents"],
-    &[".aider.conf.yml"],
-    &[".amazonq"],
-    &[".augment"],
-    &[".claude"],
-    &[".clinerules"],
-    &[".codex"],
-    &[".continue"],
-    &[".crush.json"],
-    &[".cursor"],
-    &[".cursorrules"],
-    &[".factory"],
-    &[".gemini"],
-    &[".github", "agents"],
-    &[".github", "copilot-instructions.md"],
-    &[".github", "instructions"],
-    &[".goosehints"],
-    &[".junie"],
-    &[".kilocode"],
-    &[".kiro"],
-    &[".opencode"],
-    &[".openhands"],
-    &[".qwen"],
-    &[".roo"],
-    &[".roomodes"],
-    &[".rules"],
-    &[".trae"],
-    &[".windsurf"],
-    &[".windsurfrules"],
-    // Tasks and settings of editors.
-    &[".devcontainer"],
-    &[".devcontainer.json"],
-    &[".dir-locals-2.el"],
-    &[".dir-locals.el"],
-    &[".exrc"],
-    &[".fleet"],
-    &[".gdbinit"],
-    &[".helix"],
-    &[".idea"],
-    &[".lldbinit"],
-    &[".nvim.lua"],
-    &[".nvimrc"],
-    &[".theia"],
-    &[".vimrc"],
-    &[".vscode", "launch.json"],
-    &[".vscode", "mcp.json"],
-    &[".vscode", "settings.json"],
-    &[".vscode", "tasks.json"],
-    &[".zed"],
-    // Settings that name programs for a build tool, which editors start when a folder is opened,
-    // and for a package manager; what debuggers and interpreters run when they start in a folder.
-    &[".cargo", "config"],
-    &[".cargo", "config.toml"],
-    &[".ghci"],
-    &[".irbrc"],
-    &[".ocamlinit"],
-    &[".pdbrc"],
-    &[".pnpmfile.cjs"],
-    &[".pryrc"],
-    &[".renviron"],
-    &[".rprofile"],
-    &[".yarnrc"],
-    &[".yarnrc.yml"],
-    // Files that a shell runs when it enters the folder.
-    &[".autoenv.zsh"],
-    &[".direnv"],
-    &[".mise"],
-    &[".mise.local.toml"],
-    &[".mise.toml"],
-    &[".rvmrc"],
-    &[".tool-versions"],
-    &["mise.local.toml"],
-    &["mise.toml"],
-    // Git hooks under other names.
-    &[".husky"],
-    &[".lefthook.yaml"],
-    &[".lefthook.yml"],
-    &[".pre-commit-config.yaml"],
-    &["lefthook.yaml"],
-    &["lefthook.yml"],
-];
-
-/// Suffixes of files that editors open as a project with tasks.
-const PROTECTED_ENDINGS: &[&str] = &[".code-workspace", ".sublime-project"];
-
-/// Folders that package managers fill. No editor opens their contents as a project, and packages
-/// ship protected names.
-const DEPENDENCIES: &[&str] = &["node_modules", "site-packages"];
-
-/// Names that are refused. The lists of this file always apply, and a host may add names.
+/// Names that are refused. The lists of `lists.rs` always apply, and a host may add names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathRules {
     /// More file names that must not be read or written, in lower case.
@@ -272,6 +88,11 @@ pub struct PathRules {
     /// Folders that must not be written, relative to the root; for example one that holds skills.
     #[serde(default)]
     pub protected_folders: Vec<PathBuf>,
+    /// Home folder of the account whose git works in the folder. Git's configuration there may name
+    /// programs of the workspace, which must not be written; `~` in a repository's configuration is
+    /// this folder. Unread if absent.
+    #[serde(default)]
+    pub home: Option<PathBuf>,
 }
 
 impl PathRules {
@@ -286,6 +107,13 @@ impl PathRules {
         self
     }
 
+    /// Sets the home folder of the account whose git works in the folder.
+    #[must_use]
+    pub fn with_home(mut self, home: Option<PathBuf>) -> Self {
+        self.home = home.filter(|home| home.is_absolute());
+        self
+    }
+
     /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
         let parts = lower(path);
@@ -297,7 +125,7 @@ impl PathRules {
             || SENSITIVE_ENDINGS
                 .iter()
                 .any(|ending| name.len() > ending.len() && name.ends_with(ending))
-            || self.sensitive_names.contains(name)
+            || self.sensitive_names.iter().any(|own| is_named(own, name))
             || SENSITIVE_PLACES.iter().any(|place| holds(&parts, place))
     }
 
@@ -320,15 +148,13 @@ impl PathRules {
             return false;
         }
         PROTECTED_PLACES.iter().any(is)
-            || self
-                .protected_names
-                .iter()
-                .any(|protected| protected == name)
+            || self.protected_names.iter().any(|own| is_named(own, name))
             || self
                 .protected_folders
                 .iter()
                 .any(|path| is_path(&lower(path), folder, name))
             || ((PROTECTED_IN_PROJECTS.iter().any(is)
+                || is_of_hook_runner(name)
                 || PROTECTED_ENDINGS
                     .iter()
                     .any(|ending| name.ends_with(ending)))
@@ -372,7 +198,7 @@ impl PathRules {
             .sensitive_names
             .iter()
             .chain(&self.protected_names)
-            .cloned();
+            .map(|own| lower_name(OsStr::new(own)));
         let folders = self
             .protected_folders
             .iter()
@@ -397,7 +223,18 @@ impl Names {
                 .iter()
                 .chain(PROTECTED_ENDINGS)
                 .any(|ending| lower.ends_with(ending))
+            || is_of_hook_runner(lower)
     }
+}
+
+/// Whether a name, in lower case, is that of settings of [`HOOK_RUNNER`].
+fn is_of_hook_runner(name: &str) -> bool {
+    name.strip_prefix('.')
+        .unwrap_or(name)
+        .split_once('.')
+        .is_some_and(|(stem, ending)| {
+            HOOK_RUNNER.contains(&stem) && HOOK_RUNNER_ENDINGS.contains(&ending)
+        })
 }
 
 /// Real path of `path`. If it does not exist, its nearest existing parent is resolved.
@@ -444,9 +281,27 @@ pub(crate) fn lower(path: &Path) -> Vec<String> {
     path.iter().map(lower_name).collect()
 }
 
-/// A name in the form used for comparison: `.ENV` is `.env` on file systems that fold case.
+/// A name in the form used for comparison: two names that any file system takes for the same one are
+/// equal in it. `.ENV` is `.env` where case is folded; so are `.\u{17f}sh` and `.\u{df}h` for `.ssh`, and
+/// some file systems ignore characters without a shape.
 pub(crate) fn lower_name(name: &OsStr) -> String {
-    name.to_string_lossy().to_lowercase()
+    let name = name.to_string_lossy();
+    if name.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    let mut lower = String::with_capacity(name.len());
+    for c in name.chars().filter(|c| !is_invisible(*c)) {
+        match FOLDED.iter().find(|(folded, _)| *folded == c) {
+            Some((_, letters)) => lower.push_str(letters),
+            None => lower.extend(c.to_lowercase()),
+        }
+    }
+    lower
+}
+
+/// Whether a name of a host's own list is `lower`, a name in the form used for comparison.
+fn is_named(own: &str, lower: &str) -> bool {
+    own == lower || (!own.is_ascii() && lower_name(OsStr::new(own)) == lower)
 }
 
 /// Whether the name is `.env` or a variant such as `.env.production`, but not an example made to be
@@ -574,6 +429,15 @@ mod tests {
             ".hg/hgrc",
             ".hg/hgrc-not-shared",
             ".hg/sharedpath",
+            "lefthook-local.yml",
+            ".lefthook.toml",
+            ".config/lefthook.json",
+            ".lefthook-local/pre-commit/x.sh",
+            ".local/bin/git",
+            ".config/systemd/user/x.timer",
+            ".local/share/callboard/trust.json",
+            "_darcs/prefs/defaults",
+            ".vs/x/.suo",
             ".jj/repo",
             "sub/.jj/repo/config.toml",
             ".config/git/config",
@@ -600,6 +464,10 @@ mod tests {
             "hgrc",
             ".config/gitty",
             ".cargo/audit.toml",
+            "lefthook.md",
+            "x.lefthook.yml",
+            ".local/share/x",
+            "node_modules/x/lefthook.yml",
             "node_modules/x/.yarnrc.yml",
             "node_modules/x/AGENTS.md",
             "node_modules/x/.vscode/settings.json",
@@ -618,6 +486,45 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_known_in_every_spelling_that_a_file_system_takes_for_it() {
+        let rules = PathRules {
+            sensitive_names: vec!["straße.txt".to_owned()],
+            ..PathRules::default()
+        };
+        let names = rules.names();
+        for path in [
+            ".aws/credential\u{17f}",
+            "id_ed25519_\u{17f}k",
+            "id_ed25519_s\u{212a}",
+            "server.\u{212a}EY",
+            ".\u{17f}\u{17f}h/x",
+            ".\u{df}h/x",
+            ".e\u{200d}nv",
+            "Stra\u{1e9e}e.TXT",
+        ] {
+            assert!(rules.is_sensitive(Path::new(path)), "{path}");
+        }
+        for path in [
+            ".g\u{200c}it/config",
+            ".git\u{feff}/hooks/x",
+            ".ba\u{17f}hrc",
+            ".vscode/ta\u{17f}ks.json",
+            "sub/AGENT\u{17f}.md",
+            "\u{ad}.envrc",
+            ".con\u{fb01}g/\u{fb01}sh/x",
+        ] {
+            assert!(rules.is_protected(Path::new(path)), "{path}");
+        }
+        for name in [".g\u{200c}it", ".ba\u{17f}hrc", "stra\u{df}e.txt"] {
+            let lower = lower_name(OsStr::new(name));
+            assert!(lower == ".git" || names.has(&lower), "{name}");
+        }
+        assert!(
+            !rules.is_protected(Path::new("größe.md")) && !rules.is_sensitive(Path::new("ключ"))
+        );
+    }
+
+    #[test]
     fn the_page_on_tools_names_all_that_is_protected() {
         let page = include_str!("../../docs/tools.md").to_lowercase();
         let endings = PROTECTED_ENDINGS.iter().map(|ending| format!("*{ending}"));
@@ -625,6 +532,7 @@ mod tests {
             .iter()
             .chain(PROTECTED_IN_PROJECTS)
             .map(|place| place.join("/"))
+            .chain(HOOK_RUNNER.map(str::to_owned))
             .chain(endings);
 
         assert_eq!(

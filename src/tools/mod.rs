@@ -160,7 +160,9 @@ pub fn standard(workspace: impl AsRef<Path>) -> Toolbox {
 
 /// As [`standard`], with the sandbox of `mode`. Masks the keys that [`Masker::from_env`] finds.
 pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
-    with_policy(workspace, mode, PathRules::default(), Masker::from_env())
+    let home = std::env::var_os("HOME").map(Into::into);
+    let rules = PathRules::default().with_home(home);
+    with_policy(workspace, mode, rules, Masker::from_env())
 }
 
 /// As [`with_sandbox`], with explicit rules for paths and keys to mask.

@@ -141,6 +141,11 @@ impl TrustStore {
         Self { folder }
     }
 
+    /// The folder of the store.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
     fn path(&self) -> Result<PathBuf, TrustError> {
         self.folder
             .as_ref()

@@ -379,3 +379,59 @@ fn skills_in_the_workspace_are_written_by_no_tool() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn a_command_in_the_home_folder_changes_no_agreement_and_no_program_that_the_user_runs() {
+    let mut home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test =
+            "a_command_in_the_home_folder_changes_no_agreement_and_no_program_that_the_user_runs";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
+        return;
+    }
+    let place = home.path().join("home");
+    let paths = [
+        ".local/share/callboard/trust.json",
+        "data/callboard/trust.json",
+        ".cargo/bin/tool",
+        ".local/bin/git",
+    ];
+    for path in paths {
+        std::fs::create_dir_all(place.join(path).parent().unwrap()).unwrap();
+        std::fs::write(place.join(path), "mine").unwrap();
+    }
+    let bin = place.join(".cargo/bin");
+    home.variables = vec![
+        ("PATH", format!("{}:/usr/bin:/bin", bin.display())),
+        ("XDG_DATA_HOME", place.join("data").display().to_string()),
+        ("CARGO_HOME", place.join(".cargo").display().to_string()),
+    ];
+
+    let mut command: String = paths
+        .iter()
+        .map(|path| format!("echo theirs >> {path}; cat {path}; mv {path} x; "))
+        .collect();
+    command.push_str("mkdir -p .config/autostart; echo theirs > .config/autostart/x.desktop");
+    let arguments = json!({ "command": command }).to_string();
+    let called = home.run(&[
+        "tools",
+        "call",
+        "bash",
+        &arguments,
+        "--approve",
+        "auto",
+        "--workspace",
+        place.to_str().unwrap(),
+    ]);
+
+    let said = called.json()["observation"].as_str().unwrap().to_owned();
+    for path in paths {
+        assert_eq!(
+            std::fs::read_to_string(place.join(path)).unwrap(),
+            "mine",
+            "{path}: {said}"
+        );
+    }
+    assert!(!place.join(".config/autostart").exists(), "{said}");
+}
